@@ -1,0 +1,1 @@
+"""Contracts that every backend passes, as classes of tests: `pip install fray-core[testing]`."""

@@ -1,0 +1,62 @@
+"""The promises of a job context, one test each; a backend subclasses the contract and gives `spec`.
+
+    class TestMyContext(ContextContract):
+        @pytest.fixture
+        def spec(self) -> str:
+            return "mine"
+
+The tests open `create_context(spec)` and use nothing but the public interface. What a context does
+differently from the rest (it runs inline, it copies arguments) it declares in the class attributes of
+`ContextFixtures`. Functions that travel are importable, from `fray.testing.tasks`, or closures.
+"""
+
+import pytest
+
+_PARTS = ("fixtures", "tasks", "waiting", "streams", "actors", "calls", "sharing", "ending", "programs")
+pytest.register_assert_rewrite(*(f"fray.testing.context_{part}" for part in _PARTS))
+
+from fray.testing.context_actors import ActorContract  # noqa: E402
+from fray.testing.context_calls import ActorCallContract  # noqa: E402
+from fray.testing.context_ending import CancelContract, ShutdownContract  # noqa: E402
+from fray.testing.context_fixtures import ContextFixtures  # noqa: E402
+from fray.testing.context_programs import ProgramContract  # noqa: E402
+from fray.testing.context_sharing import SerializationContract, SharingContract  # noqa: E402
+from fray.testing.context_streams import StreamContract  # noqa: E402
+from fray.testing.context_tasks import ErrorContract, NestingContract, ReferenceContract  # noqa: E402
+from fray.testing.context_waiting import MapContract, WaitContract  # noqa: E402
+
+__all__ = [
+    "ActorCallContract",
+    "ActorContract",
+    "CancelContract",
+    "ContextContract",
+    "ContextFixtures",
+    "ErrorContract",
+    "MapContract",
+    "NestingContract",
+    "ProgramContract",
+    "ReferenceContract",
+    "SerializationContract",
+    "SharingContract",
+    "ShutdownContract",
+    "StreamContract",
+    "WaitContract",
+]
+
+
+class ContextContract(
+    ReferenceContract,
+    ErrorContract,
+    WaitContract,
+    MapContract,
+    NestingContract,
+    StreamContract,
+    ActorContract,
+    ActorCallContract,
+    SharingContract,
+    CancelContract,
+    ShutdownContract,
+    SerializationContract,
+    ProgramContract,
+):
+    """All promises of design rules 1 to 11."""

@@ -1,0 +1,194 @@
+"""Rules 9 and 10: timeouts, cancellation, the end."""
+
+import concurrent.futures
+import contextlib
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+
+from fray._context import JobContext
+from fray._current import create_context
+from fray._errors import ContextClosedError, TaskCancelledError
+from fray.testing import tasks
+from fray.testing.context_fixtures import ContextFixtures, Gate, until
+from fray.testing.tasks import Counter
+
+
+class CancelContract(ContextFixtures):
+    """Rule 9: `timeout` and `cancel`."""
+
+    def test_a_timeout_raises_and_leaves_the_task_running(self, context: JobContext, gate: Gate) -> None:
+        if self.INLINE:
+            gate.open()
+        ref = context.create_task(tasks.hold, gate)
+        if not self.INLINE:
+            with pytest.raises(TimeoutError, match=r"0\.05 s"):
+                context.get(ref, timeout=0.05)
+            with pytest.raises(TimeoutError):
+                context.get([ref], timeout=0)
+            gate.open()
+        assert context.get(ref, timeout=60) == "held"
+
+    def test_what_has_not_started_is_cancelled_and_never_runs(
+        self, narrow: JobContext, gate: Gate, tmp_path: Path
+    ) -> None:
+        if self.INLINE:
+            gate.open()
+        started = Gate(tmp_path / "started")
+        running = narrow.create_task(tasks.hold, gate, started)
+        started.wait()
+        queued = narrow.create_task(tasks.touch, tmp_path / "ran", running)
+        dependent = narrow.create_task(tasks.add, queued)
+        if self.INLINE:
+            assert narrow.cancel(queued) is False
+            return
+        assert narrow.cancel(queued) is True
+        for ref in (queued, dependent):
+            with pytest.raises(TaskCancelledError) as caught:
+                narrow.get(ref, timeout=60)
+            assert isinstance(caught.value, concurrent.futures.CancelledError)
+        gate.open()
+        assert narrow.get(running) == "held"
+        assert narrow.get(narrow.run(tasks.add, 1)) == 2
+        assert not (tmp_path / "ran").exists()
+
+    def test_what_runs_is_interrupted_where_the_backend_can(
+        self, context: JobContext, gate: Gate, tmp_path: Path
+    ) -> None:
+        if self.INLINE:
+            gate.open()
+        started = Gate(tmp_path / "started")
+        ref = context.create_task(tasks.hold, gate, started)
+        started.wait()
+        if self.INTERRUPTS:
+            assert context.cancel(ref) is True
+            with pytest.raises(TaskCancelledError):
+                context.get(ref, timeout=60)
+        else:
+            assert context.cancel(ref) is False
+            gate.open()
+            assert context.get(ref) == "held"
+
+    def test_what_is_done_is_not_cancelled(self, context: JobContext) -> None:
+        ref = context.run(tasks.add, 1)
+        assert context.get(ref) == 2
+        assert context.cancel(ref) is False
+        assert context.get(ref) == 2
+
+
+class ShutdownContract(ContextFixtures):
+    """Rule 10: the end of a context."""
+
+    def resources(self) -> set[str]:
+        """What this process holds that a context may leave behind: threads, children, descriptors."""
+        gc.collect()
+        threads = {f"thread {thread.name}" for thread in threading.enumerate()}
+        children = {f"child {pid}" for pid in _children()}
+        return threads | children | {f"fd {fd}" for fd in _descriptors()}
+
+    def test_leaving_the_block_waits_for_what_was_submitted(self, spec: str, tmp_path: Path) -> None:
+        marks = [tmp_path / f"mark{index}" for index in range(20)]
+        with create_context(spec) as context:
+            counter = context.create_actor(Counter)
+            for mark in marks:
+                context.create_task(tasks.touch, mark, counter.increment())
+        assert all(mark.exists() for mark in marks)
+
+    def test_tasks_may_still_run_tasks_while_the_block_is_left(self, spec: str) -> None:
+        with create_context(spec) as context:
+            ref = context.run(tasks.sum_of_tasks, 20)
+        assert context.get(ref) == 190
+
+    def test_leaving_by_an_exception_cancels_what_has_not_started(
+        self, narrow_spec: str, gate: Gate, tmp_path: Path
+    ) -> None:
+        if self.INLINE:
+            gate.open()
+        started = Gate(tmp_path / "started")
+
+        def leave() -> None:
+            with create_context(narrow_spec) as context:
+                context.create_task(tasks.hold, gate, started)
+                started.wait()
+                if not self.INLINE:
+                    held = context.create_task(tasks.hold, gate)
+                    context.create_task(tasks.touch, tmp_path / "ran", held)
+                threading.Timer(0.1, gate.open).start()
+                raise KeyError("on the way out")
+
+        with pytest.raises(KeyError, match="on the way out"):
+            leave()
+        assert not (tmp_path / "ran").exists()
+
+    def test_a_context_that_was_shut_down_takes_nothing_more(self, spec: str) -> None:
+        context = create_context(spec)
+        ref = context.run(tasks.add, 1)
+        context.shutdown()
+        context.shutdown()
+        assert context.get(ref) == 2
+        with pytest.raises(ContextClosedError, match="shut down"):
+            context.run(tasks.add, 1)
+        with pytest.raises(ContextClosedError):
+            context.create_actor(Counter)
+
+    def test_shutdown_without_wait_returns_at_once_and_the_work_is_done(self, spec: str, gate: Gate) -> None:
+        if self.INLINE:
+            gate.open()
+        context = create_context(spec)
+        ref = context.create_task(tasks.hold, gate)
+        context.shutdown(wait=False)
+        gate.open()
+        assert context.get(ref, timeout=60) == "held"
+        context.shutdown()
+
+    def test_actors_end_with_their_context(self, spec: str) -> None:
+        from fray._errors import ActorDiedError
+
+        with create_context(spec) as context:
+            counter = context.create_actor(Counter)
+            assert context.get(counter.value()) == 0
+        with pytest.raises((ActorDiedError, ContextClosedError)):
+            context.get(counter.value())
+
+    def test_nothing_is_left_behind(self, spec: str, tmp_path: Path) -> None:
+        self.use_everything(spec, tmp_path)  # what is made once per process is there before the count
+        before = self.resources()
+        for _ in range(3):
+            self.use_everything(spec, tmp_path)
+        until(lambda: self.resources() <= before, f"nothing is left: {sorted(self.resources() - before)}")
+
+    def use_everything(self, spec: str, tmp_path: Path) -> None:
+        """Use a little of each thing that a context holds resources for."""
+        with create_context(spec) as context:
+            counter = context.create_actor(Counter, name="all")
+            context.get([context.run(tasks.nest, 5), counter.increment(), context.put(b"x" * 300_000)])
+            next(context.run(tasks.endless, tmp_path / "diary"))
+            next(counter.countdown())
+            with pytest.raises(ValueError, match="x"):
+                context.get(context.run(tasks.fail, "x"))
+            context.kill(context.create_actor(Counter))
+
+
+def _children() -> set[int]:
+    """Process ids of this process's children, zombies included."""
+    task = Path("/proc/self/task")
+    if not task.exists():
+        return set()
+    found: set[int] = set()
+    for thread in task.iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found.update(map(int, (thread / "children").read_text().split()))
+    return found
+
+
+def _descriptors() -> set[str]:
+    folder = Path("/proc/self/fd")
+    if not folder.exists():
+        return set()
+    found = set()
+    for fd in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            found.add(f"{fd.name} -> {fd.readlink()}")
+    return found

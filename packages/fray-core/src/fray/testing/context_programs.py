@@ -1,0 +1,198 @@
+"""Random programs: whatever a backend does, the outcome is that of a plain sequential evaluation.
+
+A program is a list of steps; each may use the results of earlier ones. It is evaluated once by hand,
+with values, and once on the context, with references, everything submitted before anything is read.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fray._context import JobContext
+from fray._current import create_context, get_job_context
+from fray.testing.context_fixtures import ContextFixtures
+
+Outcome = tuple[str, Any]
+"""("value", what) or ("error", message); of a plain evaluation, ("error", every message it may have)."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: what it does, and the earlier steps (or plain numbers) that it takes."""
+
+    kind: str
+    number: int
+    uses: tuple[int, ...]
+
+
+def combine(number: int, *values: int) -> int:
+    return number + sum(values)
+
+
+def refuse(number: int, *values: int) -> int:
+    if (number + sum(values)) % 3 == 0:
+        raise LookupError(f"refused {number}")
+    return number
+
+
+def nested(number: int, *values: int) -> int:
+    if number <= 0:
+        return sum(values)
+    context = get_job_context()
+    parts = [context.run(nested, number - 2, value) for value in values]
+    return 1 + sum(context.get(parts))
+
+
+def nested_plain(number: int, *values: int) -> int:
+    if number <= 0:
+        return sum(values)
+    return 1 + sum(nested_plain(number - 2, value) for value in values)
+
+
+def spread(number: int, *values: int) -> Iterator[int]:
+    yield from values
+    if number % 4 == 3:
+        raise LookupError(f"stream {number}")
+    yield number
+
+
+class Ledger:
+    """An actor whose answers depend on the order of its calls."""
+
+    def __init__(self) -> None:
+        self.entries: list[int] = []
+
+    def enter(self, number: int, *values: int) -> int:
+        if number % 5 == 4:
+            raise LookupError(f"ledger {number}")
+        self.entries.append(number + sum(values))
+        return sum((place + 1) * entry for place, entry in enumerate(self.entries)) % 1009
+
+    def replay(self, number: int, *values: int) -> Iterator[int]:
+        yield from self.entries[-3:]
+        yield combine(number, *values)
+
+
+PLAIN: dict[str, Callable[..., Any]] = {"combine": combine, "refuse": refuse, "nested": nested_plain}
+TASKS: dict[str, Callable[..., Any]] = {
+    "combine": combine,
+    "refuse": refuse,
+    "nested": nested,
+    "spread": spread,
+}
+STREAMS = ("spread", "replay")
+KINDS = (*TASKS, "put", "enter", "replay")
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[Step]:
+    """Draw a program of up to 12 steps."""
+    length = draw(st.integers(1, 12))
+    steps: list[Step] = []
+    for index in range(length):
+        kind = draw(st.sampled_from(KINDS))
+        usable = [use for use in range(index) if steps[use].kind not in STREAMS]
+        uses = draw(st.lists(st.sampled_from(usable), max_size=3)) if usable and kind != "put" else []
+        steps.append(Step(kind, draw(st.integers(0, 9)), tuple(uses)))
+    return steps
+
+
+def evaluate_plainly(program: list[Step]) -> list[list[Outcome]]:
+    """Evaluate step by step, in this thread, without any context."""
+    ledger, results = Ledger(), list[list[Outcome]]()
+    for step in program:
+        # Of several failed arguments, whichever was known first is the step's failure.
+        failures = [results[use][0][1] for use in step.uses if results[use][0][0] == "error"]
+        values = [results[use][0][1] for use in step.uses]
+        if failures:
+            results.append([("error", frozenset().union(*failures))])
+        elif step.kind == "put":
+            results.append([("value", step.number)])
+        elif step.kind in STREAMS:
+            source = spread if step.kind == "spread" else ledger.replay
+            results.append(_open(_collect(iter(source(step.number, *values)), lambda item: item)))
+        else:
+            function = ledger.enter if step.kind == "enter" else PLAIN[step.kind]
+            results.append(_open([_outcome(lambda: function(step.number, *values))]))  # noqa: B023 - called at once
+    return results
+
+
+def agree(seen: list[list[Outcome]], expected: list[list[Outcome]]) -> bool:
+    """Whether what a context made of a program is one of the things that it may be."""
+    return len(seen) == len(expected) and all(
+        len(ours) == len(theirs)
+        and all(
+            kind == other and (value in allowed if kind == "error" else value == allowed)
+            for (kind, value), (other, allowed) in zip(ours, theirs, strict=True)
+        )
+        for ours, theirs in zip(seen, expected, strict=True)
+    )
+
+
+def _open(outcomes: list[Outcome]) -> list[Outcome]:
+    return [(kind, frozenset([value]) if kind == "error" else value) for kind, value in outcomes]
+
+
+def evaluate_on(context: JobContext, program: list[Step]) -> list[list[Outcome]]:
+    """Submit everything with references as arguments, then read everything."""
+    ledger = context.create_actor(Ledger)
+    submitted: list[Any] = []
+    for step in program:
+        uses = [submitted[use] for use in step.uses]
+        if step.kind == "put":
+            submitted.append(context.put(step.number))
+        elif step.kind in TASKS:
+            submitted.append(context.create_task(TASKS[step.kind], step.number, *uses))
+        else:
+            submitted.append(getattr(ledger, step.kind)(step.number, *uses))
+    results = []
+    for step, thing in zip(program, submitted, strict=True):
+        if step.kind in STREAMS:
+            results.append(_collect(thing, context.get))
+        else:
+            results.append([_outcome(lambda: context.get(thing))])  # noqa: B023 - called at once
+    context.kill(ledger)
+    return results
+
+
+def _outcome(get: Callable[[], Any]) -> Outcome:
+    try:
+        return "value", get()
+    except LookupError as error:
+        return "error", str(error)
+
+
+def _collect(items: Iterator[Any], get: Callable[[Any], Any]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    while True:
+        try:
+            item = next(items)
+            outcomes.append(("value", get(item)))
+        except StopIteration:
+            return outcomes
+        except LookupError as error:
+            outcomes.append(("error", str(error)))
+            return outcomes
+
+
+class ProgramContract(ContextFixtures):
+    """Every rule at once."""
+
+    def test_random_programs_come_out_as_evaluated_by_hand(self, spec: str) -> None:
+        with create_context(spec) as context:
+
+            @settings(
+                max_examples=self.PROGRAMS,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                database=None,
+            )
+            @given(programs())
+            def run(program: list[Step]) -> None:
+                seen, expected = evaluate_on(context, program), evaluate_plainly(program)
+                assert agree(seen, expected), f"{program}\n{seen}\n{expected}"
+
+            run()

@@ -1,0 +1,125 @@
+"""Rules 7 and 11: what travels, and what is refused."""
+
+import pickle
+import threading
+from pathlib import Path
+
+import pytest
+
+from fray import get_job_context
+from fray._context import JobContext
+from fray._errors import SerializationError
+from fray.testing import tasks
+from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.tasks import Counter
+
+
+class SharingContract(ContextFixtures):
+    """Rule 7: contexts, references and handles are values."""
+
+    def test_a_reference_pickles(self, context: JobContext) -> None:
+        ref = context.run(tasks.add, 1)
+        assert context.get(pickle.loads(pickle.dumps(ref))) == 2
+
+    def test_a_handle_pickles(self, context: JobContext) -> None:
+        counter = context.create_actor(Counter)
+        assert context.get(pickle.loads(pickle.dumps(counter)).increment()) == 1
+        assert context.get(counter.value()) == 1
+
+    def test_a_context_pickles(self, context: JobContext) -> None:
+        ref = context.put(5)
+        assert pickle.loads(pickle.dumps(context)).get(ref) == 5
+
+    def test_a_context_and_a_reference_can_be_passed_to_a_task(self, context: JobContext) -> None:
+        ref = context.put("value")
+        assert context.get(context.run(tasks.get_with, context, [ref])) == "value"
+
+    def test_a_handle_can_be_passed_to_an_actor(self, context: JobContext) -> None:
+        class Forwarder:
+            def __init__(self, target: object) -> None:
+                self.target = target
+
+            def forward(self) -> object:
+                current = get_job_context()
+                return current.get(self.target.increment())  # type: ignore[attr-defined]
+
+        counter = context.create_actor(Counter)
+        assert context.get(context.create_actor(Forwarder, counter).forward()) == 1
+
+    def test_the_current_context_inside_a_task_is_the_one_that_runs_it(self, context: JobContext) -> None:
+        counter = context.create_actor(Counter, name="here")
+        context.get(context.run(tasks.increment_by_name, "here"))
+        assert context.get(counter.value()) == 1
+
+    def test_the_current_context_inside_an_actor_is_the_one_that_runs_it(self, context: JobContext) -> None:
+        class Finder:
+            def find(self, name: str) -> int:
+                current = get_job_context()
+                return int(current.get(current.get_actor(name).increment()))
+
+        keep = context.create_actor(Counter, 1, name="there")
+        assert context.get(context.create_actor(Finder).find("there")) == 2
+        assert context.get(keep.value()) == 2
+
+
+class SerializationContract(ContextFixtures):
+    """Rule 11: what cannot travel is named; where nothing is pickled, everything arrives."""
+
+    def test_an_argument_that_cannot_be_pickled_is_named(self, context: JobContext, tmp_path: Path) -> None:
+        lock = threading.Lock()
+        if not self.SERIALIZES:
+            assert context.get(context.run(lambda value: value, lock)) is lock
+            return
+        with pytest.raises(SerializationError, match=r"argument 2 \('value'\) of touch\(\)") as caught:
+            context.run(tasks.touch, tmp_path / "ran", lock)
+        assert isinstance(caught.value, ValueError)
+        assert isinstance(caught.value, TypeError)
+        assert "lock" in str(caught.value)
+        assert not (tmp_path / "ran").exists()
+
+    def test_a_keyword_that_cannot_be_pickled_is_named(self, context: JobContext, tmp_path: Path) -> None:
+        if self.SERIALIZES:
+            with pytest.raises(SerializationError, match=r"argument 'value' of touch\(\)"):
+                context.run(tasks.touch, tmp_path / "ran", value=threading.Lock())
+
+    def test_a_function_that_holds_what_cannot_be_pickled_is_named(self, context: JobContext) -> None:
+        lock = threading.Lock()
+
+        def guarded() -> bool:
+            return lock.locked()
+
+        if not self.SERIALIZES:
+            assert context.get(context.run(guarded)) is False
+            return
+        with pytest.raises(SerializationError, match="guarded"):
+            context.run(guarded)
+
+    def test_a_result_that_cannot_be_pickled_is_named(self, context: JobContext) -> None:
+        ref = context.run(threading.Lock)
+        if not self.SERIALIZES:
+            assert context.get(ref).locked() is False
+            return
+        with pytest.raises(SerializationError, match=r"result of .*lock"):
+            context.get(ref)
+
+    def test_what_is_put_and_cannot_be_pickled_is_refused(self, context: JobContext) -> None:
+        if self.SERIALIZES:
+            with pytest.raises(SerializationError, match=r"put\(\)"):
+                context.put(threading.Lock())
+
+    def test_a_constructor_argument_that_cannot_be_pickled_is_named(self, context: JobContext) -> None:
+        if self.SERIALIZES:
+            with pytest.raises(SerializationError, match=r"argument 1 \('start'\) of Counter\(\)"):
+                context.create_actor(Counter, threading.Lock())
+
+    def test_a_task_cannot_change_what_its_caller_holds(self, context: JobContext) -> None:
+        def grow(numbers: list[int]) -> int:
+            numbers.append(0)
+            return len(numbers)
+
+        mine = [1, 2, 3]
+        shared = context.put(mine)
+        assert context.get(context.run(grow, mine)) == 4
+        assert context.get(context.run(grow, shared)) == (4 if self.SERIALIZES else 5)
+        assert len(mine) == (3 if self.SERIALIZES else 5)
+        assert len(context.get(shared)) == (3 if self.SERIALIZES else 5)

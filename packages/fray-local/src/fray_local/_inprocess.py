@@ -1,0 +1,366 @@
+"""`SyncContext` and `ThreadContext`: tasks and actors inside this process."""
+
+import atexit
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from fray._errors import (
+    ActorAlreadyExistsError,
+    ActorNotFoundError,
+    DeadlockError,
+    UnsupportedError,
+)
+from fray._generators import is_generator_function
+from fray._pickling import callable_name, dumps_call
+from fray.job import ActorHandle, ActorOptions, ContextBase, Lifetime, TaskOptions
+from fray_local._actors import Actor, ActorProducer, ActorTask, Endpoint, Mailbox
+from fray_local._futures import LocalFuture
+from fray_local._inline import InlineMailbox, InlinePool, inside_an_actor
+from fray_local._pool import ThreadPool, blocking, current_task
+from fray_local._refs import (
+    LocalRef,
+    Packed,
+    await_refs,
+    outcome,
+    reduce_by_identity,
+    timed_out,
+    value_ref,
+)
+from fray_local._scope import Scope
+from fray_local._streams import LocalStream, Producer
+from fray_local._tasks import Call, Task, cancel_ref, ref_of_future
+
+T = TypeVar("T")
+R = TypeVar("R")
+C = TypeVar("C", bound=Call)
+
+
+class _Detached:
+    """Where detached actors live: they belong to the process, not to the context that made them."""
+
+    def __init__(self) -> None:
+        self.scope = Scope(lambda: None)
+        self.lock = threading.Lock()
+        self.named: dict[str, Endpoint] = {}
+
+
+_detached = _Detached()
+
+
+class _InProcessContext(ContextBase):
+    """What the two contexts of this process share: everything but where jobs run."""
+
+    def __init__(
+        self, pool: "InlinePool | ThreadPool", *, check_serialization: bool, stream_buffer: int
+    ) -> None:
+        if stream_buffer < 1:
+            raise ValueError(f"stream_buffer must be 1 or more, got {stream_buffer!r}")
+        self._pool, self._checked, self._stream_buffer = pool, check_serialization, stream_buffer
+        self._scope = Scope(self._end)
+        self._lock = threading.Lock()
+        self._named: dict[str, Endpoint] = {}
+        self._actors: WeakSet[Actor] = WeakSet()
+        self._streams: WeakSet[Producer] = WeakSet()
+        self._mailboxes: WeakSet[Mailbox] = WeakSet()  # a thread keeps its own alive
+
+    def _mailbox(self, label: str) -> Mailbox:
+        raise NotImplementedError
+
+    def put(self, obj: T, /) -> LocalRef[T]:
+        """Store a value; in this process that is a reference to the very object, or with checks to a copy."""
+        return value_ref(Packed(obj, "the object given to put()") if self._checked else obj)
+
+    def get(self, ref: Any, /, *, timeout: float | None = None) -> Any:
+        """Return the value of a reference, or of each in a list; see `JobContext.get`."""
+        if isinstance(ref, LocalRef):
+            if not ref._state:
+                self._await([ref], timeout)
+            return outcome(ref)
+        if isinstance(ref, list):
+            refs = list(dict.fromkeys(one for one in ref if isinstance(one, LocalRef)))
+            if not all(one._state == 1 for one in refs):
+                self._await(refs, timeout)
+            failed = next((one for one in refs if one._state == 2), None)
+            if failed is not None:
+                return outcome(failed)
+            return [outcome(one) if isinstance(one, LocalRef) else one for one in ref]
+        return ref
+
+    def _await(self, refs: Sequence[LocalRef[Any]], timeout: float | None) -> None:
+        """Block until all are settled or one has failed."""
+        self._check_progress(timeout)
+        with blocking():
+            if not await_refs(refs, len(refs), timeout, stop_on_error=True):
+                raise timed_out(timeout, refs)
+
+    def _check_progress(self, timeout: float | None) -> None:
+        """Raise where blocking could never end."""
+
+    def wait(
+        self, refs: Sequence[R], /, num_returns: int = 1, timeout: float | None = None
+    ) -> tuple[list[R], list[R]]:
+        """Return the first `num_returns` ready ones and the others, in input order; see `JobContext.wait`."""
+        refs = list(refs)
+        if num_returns < 1:
+            raise ValueError(f"num_returns must be 1 or more, got {num_returns!r}")
+        needed = min(num_returns, len(refs))
+        ready = _ready(refs, needed)
+        if len(ready) < needed and timeout != 0:
+            self._check_progress(timeout)
+            ready = _block(refs, needed, timeout)
+        if len(ready) == 1:  # the common call, in a loop over many: two slices instead of a test for each
+            index = ready[0]
+            return [refs[index]], refs[:index] + refs[index + 1 :]
+        chosen = set(ready)
+        return [refs[i] for i in ready], [ref for i, ref in enumerate(refs) if i not in chosen]
+
+    def cancel(self, ref: Any, /) -> bool:
+        """Cancel what has not started; a stream also between two items. A running function is not interrupted."""
+        if isinstance(ref, LocalStream):
+            return ref._producer.cancel()
+        if isinstance(ref, LocalRef):
+            return cancel_ref(ref)
+        raise ValueError(f"cancel takes what run() returned, got {ref!r}")
+
+    def _future(self, ref: Any) -> "Future[Any]":
+        return LocalFuture(ref)
+
+    def _submit(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: TaskOptions
+    ) -> Any:
+        if not callable(fn):
+            raise ValueError(f"a task needs a function, got {fn!r}")
+        if options.runtime_env:
+            raise UnsupportedError(
+                f"{type(self).__name__} runs tasks in this process and cannot give one an environment of its own; "
+                "use 'process' or 'ray', or launch a job with create_environment(...)"
+            )
+        if is_generator_function(fn):
+            producer = self._make(Producer, fn, args, kwargs, self._pool)
+            stream: LocalStream[Any] = LocalStream(producer)
+            producer.begin()
+            return stream
+        task = self._make(Task, fn, args, kwargs, self._pool)
+        ref = task.ref
+        task.begin()
+        return ref
+
+    def _make(
+        self,
+        kind: type[C],
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        pool: Any,
+        *,
+        scope: Scope | None = None,
+        **more: Any,
+    ) -> C:
+        """Make a call of a kind with what this context decides, counted in its scope."""
+        for arg in args:
+            if isinstance(arg, Future):
+                args = tuple(map(_future_as_ref, args))
+                break
+        if kwargs:
+            kwargs = {key: _future_as_ref(arg) for key, arg in kwargs.items()}
+        if self._checked:
+            fn, args, kwargs = _copied(kind, fn, args, kwargs)
+        scope = scope or self._scope
+        if issubclass(kind, Producer):
+            more.setdefault("limit", self._stream_buffer)
+        task = current_task()
+        scope.enter(task is not None and task.scope is scope)
+        call = kind(fn, args, kwargs, scope=scope, pool=pool, owner=self, checked=self._checked, **more)
+        if isinstance(call, Producer):
+            self._streams.add(call)
+        return call
+
+    def _start_actor(
+        self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
+    ) -> ActorHandle:
+        detached = options.lifetime is Lifetime.DETACHED
+        home = _detached if detached else self
+        scope = _detached.scope if detached else self._scope
+        with self._lock, _detached.lock:
+            existing = self._find(options.name)
+            if existing is not None:
+                if options.get_if_exists:
+                    return ActorHandle(existing)
+                raise ActorAlreadyExistsError(str(options.name))
+
+            def make(kind: Any, fn: Any, args: Any, kwargs: Any, pool: Any) -> Any:
+                return self._make(kind, fn, args, kwargs, pool, scope=scope)
+
+            mailbox = self._mailbox(options.name or callable_name(cls))
+            actor = Actor(cls, options, mailbox, make)
+            endpoint = Endpoint(actor)
+            if options.name is not None:
+                names = home.named if isinstance(home, _Detached) else home._named
+                names[options.name] = endpoint
+                actor.on_death = lambda: _forget(names, endpoint)
+        if options.name is None:
+            endpoint.close_when_dropped()
+        if not detached:
+            self._actors.add(actor)
+            self._mailboxes.add(mailbox)
+        actor.construct(cls, args, kwargs)
+        return ActorHandle(endpoint)
+
+    def _find(self, name: str | None) -> Endpoint | None:
+        if name is None:
+            return None
+        return self._named.get(name) or _detached.named.get(name)
+
+    def get_actor(self, name: str, /) -> ActorHandle:
+        """Return a handle to the actor of that name, of this context or detached in this process."""
+        endpoint = self._find(name)
+        if endpoint is None:
+            raise ActorNotFoundError(name, sorted({*self._named, *_detached.named}))
+        return ActorHandle(endpoint)
+
+    def kill(self, handle: Any, /) -> None:
+        """End an actor; a method that runs goes on to its end, and its caller does not hear of it."""
+        if not isinstance(handle, ActorHandle) or not isinstance(handle._endpoint, Endpoint):
+            raise ValueError(f"kill takes a handle that create_actor or get_actor returned, got {handle!r}")
+        handle._endpoint.actor.die("it was killed")
+
+    def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
+        """End the context; see `JobContext.shutdown`."""
+        self._scope.close(cancel=cancel_pending)
+        task = current_task()
+        if not wait or (task is not None and task.scope is self._scope):  # a task cannot wait for its own end
+            return
+        with blocking():
+            self._scope.wait()
+            for pool in [self._pool, *self._mailboxes]:
+                pool.close(wait=True)
+
+    def _end(self) -> None:
+        """Everything that was submitted is done: end the streams that nobody reads, the actors and the threads."""
+        for producer in list(self._streams):
+            producer.abandon()
+        for actor in list(self._actors):
+            actor.die("its context was shut down")
+        self._pool.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduce_by_identity(self)
+
+
+class SyncContext(_InProcessContext):
+    """Runs every task inside the call that submits it: what a debugger wants, and the plainest oracle.
+
+    Args:
+        check_serialization: Pickle arguments and results as a cluster would, so that what cannot
+            travel is found here, and so is code that relies on shared memory.
+    """
+
+    def __init__(self, *, check_serialization: bool = False) -> None:
+        super().__init__(InlinePool(), check_serialization=check_serialization, stream_buffer=1)
+
+    def _mailbox(self, label: str) -> Mailbox:
+        return InlineMailbox()
+
+    def _check_progress(self, timeout: float | None) -> None:
+        if timeout is None and inside_an_actor():
+            raise DeadlockError(
+                "an actor's method waits for a call that can only run after it: an actor runs one call at a time; "
+                "call the method directly on self instead of through the handle"
+            )
+
+    def _map_window(self) -> int:
+        return 1
+
+
+class ThreadContext(_InProcessContext):
+    """Runs tasks in threads of this process: no copies, no isolation, nesting to any depth at any size.
+
+    Args:
+        max_workers: Tasks that run at the same time; a task that waits for another does not count.
+            By default as many as the standard library's ThreadPoolExecutor: CPUs + 4, at most 32.
+        check_serialization: Pickle arguments and results as a cluster would.
+        stream_buffer: Items that a generator task may be ahead of its consumer.
+    """
+
+    def __init__(
+        self, max_workers: int | None = None, *, check_serialization: bool = False, stream_buffer: int = 16
+    ) -> None:
+        workers = min(32, (os.cpu_count() or 1) + 4) if max_workers is None else max_workers
+        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+            raise ValueError(f"max_workers must be a whole number of 1 or more, got {max_workers!r}")
+        self._workers = workers
+        pool = ThreadPool(workers, "fray-worker")
+        super().__init__(pool, check_serialization=check_serialization, stream_buffer=stream_buffer)
+        _open_contexts.add(self)
+
+    def _mailbox(self, label: str) -> Mailbox:
+        return ThreadPool(0, f"fray-actor-{label}", lends=False)
+
+    def _map_window(self) -> int:
+        return max(16, 4 * self._workers)
+
+
+# At exit, a program that never left its context still gets what it submitted done, as with the standard library.
+_open_contexts: WeakSet[ThreadContext] = WeakSet()
+
+
+@atexit.register
+def _shutdown_open_contexts() -> None:
+    for context in list(_open_contexts):
+        context.shutdown()
+
+
+def _ready(refs: Sequence[Any], needed: int) -> list[int]:
+    """Return the positions of the first `needed` that are ready."""
+    ready: list[int] = []
+    try:
+        for index, ref in enumerate(refs):
+            if ref._state:
+                ready.append(index)
+                if len(ready) == needed:
+                    break
+    except AttributeError:
+        raise ValueError(f"wait takes what put() and run() return, got {ref!r}") from None
+    return ready
+
+
+def _block(refs: Sequence[Any], needed: int, timeout: float | None) -> list[int]:
+    """Wait until `needed` are ready, or for `timeout` seconds, and return the ready positions."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    sources = list(dict.fromkeys(ref._producer if isinstance(ref, LocalStream) else ref for ref in refs))
+    for source in sources:
+        if isinstance(source, Producer):
+            source.resume()
+    enough = max(1, needed - (len(refs) - len(sources)))  # one that stands in the list twice counts twice
+    while True:
+        left = None if deadline is None else deadline - time.monotonic()
+        with blocking():
+            in_time = await_refs(sources, min(enough, len(sources)), left)
+        ready = _ready(refs, needed)
+        if len(ready) == needed or not in_time:
+            return ready
+        enough += 1
+
+
+def _future_as_ref(arg: Any) -> Any:
+    return ref_of_future(arg) if isinstance(arg, Future) else arg
+
+
+def _copied(
+    kind: type[Call], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """Return the call as another process would get it; an actor's method stays the instance's own."""
+    copied, args, kwargs = pickle.loads(dumps_call(fn, args, kwargs))
+    return (fn if issubclass(kind, ActorTask | ActorProducer) else copied), args, kwargs
+
+
+def _forget(names: dict[str, Endpoint], endpoint: Endpoint) -> None:
+    name = endpoint.actor.name
+    if name is not None and names.get(name) is endpoint:
+        del names[name]

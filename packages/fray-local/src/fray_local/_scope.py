@@ -1,0 +1,61 @@
+"""Counts what is under way in a context, so that `shutdown` can wait for it."""
+
+import threading
+from collections.abc import Callable
+
+from fray._errors import ContextClosedError
+from fray_local._refs import LOCK
+
+
+class Scope:
+    """The tasks, calls and stream steps of one context; every change of the count is made under LOCK."""
+
+    __slots__ = ("_closing", "_drained", "_ended", "_on_drained", "_outstanding", "cancelling")
+
+    def __init__(self, on_drained: Callable[[], None]) -> None:
+        self._outstanding = 0
+        self._closing = self._ended = False
+        self.cancelling = False  # what has not started is cancelled when its turn comes
+        self._drained = threading.Event()
+        self._on_drained = on_drained
+
+    def enter(self, inside: bool) -> None:
+        """Count one more; while closing, only what runs inside may still add to it.
+
+        Raises:
+            ContextClosedError: The context is shut down, or shutting down and the caller is outside.
+        """
+        with LOCK:
+            if self._closing and (self.cancelling or not inside or not self._outstanding):
+                raise ContextClosedError("the context was shut down; make a new one with create_context")
+            self._outstanding += 1
+
+    def rejoin(self) -> None:
+        """Under LOCK: count one more that was counted before, closing or not."""
+        self._outstanding += 1
+
+    def leave(self) -> bool:
+        """Under LOCK: count one less; True where it was the last and `on_drained` must be called."""
+        self._outstanding -= 1
+        return self._closing and not self._outstanding
+
+    def close(self, *, cancel: bool) -> None:
+        """Take nothing more from outside; with `cancel` nothing more starts at all."""
+        with LOCK:
+            self._closing = True
+            self.cancelling = self.cancelling or cancel
+            empty = not self._outstanding
+        if empty:
+            self.on_drained()
+
+    def on_drained(self) -> None:
+        """Outside LOCK: everything is done."""
+        with LOCK:
+            ended, self._ended = self._ended, True
+        if not ended:
+            self._on_drained()
+            self._drained.set()
+
+    def wait(self) -> None:
+        """Block until everything is done; needs `close` before."""
+        self._drained.wait()
