@@ -1,0 +1,134 @@
+"""Which context and which cluster are the current ones."""
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import fray
+from fray import get_job_context, use_context
+
+if TYPE_CHECKING:
+    from tests.core.conftest import Install
+else:
+    Install = object
+
+MINE = """
+class Mine:
+    made = []
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
+        self.ended = False
+        Mine.made.append(self)
+    def shutdown(self) -> None:
+        self.ended = True
+"""
+
+
+@pytest.fixture(autouse=True)
+def backends(install: Install, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    groups = {
+        "fray.contexts": {name: "mine_backend:Mine" for name in ("mine", "threadpool", "ray")},
+        "fray.clusters": {name: "mine_backend:Mine" for name in ("mine", "local", "ray")},
+    }
+    # The real ones, where they are installed, would claim the same names.
+    monkeypatch.setattr("fray._plugins._PROVIDERS", {group: {} for group in fray._plugins.KINDS})
+    monkeypatch.setattr("importlib.metadata.distributions", _only_here)
+    install("fray-mine", groups, mine_backend=MINE)
+    yield
+    fray._current._contexts.close_made()
+    fray._current._clusters.close_made()
+
+
+def _only_here() -> Iterator[Any]:
+    import sys
+    from importlib.metadata import MetadataPathFinder
+
+    return iter(MetadataPathFinder.find_distributions(_context(sys.path[:1])))
+
+
+def _context(path: list[str]) -> Any:
+    from importlib.metadata import DistributionFinder
+
+    return DistributionFinder.Context(path=path)
+
+
+@pytest.mark.parametrize(
+    ("current", "variable", "use"),
+    [
+        (fray.get_job_context, "FRAY_CONTEXT_SPEC", fray.use_context),
+        (fray.current_cluster, "FRAY_CLUSTER_SPEC", fray.use_cluster),
+    ],
+    ids=["context", "cluster"],
+)
+class TestOrder:
+    def test_what_is_set_wins_over_the_environment(
+        self, current: Any, variable: str, use: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(variable, "mine?size=5")
+        mine = object()
+        with use(mine) as used:
+            assert used is mine
+            assert current() is mine
+        assert current().size == 5
+
+    def test_the_environment_wins_over_the_default_and_is_made_once(
+        self, current: Any, variable: str, use: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        default = current()
+        monkeypatch.setenv(variable, "mine?size=7")
+        assert current().size == 7
+        assert current() is current()
+        monkeypatch.delenv(variable)
+        assert current() is default
+
+    def test_inside_ray_it_is_ray(
+        self, current: Any, variable: str, use: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import sys
+        from types import SimpleNamespace
+
+        default = current()
+        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))  # type: ignore[arg-type]
+        assert current() is not default
+        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))  # type: ignore[arg-type]
+        assert current() is default
+
+    def test_blocks_nest_and_do_not_reach_other_threads(self, current: Any, variable: str, use: Any) -> None:
+        outer, inner, seen = object(), object(), []
+        with use(outer):
+            with use(inner):
+                assert current() is inner
+            assert current() is outer
+            thread = threading.Thread(target=lambda: seen.append(current()))
+            thread.start()
+            thread.join()
+        assert seen[0] is current()
+        assert seen[0] is not outer
+
+    def test_a_spec_where_an_object_belongs_is_refused(self, current: Any, variable: str, use: Any) -> None:
+        with pytest.raises(ValueError, match="'mine'"), use("mine"):
+            pass
+
+    def test_a_bad_spec_in_the_environment_is_told(
+        self, current: Any, variable: str, use: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(variable, "mine?size=big")
+        with pytest.raises(ValueError, match="'size'.*'big'"):
+            current()
+
+
+def test_what_was_made_for_the_process_is_shut_down_with_it() -> None:
+    made = get_job_context()
+    fray._current._contexts.close_made()
+    assert made.ended is True  # type: ignore[attr-defined]
+
+
+def test_the_older_names_are_the_same_things() -> None:
+    import fray.job
+
+    assert fray.job.get_default_job_ctx is fray.fray_job_ctx is get_job_context
+    assert fray.job.create_job_ctx is fray.create_context
+    assert fray.job.fray_default_job_ctx is use_context
+    assert fray.ExecutionContext is fray.JobContext

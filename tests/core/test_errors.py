@@ -1,0 +1,79 @@
+"""Errors: what they are, and that they arrive whole in another process."""
+
+import pickle
+from types import SimpleNamespace
+
+import pytest
+
+import fray
+from fray import _errors
+
+EXAMPLES: list[fray.FrayError] = [
+    fray.PluginNotFoundError("context type", "x", ("sync",), "fray-local"),
+    fray.PluginConflictError("context type", "x", ("a", "b")),
+    fray.PluginLoadError("context type", "x", "dist", "m:X", "ImportError: no"),
+    fray.SerializationError("argument 1", "TypeError: no"),
+    fray.TaskError("E", "message", "Traceback"),
+    fray.ActorDiedError("Counter", "it was killed"),
+    fray.ActorAlreadyExistsError("name"),
+    fray.ActorNotFoundError("name", ("other",)),
+    fray.JobNotFoundError("job-1"),
+    fray.JobFailedError(SimpleNamespace(job_id="job-1", status="failed", error_message="why")),
+    fray.LeaseExpiredError("lease-1"),
+    *(
+        kind("a message")
+        for kind in (
+            fray.FrayError,
+            fray.SpecError,
+            fray.PluginError,
+            fray.UnsupportedError,
+            fray.WrongProcessError,
+            fray.ContextClosedError,
+            fray.DeadlockError,
+            fray.GetTimeoutError,
+            fray.TaskCancelledError,
+            fray.WorkerDiedError,
+            fray.QueueUnavailableError,
+        )
+    ),
+]
+BUILTINS = {
+    "SpecError": ValueError,
+    "PluginNotFoundError": ValueError,
+    "PluginConflictError": ValueError,
+    "PluginLoadError": ImportError,
+    "UnsupportedError": NotImplementedError,
+    "SerializationError": (ValueError, TypeError),
+    "GetTimeoutError": TimeoutError,
+    "ActorAlreadyExistsError": ValueError,
+    "ActorNotFoundError": (ValueError, KeyError),
+    "JobNotFoundError": KeyError,
+    "LeaseExpiredError": ValueError,
+    "QueueUnavailableError": ConnectionError,
+    "WorkerDiedError": RuntimeError,
+}
+
+
+def test_every_error_has_an_example_here() -> None:
+    defined = {
+        name
+        for name, thing in vars(_errors).items()
+        if isinstance(thing, type) and issubclass(thing, fray.FrayError)
+    }
+    assert {type(error).__name__ for error in EXAMPLES} == defined
+    assert defined <= set(fray.__all__)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_means_the_same_after_it_was_pickled(error: fray.FrayError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy).keys() == vars(error).keys()
+    assert str(error), "an error says something"
+
+
+@pytest.mark.parametrize(("name", "kinds"), BUILTINS.items())
+def test_an_error_is_the_builtin_that_its_caller_expects(name: str, kinds: type) -> None:
+    for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+        assert issubclass(getattr(fray, name), kind)

@@ -1,0 +1,100 @@
+"""Exceptions and calls on their way to another process."""
+
+import pickle
+import threading
+import traceback
+
+import pytest
+
+from fray import SerializationError, TaskError
+from fray._pickling import dumps_call, pack_exception, unpack_exception
+
+
+class Awkward(ValueError):
+    def __init__(self, code: int, *, why: str) -> None:
+        super().__init__(f"{code} {why}")
+        self.code, self.why = code, why
+
+
+class Holder(Exception):
+    def __init__(self) -> None:
+        super().__init__("held")
+        self.lock = threading.Lock()
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError
+
+
+def travel(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as raised:
+        return unpack_exception(pack_exception(raised))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("x", 3),
+        KeyError("k"),
+        OSError(2, "No such file", "path"),
+        UnicodeDecodeError("utf-8", b"x", 0, 1, "why"),
+        StopIteration(4),
+        SystemExit(3),
+        Awkward(7, why="so"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_exception_arrives_as_itself(error: BaseException) -> None:
+    copy = travel(error)
+    assert type(copy) is type(error)
+    assert (str(copy), copy.args) == (str(error), error.args)
+    assert {**vars(copy), "__notes__": None} == {**vars(error), "__notes__": None}
+
+
+def test_it_brings_its_traceback_its_notes_and_its_causes() -> None:
+    error = ValueError("outer")
+    error.add_note("a note")
+    error.__cause__ = KeyError("inner")
+    copy = travel(error)
+    assert isinstance(copy.__cause__, KeyError)
+    text = "".join(traceback.format_exception(copy))
+    assert "a note" in text
+    assert "raise error" in text
+
+
+@pytest.mark.parametrize(("error", "message"), [(Holder(), "held"), (Mute(), "<no message: ")])
+def test_one_that_cannot_travel_is_told(error: BaseException, message: str) -> None:
+    copy = travel(error)
+    assert isinstance(copy, TaskError)
+    assert copy.type_name.endswith(type(error).__name__)
+    assert copy.message.startswith(message)
+    assert "raise error" in copy.traceback
+
+
+def test_a_cycle_of_causes_ends() -> None:
+    first, second = ValueError("1"), ValueError("2")
+    first.__cause__, second.__cause__ = second, first
+    assert str(travel(first)) == "1"
+
+
+def test_a_call_that_cannot_be_pickled_names_the_part() -> None:
+    lock = threading.Lock()
+    with pytest.raises(SerializationError, match=r"argument 2 \('b'\) of .*f\(\)"):
+        dumps_call(f, (1, lock), {})
+    with pytest.raises(SerializationError, match=r"argument 3 of .*f\(\)"):
+        dumps_call(f, (1, 2, lock), {})
+    with pytest.raises(SerializationError, match=r"argument 'c' of .*f\(\)"):
+        dumps_call(f, (1,), {"c": lock})
+    with pytest.raises(SerializationError, match=r"the function .*<lambda>"):
+        dumps_call(lambda: lock, (), {})
+    assert pickle.loads(dumps_call(f, (1,), {"b": 2}))[1:] == ((1,), {"b": 2})
+
+
+def f(a: int, b: int = 0, **more: object) -> int:
+    return a + b
