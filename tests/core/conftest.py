@@ -20,7 +20,7 @@ def no_spec_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Install a distribution: `install("fray-x", {"fray.contexts": {"x": "x_module:X"}}, x_module="code")`."""
+    """Install a distribution: `install("fray-x", {"fray.contexts": {"x": "x_mod:X"}}, x_mod="code")`."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def add(distribution: str, entry_points: dict[str, dict[str, str]], **modules: str) -> None:

@@ -29,8 +29,8 @@ class Mine:
 @pytest.fixture(autouse=True)
 def backends(install: Install, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     groups = {
-        "fray.contexts": {name: "mine_backend:Mine" for name in ("mine", "threadpool", "ray")},
-        "fray.clusters": {name: "mine_backend:Mine" for name in ("mine", "local", "ray")},
+        "fray.contexts": dict.fromkeys(("mine", "threadpool", "ray"), "mine_backend:Mine"),
+        "fray.clusters": dict.fromkeys(("mine", "local", "ray"), "mine_backend:Mine"),
     }
     # The real ones, where they are installed, would claim the same names.
     monkeypatch.setattr("fray._plugins._PROVIDERS", {group: {} for group in fray._plugins.KINDS})
@@ -90,9 +90,9 @@ class TestOrder:
         from types import SimpleNamespace
 
         default = current()
-        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
         assert current() is not default
-        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
         assert current() is default
 
     def test_blocks_nest_and_do_not_reach_other_threads(self, current: Any, variable: str, use: Any) -> None:
@@ -115,7 +115,7 @@ class TestOrder:
         self, current: Any, variable: str, use: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(variable, "mine?size=big")
-        with pytest.raises(ValueError, match="'size'.*'big'"):
+        with pytest.raises(ValueError, match=r"'size'.*'big'"):
             current()
 
 

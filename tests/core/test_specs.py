@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fray._specs import Spec, bind_options
 from fray import SpecError
+from fray._specs import Spec, bind_options
 
 
 class Mode(enum.StrEnum):

@@ -8,17 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload, runtime_checkable
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, overload, runtime_checkable
 
 from fray._options import ActorOptions, Lifetime, TaskOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
 R = TypeVar("R")
 
 
@@ -54,26 +50,14 @@ class ObjectStream(ABC, Generic[T_co]):
         return stream_items(self)
 
 
-Arg: TypeAlias = T | ObjectRef[T]
-"""An argument of a task: the value, or a reference that arrives as the value."""
-
-
 class Run(Protocol):
-    """The type of `JobContext.run`: the task's own parameters, each as a value or as a reference.
+    """The type of `JobContext.run`.
 
-    The arity overloads exist because a ParamSpec cannot say "or a reference to it".
+    Plain arguments are held to the function's own parameters. A ParamSpec cannot say "or a reference to
+    it", so a call with a reference among its first three arguments is not checked, and a reference as
+    a keyword needs `create_task`; what comes back is known in either case.
     """
 
-    @overload
-    def __call__(self, fn: Callable[[], Iterator[R]], /) -> ObjectStream[R]: ...
-    @overload
-    def __call__(self, fn: Callable[[A], Iterator[R]], a: Arg[A], /) -> ObjectStream[R]: ...
-    @overload
-    def __call__(self, fn: Callable[[A, B], Iterator[R]], a: Arg[A], b: Arg[B], /) -> ObjectStream[R]: ...
-    @overload
-    def __call__(
-        self, fn: Callable[[A, B, C], Iterator[R]], a: Arg[A], b: Arg[B], c: Arg[C], /
-    ) -> ObjectStream[R]: ...
     @overload
     def __call__(
         self, fn: Callable[P, Iterator[R]], /, *args: P.args, **kwargs: P.kwargs
@@ -83,17 +67,31 @@ class Run(Protocol):
         self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> ObjectRef[R]: ...
     @overload
-    def __call__(self, fn: Callable[[A], R], a: Arg[A], /) -> ObjectRef[R]: ...
-    @overload
-    def __call__(self, fn: Callable[[A, B], R], a: Arg[A], b: Arg[B], /) -> ObjectRef[R]: ...
-    @overload
-    def __call__(self, fn: Callable[[A, B, C], R], a: Arg[A], b: Arg[B], c: Arg[C], /) -> ObjectRef[R]: ...
+    def __call__(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[R]: ...
     @overload
     def __call__(
-        self, fn: Callable[[A, B, C, D], R], a: Arg[A], b: Arg[B], c: Arg[C], d: Arg[D], /
+        self, fn: Callable[..., Iterator[R]], a: ObjectRef[Any], /, *args: Any, **kwargs: Any
+    ) -> ObjectStream[R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[..., R], a: ObjectRef[Any], /, *args: Any, **kwargs: Any
     ) -> ObjectRef[R]: ...
     @overload
-    def __call__(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[R]: ...
+    def __call__(
+        self, fn: Callable[..., Iterator[R]], a: Any, b: ObjectRef[Any], /, *args: Any, **kwargs: Any
+    ) -> ObjectStream[R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[..., R], a: Any, b: ObjectRef[Any], /, *args: Any, **kwargs: Any
+    ) -> ObjectRef[R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[..., Iterator[R]], a: Any, b: Any, c: ObjectRef[Any], /, *args: Any, **kwargs: Any
+    ) -> ObjectStream[R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[..., R], a: Any, b: Any, c: ObjectRef[Any], /, *args: Any, **kwargs: Any
+    ) -> ObjectRef[R]: ...
 
 
 class CreateTask(Protocol):

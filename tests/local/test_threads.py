@@ -1,0 +1,208 @@
+"""What the contexts of this process promise beyond the contract."""
+
+import contextvars
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fray import DeadlockError, ObjectRef, TaskOptions, WrongProcessError, create_context, get_job_context
+from fray.testing.context_fixtures import until
+from fray.testing.tasks import Counter, add
+
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+
+@pytest.mark.parametrize("spec", ["sync", "threadpool"])
+def test_context_variables_follow_into_tasks_streams_and_actors(spec: str) -> None:
+    class Reader:
+        def read(self) -> str:
+            return VARIABLE.get()
+
+    def items() -> Iterator[object]:
+        yield VARIABLE.get()
+        yield VARIABLE.get()
+
+    def change() -> None:
+        VARIABLE.set("changed")
+
+    with create_context(spec) as context:
+        reader = context.create_actor(Reader)
+        token = VARIABLE.set("mine")
+        refs = [context.run(VARIABLE.get), reader.read(), *context.run(items)]
+        context.get(context.run(change))
+        assert context.get(refs) == ["mine"] * 4
+        assert VARIABLE.get() == "mine"
+        VARIABLE.reset(token)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_nesting_wide_and_deep_ends_at_any_size(workers: int) -> None:
+    def tree(depth: int) -> int:
+        context = get_job_context()
+        return 1 if depth == 0 else sum(context.get([context.run(tree, depth - 1) for _ in range(3)]))
+
+    with create_context("threadpool", max_workers=workers) as context:
+        assert context.get(context.run(tree, 5)) == 3**5
+
+
+def test_a_pool_that_grew_to_nest_shrinks_again() -> None:
+    def nest(depth: int) -> int:
+        context = get_job_context()
+        return 0 if depth == 0 else 1 + context.get(context.run(nest, depth - 1))
+
+    with create_context("threadpool?max_workers=2") as context:
+        before = threading.active_count()
+        assert context.get(context.run(nest, 200)) == 200
+        until(lambda: threading.active_count() <= before + 2, "the extra threads end")
+
+
+def test_at_most_max_workers_tasks_run_at_once() -> None:
+    lock, inside, most = threading.Lock(), 0, 0
+    barrier = threading.Barrier(3)
+
+    def enter() -> None:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        barrier.wait(timeout=60)  # three run together, or this breaks
+        with lock:
+            inside -= 1
+
+    with create_context("threadpool?max_workers=3") as context:
+        context.get([context.run(enter) for _ in range(30)])
+    assert most == 3
+
+
+def test_an_actor_that_nobody_can_call_any_more_ends_and_its_thread_too() -> None:
+    with create_context("threadpool") as context:
+        before = threading.active_count()
+        counters = [context.create_actor(Counter) for _ in range(10)]
+        last = [counter.increment() for counter in counters]
+        assert context.get(last) == [1] * 10
+        assert threading.active_count() == before + 10
+        del counters, last
+        gc.collect()
+        until(lambda: threading.active_count() == before, "the threads of dropped actors end")
+
+
+def test_a_dropped_stream_closes_its_generator() -> None:
+    closed = threading.Event()
+
+    def items() -> Iterator[object]:
+        try:
+            while True:
+                yield 1
+        finally:
+            closed.set()
+
+    with create_context("threadpool") as context:
+        stream = context.run(items)
+        next(stream)
+        del stream
+        gc.collect()
+        assert closed.wait(timeout=60)
+
+
+def test_values_are_freed_with_their_last_reference() -> None:
+    class Value:
+        pass
+
+    with create_context("threadpool") as context:
+        makers: list[Callable[[], ObjectRef[Value]]] = [
+            lambda: context.put(Value()),
+            lambda: context.run(Value),
+        ]
+        for make in makers:
+            ref = make()
+            alive = weakref.ref(context.get(ref))
+            assert alive() is not None
+            del ref
+            gc.collect()
+            until(lambda: alive() is None, "the value is freed")  # noqa: B023 - called at once
+
+
+def test_a_reference_does_not_travel_to_another_process() -> None:
+    with create_context("threadpool") as context:
+        import pickle
+
+        for thing in (context, context.put(1), context.create_actor(Counter)):
+            done = subprocess.run(
+                [sys.executable, "-c", "import pickle, sys; pickle.load(sys.stdin.buffer)"],
+                input=pickle.dumps(thing),
+                capture_output=True,
+                check=False,
+            )
+            assert "WrongProcessError" in done.stderr.decode()
+            assert "get_job_context()" in done.stderr.decode()
+
+
+def test_a_pickle_outlives_no_reference() -> None:
+    import pickle
+
+    with create_context("threadpool") as context:
+        data = pickle.dumps(context.put(1))
+        gc.collect()
+        with pytest.raises(WrongProcessError, match="last reference"):
+            pickle.loads(data)
+
+
+def test_inline_an_actor_that_waits_for_itself_is_told_so() -> None:
+    class Narcissus:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def outer(self) -> int:
+            context = get_job_context()
+            return int(context.get(context.get_actor(self.name).inner()))
+
+        def inner(self) -> int:
+            return 1
+
+    with create_context("sync") as context:
+        actor = context.create_actor(Narcissus, kwargs={"name": "me"}, name="me")
+        with pytest.raises(DeadlockError, match="one call at a time"):
+            context.get(actor.outer())
+        assert context.get(actor.inner()) == 1
+
+
+def test_ctrl_c_inside_an_inline_task_ends_the_program_and_not_the_task_alone() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with create_context("sync") as context, pytest.raises(KeyboardInterrupt):
+        context.run(interrupted)
+
+
+def test_a_program_that_ends_without_leaving_its_context_gets_its_work_done() -> None:
+    code = """
+from fray import get_job_context
+import threading
+gate = threading.Event()
+def work():
+    gate.wait()
+    print("done", flush=True)
+get_job_context().run(work)
+gate.set()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, True, "two"])
+def test_a_wrong_number_of_workers_is_refused(workers: object) -> None:
+    with pytest.raises(ValueError, match="max_workers"):
+        create_context("threadpool", max_workers=workers)
+
+
+def test_resources_are_a_hint_here() -> None:
+    with create_context("sync") as context:
+        options = TaskOptions(resources={"CPU": 1000}, max_calls=1, max_retries=3, name="big")
+        assert context.get(context.create_task(add, 1, options=options)) == 2

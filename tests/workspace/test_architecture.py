@@ -1,0 +1,79 @@
+"""The tree tells the architecture: arrows of import point one way."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = sorted(ROOT.glob("packages/*/src/*"))
+SOURCES = sorted(ROOT.glob("packages/*/src/**/*.py"))
+ALLOWED = {
+    "fray_resources": set[str](),
+    "fray": {"fray_resources"},
+    "fray_local": {"fray", "fray_resources"},
+    "fray_ray": {"fray", "fray_resources"},
+    "fray_queue": {"fray", "fray_resources"},
+}
+HEAVY = {"ray", "fsspec", "aiohttp", "rich", "cloudpickle", "psutil"}
+
+
+def owner_of(path: Path) -> str:
+    return path.relative_to(ROOT / "packages").parts[2]
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield str(node.module).partition(".")[0]
+
+
+def test_the_packages_are_found() -> None:
+    assert {"fray_resources", "fray", "fray_local"} <= {path.name for path in PACKAGES} <= set(ALLOWED)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "packages")))
+def test_imports_point_downwards(path: Path) -> None:
+    owner = owner_of(path)
+    assert set(imports_of(path)) & set(ALLOWED) <= ALLOWED[owner] | {owner}
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if owner_of(path) == "fray_resources"], ids=str)
+def test_resources_use_the_standard_library_alone(path: Path) -> None:
+    assert set(imports_of(path)) <= set(sys.stdlib_module_names) | {"fray_resources"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the top-level modules that a fresh interpreter has loaded after a statement."""
+    code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_fray_loads_no_backend_and_nothing_heavy() -> None:
+    assert not loaded_by("import fray, fray.job, fray.types") & (HEAVY | {"fray_local", "fray_ray", "fray_queue"})
+
+
+def test_importing_a_backend_loads_no_other() -> None:
+    assert not loaded_by("from fray.job import ThreadContext") & {"fray_ray", "fray_queue", "ray", "psutil"}
+
+
+def test_the_wheels_agree_on_their_version_and_on_each_other() -> None:
+    projects = [tomllib.loads(path.read_text())["project"] for path in ROOT.glob("packages/*/pyproject.toml")]
+    (version,) = {project["version"] for project in projects}
+    for project in projects:
+        own = [need for need in project.get("dependencies", []) if need.startswith("fray-")]
+        assert all(need.endswith(f"=={version}") for need in own), (project["name"], own)
+        assert project["requires-python"] == ">=3.11"
+        assert (ROOT / "packages" / project["name"] / "README.md").read_text().startswith(f"# {project['name']}")
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_a_package_is_typed(package: Path) -> None:
+    assert (package / "py.typed").exists()
