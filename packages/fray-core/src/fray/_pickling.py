@@ -109,7 +109,7 @@ def unpack_exception(data: bytes) -> BaseException:
         else:
             error.__context__ = cause
     first: BaseException = errors[0]
-    if not isinstance(first, TaskError):
+    if text and not isinstance(first, TaskError):
         first.add_note(f"\nTraceback where it was raised:\n{text.rstrip()}")
     return first
 

@@ -22,7 +22,7 @@ from fray.job import ActorHandle, ActorOptions, ContextBase, Lifetime, TaskOptio
 from fray_local._actors import Actor, ActorProducer, ActorTask, Endpoint, Mailbox
 from fray_local._futures import LocalFuture
 from fray_local._inline import InlineMailbox, InlinePool, inside_an_actor
-from fray_local._pool import ThreadPool, blocking, current_task
+from fray_local._pool import ThreadPool, blocking
 from fray_local._refs import (
     LocalRef,
     Packed,
@@ -106,7 +106,6 @@ class _InProcessContext(ContextBase):
         self, refs: Sequence[R], /, num_returns: int = 1, timeout: float | None = None
     ) -> tuple[list[R], list[R]]:
         """Return the first `num_returns` ready ones and the others, in input order; see `JobContext.wait`."""
-        refs = list(refs)
         if num_returns < 1:
             raise ValueError(f"num_returns must be 1 or more, got {num_returns!r}")
         needed = min(num_returns, len(refs))
@@ -114,9 +113,9 @@ class _InProcessContext(ContextBase):
         if len(ready) < needed and timeout != 0:
             self._check_progress(timeout)
             ready = _block(refs, needed, timeout)
-        if len(ready) == 1:  # the common call, in a loop over many: two slices instead of a test for each
-            index = ready[0]
-            return [refs[index]], refs[:index] + refs[index + 1 :]
+        if len(ready) == 1:  # the common call, in a loop over many: one copy instead of a test for each
+            pending = list(refs)
+            return [pending.pop(ready[0])], pending
         chosen = set(ready)
         return [refs[i] for i in ready], [ref for i, ref in enumerate(refs) if i not in chosen]
 
@@ -142,7 +141,7 @@ class _InProcessContext(ContextBase):
                 "use 'process' or 'ray', or launch a job with create_environment(...)"
             )
         if is_generator_function(fn):
-            producer = self._make(Producer, fn, args, kwargs, self._pool)
+            producer = self._make(Producer, fn, args, kwargs, self._pool, limit=self._stream_buffer)
             stream: LocalStream[Any] = LocalStream(producer)
             producer.begin()
             return stream
@@ -172,10 +171,7 @@ class _InProcessContext(ContextBase):
         if self._checked:
             fn, args, kwargs = _copied(kind, fn, args, kwargs)
         scope = scope or self._scope
-        if issubclass(kind, Producer):
-            more.setdefault("limit", self._stream_buffer)
-        task = current_task()
-        scope.enter(task is not None and task.scope is scope)
+        scope.enter()
         call = kind(fn, args, kwargs, scope=scope, pool=pool, owner=self, checked=self._checked, **more)
         if isinstance(call, Producer):
             self._streams.add(call)
@@ -195,7 +191,8 @@ class _InProcessContext(ContextBase):
                 raise ActorAlreadyExistsError(str(options.name))
 
             def make(kind: Any, fn: Any, args: Any, kwargs: Any, pool: Any) -> Any:
-                return self._make(kind, fn, args, kwargs, pool, scope=scope)
+                more = {"limit": self._stream_buffer} if issubclass(kind, Producer) else {}
+                return self._make(kind, fn, args, kwargs, pool, scope=scope, **more)
 
             mailbox = self._mailbox(options.name or callable_name(cls))
             actor = Actor(cls, options, mailbox, make)
@@ -233,8 +230,7 @@ class _InProcessContext(ContextBase):
     def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
         """End the context; see `JobContext.shutdown`."""
         self._scope.close(cancel=cancel_pending)
-        task = current_task()
-        if not wait or (task is not None and task.scope is self._scope):  # a task cannot wait for its own end
+        if not wait or self._scope.inside():  # a task cannot wait for its own end
             return
         with blocking():
             self._scope.wait()

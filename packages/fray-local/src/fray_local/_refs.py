@@ -9,7 +9,7 @@ import os
 import pickle
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -138,7 +138,7 @@ def outcome(ref: LocalRef[Any]) -> Any:
     """Return a settled reference's value, or raise its exception with the task's own traceback."""
     if ref._state == VALUE:
         value = ref._value
-        return value.load() if type(value) is Packed else value
+        return value.load() if isinstance(value, Packed) else value
     error, traceback = ref._value
     try:
         # The traceback as it was: raising one exception at several places must not add up their frames.
@@ -217,20 +217,30 @@ class _Pickling(threading.local):
 _pickling = _Pickling()
 _PROCESS = uuid.uuid4().hex
 _ids = count()
-_by_id: "WeakValueDictionary[int, Any]" = WeakValueDictionary()
+_by_id: "WeakValueDictionary[Any, Any]" = WeakValueDictionary()
+
+# In a worker process: finds what lives in the process that the worker belongs to.
+find_elsewhere: Callable[[str, int, Any, str], Any] | None = None
 
 
 def reduce_by_identity(thing: Any) -> tuple[Any, ...]:
     """Pickle something as itself: it comes back as the same object, in this process only."""
     key = next(_ids)
     _by_id[key] = thing
-    if _pickling.kept is not None:
-        _pickling.kept.append(thing)
+    note_kept(thing)
     return _find, (_PROCESS, os.getpid(), key, type(thing).__name__)
 
 
-def _find(process: str, pid: int, key: int, kind: str) -> Any:
+def note_kept(thing: Any) -> None:
+    """Tell the `keeping` around, if any, that what is being pickled only names this thing."""
+    if _pickling.kept is not None:
+        _pickling.kept.append(thing)
+
+
+def _find(process: str, pid: int, key: Any, kind: str) -> Any:
     if process != _PROCESS or pid != os.getpid():
+        if find_elsewhere is not None:
+            return find_elsewhere(process, pid, key, kind)
         raise WrongProcessError(
             f"a {kind} of process {pid} arrived in process {os.getpid()}; what one process holds in memory "
             "does not travel: make the context in the job itself (get_job_context()), or use 'process' or 'ray'"

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 
 from fray._errors import ContextClosedError
+from fray_local._pool import current_task
 from fray_local._refs import LOCK
 
 
@@ -19,16 +20,21 @@ class Scope:
         self._drained = threading.Event()
         self._on_drained = on_drained
 
-    def enter(self, inside: bool) -> None:
+    def enter(self) -> None:
         """Count one more; while closing, only what runs inside may still add to it.
 
         Raises:
             ContextClosedError: The context is shut down, or shutting down and the caller is outside.
         """
         with LOCK:
-            if self._closing and (self.cancelling or not inside or not self._outstanding):
+            if self._closing and (self.cancelling or not self._outstanding or not self.inside()):
                 raise ContextClosedError("the context was shut down; make a new one with create_context")
             self._outstanding += 1
+
+    def inside(self) -> bool:
+        """Return whether this thread runs something that is counted here."""
+        task = current_task()
+        return task is not None and task.scope is self
 
     def rejoin(self) -> None:
         """Under LOCK: count one more that was counted before, closing or not."""

@@ -61,6 +61,10 @@ class Call:
             self.context.run(current_context_var.set, owner)
         self._claimed = False
         self._missing = 0
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what a kind of call has beyond the arguments."""
 
     @property
     def label(self) -> str:
@@ -148,9 +152,10 @@ class Task(Call):
 
     __slots__ = ("ref",)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.ref: LocalRef[Any] = LocalRef(self)
+    ref: LocalRef[Any]
+
+    def _prepare(self) -> None:
+        self.ref = LocalRef(self)
 
     def fail(self, error: Any, worklist: list[Settlement]) -> None:
         """Settle the result with the argument's failure."""
@@ -212,10 +217,10 @@ def pending_refs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[LocalRef
     return refs
 
 
-def strip_frames(error: BaseException) -> BaseException:
-    """Cut the frames of `run` and `invoke` off, so that a traceback starts in the task."""
+def strip_frames(error: BaseException, file: str = __file__) -> BaseException:
+    """Cut the frames of the module that called the task off, so that a traceback starts in the task."""
     traceback = error.__traceback__
-    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == file:
         traceback = traceback.tb_next
     return error.with_traceback(traceback)
 

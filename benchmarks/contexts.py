@@ -1,0 +1,149 @@
+"""What a task costs in the contexts of one process, against the standard library's pool of threads.
+
+Goal: ThreadContext runs at least as many tasks per second as ThreadPoolExecutor, with all that the
+contract adds; nothing grows with the number of outstanding tasks.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from measure import Timed, compare, lines, timed
+
+from fray import create_context, get_job_context
+
+
+def noop(value: Any) -> Any:
+    return value
+
+
+def nest(depth: int) -> int:
+    context = get_job_context()
+    return 0 if depth == 0 else 1 + context.get(context.run(nest, depth - 1))
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def increment(self) -> int:
+        self.count += 1
+        return self.count
+
+
+def gather_direct(count: int) -> float:
+    return timed(lambda: [noop(index) for index in range(count)]) / count
+
+
+def gather_executor(count: int) -> float:
+    with ThreadPoolExecutor() as executor:
+
+        def work() -> None:
+            for future in [executor.submit(noop, index) for index in range(count)]:
+                future.result()
+
+        return timed(work) / count
+
+
+def gather(spec: str, count: int) -> float:
+    with create_context(spec) as context:
+        return timed(lambda: context.get([context.run(noop, index) for index in range(count)])) / count
+
+
+def one_by_one(spec: str | None, count: int) -> float:
+    if spec is None:
+        with ThreadPoolExecutor() as executor:
+            return timed(lambda: [executor.submit(noop, index).result() for index in range(count)]) / count
+    with create_context(spec) as context:
+        return timed(lambda: [context.get(context.run(noop, index)) for index in range(count)]) / count
+
+
+def wait_loop(count: int) -> float:
+    """Seconds per `wait(refs, 1)` in a loop that drains `count` references."""
+    with create_context("threadpool") as context:
+        refs = [context.run(noop, index) for index in range(count)]
+        start = time.perf_counter()
+        while refs:
+            _, refs = context.wait(refs, num_returns=1)
+        return (time.perf_counter() - start) / count
+
+
+def chain(spec: str, count: int) -> float:
+    with create_context(spec) as context:
+
+        def work() -> None:
+            ref = context.put(0)
+            for _ in range(count):
+                ref = context.run(noop, ref)
+            context.get(ref)
+
+        return timed(work)
+
+
+def actor_calls(spec: str, count: int) -> float:
+    with create_context(spec) as context:
+        counter = context.create_actor(Counter)
+        return timed(lambda: context.get([counter.increment() for _ in range(count)])) / count
+
+
+def median_of(work: Callable[[], float], scale: float, unit: str, rounds: int = 5) -> str:
+    figures = sorted(work() for _ in range(rounds))
+    return f"{figures[rounds // 2] * scale:.2f} {unit}"
+
+
+def main() -> None:
+    """Print all tables."""
+    for count in (1_000, 20_000):
+        subjects: dict[str, Timed] = {
+            "ThreadPoolExecutor": lambda: gather_executor(count),  # noqa: B023 - run before the next round
+            "direct call": lambda: gather_direct(count),  # noqa: B023
+            "SyncContext": lambda: gather("sync", count),  # noqa: B023
+            "ThreadContext": lambda: gather("threadpool", count),  # noqa: B023
+        }
+        compare(
+            f"{count:,} no-op tasks, submit all and gather, per task", subjects, peer="ThreadPoolExecutor"
+        )
+    compare(
+        "1,000 no-op tasks one at a time, per task",
+        {
+            "ThreadPoolExecutor": lambda: one_by_one(None, 1_000),
+            "SyncContext": lambda: one_by_one("sync", 1_000),
+            "ThreadContext": lambda: one_by_one("threadpool", 1_000),
+        },
+        peer="ThreadPoolExecutor",
+    )
+    compare(
+        "Per task, by tasks outstanding (ThreadContext)",
+        {f"{count:,}": (lambda count=count: gather("threadpool", count)) for count in (1_000, 100_000)},
+        peer="1,000",
+        rounds=3,
+    )
+    compare(
+        "Per wait(refs, 1), draining in a loop (ThreadContext)",
+        {f"{count:,}": (lambda count=count: wait_loop(count)) for count in (1_000, 10_000)},
+        peer="1,000",
+    )
+    lines(
+        "Shapes (median of 5)",
+        [
+            (
+                "chain of 10,000 on one worker",
+                median_of(lambda: chain("threadpool?max_workers=1", 10_000), 1e2, "µs a link"),
+            ),
+            (
+                "nesting 100 deep on one worker",
+                median_of(lambda: timed_nest("threadpool?max_workers=1", 100), 1e3, "ms"),
+            ),
+            ("100,000 actor calls", median_of(lambda: actor_calls("threadpool", 100_000), 1e6, "µs a call")),
+        ],
+    )
+
+
+def timed_nest(spec: str, depth: int) -> float:
+    with create_context(spec) as context:
+        return timed(lambda: context.get(context.run(nest, depth)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""One session per question. `python noxfile.py` asks them all and needs nothing but Python and pip.
+
+python noxfile.py                 every check, as CI runs it
+python noxfile.py -s census       the main example on real input
+python noxfile.py -s local -- -k nest -x
+python noxfile.py -l              what there is
+"""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent
+NOX_DIR = ROOT / ".nox"
+WHEELS = NOX_DIR / "wheels"
+REPORTS = NOX_DIR / "reports"
+REQUIREMENTS = ["nox[uv]==2026.10.20", "uv==0.13.8"]
+TOOLS = NOX_DIR / "-".join(["tools", *(requirement.partition("==")[2] for requirement in REQUIREMENTS)])
+PACKAGES = sorted(path.name for path in (ROOT / "packages").iterdir())
+# What each wheel needs of the others; a session installs just these.
+NEEDS = {
+    "fray-resources": [],
+    "fray-core": ["fray-resources"],
+    "fray-local": ["fray-resources", "fray-core"],
+    "fray-queue": ["fray-resources", "fray-core"],
+    "fray-ray": ["fray-resources", "fray-core"],
+}
+
+
+def bootstrap() -> None:
+    """Run nox as a program: install it below .nox first, where no other environment sees it."""
+    if not (TOOLS / "nox").exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--target", str(TOOLS), *REQUIREMENTS], check=True)
+    environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
+    environment["PYTHONPATH"] = str(TOOLS)
+    environment["PATH"] = f"{TOOLS / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+    for report in REPORTS.glob("*.xml"):
+        report.unlink()
+    nox = [sys.executable, "-m", "nox", "--noxfile", __file__, *sys.argv[1:]]
+    code = subprocess.run(nox, env=environment, check=False, cwd=ROOT).returncode
+    print_total()
+    sys.exit(code)
+
+
+def print_total() -> None:
+    """Add up what the test runners of all sessions reported."""
+    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    for report in REPORTS.glob("*.xml"):
+        for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+            for count in counts:
+                counts[count] += int(suite.get(count, 0))
+    if counts["tests"]:
+        failed = counts["failures"] + counts["errors"]
+        passed = counts["tests"] - failed - counts["skipped"]
+        print(f"total: {passed} passed, {failed} failed, {counts['skipped']} skipped", flush=True)
+
+
+if __name__ == "__main__":
+    bootstrap()
+
+import nox  # noqa: E402
+
+nox.options.default_venv_backend = "uv"
+nox.options.stop_on_first_error = False
+nox.options.sessions = [
+    "lint",
+    "types",
+    *(name.removeprefix("fray-") for name in PACKAGES),
+    "workspace",
+    "docs",
+]
+
+PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+
+
+def group(name: str) -> list[str]:
+    """Return the requirements of a dependency group of the workspace."""
+    return nox.project.dependency_groups(PROJECT, name)
+
+
+@cache
+def wheel(package: str) -> str:
+    """Build a package and return the path of its wheel."""
+    folder = WHEELS / package
+    for old in folder.glob("*.whl"):
+        old.unlink()
+    source = str(ROOT / "packages" / package)
+    subprocess.run(["uv", "build", "--quiet", "--wheel", "--out-dir", str(folder), source], check=True)
+    (built,) = folder.glob("*.whl")
+    return str(built)
+
+
+def wheels(*packages: str, extras: str = "") -> list[str]:
+    """Return requirements for packages and the wheels that they need, `extras` for the last."""
+    wanted = dict.fromkeys(need for package in packages for need in [*NEEDS[package], package])
+    last = packages[-1]
+    return [f"{name}{extras if name == last else ''} @ file://{wheel(name)}" for name in wanted]
+
+
+def run_tests(session: nox.Session, *paths: str) -> None:
+    """Run pytest on what is installed, never on the source tree, and keep its report for the total."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    report = f"--junitxml={REPORTS / session.name}.xml"
+    # Compiled files are written, or every import in the tests would cost what no user pays.
+    session.env.update({"PYTHONPATH": None, "PYTHONDONTWRITEBYTECODE": None})
+    session.run("pytest", "-q", report, *paths, *session.posargs)
+
+
+def package_session(package: str, *, extras: str = "", more: tuple[str, ...] = ()) -> None:
+    """Define the session of one package: its wheel and those that it needs, alone, and its tests."""
+    name = package.removeprefix("fray-")
+
+    def tests(session: nox.Session) -> None:
+        session.install(*wheels(package, extras=extras), *group("test"), *more)
+        run_tests(session, f"tests/{name}")
+
+    tests.__doc__ = f"Prove that {package} works with nothing else installed."
+    nox.session(tests, name=name)
+
+
+package_session("fray-resources")
+package_session("fray-core")
+package_session("fray-local")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Is the code formatted and free of known mistakes?"""
+    session.install(*group("lint"))
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Do the types hold, in packages, tests and examples, and do users get what they should?"""
+    session.install(*wheels(*PACKAGES), *group("test"), *group("types"))
+    session.run("mypy", *(f"packages/{name}/src" for name in PACKAGES), "tests", "examples")
+
+
+@nox.session
+def workspace(session: nox.Session) -> None:
+    """Do imports point one way, and is the whole what its files say?"""
+    session.install(*wheels(*PACKAGES), *group("test"))
+    run_tests(session, "tests/workspace")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Does every Python block of the README and the docs run?"""
+    session.install(*wheels(*PACKAGES), *group("test"))
+    run_tests(session, "tests/docs")
+
+
+@nox.session(default=False)
+def census(session: nox.Session) -> None:
+    """Run the main example on real input: Python's own standard library, on this machine."""
+    session.install(*wheels("fray-local"))
+    session.run("python", "examples/census.py", *session.posargs)
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Measure: `python noxfile.py -s bench -- contexts`."""
+    session.install(*wheels(*PACKAGES))
+    for name in session.posargs or ["imports", "contexts"]:
+        session.run("python", f"benchmarks/{name}.py")
