@@ -60,12 +60,11 @@ class PluginNotFoundError(PluginError, ValueError):
 
     def __str__(self) -> str:
         found = ", ".join(self.installed) or "none"
-        parts = [f"Unknown {self.kind} {self.name!r}; installed: {found}."]
         if self.install:
-            parts.append(f"{self.name!r} comes with {self.install}: pip install {self.install}")
+            advice = f"{self.name!r} comes with {self.install}: pip install {self.install}"
         else:
-            parts.append(did_you_mean(self.name, self.installed))
-        return " ".join(part for part in parts if part)
+            advice = did_you_mean(self.name, self.installed)
+        return f"Unknown {self.kind} {self.name!r}; installed: {found}" + (advice and f"; {advice}")
 
 
 class PluginConflictError(PluginError, ValueError):
