@@ -69,7 +69,7 @@ def scan(root: Path, files: Sequence[Path], totals: Any) -> Iterator[Part]:
     for path in files:
         try:
             source = path.read_text(encoding="utf-8")
-            tree = ast.parse(source)
+            tree = parse(source)
         except (
             SyntaxError,
             UnicodeDecodeError,
@@ -84,6 +84,20 @@ def scan(root: Path, files: Sequence[Path], totals: Any) -> Iterator[Part]:
     context = get_job_context()
     context.get(totals.add(**seen))
     yield from parts
+
+
+def parse(source: str) -> ast.Module:
+    """Parse a file, again where another thread disturbed it.
+
+    CPython 3.11 keeps the depth of all threads' parsers in one place, notices when two have met, and raises
+    SystemError (python/cpython issue 106905).
+    """
+    for _ in range(20):
+        try:
+            return ast.parse(source)
+        except SystemError as error:
+            disturbed = error
+    raise disturbed
 
 
 def facts(module: str, tree: ast.Module) -> Iterator[tuple[str, str, int]]:
@@ -129,7 +143,7 @@ def census(context: JobContext, files: Sequence[Path]) -> tuple[list[ObjectRef[P
     shuffled: list[list[ObjectRef[Part]]] = [[] for _ in range(PARTITIONS)]
     with progress(len(streams)) as advance:
         for stream in streams:
-            for column, part in zip(shuffled, stream, strict=True):
+            for column, part in zip(shuffled, stream, strict=False):  # a failure is an item, then the end
                 column.append(part)  # a reference: the part itself does not come here
             advance()
     reduced: list[ObjectRef[Part]] = [context.create_task(merge, *column) for column in shuffled]

@@ -1,7 +1,6 @@
 """The `fray` command: read, call, print, return.
 
-Exit codes: 0 done; 1 a FrayError, told in one line on stderr; 2 a usage error; 130 interrupted;
-`fray run` and `fray wait` answer with the job's own. An unexpected error keeps its traceback.
+`_EXIT_CODES` says what it answers with; an unexpected error keeps its traceback.
 """
 
 import sys
@@ -61,7 +60,13 @@ def _plugin_verbs() -> list[str]:
     return list(plugins(COMMANDS))
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+_EXIT_CODES = (
+    "Exit codes: 0 done; 1 it failed, in one line on stderr; 2 the command line is wrong; 130 interrupted. "
+    "`fray run` and `fray wait` answer with the job's own."
+)
+
+
+@click.group(cls=_Verbs, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fray-core", prog_name="fray")
 def fray() -> None:
     """Launch and follow jobs, and see what is installed."""

@@ -1,10 +1,7 @@
-"""`SyncContext` and `ThreadContext`: tasks and actors inside this process."""
+"""A context whose tasks and actors live inside this process; where its jobs run is left open."""
 
-import atexit
-import os
 import pickle
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -13,7 +10,6 @@ from weakref import WeakSet
 from fray._errors import (
     ActorAlreadyExistsError,
     ActorNotFoundError,
-    DeadlockError,
     UnsupportedError,
 )
 from fray._generators import is_generator_function
@@ -21,7 +17,7 @@ from fray._pickling import callable_name, dumps_call
 from fray.job import ActorHandle, ActorOptions, ContextBase, Lifetime, TaskOptions
 from fray_local._actors import Actor, ActorProducer, ActorTask, Endpoint, Mailbox
 from fray_local._futures import LocalFuture
-from fray_local._inline import InlineMailbox, InlinePool, inside_an_actor
+from fray_local._inline import InlinePool
 from fray_local._pool import ThreadPool, blocking
 from fray_local._refs import (
     LocalRef,
@@ -35,6 +31,7 @@ from fray_local._refs import (
 from fray_local._scope import Scope
 from fray_local._streams import LocalStream, Producer
 from fray_local._tasks import Call, Task, cancel_ref, ref_of_future
+from fray_local._waiting import block_until_ready, ready_positions
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,7 +50,7 @@ class _Detached:
 _detached = _Detached()
 
 
-class _InProcessContext(ContextBase):
+class InProcessContext(ContextBase):
     """What the two contexts of this process share: everything but where jobs run."""
 
     def __init__(
@@ -109,10 +106,10 @@ class _InProcessContext(ContextBase):
         if num_returns < 1:
             raise ValueError(f"num_returns must be 1 or more, got {num_returns!r}")
         needed = min(num_returns, len(refs))
-        ready = _ready(refs, needed)
+        ready = ready_positions(refs, needed)
         if len(ready) < needed and timeout != 0:
             self._check_progress(timeout)
-            ready = _block(refs, needed, timeout)
+            ready = block_until_ready(refs, needed, timeout)
         if len(ready) == 1:  # the common call, in a loop over many: one copy instead of a test for each
             pending = list(refs)
             return [pending.pop(ready[0])], pending
@@ -120,7 +117,7 @@ class _InProcessContext(ContextBase):
         return [refs[i] for i in ready], [ref for i, ref in enumerate(refs) if i not in chosen]
 
     def cancel(self, ref: Any, /) -> bool:
-        """Cancel what has not started; a stream also between two items. A running function is not interrupted."""
+        """Cancel what has not started, a stream also between two items; a running function goes on."""
         if isinstance(ref, LocalStream):
             return ref._producer.cancel()
         if isinstance(ref, LocalRef):
@@ -137,8 +134,8 @@ class _InProcessContext(ContextBase):
             raise ValueError(f"a task needs a function, got {fn!r}")
         if options.runtime_env:
             raise UnsupportedError(
-                f"{type(self).__name__} runs tasks in this process and cannot give one an environment of its own; "
-                "use 'process' or 'ray', or launch a job with create_environment(...)"
+                f"{type(self).__name__} runs tasks in this process and cannot give one an environment "
+                "of its own; use 'process' or 'ray', or launch a job with create_environment(...)"
             )
         if is_generator_function(fn):
             producer = self._make(Producer, fn, args, kwargs, self._pool, limit=self._stream_buffer)
@@ -238,7 +235,7 @@ class _InProcessContext(ContextBase):
                 pool.close(wait=True)
 
     def _end(self) -> None:
-        """Everything that was submitted is done: end the streams that nobody reads, the actors and the threads."""
+        """All that was submitted is done: end the streams that nobody reads, the actors, the threads."""
         for producer in list(self._streams):
             producer.abandon()
         for actor in list(self._actors):
@@ -247,101 +244,6 @@ class _InProcessContext(ContextBase):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduce_by_identity(self)
-
-
-class SyncContext(_InProcessContext):
-    """Runs every task inside the call that submits it: what a debugger wants, and the plainest oracle.
-
-    Args:
-        check_serialization: Pickle arguments and results as a cluster would, so that what cannot
-            travel is found here, and so is code that relies on shared memory.
-    """
-
-    def __init__(self, *, check_serialization: bool = False) -> None:
-        super().__init__(InlinePool(), check_serialization=check_serialization, stream_buffer=1)
-
-    def _mailbox(self, label: str) -> Mailbox:
-        return InlineMailbox()
-
-    def _check_progress(self, timeout: float | None) -> None:
-        if timeout is None and inside_an_actor():
-            raise DeadlockError(
-                "an actor's method waits for a call that can only run after it: an actor runs one call at a time; "
-                "call the method directly on self instead of through the handle"
-            )
-
-    def _map_window(self) -> int:
-        return 1
-
-
-class ThreadContext(_InProcessContext):
-    """Runs tasks in threads of this process: no copies, no isolation, nesting to any depth at any size.
-
-    Args:
-        max_workers: Tasks that run at the same time; a task that waits for another does not count.
-            By default as many as the standard library's ThreadPoolExecutor: CPUs + 4, at most 32.
-        check_serialization: Pickle arguments and results as a cluster would.
-        stream_buffer: Items that a generator task may be ahead of its consumer.
-    """
-
-    def __init__(
-        self, max_workers: int | None = None, *, check_serialization: bool = False, stream_buffer: int = 16
-    ) -> None:
-        workers = min(32, (os.cpu_count() or 1) + 4) if max_workers is None else max_workers
-        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-            raise ValueError(f"max_workers must be a whole number of 1 or more, got {max_workers!r}")
-        self._workers = workers
-        pool = ThreadPool(workers, "fray-worker")
-        super().__init__(pool, check_serialization=check_serialization, stream_buffer=stream_buffer)
-        _open_contexts.add(self)
-
-    def _mailbox(self, label: str) -> Mailbox:
-        return ThreadPool(0, f"fray-actor-{label}", lends=False)
-
-    def _map_window(self) -> int:
-        return max(16, 4 * self._workers)
-
-
-# At exit, a program that never left its context still gets what it submitted done, as with the standard library.
-_open_contexts: WeakSet[ThreadContext] = WeakSet()
-
-
-@atexit.register
-def _shutdown_open_contexts() -> None:
-    for context in list(_open_contexts):
-        context.shutdown()
-
-
-def _ready(refs: Sequence[Any], needed: int) -> list[int]:
-    """Return the positions of the first `needed` that are ready."""
-    ready: list[int] = []
-    try:
-        for index, ref in enumerate(refs):
-            if ref._state:
-                ready.append(index)
-                if len(ready) == needed:
-                    break
-    except AttributeError:
-        raise ValueError(f"wait takes what put() and run() return, got {ref!r}") from None
-    return ready
-
-
-def _block(refs: Sequence[Any], needed: int, timeout: float | None) -> list[int]:
-    """Wait until `needed` are ready, or for `timeout` seconds, and return the ready positions."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    sources = list(dict.fromkeys(ref._producer if isinstance(ref, LocalStream) else ref for ref in refs))
-    for source in sources:
-        if isinstance(source, Producer):
-            source.resume()
-    enough = max(1, needed - (len(refs) - len(sources)))  # one that stands in the list twice counts twice
-    while True:
-        left = None if deadline is None else deadline - time.monotonic()
-        with blocking():
-            in_time = await_refs(sources, min(enough, len(sources)), left)
-        ready = _ready(refs, needed)
-        if len(ready) == needed or not in_time:
-            return ready
-        enough += 1
 
 
 def _future_as_ref(arg: Any) -> Any:
