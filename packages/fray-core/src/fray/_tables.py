@@ -21,6 +21,7 @@ def print_table(
         from rich.text import Text
 
         table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+        table.columns[0].no_wrap = True  # what a row is called is there to be copied
         for row in rows:
             # As Text: in a str, rich would read "[replica-0]" as markup and drop it.
             table.add_row(*(Text(cell, style=(styles or {}).get(cell, "")) for cell in row))

@@ -1,0 +1,37 @@
+"""How long to sleep between two looks, and between two tries."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def poll_delays(shortest: float = 0.001, longest: float = 0.1) -> Iterator[float]:
+    """Yield the sleeps of a poll loop: each a twentieth of the time waited so far, within the bounds."""
+    start = time.monotonic()
+    while True:
+        yield min(longest, max(shortest, (time.monotonic() - start) / 20))
+
+
+def retry_delays(first: float = 0.1, longest: float = 10.0, jitter: bool = True) -> Iterator[float]:
+    """Yield the sleeps between tries: bounds that double, each sleep drawn at random below its bound."""
+    bound = first
+    while True:
+        # Not secret, only spread.
+        yield bound * random.random() if jitter else bound  # noqa: S311
+        bound = min(longest, 2 * bound)
+
+
+def retrying(action: Callable[[], T], errors: tuple[type[Exception], ...], timeout: float) -> T:
+    """Call `action` until it succeeds; after `timeout` seconds the error it raised last comes through."""
+    deadline = time.monotonic() + timeout
+    for delay in retry_delays():
+        try:
+            return action()
+        except errors:
+            if time.monotonic() + delay >= deadline:
+                raise
+        time.sleep(delay)
+    raise AssertionError("unreachable: the delays never end")

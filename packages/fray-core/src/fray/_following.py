@@ -1,0 +1,201 @@
+"""Derived from a backend's primitives: waiting by polling, following by reading.
+
+Nothing here knows a backend. A cluster whose `poll` is a request over a network passes a longer
+`interval`; everything else is the same.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fray._delays import poll_delays
+from fray._errors import GetTimeoutError, JobFailedError
+from fray._jobs import JobId, JobInfo, JobStatus
+
+if TYPE_CHECKING:
+    from fray._cluster import Cluster, LogStream
+
+# Reads a log from a byte offset: of a replica's attempt, or, for replica None, what the job itself
+# wrote before its replicas started. b"" where there is nothing (yet).
+ReadLog = Callable[[int | None, int, int], bytes]
+
+
+def parent_job() -> JobId | None:
+    """Return the id of the job that this process is part of, which a job launched from here goes under."""
+    job_id = os.environ.get("FRAY_JOB_ID")
+    return JobId(job_id) if job_id else None
+
+
+def wait_for_jobs(
+    cluster: "Cluster",
+    job_id: str | Iterable[str],
+    *,
+    timeout: float | None = None,
+    raise_on_failure: bool = False,
+    stream_logs: bool = False,
+    interval: float = 0.1,
+) -> JobInfo | list[JobInfo]:
+    """Be a backend's `wait`: poll the jobs, at most `interval` seconds apart, until each is finished."""
+    single = isinstance(job_id, str)
+    ids = [job_id] if isinstance(job_id, str) else list(job_id)
+    if any(not isinstance(each, str) for each in ids):
+        raise ValueError(f"wait takes job ids, got {ids!r}")
+    found = {each: cluster.poll(each) for each in ids}
+    printers = [_print_logs(cluster, each, several=not single) for each in found] if stream_logs else []
+    _poll_until_finished(cluster, found, timeout, raise_on_failure, interval)
+    for printer in printers:
+        printer.join()
+    return found[ids[0]] if single else [found[each] for each in ids]
+
+
+def follow_logs(
+    poll: Callable[[], JobInfo],
+    read: ReadLog,
+    *,
+    replica: int | None = None,
+    tail: int | None = None,
+    follow: bool = True,
+    interval: float = 0.02,
+) -> "LogStream":
+    """Be a backend's `monitor`: merge what `read` gives until `poll` says finished."""
+    from fray._cluster import LogStream
+
+    count = len(poll().tasks)
+    if replica is not None and not 0 <= replica < count:
+        raise ValueError(f"replica must be 0 to {count - 1}, got {replica}")
+    if tail is not None and tail < 0:
+        raise ValueError(f"tail must be 0 or more, got {tail}")
+    chosen = range(count) if replica is None else [replica]
+    prefixed = len(chosen) > 1
+    logs = [_ReplicaLog(read, number, f"[replica-{number}] " if prefixed else "") for number in chosen]
+    setup = _Lines(partial(read, None, 0), "")
+    return LogStream(_lines(poll, setup, logs, tail, follow, interval), partial(_final, poll))
+
+
+class _Lines:
+    """The complete lines of one growing log."""
+
+    def __init__(self, read: Callable[[int], bytes], prefix: str) -> None:
+        self._read, self._prefix = read, prefix
+        self._offset, self._rest = 0, b""
+
+    def new(self) -> Iterator[str]:
+        while chunk := self._read(self._offset):
+            self._offset += len(chunk)
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                yield self._text(line)
+
+    def last(self) -> Iterator[str]:
+        """What is left when nobody writes any more: a last line may lack its end."""
+        yield from self.new()
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            yield self._text(rest)
+
+    def _text(self, line: bytes) -> str:
+        return self._prefix + line.removesuffix(b"\r").decode(errors="replace")
+
+
+class _ReplicaLog:
+    """The lines of a replica, attempt after attempt."""
+
+    def __init__(self, read: ReadLog, replica: int, prefix: str) -> None:
+        self._read, self._replica, self._prefix = read, replica, prefix
+        self._attempt = 1
+        self._lines = self._open()
+
+    def new(self, info: JobInfo) -> Iterator[str]:
+        while self._attempt < info.tasks[self._replica].attempt:
+            yield from self._lines.last()
+            self._attempt += 1
+            self._lines = self._open()
+        yield from self._lines.last() if info.finished else self._lines.new()
+
+    def _open(self) -> _Lines:
+        return _Lines(partial(self._read, self._replica, self._attempt), self._prefix)
+
+
+def _lines(
+    poll: Callable[[], JobInfo],
+    setup: _Lines,
+    logs: list[_ReplicaLog],
+    tail: int | None,
+    follow: bool,
+    interval: float,
+) -> Iterator[str]:
+    # The state is read before the logs: what a job wrote before it ended is there when its end is seen.
+    info = poll()
+    yield from _last(_written(info, setup, logs), tail)
+    delays = poll_delays(longest=interval)
+    while follow and not info.finished:
+        time.sleep(next(delays))
+        info = poll()
+        for line in _written(info, setup, logs):
+            yield line
+            delays = poll_delays(longest=interval)  # who writes, writes more: look again soon
+
+
+def _written(info: JobInfo, setup: _Lines, logs: list[_ReplicaLog]) -> Iterator[str]:
+    yield from setup.new() if info.status is JobStatus.PENDING else setup.last()
+    for log in logs:
+        yield from log.new(info)
+
+
+def _last(lines: Iterator[str], tail: int | None) -> Iterator[str]:
+    return lines if tail is None else iter(deque(lines, maxlen=tail))
+
+
+def _final(poll: Callable[[], JobInfo]) -> JobInfo:
+    info = poll()
+    for delay in poll_delays():
+        if info.finished:
+            break
+        time.sleep(delay)
+        info = poll()
+    return info
+
+
+def _poll_until_finished(
+    cluster: "Cluster",
+    found: dict[str, JobInfo],
+    timeout: float | None,
+    raise_on_failure: bool,
+    interval: float,
+) -> None:
+    deadline = None if timeout is None else time.monotonic() + timeout
+    for delay in poll_delays(longest=interval):
+        for info in found.values():
+            if raise_on_failure and info.finished and info.status is not JobStatus.SUCCEEDED:
+                raise JobFailedError(info)
+        unfinished = [job_id for job_id, info in found.items() if not info.finished]
+        if not unfinished:
+            return
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                states = ", ".join(f"{job_id} ({found[job_id].status})" for job_id in unfinished)
+                raise GetTimeoutError(f"not finished after {timeout:g} s: {states}; they go on")
+            delay = min(delay, left)
+        time.sleep(delay)
+        found.update((job_id, cluster.poll(job_id)) for job_id in unfinished)
+
+
+def _print_logs(cluster: "Cluster", job_id: str, several: bool) -> threading.Thread:
+    prefix = f"[{job_id}] " if several else ""
+
+    def copy() -> None:
+        for line in cluster.monitor(job_id):
+            # One write per line: lines of several jobs do not run into each other.
+            sys.stdout.write(f"{prefix}{line}\n")
+            sys.stdout.flush()
+
+    # A daemon: after a timeout or a failure the caller goes on, and the job may never end.
+    thread = threading.Thread(target=copy, name=f"fray-logs-{job_id}", daemon=True)
+    thread.start()
+    return thread

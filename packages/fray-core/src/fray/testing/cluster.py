@@ -1,0 +1,67 @@
+"""The promises of a cluster, one test each; a backend subclasses the contract and gives `spec`.
+
+    class TestMyCluster(ClusterContract):
+        @pytest.fixture
+        def spec(self) -> str:
+            return "mine?address=127.0.0.1:4000"
+
+The tests open `create_cluster(spec)`, here and in other processes, and use nothing but the public
+interface. They launch commands and functions that run within seconds, ask for 4 CPUs at most, and
+expect jobs to see the files that the tests see. What a cluster can do beyond the rest, or cannot do, it
+declares in the class attributes of `ClusterFixtures`.
+"""
+
+import pytest
+
+_PARTS = ("fixtures", "life", "reading", "stopping")
+pytest.register_assert_rewrite(*(f"fray.testing.cluster_{part}" for part in _PARTS))
+
+from fray.testing.cluster_fixtures import ClusterFixtures, launch, program, until  # noqa: E402
+from fray.testing.cluster_life import (  # noqa: E402
+    EnvironmentContract,
+    FailureContract,
+    LaunchContract,
+    ReplicaContract,
+)
+from fray.testing.cluster_reading import (  # noqa: E402
+    LogContract,
+    SecretContract,
+    UnsupportedContract,
+    WaitContract,
+)
+from fray.testing.cluster_stopping import FamilyContract, SharingContract, TerminateContract  # noqa: E402
+
+__all__ = [
+    "ClusterContract",
+    "ClusterFixtures",
+    "EnvironmentContract",
+    "FailureContract",
+    "FamilyContract",
+    "LaunchContract",
+    "LogContract",
+    "ReplicaContract",
+    "SecretContract",
+    "SharingContract",
+    "TerminateContract",
+    "UnsupportedContract",
+    "WaitContract",
+    "launch",
+    "program",
+    "until",
+]
+
+
+class ClusterContract(
+    LaunchContract,
+    ReplicaContract,
+    EnvironmentContract,
+    FailureContract,
+    TerminateContract,
+    FamilyContract,
+    SharingContract,
+    WaitContract,
+    LogContract,
+    SecretContract,
+    UnsupportedContract,
+):
+    """Everything; a backend may also take the areas one by one."""

@@ -1,0 +1,162 @@
+"""Waiting, following, and what must never be read: rules 6, 7 and 8."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fray._cluster import Cluster
+from fray._entrypoint import Entrypoint
+from fray._environment import create_environment
+from fray._errors import JobFailedError, JobNotFoundError, UnsupportedError
+from fray._jobs import JobRequest, JobStatus
+from fray.testing.cluster_fixtures import ClusterFixtures, launch, program
+from fray_resources import ResourceConfig
+
+SLEEP = "import time; time.sleep(600)"
+
+
+class WaitContract(ClusterFixtures):
+    """Rule 6: `wait` answers in the order of its ids, fails fast when asked to, and knows its time."""
+
+    def test_several_are_answered_in_the_order_of_their_ids(
+        self, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        ids = [launch(cluster, program(f"print('number', {number})")) for number in range(2)]
+        asked = [ids[1], ids[0], ids[1]]
+        infos = cluster.wait(iter(asked), timeout=self.PATIENCE, stream_logs=True)
+        assert [info.job_id for info in infos] == asked
+        assert {info.status for info in infos} == {JobStatus.SUCCEEDED}
+        assert cluster.wait([], timeout=1.0) == []
+        assert set(capsys.readouterr().out.splitlines()) >= {f"[{ids[n]}] number {n}" for n in range(2)}
+
+    def test_the_first_failure_is_raised_while_others_run(self, cluster: Cluster) -> None:
+        sleeping = launch(cluster, program(SLEEP))
+        failing = launch(cluster, program("raise SystemExit(4)"))
+        with pytest.raises(JobFailedError) as caught:
+            cluster.wait([sleeping, failing], raise_on_failure=True, timeout=self.PATIENCE)
+        assert caught.value.info.job_id == failing
+        with pytest.raises(TimeoutError, match=r"0\.2"):
+            cluster.wait(sleeping, timeout=0.2)
+        assert not cluster.poll(sleeping).finished
+        cluster.terminate(sleeping, grace=0.0)
+        with pytest.raises(JobFailedError, match="stopped"):
+            cluster.wait(sleeping, raise_on_failure=True)
+
+    def test_an_unknown_id_is_named(self, cluster: Cluster) -> None:
+        calls: list[Callable[[str], object]] = [
+            cluster.poll,
+            cluster.wait,
+            cluster.terminate,
+            cluster.monitor,
+        ]
+        for call in calls:
+            for unknown in ("no-such-job-000000", "../..", ""):
+                with pytest.raises(JobNotFoundError) as caught:
+                    call(unknown)
+                assert isinstance(caught.value, KeyError)
+                assert repr(unknown) in str(caught.value)
+
+
+class LogContract(ClusterFixtures):
+    """`monitor`: live, from the first line, and the last one is never lost."""
+
+    def test_lines_arrive_while_the_job_runs_and_the_last_after_it_died(
+        self, cluster: Cluster, tmp_path: Path
+    ) -> None:
+        code = """
+            import os, pathlib, sys, time
+            print("first", flush=True)
+            while not pathlib.Path(sys.argv[1]).exists():
+                time.sleep(0.01)
+            sys.stderr.write("last words, no end of line")
+            sys.stderr.flush()
+            os.kill(os.getpid(), 9)
+        """
+        go = tmp_path / "go"
+        job_id = launch(cluster, program(code, go))
+        stream = cluster.monitor(job_id)
+        assert next(line for line in stream if line == "first")
+        assert cluster.poll(job_id).status is JobStatus.RUNNING
+        go.touch()
+        assert list(stream)[-1] == "last words, no end of line"
+        assert stream.info.status is JobStatus.FAILED
+
+    def test_replicas_are_told_apart_and_can_be_read_alone(self, cluster: Cluster) -> None:
+        code = """
+            import os
+            for number in range(3):
+                print("line", number, "of", os.environ["FRAY_REPLICA_ID"])
+        """
+        job_id = launch(cluster, program(code), resources=ResourceConfig(replicas=2))
+        lines = list(cluster.monitor(job_id))
+        for replica in range(2):
+            own = [line for line in lines if line.startswith(f"[replica-{replica}] line")]
+            assert own == [f"[replica-{replica}] line {number} of {replica}" for number in range(3)]
+        alone = list(cluster.monitor(job_id, replica=1, tail=2))
+        assert alone == ["line 1 of 1", "line 2 of 1"]
+        with pytest.raises(ValueError, match="replica"):
+            cluster.monitor(job_id, replica=2)
+
+    def test_a_look_without_following_ends_at_once(self, cluster: Cluster) -> None:
+        job_id = launch(cluster, program("print('seen', flush=True); import time; time.sleep(600)"))
+        assert next(line for line in cluster.monitor(job_id) if line == "seen")
+        started = time.monotonic()
+        assert list(cluster.monitor(job_id, follow=False))[-1:] == ["seen"]
+        assert time.monotonic() - started < self.STARTS_WITHIN
+        cluster.terminate(job_id, grace=0.0)
+
+
+class SecretContract(ClusterFixtures):
+    """Rule 7: the values of `env_vars` are seen by the job and by nobody else."""
+
+    def test_a_secret_is_in_no_answer_no_log_and_no_command_line(
+        self, cluster: Cluster, elsewhere: Callable[..., str]
+    ) -> None:
+        secret = "contract-secret-0123456789"
+        code = """
+            import os, pathlib, subprocess, sys
+            secret = os.environ["CONTRACT_TOKEN"]
+            shown = []
+            for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+                try:
+                    shown.append(path.read_text(errors="replace"))
+                except OSError:
+                    pass
+            if not shown:
+                shown = subprocess.check_output(["ps", "-A", "-ww", "-o", "args="])
+            print("on a command line:", secret in str(shown), "length:", len(secret))
+            sys.exit(6)
+        """
+        environment = create_environment(env_vars={"CONTRACT_TOKEN": secret})
+        request = JobRequest("secret", program(code), environment=environment)
+        assert secret not in repr(request)
+        job_id = cluster.launch(request)
+        info = cluster.wait(job_id, timeout=self.PATIENCE)
+        lines = list(cluster.monitor(job_id))
+        assert f"on a command line: False length: {len(secret)}" in lines
+        seen = elsewhere("print(cluster.list_jobs(), list(cluster.monitor(sys.argv[1])))", job_id)
+        for text in (*lines, repr(info), str(info.to_dict()), seen):
+            assert secret not in text
+
+
+class UnsupportedContract(ClusterFixtures):
+    """Rule 8: what a cluster cannot do is refused at launch, in words that help."""
+
+    def test_what_it_cannot_do_is_refused_at_launch(self, cluster: Cluster) -> None:
+        before = cluster.list_jobs()
+        if not self.HAS_TPUS:
+            request = JobRequest("tpu", program("pass"), resources=ResourceConfig.with_tpu("v5litepod-16"))
+            with pytest.raises(UnsupportedError, match="TPU") as caught:
+                cluster.launch(request)
+            assert isinstance(caught.value, NotImplementedError)
+        if not self.RUNS_CONTAINERS:
+            request = JobRequest(
+                "boxed",
+                Entrypoint.from_binary("true"),
+                environment=create_environment(docker_image="ubuntu:24.04"),
+            )
+            with pytest.raises(UnsupportedError, match=r"ubuntu:24\.04"):
+                cluster.launch(request)
+        assert cluster.list_jobs() == before

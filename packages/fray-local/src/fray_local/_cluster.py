@@ -1,0 +1,183 @@
+"""Jobs on this machine, each a process tree that outlives who launched it."""
+
+import os
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self, overload
+
+from fray._checks import check_count, check_seconds, invalid
+from fray._cluster import LogStream
+from fray._delays import poll_delays
+from fray._following import follow_logs, parent_job, wait_for_jobs
+from fray._jobs import JobId, JobInfo, JobRequest
+from fray._specs import Spec
+from fray_local._launching import start_job
+from fray_local._plans import Machine, Settings, make_plan
+from fray_local._records import Records, state_dir
+from fray_local._supervisor.mailbox import post
+
+_PRUNE_EVERY = 3600.0  # seconds
+
+
+class LocalCluster:
+    """Run jobs as processes of this machine; spec `local`.
+
+    Jobs go on when their launcher ends, and any process of the same user sees them. Used in a `with`
+    statement, the cluster stops the jobs that were launched through it.
+
+    Args:
+        use_isolated_env: Give every job an environment of its own, as `pip_packages` or `extras` do.
+        overcommit: Start every job at once, whatever the machine has.
+        context: The spec of the context that jobs find as their current one, e.g. `"process"`.
+        cpus: CPUs that jobs may use; None for all that this process may.
+        memory: Memory that jobs may use, e.g. `"16g"`; None for all there is.
+        gpus: GPUs that jobs may use, the first so many; None for all there are.
+        keep_jobs: Records of finished jobs to keep; the oldest ones beyond are deleted.
+        keep_days: Days to keep them at most.
+    """
+
+    def __init__(
+        self,
+        *,
+        use_isolated_env: bool = False,
+        overcommit: bool = False,
+        context: str | None = None,
+        cpus: float | None = None,
+        memory: str | None = None,
+        gpus: int | None = None,
+        keep_jobs: int = 1000,
+        keep_days: float = 30.0,
+    ) -> None:
+        check_count("keep_jobs", keep_jobs)
+        check_seconds("keep_days", keep_days, zero=True)
+        switches = {"use_isolated_env": use_isolated_env, "overcommit": overcommit, "context": context}
+        self.spec = _spec(**switches, cpus=cpus, memory=memory, gpus=gpus)
+        self._root = state_dir()
+        self._records = Records(self._root / "jobs")
+        self._keep = keep_jobs, keep_days
+        self._launched: list[JobId] = []
+        variables = {"FRAY_CLUSTER_SPEC": self.spec, "FRAY_STATE_DIR": os.fspath(self._root)}
+        self._settings = Settings(
+            state_dir=self._root,
+            machine=Machine.of(cpus, memory, gpus),
+            counted=not overcommit,
+            isolated=use_isolated_env,
+            variables=variables | ({"FRAY_CONTEXT_SPEC": context} if context else {}),
+        )
+
+    def __repr__(self) -> str:
+        return f"<LocalCluster {self.spec!r} in {self._root}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        launched, self._launched = self._launched, []
+        for job_id in launched:
+            self.terminate(job_id)
+
+    def launch(self, request: JobRequest, /) -> JobId:
+        """See `fray.cluster.Cluster.launch`."""
+        if not isinstance(request, JobRequest):
+            raise invalid("request", "a JobRequest", request)
+        parent = self._parent()
+        job_id = JobId.new(request.name, parent)
+        job_dir = self._records.path(job_id)
+        plan = make_plan(request, job_id, job_dir, self._settings)
+        self._make_room()
+        start_job(request, job_id, job_dir, plan)
+        self._launched.append(job_id)
+        return job_id
+
+    def poll(self, job_id: str, /) -> JobInfo:
+        """See `fray.cluster.Cluster.poll`."""
+        return self._records.find(job_id).info()
+
+    def monitor(
+        self, job_id: str, /, *, replica: int | None = None, tail: int | None = None, follow: bool = True
+    ) -> LogStream:
+        """See `fray.cluster.Cluster.monitor`."""
+        record = self._records.find(job_id)
+        return follow_logs(record.info, record.read_log, replica=replica, tail=tail, follow=follow)
+
+    @overload
+    def wait(  # type: ignore[overload-overlap]  # a str is an iterable of str too; the first fits first
+        self,
+        job_id: str,
+        /,
+        *,
+        timeout: float | None = None,
+        raise_on_failure: bool = False,
+        stream_logs: bool = False,
+    ) -> JobInfo: ...
+    @overload
+    def wait(
+        self,
+        job_id: Iterable[str],
+        /,
+        *,
+        timeout: float | None = None,
+        raise_on_failure: bool = False,
+        stream_logs: bool = False,
+    ) -> list[JobInfo]: ...
+    def wait(
+        self,
+        job_id: str | Iterable[str],
+        /,
+        *,
+        timeout: float | None = None,
+        raise_on_failure: bool = False,
+        stream_logs: bool = False,
+    ) -> JobInfo | list[JobInfo]:
+        """See `fray.cluster.Cluster.wait`."""
+        return wait_for_jobs(
+            self, job_id, timeout=timeout, raise_on_failure=raise_on_failure, stream_logs=stream_logs
+        )
+
+    def terminate(self, job_id: str, grace: float = 10.0) -> None:
+        """See `fray.cluster.Cluster.terminate`."""
+        check_seconds("grace", grace, zero=True)
+        record = self._records.find(job_id)
+        told = False
+        for delay in poll_delays(longest=0.05):
+            if record.info().finished and not record.supervised():
+                break
+            # The pipe has no reader in the first milliseconds of a supervisor.
+            told = told or post(os.fspath(record.path), f"stop {grace}")
+            time.sleep(delay)
+
+    def list_jobs(self) -> list[JobInfo]:
+        """See `fray.cluster.Cluster.list_jobs`."""
+        infos = [record.info() for record in self._records.with_descendants()]
+        return sorted(infos, key=lambda info: (info.submitted_at or 0.0, info.job_id))
+
+    def _parent(self) -> JobId | None:
+        """The job that this process is part of, if it is one of this cluster."""
+        parent = parent_job()
+        return parent if parent is not None and self._records.path(parent).is_dir() else None
+
+    def _make_room(self) -> None:
+        """Prune old records, when there are too many or it was long ago."""
+        for folder in (self._root, self._records.folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        last = self._root / "pruned"
+        keep, days = self._keep
+        recently = last.exists() and time.time() - last.stat().st_mtime < _PRUNE_EVERY
+        if not recently or len(self._records.all()) > keep:
+            self._records.prune(keep, days)
+            last.touch(mode=0o600)
+
+
+def _spec(**options: Any) -> str:
+    """Write the options that are not left as they are by default."""
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    return str(Spec("local", {name: _text(value) for name, value in given.items()}))
+
+
+def _text(value: Any) -> str:
+    if value is True:
+        return "true"
+    return f"{value:g}" if isinstance(value, float) else str(value)

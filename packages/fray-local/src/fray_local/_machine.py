@@ -1,0 +1,44 @@
+"""What this machine has: CPUs, memory, GPUs, as far as this process may use them."""
+
+import os
+import sys
+from pathlib import Path
+
+GPUS_VARIABLE = "FRAY_LOCAL_GPUS"
+_NVIDIA = Path("/proc/driver/nvidia/gpus")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def cpu_count() -> float:
+    """Return the CPUs that this process may use; a container's share may be a fraction."""
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    quota = _numbers(_CGROUP / "cpu.max") or _numbers(
+        _CGROUP / "cpu" / "cpu.cfs_quota_us", _CGROUP / "cpu" / "cpu.cfs_period_us"
+    )
+    if len(quota) == 2 and quota[0] > 0:
+        return min(float(usable), quota[0] / quota[1])
+    return float(usable)
+
+
+def memory_bytes() -> int:
+    """Return the memory of the machine, or of the control group that this process is in."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = _numbers(_CGROUP / "memory.max") or _numbers(_CGROUP / "memory" / "memory.limit_in_bytes")
+    return min([total, *limits])
+
+
+def gpu_ids() -> list[str]:
+    """Return what `CUDA_VISIBLE_DEVICES` may hold here: the ids of the GPUs that this process may use."""
+    # Inside a job CUDA's own variable lists only the job's GPUs; this one, the machine's.
+    visible = os.environ.get(GPUS_VARIABLE, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if visible is not None:
+        return [gpu.strip() for gpu in visible.split(",") if gpu.strip() not in ("", "-1")]
+    return [str(number) for number, _ in enumerate(_NVIDIA.iterdir())] if _NVIDIA.is_dir() else []
+
+
+def _numbers(*files: Path) -> list[int]:
+    """The numbers in files of one line; none where a file is missing or says "max"."""
+    try:
+        return [int(word) for file in files for word in file.read_text().split()]
+    except (OSError, ValueError):
+        return []

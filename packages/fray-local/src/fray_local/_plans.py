@@ -1,0 +1,225 @@
+"""Turn a request into a plan: what the supervisor does, in plain values. Everything is checked here."""
+
+import os
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fray._checks import check_count, invalid
+from fray._entrypoint import Entrypoint
+from fray._environment import EnvironmentConfig
+from fray._errors import UnsupportedError
+from fray._jobs import JobRequest
+from fray._pickling import dumps, dumps_call
+from fray_local import _machine
+from fray_local._supervisor.ledger import amount
+from fray_local._supervisor.processes import COOKIE
+from fray_resources import GpuConfig, TpuConfig, parse_size
+
+_RUNNER = Path(__file__).with_name("_runner.py")
+_PATH_VARIABLES = ("PYTHONPATH", "PYTHONHOME")  # of the launcher's interpreter, not of an isolated one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What jobs may use of this machine."""
+
+    cpus: float
+    memory: int
+    gpus: tuple[str, ...]
+
+    @classmethod
+    def of(cls, cpus: float | None, memory: str | None, gpus: int | None) -> "Machine":
+        """Describe this machine, or as much of it as is given.
+
+        Raises:
+            ValueError: An amount is none.
+        """
+        if cpus is not None and not cpus > 0:
+            raise invalid("cpus", "a number above 0", cpus)
+        if gpus is not None:
+            check_count("gpus", gpus)
+        return cls(
+            cpus=_machine.cpu_count() if cpus is None else cpus,
+            memory=_machine.memory_bytes() if memory is None else parse_size(memory, field="memory"),
+            gpus=tuple(_machine.gpu_ids() if gpus is None else map(str, range(gpus))),
+        )
+
+    @property
+    def room(self) -> dict[str, float]:
+        return {"cpu": self.cpus, "ram": self.memory, "gpu": len(self.gpus)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a cluster runs every job."""
+
+    state_dir: Path
+    machine: Machine
+    counted: bool
+    isolated: bool
+    variables: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A job that can be started: what the supervisor is told, and what must be in the record by then."""
+
+    values: dict[str, Any]
+    payload: bytes | None
+
+
+def make_plan(request: JobRequest, job_id: str, job_dir: Path, settings: Settings) -> Plan:
+    """Check a request against this machine and plan it.
+
+    Raises:
+        ValueError: The request is wrong.
+        UnsupportedError: This machine cannot do it.
+    """
+    environment = request.environment or EnvironmentConfig()
+    entrypoint = Entrypoint.of(request.entrypoint)
+    _check_supported(request, environment)
+    workspace = _workspace(environment)
+    replicas = _replicas(request, settings)
+    isolated = settings.isolated or bool(environment.pip_packages or environment.extras)
+    python = job_dir / "environment" / "bin" / "python" if isolated else Path(sys.executable)
+    environ = _environ(environment, isolated, python)
+    environ.update(settings.variables, FRAY_JOB_ID=job_id, FRAY_REPLICA_COUNT=str(replicas))
+    environ.update({COOKIE: os.fspath(job_dir), _machine.GPUS_VARIABLE: ",".join(settings.machine.gpus)})
+    values = {
+        "dir": os.fspath(job_dir),
+        "state_dir": os.fspath(settings.state_dir),
+        "cwd": os.fspath(workspace),
+        "command": _command(entrypoint, python, job_dir),
+        "environ": environ,
+        "secrets": list(environment.env_vars.values()),
+        "build": _needs(environment, workspace) if isolated else None,
+        "claim": _claim(request, job_id, job_dir, replicas, settings) if settings.counted else None,
+        "gpu_ids": _gpus_uncounted(request, replicas, settings.machine),
+        "gpus_per_replica": _gpus(request),
+        "max_retries_failure": request.max_retries_failure,
+        "timeout": request.timeout,
+        "replicas": replicas,
+    }
+    return Plan(values=values, payload=_payload(entrypoint, workspace, isolated))
+
+
+def _check_supported(request: JobRequest, environment: EnvironmentConfig) -> None:
+    if isinstance(request.resources.device, TpuConfig):
+        raise UnsupportedError(
+            f"this machine has no TPU for job {request.name!r} ({request.resources.device.type}); "
+            "a Ray cluster may have one, and local?simulate=tpu runs the hosts of a slice as local processes"
+        )
+    if environment.docker_image is not None:
+        raise UnsupportedError(
+            f"LocalCluster runs no containers (docker_image={environment.docker_image!r}); "
+            "pip_packages and extras give a job an environment of its own here"
+        )
+
+
+def _workspace(environment: EnvironmentConfig) -> Path:
+    workspace = Path(environment.workspace or Path.cwd())
+    if not workspace.is_dir():
+        raise ValueError(f"workspace must be a directory, got {os.fspath(workspace)!r}")
+    return workspace
+
+
+def _replicas(request: JobRequest, settings: Settings) -> int:
+    """The number of replicas to run: of several acceptable ones, the first for which there is room at all."""
+    wanted = request.resources.replicas
+    acceptable = (wanted,) if isinstance(wanted, int) else wanted
+    if not settings.counted:
+        return acceptable[0]
+    room = settings.machine.room
+    for replicas in acceptable:
+        need = _need(request, replicas)
+        if not (short := [kind for kind in room if need[kind] > room[kind]]):
+            return replicas
+    needed, there = (" and ".join(amount(kind, of[kind]) for kind in short) for of in (need, room))
+    raise UnsupportedError(
+        f"job {request.name!r} needs {needed}, this machine has {there}; "
+        "ask for less, or use local?overcommit=true"
+    )
+
+
+def _need(request: JobRequest, replicas: int) -> dict[str, float]:
+    resources = request.resources
+    each = {"cpu": resources.cpu, "ram": resources.ram_bytes, "gpu": _gpus(request)}
+    return {kind: value * replicas for kind, value in each.items()}
+
+
+def _gpus(request: JobRequest) -> int:
+    device = request.resources.device
+    return device.count if isinstance(device, GpuConfig) else 0
+
+
+def _gpus_uncounted(request: JobRequest, replicas: int, machine: Machine) -> list[str]:
+    """GPUs for a job that reserves none: as many as it asks for, from the first, and around again."""
+    ids = machine.gpus or ("0",)
+    return [ids[number % len(ids)] for number in range(_gpus(request) * replicas)]
+
+
+def _claim(
+    request: JobRequest, job_id: str, job_dir: Path, replicas: int, settings: Settings
+) -> dict[str, Any]:
+    return {
+        "job": job_id,
+        "dir": os.fspath(job_dir),
+        "child": "/" in job_id,
+        "need": _need(request, replicas),
+        "room": settings.machine.room,
+        "gpu_ids": list(settings.machine.gpus),
+    }
+
+
+def _environ(environment: EnvironmentConfig, isolated: bool, python: Path) -> dict[str, str]:
+    """The launcher's variables, then those that the job's interpreter needs, then the job's own."""
+    environ = dict(os.environ)
+    if isolated:
+        for name in _PATH_VARIABLES:
+            environ.pop(name, None)
+    environ["PATH"] = os.pathsep.join([os.fspath(python.parent), environ.get("PATH") or os.defpath])
+    if isolated or sys.prefix != sys.base_prefix:
+        environ["VIRTUAL_ENV"] = os.fspath(python.parent.parent)
+    environ.setdefault("PYTHONUNBUFFERED", "1")  # who follows a log wants the line now
+    return environ | dict(environment.env_vars)
+
+
+def _command(entrypoint: Entrypoint, python: Path, job_dir: Path) -> list[str]:
+    if entrypoint.callable is not None:
+        return [os.fspath(python), os.fspath(_RUNNER), os.fspath(job_dir / "payload.pkl")]
+    program, *args = entrypoint.command
+    return [os.fspath(python) if program in ("python", "python3") else program, *args]
+
+
+def _payload(entrypoint: Entrypoint, workspace: Path, isolated: bool) -> bytes | None:
+    """The call, behind the folders that its modules may be imported from."""
+    if entrypoint.callable is None:
+        return None
+    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is the current directory
+    if isolated:
+        paths = [
+            path for path in paths if Path(path).is_relative_to(workspace) and "site-packages" not in path
+        ]
+    call = dumps_call(entrypoint.callable, tuple(entrypoint.args), dict(entrypoint.function_args))
+    return dumps(paths, "sys.path") + call
+
+
+def _needs(environment: EnvironmentConfig, workspace: Path) -> dict[str, Any]:
+    """What the environment is made of, and with what."""
+    import uv
+
+    cloudpickle = find_spec("cloudpickle")
+    assert cloudpickle is not None
+    assert cloudpickle.origin is not None
+    return {
+        "uv": uv.find_uv_bin(),
+        "python": sys.executable,
+        "cloudpickle": os.fspath(Path(cloudpickle.origin).parent),
+        "pip_packages": list(environment.pip_packages),
+        "extras": sorted(environment.extras),
+        "project": (workspace / "pyproject.toml").is_file(),
+        "lock": (workspace / "uv.lock").is_file(),
+    }

@@ -1,0 +1,29 @@
+"""Call the pickled callable of a job: `python _runner.py PAYLOAD`.
+
+A file of its own that imports nothing but the standard library and, through pickle, cloudpickle:
+an environment built for the job holds no Fray.
+"""
+
+import os
+import pickle
+import sys
+import traceback
+
+
+def main(payload: str) -> None:
+    """Load the payload and make the call."""
+    # Python put the folder of this file first, where only Fray's own modules are.
+    sys.path[0] = os.getcwd()  # noqa: PTH109 - the standard library, and little of it
+    with open(payload, "rb") as file:  # noqa: PTH123
+        sys.path.extend(path for path in pickle.load(file) if path not in sys.path)
+        function, args, kwargs = pickle.load(file)
+    try:
+        function(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - whatever it is ends this process, as an uncaught one would
+        # From the callable on: how it was called is nobody's concern.
+        traceback.print_exception(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

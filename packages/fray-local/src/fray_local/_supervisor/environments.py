@@ -1,0 +1,158 @@
+"""Build the environment of a job with uv, once for all jobs that need the same.
+
+The supervisor runs this in a child, with the standard library only. What an environment is made of
+is its key: a second job with the same needs finds it ready. Everything that uv says goes to the
+job's `environment.log`.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+_FORMAT = 1  # part of every key: raise it when environments are made in another way
+_READY = ".fray-ready"
+
+
+def build(plan: "dict[str, Any]") -> None:
+    """Make sure that the environment of a plan exists, and link it into the job's record.
+
+    Raises:
+        SystemExit: uv failed; what it said is in the log.
+    """
+    needs = plan["build"]
+    root = os.path.join(plan["state_dir"], "environments")
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    path = os.path.join(root, _key(needs, plan["cwd"]))
+    with _locked(f"{path}.lock"):
+        if not os.path.exists(os.path.join(path, _READY)):
+            shutil.rmtree(path, ignore_errors=True)  # somebody died building it
+            _make(path, needs, plan["cwd"], plan["environ"])
+            with open(os.path.join(path, _READY), "w") as file:
+                json.dump(needs, file, indent=2)
+        os.utime(os.path.join(path, _READY))
+    os.symlink(path, os.path.join(plan["dir"], "environment"))
+
+
+def _make(path: str, needs: "dict[str, Any]", workspace: str, environ: dict[str, str]) -> None:
+    started = time.monotonic()
+    tool = _Uv(needs["uv"], workspace, {**environ, "UV_PROJECT_ENVIRONMENT": path, "UV_NO_PROGRESS": "1"})
+    tool.run("venv", "--quiet", "--no-project", "--python", needs["python"], path)
+    python = ["--python", os.path.join(path, "bin", "python")]
+    extras = [word for extra in needs["extras"] for word in ("--extra", extra)]
+    if needs["project"] and needs["lock"]:
+        tool.run("sync", "--frozen", "--no-dev", *python, *extras)
+    elif needs["project"]:
+        tool.run("pip", "install", *python, *_unlocked(workspace, needs["extras"]))
+    elif extras:
+        raise SystemExit(
+            f"{workspace} has no pyproject.toml, so there are no extras {needs['extras']} to install"
+        )
+    if needs["pip_packages"]:
+        tool.run("pip", "install", *python, "--", *needs["pip_packages"])
+    _add_cloudpickle(path, needs["cloudpickle"])
+    print(f"environment built in {time.monotonic() - started:.1f} s: {path}", flush=True)
+
+
+class _Uv:
+    """uv, run in the workspace under the job's variables."""
+
+    def __init__(self, program: str, workspace: str, environ: dict[str, str]) -> None:
+        self._program, self._workspace, self._environ = program, workspace, environ
+        self._environ.pop("VIRTUAL_ENV", None)  # uv warns of one that is not the one it is told to use
+
+    def run(self, *args: str) -> None:
+        print("$ uv", *args, flush=True)
+        code = subprocess.run(
+            [self._program, *args], cwd=self._workspace, env=self._environ, check=False
+        ).returncode
+        if code:
+            raise SystemExit(f"uv {args[0]} failed with exit code {code}")
+
+
+def _unlocked(workspace: str, extras: list[str]) -> list[str]:
+    """What installs a project without a lock: itself where it can be built, else what it depends on."""
+    import tomllib
+
+    with open(os.path.join(workspace, "pyproject.toml"), "rb") as file:
+        project = tomllib.load(file)
+    packaged = project.get("tool", {}).get("uv", {}).get("package", "build-system" in project)
+    if packaged:
+        return ["--editable", f".[{','.join(extras)}]" if extras else "."]
+    return ["-r", "pyproject.toml", *(word for extra in extras for word in ("--extra", extra))]
+
+
+def _add_cloudpickle(path: str, source: str) -> None:
+    """Give the environment the launcher's cloudpickle, whose version the job's callable was pickled with."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    target = os.path.join(path, "lib", version, "site-packages", "cloudpickle")
+    if not os.path.exists(target):
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _key(needs: "dict[str, Any]", workspace: str) -> str:
+    parts = [
+        [_FORMAT, sys.version, sysconfig.get_platform(), os.path.realpath(needs["python"])],
+        needs["extras"],
+        needs["pip_packages"],
+        [_fingerprint(os.path.join(workspace, _local_path(package))) for package in needs["pip_packages"]],
+    ]
+    if needs["project"]:
+        files = [_content(os.path.join(workspace, name)) for name in ("pyproject.toml", "uv.lock")]
+        # A project is installed in place, so that two copies of it are two environments.
+        parts.append([workspace, *files])
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def _local_path(requirement: str) -> str:
+    """The path in `./pkg[extra]` and `pkg @ file:///...`; any other requirement names no path that exists."""
+    from urllib.parse import unquote, urlsplit
+
+    url = requirement.rpartition("@")[2].strip()
+    path = unquote(urlsplit(url).path) if url.startswith("file:") else requirement
+    return path.partition("[")[0]
+
+
+def _fingerprint(path: str) -> "list[Any]":
+    """What changes when a local package is edited: names, sizes and times of its files."""
+    if os.path.isfile(path):
+        status = os.stat(path)
+        return [path, status.st_size, status.st_mtime_ns]
+    found: list[Any] = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        found.extend(_fingerprint(os.path.join(folder, name)) for name in sorted(files))
+    return found
+
+
+def _content(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> "Iterator[None]":
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another job that builds the same environment", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,43 @@
+"""How often the system has killed a process of ours to regain memory."""
+
+import os
+
+_COUNTERS = (("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill"))
+
+
+def oom_kills(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int:
+    """Return the kills counted for this control group, or else for the machine; 0 where nobody counts."""
+    for directory in _groups(proc, cgroups):
+        for name, key in _COUNTERS:
+            count = _read(os.path.join(directory, name), key)
+            if count is not None:
+                return count
+    return _read(os.path.join(proc, "vmstat"), "oom_kill") or 0
+
+
+def _groups(proc: str, cgroups: str) -> list[str]:
+    """The directories of this process's memory group, in version 2 and in version 1."""
+    found = []
+    for line in _text(os.path.join(proc, "self", "cgroup")).splitlines():
+        _, kinds, path = line.split(":", 2)
+        if kinds == "":
+            found.append(os.path.join(cgroups, path.lstrip("/")))
+        elif "memory" in kinds.split(","):
+            found.append(os.path.join(cgroups, "memory", path.lstrip("/")))
+    return found
+
+
+def _read(path: str, key: str) -> int | None:
+    for line in _text(path).splitlines():
+        name, _, value = line.partition(" ")
+        if name == key:
+            return int(value)
+    return None
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,198 @@
+"""Requests, entry points, environments and states: checked when they are made, the same after any journey."""
+
+import dataclasses
+import functools
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fray
+import fray.cluster
+from fray.cluster import (
+    Entrypoint,
+    EnvironmentConfig,
+    ExitReason,
+    JobId,
+    JobInfo,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    TaskStatus,
+    create_environment,
+)
+
+
+def test_the_door_has_what_it_says() -> None:
+    assert fray.cluster.__all__ == sorted(fray.cluster.__all__)
+    assert [name for name in fray.cluster.__all__ if not hasattr(fray.cluster, name)] == []
+    assert fray.JobRequest is JobRequest
+
+
+def train(steps: int = 1) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"name": "a b"}, "name must be .* got 'a b'"),
+        ({"name": ""}, "name must be"),
+        ({"name": "x" * 129}, "name must be"),
+        ({"name": 3}, "name must be .* got 3"),
+        ({"entrypoint": "python train.py"}, r"'python train.py' is not a module.*from_binary"),
+        ({"entrypoint": ""}, "is not a module"),
+        ({"entrypoint": None}, "entrypoint must be .* got None"),
+        ({"entrypoint_args": "--lr"}, "args must be a list of arguments, got '--lr'"),
+        ({"entrypoint_args": [1]}, "each word of a command must be text without NUL, got 1"),
+        ({"entrypoint": Entrypoint.from_binary("ls"), "entrypoint_args": ["-l"]}, r"got \('-l',\)"),
+        ({"resources": {"cpu": 1}}, "resources must be a ResourceConfig"),
+        ({"environment": {"A": "1"}}, "environment must be"),
+        ({"max_retries_failure": -1}, "max_retries_failure must be .* got -1"),
+        ({"max_retries_preemption": True}, "max_retries_preemption must be .* got True"),
+        ({"timeout": 0}, "timeout must be .* got 0"),
+        ({"timeout": float("nan")}, "timeout must be .* got nan"),
+        ({"timeout": "5"}, "timeout must be .* got '5'"),
+    ],
+)
+def test_a_wrong_field_of_a_request_is_named_with_its_value(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        JobRequest(**{"name": "job", "entrypoint": "train"} | fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({}, "none of them"),
+        ({"binary": "ls", "module": "x"}, "got binary and module"),
+        ({"callable": 3}, "callable must be"),
+        ({"binary": ""}, "binary must be"),
+        ({"binary": "a\0b"}, "without NUL"),
+        ({"binary": "ls", "function_args": {"a": 1}}, r"function_args go with callable=, got \['a'\]"),
+    ],
+)
+def test_a_wrong_entry_point_is_explained(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        Entrypoint(**fields)
+
+
+def test_a_coroutine_function_is_refused() -> None:
+    async def later() -> None: ...
+
+    with pytest.raises(ValueError, match="later is a coroutine function"):
+        Entrypoint.from_callable(later)
+
+
+@pytest.mark.parametrize(
+    ("given", "args", "expected"),
+    [
+        ("pkg.train", ["--lr", "1"], Entrypoint(module="pkg.train", args=("--lr", "1"))),
+        (train, [5], Entrypoint(callable=train, args=(5,))),
+        (
+            Entrypoint(callable=train, function_args={"steps": 2}),
+            [],
+            Entrypoint.from_callable(train, kwargs={"steps": 2}),
+        ),
+    ],
+)
+def test_whatever_was_given_a_request_has_an_entry_point_and_survives_replace(
+    given: Any, args: list[Any], expected: Entrypoint
+) -> None:
+    request = JobRequest("job", given, args)
+    assert request.entrypoint == expected
+    assert request.entrypoint_args == ()
+    assert dataclasses.replace(request, name="other").entrypoint == expected
+    assert pickle.loads(pickle.dumps(request)) == request
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        request.name = "x"  # type: ignore[misc]
+
+
+def test_an_entry_point_reads_as_what_it_runs() -> None:
+    assert (
+        str(Entrypoint.from_binary("python", ["train.py", "--name", "a b"])) == "python train.py --name 'a b'"
+    )
+    assert str(Entrypoint(module="pkg.train")) == "python -m pkg.train"
+    assert str(Entrypoint.from_callable(train, ["secret"])) == "train()"
+    assert str(Entrypoint.from_callable(functools.partial(train, 3))) == "train()"
+
+
+def test_an_environment_shows_the_names_of_its_variables_only(tmp_path: Path) -> None:
+    environment = create_environment(
+        workspace=tmp_path / "x" / "..", pip_packages=["a"], env_vars={"TOKEN": "s3cret"}, extras=["one"],
+        extra_dependency_groups=["tpu", "one"],
+    )  # fmt: skip
+    assert environment.extras == ("one", "tpu")
+    assert EnvironmentConfig.create(extras=["a"]) == create_environment(extra_dependency_groups=["a"])
+    shown = JobRequest("job", "train", environment=environment).to_dict()
+    assert shown["environment"]["env_vars"] == ["TOKEN"]
+    for text in (repr(environment), str(shown), repr(JobRequest("job", "train", environment=environment))):
+        assert "s3cret" not in text
+    assert pickle.loads(pickle.dumps(environment)).env_vars == {"TOKEN": "s3cret"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"pip_packages": "numpy"}, "pip_packages must be a list of names, got 'numpy'"),
+        ({"extras": [""]}, "each of extras must be a name, got ''"),
+        ({"extra_dependency_groups": "tpu"}, "extra_dependency_groups must be"),
+        ({"env_vars": {"A": 5}}, r"env_vars\['A'\] must be text"),
+        ({"env_vars": {"A=B": "x"}}, "'A=B' cannot be the name"),
+        ({"workspace": 3}, "workspace must be a path, got 3"),
+        ({"docker_image": ""}, "docker_image must be"),
+    ],
+)
+def test_a_wrong_field_of_an_environment_is_named(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        create_environment(**fields)
+
+
+def test_ids_read_well_and_know_their_parents() -> None:
+    job_id = JobId.new("train-lm")
+    child = JobId.new("rollout", job_id)
+    assert job_id.startswith("train-lm-")
+    assert len(job_id) == len("train-lm-3f9a2c")
+    assert child.startswith(f"{job_id}/rollout-")
+    assert (child.parent, job_id.parent) == (job_id, None)
+    assert child.leaf == child.removeprefix(f"{job_id}/")
+    assert len({JobId.new("x") for _ in range(100)}) == 100
+
+
+def job(*tasks: TaskStatus, status: JobStatus = JobStatus.FAILED) -> JobInfo:
+    return JobInfo(job_id=JobId("job-1"), name="job", status=status, tasks=tasks, submitted_at=1.5)
+
+
+def failed(replica: int, reason: ExitReason, code: int | None) -> TaskStatus:
+    return TaskStatus(replica=replica, status=JobStatus.FAILED, attempt=1, reason=reason, exit_code=code)
+
+
+@pytest.mark.parametrize(
+    ("info", "code"),
+    [
+        (job(TaskStatus(replica=0), status=JobStatus.PENDING), None),
+        (job(TaskStatus(replica=0), status=JobStatus.RUNNING), None),
+        (job(TaskStatus(replica=0), status=JobStatus.SUCCEEDED), 0),
+        (job(TaskStatus(replica=0), status=JobStatus.STOPPED), 143),
+        (job(TaskStatus(replica=0, status=JobStatus.SUCCEEDED), failed(1, ExitReason.EXITED, 3)), 3),
+        (job(failed(0, ExitReason.SIGNALLED, -9)), 137),
+        (job(failed(0, ExitReason.TIMED_OUT, -15)), 124),
+        (job(failed(0, ExitReason.COULD_NOT_START, None)), 127),
+        (job(failed(0, ExitReason.LOST, None)), 1),
+        (job(), 1),
+    ],
+)
+def test_the_exit_code_of_a_job_is_what_a_shell_would_say(info: JobInfo, code: int | None) -> None:
+    assert info.exit_code == code
+
+
+def test_a_state_survives_json_and_pickle_and_keys_of_later_versions() -> None:
+    earlier = failed(0, ExitReason.OUT_OF_MEMORY, -9)
+    info = job(TaskStatus(replica=0, status="running", attempt=2, previous=[earlier]))  # type: ignore[arg-type]
+    data = info.to_dict()
+    assert type(data["status"]) is str
+    assert type(data["tasks"][0]["previous"][0]["reason"]) is str
+    assert JobInfo.from_dict({**data, "colour": "blue"}) == info
+    assert pickle.loads(pickle.dumps(info)) == info
+    with pytest.raises(ValueError, match="sleeping"):
+        TaskStatus(replica=0, status="sleeping")  # type: ignore[arg-type]
+    assert JobRequest("job", "train", resources=ResourceConfig(cpu=2)).to_dict()["resources"]["cpu"] == 2

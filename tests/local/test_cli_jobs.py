@@ -1,0 +1,260 @@
+"""The verbs of the command line on jobs of this machine."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fray._cli import main
+from fray.cluster import JobStatus, ResourceConfig, use_cluster
+from fray.testing.cluster import launch, program, until
+from fray_local import LocalCluster
+
+Capture = pytest.CaptureFixture[str]
+SLEEP = ["python", "-c", "import time; print('up', flush=True); time.sleep(600)"]
+
+
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch: pytest.MonkeyPatch, state_dir: Path) -> Iterator[LocalCluster]:
+    """The current cluster, here and in processes that are started."""
+    monkeypatch.setenv("FRAY_CLUSTER_SPEC", "local?overcommit=true")
+    cluster = LocalCluster(overcommit=True)
+    with use_cluster(cluster):
+        yield cluster
+
+
+def test_run_follows_the_log_and_answers_with_the_code_of_the_job(capsys: Capture) -> None:
+    assert (
+        main(["run", "--replicas", "2", "--", "sh", "-c", "echo out; echo err >&2; exit $FRAY_REPLICA_ID"])
+        == 1
+    )
+    out, err = capsys.readouterr()
+    assert sorted(out.splitlines()) == [f"[replica-{n}] {word}" for n in (0, 1) for word in ("err", "out")]
+    launched, ended = err.splitlines()
+    job_id = launched.removeprefix("launched ")
+    assert ended == f"{job_id} failed: replica 1 exited with code 1"
+
+
+def test_run_takes_options_before_the_command_only(capsys: Capture, tmp_path: Path) -> None:
+    code = (
+        "import os, sys; print(sys.argv[1:], os.getcwd(), os.environ['A'], os.environ['B'], os.environ['C'])"
+    )
+    (tmp_path / "vars").write_text("# a comment\nexport B='two words'\n\nC=3\n")
+    argv = ["run", "--workdir", str(tmp_path), "-e", "A=x=y", "--env-file", str(tmp_path / "vars")]
+    assert main([*argv, "python", "-c", code, "--name", "-e", "--json"]) == 0
+    assert capsys.readouterr().out == f"['--name', '-e', '--json'] {tmp_path} x=y two words 3\n"
+
+
+def test_a_variable_without_a_value_is_taken_from_here(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cret-s3cret")
+    argv = ["run", "--json", "-e", "TOKEN", "--", "sh", "-c", "test ${#TOKEN} -eq 13"]
+    assert main(argv) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["status"] == "succeeded"
+    assert main(["run", "--dry-run", *argv[1:]]) == 0
+    assert "s3cret" not in "".join([out, err, *capsys.readouterr()])
+    assert main(["run", "-e", "NOT_SET_ANYWHERE", "true"]) == 2
+    assert "NOT_SET_ANYWHERE takes its value from here" in capsys.readouterr().err
+
+
+def test_dry_run_shows_the_request_and_launches_nothing(capsys: Capture, cluster: LocalCluster) -> None:
+    argv = [
+        "run",
+        "--dry-run",
+        "--gpu",
+        "H100:8",
+        "--ram",
+        "64g",
+        "--pip",
+        "numpy",
+        "--retries",
+        "2",
+        "--timeout",
+        "60",
+    ]
+    assert main([*argv, "--json", "--", "python", "train.py"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["name"] == "python-train.py"
+    assert shown["entrypoint"] == "python train.py"
+    assert shown["resources"]["device"] == {"kind": "gpu", "type": "H100", "count": 8}
+    assert shown["environment"]["pip_packages"] == ["numpy"]
+    assert (shown["max_retries_failure"], shown["timeout"]) == (2, 60)
+    assert main([*argv, "--", "python", "train.py"]) == 0
+    assert "gpu H100 8" in capsys.readouterr().out
+    assert cluster.list_jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["run"], "COMMAND"),
+        (["run", "--name", "a b", "true"], "'a b'"),
+        (["run", "--gpu", "H100:x", "true"], "H100:x"),
+        (["run", "--gpu", "H1OO", "true"], "H100"),
+        (["run", "--gpu", "H100", "--tpu", "v5litepod-4", "true"], "both"),
+        (["run", "--tpu", "v5litepod-17", "true"], "v5litepod-16"),
+        (["run", "--ram", "much", "true"], "much"),
+        (["run", "--timeout", "0", "true"], "timeout"),
+        (["run", "--workdir", "/no/such/folder", "true"], "/no/such/folder"),
+        (["logs", "--tail", "-1", "x"], "-1"),
+        (["list", "--status", "asleep"], "asleep"),
+        (["status"], "ID"),
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error(capsys: Capture, argv: list[str], told: str) -> None:
+    assert main(argv) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["run", "--tpu", "v5litepod-4", "true"], "simulate=tpu"),
+        (["status", "no-such-job"], "no job 'no-such-job'"),
+        (["list", "--cluster", "locale"], "Unknown cluster type 'locale'"),
+        (["list", "--cluster", "local?cpu=3"], "did you mean 'cpus'?"),
+    ],
+)
+def test_what_the_cluster_refuses_is_one_line(capsys: Capture, argv: list[str], told: str) -> None:
+    assert main(argv) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fray: ")
+    assert told in line
+
+
+def test_detached_jobs_are_listed_read_and_stopped_by_the_start_of_their_id(
+    capsys: Capture, cluster: LocalCluster
+) -> None:
+    assert main(["run", "--detach", "--name", "sleeper", "--", *SLEEP]) == 0
+    job_id = capsys.readouterr().out.strip()
+    until(lambda: list(cluster.monitor(job_id, follow=False)) == ["up"], "the job is up")
+    assert main(["list"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["id", "status", "replicas", "launched", "ran", "message"]
+    assert row.split()[:3] == [job_id, "running", "1/1"]
+    assert main(["logs", job_id[:-2]]) == 0
+    assert capsys.readouterr().out == "up\n"
+    assert main(["wait", "sleep", "--timeout", "0.05"]) == 1
+    assert "not finished after 0.05 s" in capsys.readouterr().err
+    assert main(["stop", "sleeper", "--grace", "1"]) == 0
+    assert capsys.readouterr().out == f"{job_id}  stopped\n"
+    assert main(["wait", "sleeper"]) == 143
+    assert main(["list", "--status", "running", "--json"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "[]"
+
+
+def test_an_id_that_fits_several_jobs_lists_them(capsys: Capture, cluster: LocalCluster) -> None:
+    ids = [launch(cluster, program("pass"), "twin") for _ in range(2)]
+    cluster.wait(ids, timeout=30)
+    assert main(["status", "twin"]) == 2
+    err = capsys.readouterr().err
+    assert all(job_id in err for job_id in ids)
+    assert main(["status", ids[0]]) == 0
+
+
+def test_status_shows_every_attempt(capsys: Capture, cluster: LocalCluster) -> None:
+    job_id = launch(cluster, program("print('why'); raise SystemExit(7)"), max_retries_failure=1)
+    cluster.wait(job_id, timeout=30)
+    assert main(["status", job_id]) == 0
+    head, message, last, line, header, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"{job_id}  failed  ran ")
+    assert (message, last, line) == (
+        "replica 0 exited with code 7 (attempt 2 of 2)",
+        "its last lines:",
+        "  why",
+    )
+    assert header.split() == ["replica", "status", "attempt", "exit", "code", "reason", "ran"]
+    assert [row.split()[:5] for row in rows] == [["0", "failed", str(n), "7", "exited"] for n in (1, 2)]
+    assert main(["status", job_id, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["exit_code"], len(shown["tasks"][0]["previous"])) == (7, 1)
+
+
+def test_logs_of_one_replica_and_their_tail(capsys: Capture, cluster: LocalCluster) -> None:
+    code = "import os; print(*range(3), sep='\\n'); print('of', os.environ['FRAY_REPLICA_ID'])"
+    job_id = launch(cluster, program(code), resources=ResourceConfig(replicas=2))
+    cluster.wait(job_id, timeout=30)
+    assert main(["logs", "-f", job_id, "--replica", "1", "--tail", "2"]) == 0
+    assert capsys.readouterr().out == "2\nof 1\n"
+    assert main(["logs", job_id, "--json", "--replica", "0"]) == 0
+    assert json.loads(capsys.readouterr().out) == ["0", "1", "2", "of 0"]
+    assert main(["logs", job_id, "--replica", "2"]) == 2
+    assert "replica must be 0 to 1, got 2" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_had_enough_ends_the_log_quietly(cluster: LocalCluster) -> None:
+    job_id = launch(cluster, program("for number in range(200000): print(number)"))
+    with start_cli("logs", "-f", job_id, stdout=subprocess.PIPE) as cli:
+        assert cli.stdout is not None
+        assert cli.stderr is not None
+        assert cli.stdout.readline() == "0\n"
+        cli.stdout.close()
+        assert cli.stderr.read() == ""
+    assert cli.returncode == 1
+    cluster.terminate(job_id, grace=0.0)
+
+
+def start_cli(*argv: str, **options: Any) -> "subprocess.Popen[str]":
+    code = "import sys; from fray._cli import main; sys.exit(main(sys.argv[1:]))"
+    return subprocess.Popen([sys.executable, "-c", code, *argv], text=True, stderr=subprocess.PIPE, **options)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_ctrl_c_leaves_the_job_or_stops_it(cluster: LocalCluster, stop: bool) -> None:
+    options = ["--stop-on-interrupt"] if stop else []
+    # A group of its own, as a shell gives a command: Ctrl-C goes to the whole group.
+    with start_cli(
+        "run", "--name", "job", *options, "--", *SLEEP, stdout=subprocess.PIPE, process_group=0
+    ) as cli:
+        assert cli.stdout is not None
+        assert cli.stderr is not None
+        assert cli.stdout.readline() == "up\n"
+        os.killpg(cli.pid, signal.SIGINT)
+        err = cli.stderr.read()
+    assert cli.returncode == 130
+    (info,) = cluster.list_jobs()
+    if stop:
+        assert info.status is JobStatus.STOPPED
+    else:
+        assert info.status is JobStatus.RUNNING
+        assert f"fray logs -f {info.job_id}" in err
+        assert f"fray stop {info.job_id}" in err
+        cluster.terminate(info.job_id, grace=0.0)
+
+
+def test_a_terminal_gets_a_table_that_fits_it_in_colour(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = launch(cluster, program("raise SystemExit(1)"), "job")
+    cluster.wait(job_id, timeout=30)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    ours, theirs = pty.openpty()
+    with start_cli("list", stdout=theirs) as cli:
+        os.close(theirs)
+        text = b"".join(iter(lambda: read_terminal(ours), b"")).decode().replace("\r", "")
+    os.close(ours)
+    assert cli.returncode == 0
+    assert "\x1b[31mfailed" in text
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert max(len(line) for line in plain.splitlines()) <= 80
+    assert job_id in plain
+    assert "exited" in plain
+
+
+def read_terminal(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # the other side is closed
+        return b""

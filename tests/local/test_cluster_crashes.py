@@ -1,0 +1,137 @@
+"""Whoever dies, another process reads the truth."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fray.cluster import ExitReason, JobInfo, JobStatus, ResourceConfig, create_cluster
+from fray.testing.cluster import launch, program, until
+from fray.testing.cluster_fixtures import numbers_in, running
+from fray_local import LocalCluster
+
+SPEC = "local?cpus=8"
+SLEEPER = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'a'), flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def cluster() -> LocalCluster:
+    return LocalCluster(cpus=8)
+
+
+def read_elsewhere(job_id: str) -> JobInfo:
+    """Poll from a new process."""
+    code = (
+        "import json, sys; from fray.cluster import create_cluster;"
+        f"print(json.dumps(create_cluster({SPEC!r}).poll(sys.argv[1]).to_dict()))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, job_id], capture_output=True, check=True, timeout=30
+    ).stdout
+    return JobInfo.from_dict(json.loads(out))
+
+
+def supervisor(state: Path, job_id: str) -> int:
+    return int(json.loads((state / "jobs" / job_id / "supervisor.json").read_text())["pid"])
+
+
+def test_a_killed_launcher_leaves_its_job_running(cluster: LocalCluster, tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+from fray.cluster import *
+cluster = create_cluster({SPEC!r})
+sleeper = Entrypoint.from_binary("python", ["-c", *sys.argv[1:]])
+print(cluster.launch(JobRequest("left", sleeper)), flush=True)
+time.sleep(600)
+"""
+    pids = tmp_path / "pids"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, SLEEPER, pids], stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        job_id = launcher.stdout.readline().strip()
+        launcher.kill()
+    (pid,) = until(lambda: numbers_in(pids), "the job starts")
+    assert read_elsewhere(job_id).status is JobStatus.RUNNING
+    assert running(pid)
+    cluster.terminate(job_id, grace=0.0)
+    assert not running(pid)
+
+
+def test_a_killed_supervisor_fails_the_job_and_ends_what_is_left(
+    cluster: LocalCluster, state_dir: Path, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    job_id = launch(cluster, program(SLEEPER, pids), resources=ResourceConfig(replicas=2))
+    until(lambda: len(numbers_in(pids)) == 2, "the job starts")
+    pid = supervisor(state_dir, job_id)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not running(pid), "the supervisor dies")
+    info = read_elsewhere(job_id)
+    assert info.status is JobStatus.FAILED
+    assert [task.reason for task in info.tasks] == [ExitReason.LOST] * 2
+    assert info.error_message is not None
+    assert f"supervisor (process {pid})" in info.error_message
+    assert [replica for replica in numbers_in(pids) if running(replica)] == []
+    assert cluster.poll(job_id) == info
+    # What the dead one held is free again: a job of the whole machine starts.
+    whole = launch(cluster, program("pass"), resources=ResourceConfig(cpu=8))
+    assert cluster.wait(whole, timeout=30).status is JobStatus.SUCCEEDED
+
+
+def test_a_killed_replica_fails_the_job_by_its_signal(cluster: LocalCluster, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    job_id = launch(cluster, program(SLEEPER, pids))
+    (pid,) = until(lambda: numbers_in(pids), "the job starts")
+    os.kill(pid, signal.SIGKILL)
+    info = cluster.wait(job_id, timeout=30)
+    assert info == read_elsewhere(job_id)
+    assert (info.status, info.tasks[0].reason, info.tasks[0].exit_code) == (
+        JobStatus.FAILED,
+        ExitReason.SIGNALLED,
+        -9,
+    )
+    assert info.error_message is not None
+    assert "replica 0 was ended by SIGKILL" in info.error_message
+
+
+@pytest.mark.parametrize("changed", [{"boot": "another boot"}, {"started": 1}])
+def test_a_process_that_only_has_the_same_id_is_not_the_supervisor(
+    cluster: LocalCluster, state_dir: Path, changed: dict[str, object]
+) -> None:
+    job_id = launch(cluster, program("import time; time.sleep(600)"))
+    until(lambda: cluster.poll(job_id).status is JobStatus.RUNNING, "the job starts")
+    path = state_dir / "jobs" / job_id / "supervisor.json"
+    true = json.loads(path.read_text())
+    # After a restart of the machine the id in the record is some other process's.
+    path.write_text(json.dumps(true | {"pid": os.getpid()} | changed))
+    info = cluster.poll(job_id)
+    assert info.status is JobStatus.FAILED
+    assert info.error_message is not None
+    assert ("restarted" in info.error_message) == ("boot" in changed)
+    os.kill(true["pid"], signal.SIGKILL)
+
+
+def test_sigterm_to_the_supervisor_stops_the_job(
+    cluster: LocalCluster, state_dir: Path, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    job_id = launch(cluster, program(SLEEPER, pids))
+    (pid,) = until(lambda: numbers_in(pids), "the job starts")
+    os.kill(supervisor(state_dir, job_id), signal.SIGTERM)
+    assert cluster.wait(job_id, timeout=30).status is JobStatus.STOPPED
+    assert not running(pid)
+
+
+def test_a_damaged_record_reads_failed_and_hides_no_other(cluster: LocalCluster, state_dir: Path) -> None:
+    damaged, sound = (launch(cluster, program("pass")) for _ in range(2))
+    cluster.wait([damaged, sound], timeout=30)
+    (state_dir / "jobs" / damaged / "status.json").write_text("{")
+    infos = {info.job_id: info for info in create_cluster(SPEC).list_jobs()}
+    assert infos[sound].status is JobStatus.SUCCEEDED
+    assert infos[damaged].status is JobStatus.FAILED
+    assert "status.json" in (infos[damaged].error_message or "")

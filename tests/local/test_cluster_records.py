@@ -1,0 +1,232 @@
+"""What is on disk: readable with plain tools, by its owner only, and not for ever."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import fray_local
+from fray import JobNotFoundError, SerializationError
+from fray.cluster import (
+    Cluster,
+    Entrypoint,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    create_cluster,
+    create_environment,
+    current_cluster,
+    use_cluster,
+)
+from fray.testing.cluster import launch, program, until
+from fray_local import LocalCluster
+from fray_local._supervisor.oom import oom_kills
+
+SECRET = "hunter2-hunter2-hunter2"
+
+
+def test_a_record_reads_with_plain_tools(state_dir: Path) -> None:
+    cluster = LocalCluster(cpus=4)
+    job_id = launch(
+        cluster,
+        program("print('hello'); raise SystemExit(2)"),
+        resources=ResourceConfig(replicas=2),
+        max_retries_failure=1,
+    )
+    cluster.wait(job_id, timeout=30)
+    record = state_dir / "jobs" / job_id
+    assert json.loads((record / "request.json").read_text())["version"] == 1
+    status = json.loads((record / "status.json").read_text())
+    assert (status["version"], status["status"]) == (1, "failed")
+    logs = {path.name: path.read_text() for path in (record / "logs").iterdir()}
+    assert logs == {
+        f"replica-{replica}.attempt-{attempt}.log": "hello\n" for replica in (0, 1) for attempt in (1, 2)
+    }
+    assert (record / "supervisor.log").read_text() == ""
+    assert not [path for path in record.rglob("*") if path.suffix == ".new"]
+
+
+def test_a_secret_is_in_no_file_and_no_message_and_nothing_is_readable_by_others(
+    state_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    umask = os.umask(0)
+    try:
+        cluster = LocalCluster()
+        code = f"import os; assert os.environ['TOKEN'] == {SECRET[::-1]!r}[::-1]; raise SystemExit(1)"
+        environment = create_environment(env_vars={"TOKEN": SECRET})
+        job_id = launch(cluster, program(code), environment=environment)
+        info = cluster.wait(job_id, timeout=30, stream_logs=True)
+        failing = launch(
+            cluster, program("import os; print(os.environ['TOKEN']); 1 / 0"), environment=environment
+        )
+        told = cluster.wait(failing, timeout=30).error_message
+    finally:
+        os.umask(umask)
+    assert info.status is JobStatus.FAILED
+    # A job may print its own secret into its own log; nobody copies it from there.
+    assert told is not None
+    assert "***" in told
+    assert SECRET not in told
+    own_log = state_dir / "jobs" / failing / "logs" / "replica-0.attempt-1.log"
+    files = [path for path in state_dir.rglob("*") if path.is_file() and path != own_log]
+    assert len(files) > 10
+    assert [path for path in files if SECRET in path.read_text(errors="replace")] == []
+    everything = [state_dir, *state_dir.rglob("*")]
+    assert [path for path in everything if stat.S_IMODE(path.lstat().st_mode) & 0o077] == []
+    assert SECRET not in "".join(capfd.readouterr())
+    assert SECRET not in repr(environment)
+    assert SECRET not in repr(cluster.list_jobs())
+
+
+def test_old_records_are_pruned_and_never_those_of_running_jobs(state_dir: Path) -> None:
+    cluster = LocalCluster(keep_jobs=2, overcommit=True)
+    running = launch(cluster, program("import time; time.sleep(600)"), "running")
+    finished = []
+    for number in range(4):
+        finished.append(launch(cluster, Entrypoint.from_binary("true"), f"job{number}"))
+        cluster.wait(finished[-1], timeout=30)
+        until(lambda: not cluster._records.find(finished[-1]).supervised(), "the supervisor ends")
+    last = launch(cluster, Entrypoint.from_binary("true"), "last")
+    cluster.wait(last, timeout=30)
+    left = [info.job_id for info in cluster.list_jobs()]
+    assert left == [running, *finished[-2:], last] or left == [running, finished[-1], last]
+    with pytest.raises(JobNotFoundError, match="job0"):
+        cluster.poll(finished[0])
+    assert not list((state_dir / "jobs").glob(".*"))
+    cluster.terminate(running, grace=0.0)
+
+
+def test_records_older_than_asked_for_are_pruned(state_dir: Path) -> None:
+    cluster = LocalCluster(keep_days=2)
+    job_id = launch(cluster, Entrypoint.from_binary("true"))
+    cluster.wait(job_id, timeout=30)
+    until(lambda: not cluster._records.find(job_id).supervised(), "the supervisor ends")
+    long_ago = time.time() - 3 * 86400
+    for path in (state_dir / "jobs" / job_id / "status.json", state_dir / "pruned"):
+        os.utime(path, (long_ago, long_ago))
+    newer = launch(cluster, Entrypoint.from_binary("true"))
+    assert [info.job_id for info in cluster.list_jobs()] == [newer]
+    cluster.wait(newer, timeout=30)
+
+
+def test_a_call_that_cannot_be_pickled_is_named_and_nothing_starts(state_dir: Path) -> None:
+    cluster = LocalCluster()
+    lock = threading.Lock()
+
+    def holds_a_lock() -> None:
+        with lock:
+            pass
+
+    with pytest.raises(SerializationError, match="holds_a_lock"):
+        launch(cluster, holds_a_lock)
+    assert not (state_dir / "jobs").exists()
+
+
+def test_a_callable_imports_what_its_launcher_can_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_the_script.py").write_text("def answer():\n    print('from beside')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import beside_the_script  # type: ignore[import-not-found]
+
+    cluster = LocalCluster()
+    job_id = launch(cluster, beside_the_script.answer)
+    assert cluster.wait(job_id, timeout=30).error_message is None
+    assert list(cluster.monitor(job_id)) == ["from beside"]
+
+
+def test_the_traceback_of_a_callable_begins_at_the_callable() -> None:
+    def fail() -> None:
+        raise ValueError("boom")
+
+    cluster = LocalCluster()
+    job_id = launch(cluster, fail)
+    message = cluster.wait(job_id, timeout=30).error_message
+    assert message is not None
+    assert "_runner.py" not in message
+    assert message.endswith("ValueError: boom")
+
+
+def test_a_job_finds_the_cluster_and_the_context_that_were_chosen_for_it() -> None:
+    cluster = LocalCluster(context="sync", cpus=3)
+    code = """
+        from fray import current_cluster, get_job_context
+        print(current_cluster().spec, type(get_job_context()).__name__)
+    """
+    job_id = launch(cluster, program(code))
+    assert list(cluster.monitor(job_id)) == ["local?context=sync&cpus=3 SyncContext"]
+
+
+def test_a_job_inherits_the_variables_of_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAY_CONTEXT_SPEC", "sync")
+    monkeypatch.setenv("COLOUR", "blue")
+    cluster = LocalCluster()
+    code = "import os; print(*(os.environ[name] for name in ('FRAY_CONTEXT_SPEC', 'COLOUR', 'SHAPE')))"
+    job_id = launch(cluster, program(code), environment=create_environment(env_vars={"SHAPE": "round"}))
+    assert list(cluster.monitor(job_id)) == ["sync blue round"]
+    winning = launch(
+        cluster, program(code), environment=create_environment(env_vars={"COLOUR": "red", "SHAPE": ""})
+    )
+    assert list(cluster.monitor(winning)) == ["sync red "]
+
+
+def test_the_spec_opens_the_same_cluster() -> None:
+    cluster = create_cluster("local?cpus=2&overcommit=true", gpus=1)
+    assert isinstance(cluster, Cluster)
+    assert isinstance(cluster, LocalCluster)
+    assert cluster.spec == "local?overcommit=true&cpus=2&gpus=1"
+    assert repr(create_cluster(cluster.spec)) == repr(cluster)
+    assert isinstance(current_cluster(), LocalCluster)
+    with use_cluster(cluster):
+        assert current_cluster() is cluster
+
+
+def test_the_supervisor_loads_little_of_the_standard_library() -> None:
+    # Its start is most of what a launch costs.
+    code = "import sys; sys.path.append(sys.argv[1]); import fray_local._supervisor.job; print(*sys.modules)"
+    source = str(Path(fray_local.__file__).parents[1])
+    out = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, source], capture_output=True, text=True, check=True
+    )
+    heavy = {
+        "pathlib",
+        "typing",
+        "dataclasses",
+        "subprocess",
+        "threading",
+        "logging",
+        "inspect",
+        "ctypes",
+        "fray",
+    }
+    assert heavy & set(out.stdout.split()) == set()
+
+
+def test_a_timeout_does_not_count_what_was_spent_waiting_for_room(tmp_path: Path) -> None:
+    cluster = LocalCluster(cpus=1)
+    first = launch(cluster, program("import time; time.sleep(0.7)"))
+    second = cluster.launch(JobRequest("second", Entrypoint.from_binary("true"), timeout=0.5))
+    infos = cluster.wait([first, second], timeout=30)
+    assert [info.status for info in infos] == [JobStatus.SUCCEEDED] * 2
+
+
+def test_a_kill_for_memory_is_read_where_the_system_counts_it(tmp_path: Path) -> None:
+    group = tmp_path / "cgroup" / "memory" / "jobs"
+    group.mkdir(parents=True)
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    assert oom_kills(str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 0
+    (tmp_path / "proc" / "vmstat").write_text("nr_free_pages 1\noom_kill 7\n")
+    assert oom_kills(str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 7
+    (tmp_path / "proc" / "self" / "cgroup").write_text("4:memory:/jobs\n0::/\n")
+    (group / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    assert oom_kills(str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 3
+    (tmp_path / "proc" / "self" / "cgroup").write_text("0::/jobs\n")
+    (tmp_path / "cgroup" / "jobs").mkdir()
+    (tmp_path / "cgroup" / "jobs" / "memory.events").write_text("low 0\noom 2\noom_kill 1\n")
+    assert oom_kills(str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 1

@@ -1,0 +1,211 @@
+"""The machine's CPUs, memory and GPUs are counted, across all processes that launch jobs."""
+
+import itertools
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fray import UnsupportedError
+from fray.cluster import Entrypoint, GpuConfig, JobId, JobStatus, ResourceConfig
+from fray.testing.cluster import launch, program, until
+from fray_local import LocalCluster
+from fray_local._supervisor.ledger import admit
+
+SLEEP = "import time; time.sleep(600)"
+HOLD = """
+    import os, sys, time
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
+"""
+
+
+def pending_reason(cluster: LocalCluster, job_id: JobId) -> str:
+    """What a pending job waits for, as soon as it has said so."""
+    until(lambda: "waiting for" in (cluster.poll(job_id).pending_reason or ""), "the job waits")
+    return cluster.poll(job_id).pending_reason or ""
+
+
+def test_a_job_waits_for_room_says_so_and_starts_when_there_is(tmp_path: Path) -> None:
+    cluster = LocalCluster(cpus=2, memory="4g")
+    go = tmp_path / "go"
+    first = launch(cluster, program(HOLD, go), "first", resources=ResourceConfig(cpu=1.5, ram="1g"))
+    until(lambda: cluster.poll(first).status is JobStatus.RUNNING, "the first starts")
+    second = launch(cluster, program("pass"), "second", resources=ResourceConfig(cpu=1, ram="3.5g"))
+    reason = pending_reason(cluster, second)
+    assert "1 CPU (0.5 CPUs of 2 CPUs free) and 3.5 GiB (3 GiB of 4 GiB free)" in reason
+    assert f"running: {first}" in reason
+    assert cluster.poll(second).status is JobStatus.PENDING
+    go.touch()
+    assert [info.status for info in cluster.wait([first, second], timeout=30)] == [JobStatus.SUCCEEDED] * 2
+    assert cluster.poll(second).pending_reason is None
+
+
+def test_two_launchers_race_for_the_last_cpu(tmp_path: Path) -> None:
+    code = """
+import sys
+from fray.cluster import *
+cluster = create_cluster("local?cpus=1")
+job = Entrypoint.from_binary("python", ["-c", sys.argv[1], sys.argv[2]])
+ids = [cluster.launch(JobRequest("racer", job)) for _ in range(5)]
+print(*(info.status for info in cluster.wait(ids)))
+"""
+    # Whoever runs while another does finds the file, and fails.
+    alone = """
+import os, sys, time
+os.close(os.open(sys.argv[1], os.O_CREAT | os.O_EXCL))
+time.sleep(0.02)
+os.unlink(sys.argv[1])
+"""
+    taken = tmp_path / "taken"
+    launchers = [
+        subprocess.Popen([sys.executable, "-c", code, alone, taken], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    outcomes = Counter(word for launcher in launchers for word in launcher.communicate(timeout=60)[0].split())
+    assert outcomes == {"succeeded": 10}
+
+
+def test_what_can_never_fit_is_refused_at_launch() -> None:
+    cluster = LocalCluster(cpus=2, memory="4g", gpus=1)
+    for resources, needed, there in (
+        (ResourceConfig(cpu=1, replicas=3), "3 CPUs", "2 CPUs"),
+        (ResourceConfig(ram="8g"), "8 GiB", "4 GiB"),
+        (ResourceConfig.with_gpu("H100", 2), "2 GPUs", "1 GPU"),
+    ):
+        with pytest.raises(UnsupportedError, match=f"needs {needed}, this machine has {there}.*overcommit"):
+            launch(cluster, program("pass"), resources=resources)
+    assert cluster.list_jobs() == []
+
+
+def test_of_several_acceptable_numbers_of_replicas_the_first_that_fits_runs() -> None:
+    cluster = LocalCluster(cpus=2)
+    code = "import os; print(os.environ['FRAY_REPLICA_COUNT'])"
+    job_id = launch(cluster, program(code), resources=ResourceConfig(replicas=(4, 2, 1)))
+    assert sorted(cluster.monitor(job_id)) == ["[replica-0] 2", "[replica-1] 2"]
+
+
+def test_overcommit_starts_everything_at_once(tmp_path: Path) -> None:
+    cluster = LocalCluster(cpus=1, overcommit=True)
+    ids = [launch(cluster, program(SLEEP), resources=ResourceConfig(cpu=100, ram="1000g")) for _ in range(3)]
+    for job_id in ids:
+        until(lambda job_id=job_id: cluster.poll(job_id).status is JobStatus.RUNNING, "the job runs")  # type: ignore[misc]
+        cluster.terminate(job_id, grace=0.0)
+
+
+def test_gpu_jobs_see_gpus_of_their_own(tmp_path: Path) -> None:
+    cluster = LocalCluster(cpus=8, gpus=4)
+    code = """
+        import os, sys, time
+        print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+    """
+    go = tmp_path / "go"
+    one = launch(cluster, program(code, go), resources=ResourceConfig.with_gpu("H100", 1))
+    assert next(cluster.monitor(one)) == "0"
+    pair = ResourceConfig(device=GpuConfig("H100", 1), replicas=2)
+    two = launch(cluster, program(code, go), resources=pair)
+    assert sorted(itertools.islice(cluster.monitor(two), 2)) == [
+        "[replica-0] 1",
+        "[replica-1] 2",
+    ]
+    waits = launch(cluster, program(code, go), resources=ResourceConfig.with_gpu("H100", 2))
+    assert "2 GPUs (1 GPU of 4 GPUs free)" in pending_reason(cluster, waits)
+    go.touch()
+    assert len(next(cluster.monitor(waits)).split(",")) == 2
+    cluster.wait([one, two, waits], timeout=30)
+
+
+def test_a_stopped_job_leaves_the_queue(tmp_path: Path) -> None:
+    cluster = LocalCluster(cpus=1)
+    go = tmp_path / "go"
+    first, second, third = (launch(cluster, program(HOLD, go)) for _ in range(3))
+    pending_reason(cluster, third)
+    cluster.terminate(second)
+    assert cluster.poll(second).status is JobStatus.STOPPED
+    assert cluster.poll(second).started_at is None
+    go.touch()
+    assert [info.status for info in cluster.wait([first, third], timeout=30)] == [JobStatus.SUCCEEDED] * 2
+
+
+def test_a_child_starts_before_jobs_that_wait_for_its_parent() -> None:
+    cluster = LocalCluster(cpus=2)
+    code = """
+        import time
+        from fray.cluster import *
+        cluster = current_cluster()
+        while "waiting" not in str([job.pending_reason for job in cluster.list_jobs() if job.name == "big"]):
+            time.sleep(0.01)
+        child = cluster.launch(JobRequest("child", Entrypoint.from_binary("true")))
+        cluster.wait(child, raise_on_failure=True)
+    """
+    parent = launch(cluster, program(code), "parent")
+    until(lambda: cluster.poll(parent).status is JobStatus.RUNNING, "the parent starts")
+    big = launch(cluster, program("pass"), "big", resources=ResourceConfig(cpu=2))
+    infos = cluster.wait([parent, big], timeout=30)
+    assert [info.status for info in infos] == [JobStatus.SUCCEEDED] * 2
+
+
+def claims_of(needs: list[tuple[int, bool]], cpus: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "job": str(number),
+            "dir": str(number),
+            "ticket": number,
+            "child": child,
+            "need": {"cpu": cpu, "ram": 0, "gpu": cpu},
+            "room": {"cpu": cpus, "ram": 0, "gpu": cpus},
+            "gpu_ids": [str(gpu) for gpu in range(cpus)],
+            "granted": False,
+            "gpus": [],
+        }
+        for number, (cpu, child) in enumerate(needs)
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=12), st.integers(4, 6), st.randoms())
+def test_room_is_never_given_twice_and_everyone_gets_some(
+    needs: list[tuple[int, bool]], cpus: int, random: Any
+) -> None:
+    waiting = claims_of(needs, cpus)
+    started: list[str] = []
+    running: list[dict[str, Any]] = []
+    while waiting or running:
+        granted = admit(waiting + running)
+        running += granted
+        waiting = [claim for claim in waiting if not claim["granted"]]
+        started += [claim["job"] for claim in granted]
+        gpus = [gpu for claim in running for gpu in claim["gpus"]]
+        assert sum(claim["need"]["cpu"] for claim in running) <= cpus
+        assert len(gpus) == len(set(gpus)) == sum(claim["need"]["gpu"] for claim in running)
+        assert running, "nobody runs and nobody starts"
+        running.remove(random.choice(running))
+    assert sorted(started, key=int) == [str(number) for number in range(len(needs))]
+    roots = [job for job in started if not needs[int(job)][1]]
+    if not any(child for _, child in needs):
+        # All are of one kind: nobody overtakes.
+        assert roots == sorted(roots, key=int)
+
+
+def test_a_request_of_another_kind_does_not_wait_behind() -> None:
+    cpu_only, behind = claims_of([(4, False), (1, False), (1, False)], 4)[:2], claims_of([(0, False)], 4)
+    behind[0].update(dir="9", job="9", ticket=9, need={"cpu": 0, "ram": 0, "gpu": 0})
+    granted = admit([*cpu_only, *behind])
+    assert [claim["job"] for claim in granted] == ["0", "9"]
+
+
+def test_bad_options_and_requests_are_named() -> None:
+    with pytest.raises(ValueError, match="cpus must be"):
+        LocalCluster(cpus=0)
+    with pytest.raises(ValueError, match="gpus must be"):
+        LocalCluster(gpus=-1)
+    with pytest.raises(ValueError, match="memory"):
+        LocalCluster(memory="lots")
+    with pytest.raises(ValueError, match="JobRequest"):
+        LocalCluster().launch(Entrypoint.from_binary("true"))  # type: ignore[arg-type]

@@ -1,0 +1,191 @@
+"""Environments that uv builds for a job; from local wheels and projects, so that nothing is downloaded."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fray.cluster import Entrypoint, ExitReason, JobId, JobInfo, JobStatus, create_environment
+from fray.testing.cluster import launch, program, until
+from fray_local import LocalCluster
+
+MakeWheel = Callable[..., Path]
+pytestmark = pytest.mark.usefixtures("wheels")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def cluster() -> LocalCluster:
+    return LocalCluster(cpus=4)
+
+
+def finish(cluster: LocalCluster, job_id: JobId) -> list[str]:
+    info = cluster.wait(job_id, timeout=60)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    return list(cluster.monitor(job_id, replica=0))
+
+
+def fail(cluster: LocalCluster, job_id: JobId) -> tuple[JobInfo, str]:
+    info = cluster.wait(job_id, timeout=60)
+    assert info.status is JobStatus.FAILED
+    assert info.error_message is not None
+    assert [task.reason for task in info.tasks] == [ExitReason.COULD_NOT_START]
+    return info, info.error_message
+
+
+def test_a_package_is_installed_for_the_job_alone_and_the_second_job_finds_it(
+    cluster: LocalCluster, workspace: Path, state_dir: Path, make_wheel: MakeWheel
+) -> None:
+    wheel = make_wheel("first-package")
+    environment = create_environment(workspace=workspace, pip_packages=[str(wheel)])
+
+    def use() -> None:
+        import importlib.util
+        import sys
+
+        import first_package  # type: ignore[import-not-found]
+
+        print(
+            first_package.VALUE,
+            importlib.util.find_spec("pytest"),
+            importlib.util.find_spec("fray"),
+            sys.prefix,
+        )
+
+    for _ in range(2):
+        job_id = launch(cluster, use, environment=environment)
+        line = finish(cluster, job_id)[-1]
+        assert line == f"first-package 1.0 None None {state_dir / 'jobs' / job_id / 'environment'}"
+    log = "\n".join(cluster.monitor(job_id))
+    assert "uv" not in log
+    assert len(list((state_dir / "environments").glob("*.lock"))) == 1
+    path = finish(
+        cluster, launch(cluster, program("import os; print(os.environ['PATH'])"), environment=environment)
+    )
+    assert path[-1].split(":")[0].endswith("/environment/bin")
+
+
+def test_a_change_of_a_local_package_is_another_environment(
+    cluster: LocalCluster, workspace: Path, make_wheel: MakeWheel
+) -> None:
+    code = "import changing; print(changing.VALUE)"
+    environment = create_environment(
+        workspace=workspace, pip_packages=["../wheels/changing-1.0-py3-none-any.whl"]
+    )
+    for value in ("old", "newer"):
+        make_wheel("changing", code=f"VALUE = {value!r}\n")
+        assert finish(cluster, launch(cluster, program(code), environment=environment))[-1] == value
+
+
+def test_a_package_that_cannot_be_had_is_named(cluster: LocalCluster, workspace: Path) -> None:
+    environment = create_environment(workspace=workspace, pip_packages=["no-such-package-of-fray"])
+    started = time.monotonic()
+    job_id = launch(cluster, program("pass"), environment=environment)
+    assert time.monotonic() - started < 1
+    info, message = fail(cluster, job_id)
+    assert "no-such-package-of-fray" in message
+    assert "environment could not be built" in message
+    assert info.started_at is None
+    assert any("no-such-package-of-fray" in line for line in cluster.monitor(job_id))
+
+
+PROJECT = """
+[project]
+name = "workspace"
+version = "0"
+requires-python = ">=3.11"
+dependencies = ["locked%s"]
+[project.optional-dependencies]
+one = ["extra-one"]
+[tool.uv]
+package = false
+"""
+
+
+def test_the_lock_of_the_workspace_decides(
+    cluster: LocalCluster, workspace: Path, make_wheel: MakeWheel
+) -> None:
+    for name, version in (("locked", "1.0"), ("locked", "2.0"), ("extra-one", "1.0")):
+        make_wheel(name, version)
+    (workspace / "pyproject.toml").write_text(PROJECT % "<2")
+    subprocess.run(
+        [sys.executable, "-m", "uv", "lock", "--offline", "-q", "--python", sys.executable],
+        cwd=workspace,
+        check=True,
+    )
+    code = "import importlib.util as u, locked; print(locked.VALUE, u.find_spec('extra_one') is not None)"
+    isolated = LocalCluster(use_isolated_env=True)
+    plain = create_environment(workspace=workspace)
+    assert finish(isolated, launch(isolated, program(code), environment=plain))[-1] == "locked 1.0 False"
+    with_extra = create_environment(workspace=workspace, extras=["one"])
+    assert finish(cluster, launch(cluster, program(code), environment=with_extra))[-1] == "locked 1.0 True"
+    (workspace / "uv.lock").unlink()
+    (workspace / "pyproject.toml").write_text(PROJECT % "")
+    assert finish(cluster, launch(cluster, program(code), environment=with_extra))[-1] == "locked 2.0 True"
+    _, message = fail(
+        cluster,
+        launch(cluster, program("pass"), environment=create_environment(workspace=workspace, extras=["two"])),
+    )
+    assert "two" in message
+
+
+def test_extras_of_no_project_are_an_error_that_says_so(cluster: LocalCluster, workspace: Path) -> None:
+    environment = create_environment(workspace=workspace, extras=["tpu"])
+    _, message = fail(cluster, launch(cluster, program("pass"), environment=environment))
+    assert "no pyproject.toml" in message
+
+
+def test_a_job_is_pending_while_its_environment_is_built_and_can_be_stopped(
+    cluster: LocalCluster, workspace: Path, tmp_path: Path
+) -> None:
+    # A build backend that takes its time, found without an index.
+    (workspace / "slow").mkdir()
+    (workspace / "slow" / "pyproject.toml").write_text(
+        '[project]\nname = "slow"\nversion = "1"\n'
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    (workspace / "slow" / "backend.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(tmp_path / 'building')!r}).touch()\ntime.sleep(600)\n"
+    )
+    environment = create_environment(workspace=workspace, pip_packages=["./slow"])
+    job_id = launch(cluster, Entrypoint.from_binary("true"), environment=environment)
+    until((tmp_path / "building").exists, "the build starts")
+    info = cluster.poll(job_id)
+    assert info.status is JobStatus.PENDING
+    assert "environment" in (info.pending_reason or "")
+    assert any("uv pip install" in line for line in cluster.monitor(job_id, follow=False))
+    cluster.terminate(job_id, grace=0.5)
+    assert cluster.poll(job_id).status is JobStatus.STOPPED
+
+
+def test_two_jobs_that_need_the_same_build_it_once(
+    cluster: LocalCluster, workspace: Path, state_dir: Path, make_wheel: MakeWheel
+) -> None:
+    wheel = make_wheel("shared-package")
+    environment = create_environment(workspace=workspace, pip_packages=[str(wheel)])
+    ids = [launch(cluster, program("import shared_package"), environment=environment) for _ in range(3)]
+    infos = cluster.wait(ids, timeout=60)
+    assert [info.status for info in infos] == [JobStatus.SUCCEEDED] * 3
+    logs = [(state_dir / "jobs" / job_id / "logs" / "environment.log").read_text() for job_id in ids]
+    assert sum("environment built" in log for log in logs) == 1
+
+
+def test_a_build_that_died_half_way_is_made_anew(
+    cluster: LocalCluster, workspace: Path, state_dir: Path, make_wheel: MakeWheel
+) -> None:
+    wheel = make_wheel("half-built")
+    environment = create_environment(workspace=workspace, pip_packages=[str(wheel)])
+    finish(cluster, launch(cluster, program("import half_built"), environment=environment))
+    (built,) = (path for path in (state_dir / "environments").iterdir() if path.is_dir())
+    (built / ".fray-ready").unlink()
+    (built / "bin" / "python").unlink()
+    finish(cluster, launch(cluster, program("import half_built"), environment=environment))
