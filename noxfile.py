@@ -158,9 +158,12 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def census(session: nox.Session) -> None:
-    """Run the main example on real input: Python's own standard library, on this machine."""
+    """Run the main example on real input, Python's own standard library, as a job of two replicas."""
     session.install(*wheels("fray-local"))
-    session.run("python", "examples/census.py", *session.posargs)
+    parts = session.create_tmp()
+    program = ["python", "examples/census.py", "--save", parts, *session.posargs]
+    session.run("fray", "run", "--name", "census", "--replicas", "2", "--", *program)
+    session.run("python", "examples/census.py", "--merge", parts)
 
 
 @nox.session(default=False)

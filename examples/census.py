@@ -179,6 +179,14 @@ def show(tables: Part, totals: dict[str, int], count: int) -> None:
             print(f"{number:>9,}  {entry}")
 
 
+def save(folder: Path, tables: Part, totals: dict[str, int]) -> None:
+    """Write this replica's share for `--merge`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"part-{os.environ.get('FRAY_REPLICA_ID', '0')}.json"
+    part.write_text(json.dumps({"tables": tables, "totals": totals}))
+    print(f"{totals['files']:,} files counted into {part}")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, run, print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -187,7 +195,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--limit", type=int, metavar="N", help="look at N files only")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (default 10)")
-    parser.add_argument("--save", type=Path, metavar="DIR", help="write what was counted into DIR")
+    parser.add_argument(
+        "--save", type=Path, metavar="DIR", help="write what was counted into DIR, and show nothing"
+    )
     parser.add_argument(
         "--merge", type=Path, metavar="DIR", help="count nothing; show what --save wrote into DIR"
     )
@@ -203,10 +213,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with context:
         reduced, seen = census(context, my_share(library_files()[: args.limit]))
         if args.save:
-            args.save.mkdir(parents=True, exist_ok=True)
-            part = {"tables": merge(*context.get(reduced)), "totals": seen}
-            name = f"part-{os.environ.get('FRAY_REPLICA_ID', '0')}.json"
-            (args.save / name).write_text(json.dumps(part))
+            save(args.save, merge(*context.get(reduced)), seen)
+            return 0
         top = [context.run(leaders, part, args.top) for part in reduced]
         show(merge(*context.get(top)), seen, args.top)
     return 0

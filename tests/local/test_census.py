@@ -59,7 +59,7 @@ def test_replicas_share_the_work_and_their_parts_add_up(
     for replica in ("0", "1"):
         monkeypatch.setenv("FRAY_REPLICA_ID", replica)
         part = run("--context", "threadpool", *LIMIT, "--save", str(tmp_path))
-        assert part.startswith("75 files, ")
+        assert part == f"75 files counted into {tmp_path}/part-{replica}.json\n"
     assert run("--merge", str(tmp_path)) == whole
 
 
