@@ -57,7 +57,9 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_importing_fray_loads_no_backend_and_nothing_heavy() -> None:
-    assert not loaded_by("import fray, fray.job, fray.types") & (HEAVY | {"fray_local", "fray_ray", "fray_queue"})
+    assert not loaded_by("import fray, fray.job, fray.types") & (
+        HEAVY | {"fray_local", "fray_ray", "fray_queue"}
+    )
 
 
 def test_importing_a_backend_loads_no_other() -> None:
@@ -71,7 +73,9 @@ def test_the_wheels_agree_on_their_version_and_on_each_other() -> None:
         own = [need for need in project.get("dependencies", []) if need.startswith("fray-")]
         assert all(need.endswith(f"=={version}") for need in own), (project["name"], own)
         assert project["requires-python"] == ">=3.11"
-        assert (ROOT / "packages" / project["name"] / "README.md").read_text().startswith(f"# {project['name']}")
+        assert (
+            (ROOT / "packages" / project["name"] / "README.md").read_text().startswith(f"# {project['name']}")
+        )
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
