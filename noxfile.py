@@ -7,8 +7,10 @@ python noxfile.py -l              what there is
 """
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -74,6 +76,11 @@ nox.options.sessions = [
     "docs",
 ]
 
+# Everything a package can do, where its tests use it.
+EXTRAS = {"fray-queue": "[gcs,s3,http]"}
+QUEUE_TESTS = ("boto3", "moto[server]", "openapi-spec-validator", "selenium")
+# Programs that tests of queues start, and the Debian packages that they come in.
+PROGRAMS = {"chromium": "chromium", "chromedriver": "chromium-driver", "openssl": "openssl"}
 PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 
 
@@ -94,11 +101,10 @@ def wheel(package: str) -> str:
     return str(built)
 
 
-def wheels(*packages: str, extras: str = "") -> list[str]:
-    """Return requirements for packages and the wheels that they need, `extras` for the last."""
+def wheels(*packages: str) -> list[str]:
+    """Return requirements for packages, with their extras, and for the wheels that they need."""
     wanted = dict.fromkeys(need for package in packages for need in [*NEEDS[package], package])
-    last = packages[-1]
-    return [f"{name}{extras if name == last else ''} @ file://{wheel(name)}" for name in wanted]
+    return [f"{name}{EXTRAS.get(name, '')} @ file://{wheel(name)}" for name in wanted]
 
 
 def run_tests(session: nox.Session, *paths: str) -> None:
@@ -110,12 +116,30 @@ def run_tests(session: nox.Session, *paths: str) -> None:
     session.run("pytest", "-q", report, *paths, *session.posargs)
 
 
-def package_session(package: str, *, extras: str = "", more: tuple[str, ...] = ()) -> None:
+def install_programs(session: nox.Session) -> None:
+    """Bring what the tests of queues start and Python does not have: a browser for the page, openssl for TLS."""
+    packages = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
+    if not packages:
+        return
+    elevated = [] if os.getuid() == 0 else ["sudo"]
+    session.run(*elevated, "apt-get", "update", "-qq", external=True)
+    session.run(
+        *elevated, "apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, external=True
+    )
+
+
+def package_session(
+    package: str,
+    *,
+    more: tuple[str, ...] = (),
+    before: Callable[[nox.Session], None] = lambda session: None,
+) -> None:
     """Define the session of one package: its wheel and those that it needs, alone, and its tests."""
     name = package.removeprefix("fray-")
 
     def tests(session: nox.Session) -> None:
-        session.install(*wheels(package, extras=extras), *group("test"), *more)
+        before(session)
+        session.install(*wheels(package), *group("test"), *more)
         run_tests(session, f"tests/{name}")
 
     tests.__doc__ = f"Prove that {package} works with nothing else installed."
@@ -125,6 +149,7 @@ def package_session(package: str, *, extras: str = "", more: tuple[str, ...] = (
 package_session("fray-resources")
 package_session("fray-core")
 package_session("fray-local")
+package_session("fray-queue", more=QUEUE_TESTS, before=install_programs)
 
 
 @nox.session
@@ -138,7 +163,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Do the types hold, in packages, tests and examples, and do users get what they should?"""
-    session.install(*wheels(*PACKAGES), *group("test"), *group("types"))
+    session.install(*wheels(*PACKAGES), *group("test"), *group("types"), *QUEUE_TESTS)
     session.run("mypy", *(f"packages/{name}/src" for name in PACKAGES), "tests", "examples")
 
 
@@ -164,6 +189,15 @@ def census(session: nox.Session) -> None:
     program = ["python", "examples/census.py", "--save", parts, *session.posargs]
     session.run("fray", "run", "--name", "census", "--replicas", "2", "--", *program)
     session.run("python", "examples/census.py", "--merge", parts)
+
+
+@nox.session(default=False)
+def torture(session: nox.Session) -> None:
+    """Kill, stop and lie to the queues for longer than the suite does; TORTURE=10 is ten times as long."""
+    session.install(*wheels("fray-queue"), *group("test"), *QUEUE_TESTS)
+    session.env["TORTURE"] = os.environ.get("TORTURE", "10")
+    paths = ("tests/queue/test_torture.py", "tests/queue/test_simulation.py")
+    run_tests(session, "--timeout", "3600", "-s", *paths)
 
 
 @nox.session(default=False)

@@ -1,0 +1,231 @@
+"""The queues that are compared: each pushes bytes, takes one under a lease, and finishes it."""
+
+import contextlib
+import http.client
+import itertools
+import os
+import queue
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+BARE_SERVER = """
+import collections, sys
+from aiohttp import web
+line, leased = collections.deque(), {}
+async def push(request):
+    line.append(await request.read())
+    return web.Response()
+async def pop(request):
+    if not line:
+        return web.Response(status=204)
+    number = str(len(leased) + id(request))
+    leased[number] = line.popleft()
+    return web.Response(body=leased[number], headers={"Number": number})
+async def done(request):
+    leased.pop((await request.read()).decode(), None)
+    return web.Response()
+app = web.Application()
+app.add_routes([web.post("/push", push), web.post("/pop", pop), web.post("/done", done)])
+web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None, access_log=None)
+"""
+
+
+class Peer:
+    """An adapter; `batch` many at once where a queue can."""
+
+    batch = 1
+
+    def push(self, payload: bytes) -> None: ...
+    def take(self) -> Any: ...
+    def done(self, token: Any) -> None: ...
+
+
+class Simple(Peer):
+    """The standard library's queue: no lease."""
+
+    def __init__(self) -> None:
+        self.queue: Any = queue.SimpleQueue()
+
+    def push(self, payload: bytes) -> None:
+        self.queue.put(payload)
+
+    def take(self) -> Any:
+        return None if self.queue.empty() else self.queue.get()
+
+
+class Fray(Peer):
+    """Any of ours."""
+
+    def __init__(self, opened: Any, batch: int = 1) -> None:
+        self.queue, self.batch = opened, batch
+
+    def push(self, payload: bytes) -> None:
+        if self.batch == 1:
+            self.queue.push(payload)
+        else:
+            self.queue.push_many([payload] * self.batch)
+
+    def take(self) -> Any:
+        return self.queue.pop() if self.batch == 1 else self.queue.pop_many(self.batch) or None
+
+    def done(self, token: Any) -> None:
+        if self.batch == 1:
+            self.queue.done(token)
+        else:
+            self.queue.done_many(token)
+
+
+class Bare(Peer):
+    """aiohttp and a deque behind `http.client`: the floor of HTTP in Python."""
+
+    def __init__(self, port: int) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port)
+
+    def _ask(self, path: str, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+        self.connection.request("POST", path, body)
+        response = self.connection.getresponse()
+        return response, response.read()
+
+    def push(self, payload: bytes) -> None:
+        self._ask("/push", payload)
+
+    def take(self) -> Any:
+        response, _ = self._ask("/pop", b"")
+        return response.getheader("Number") if response.status == 200 else None
+
+    def done(self, token: Any) -> None:
+        self._ask("/done", token.encode())
+
+
+class Beanstalk(Peer):
+    def __init__(self, port: int) -> None:
+        import greenstalk
+
+        self.client = greenstalk.Client(("127.0.0.1", port), encoding=None)
+
+    def push(self, payload: bytes) -> None:
+        self.client.put(payload)
+
+    def take(self) -> Any:
+        import greenstalk
+
+        try:
+            return self.client.reserve(timeout=0)
+        except greenstalk.TimedOutError:
+            return None
+
+    def done(self, token: Any) -> None:
+        self.client.delete(token)
+
+
+class Redis(Peer):
+    """A list, and a Lua script that moves an item under a lease."""
+
+    LEASE = (
+        "local id = redis.call('rpop', 'line') if not id then return nil end "
+        "redis.call('zadd', 'leases', ARGV[1], id) return {id, redis.call('hget', 'items', id)}"
+    )
+
+    def __init__(self, port: int) -> None:
+        import redis
+
+        self.client = redis.Redis(port=port)
+        self.lease = self.client.register_script(self.LEASE)
+        self.numbers = itertools.count()
+        self.tag = uuid.uuid4().hex
+
+    def push(self, payload: bytes) -> None:
+        item = f"{self.tag}{next(self.numbers)}"
+        pipe = self.client.pipeline(transaction=True)
+        pipe.hset("items", item, payload).lpush("line", item).execute()
+
+    def take(self) -> Any:
+        found = self.lease(args=[time.time() + 60])
+        return found[0] if found else None
+
+    def done(self, token: Any) -> None:
+        pipe = self.client.pipeline(transaction=True)
+        pipe.zrem("leases", token).hdel("items", token).execute()
+
+
+class PersistAck(Peer):
+    def __init__(self, folder: str) -> None:
+        import persistqueue
+
+        self.empty = persistqueue.exceptions.Empty
+        self.queue = persistqueue.SQLiteAckQueue(folder, auto_commit=True, multithreading=True)
+
+    def push(self, payload: bytes) -> None:
+        self.queue.put(payload)
+
+    def take(self) -> Any:
+        try:
+            return self.queue.get(block=False, raw=True)
+        except self.empty:
+            return None
+
+    def done(self, token: Any) -> None:
+        self.queue.ack(id=token["pqid"])
+
+
+class Lite(Peer):
+    def __init__(self, path: str) -> None:
+        import litequeue
+
+        self.queue = litequeue.LiteQueue(path)
+
+    def push(self, payload: bytes) -> None:
+        self.queue.put(payload.decode())
+
+    def take(self) -> Any:
+        return self.queue.pop()
+
+    def done(self, token: Any) -> None:
+        self.queue.done(token.message_id)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def server(command: Callable[[int], list[str]]) -> Iterator[int]:
+    """Run a server on a free port of loopback, and end it by its process id."""
+    port = free_port()
+    process = subprocess.Popen(command(port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.02)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[str]:
+    """Make a folder in BENCH_DIR, and remove it."""
+    path = tempfile.mkdtemp(dir=os.environ.get("BENCH_DIR"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def fray_server(port: int, *arguments: str) -> list[str]:
+    """Return the command of one of our servers with a queue `q`."""
+    program = "from fray._cli import entry; entry()"
+    return [sys.executable, "-c", program, "queue", "serve", "--port", str(port), "--queue", "q", *arguments]

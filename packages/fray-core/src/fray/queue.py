@@ -1,0 +1,22 @@
+"""Queues that lose nothing: an item stays until the worker that leased it says `done`."""
+
+from typing import Any
+
+from fray import _plugins
+from fray._errors import LeaseExpiredError, QueueUnavailableError
+from fray._queue import Attempt, DeadLetter, Lease, Queue, QueueBase, open_queue
+
+__all__ = [
+    "Attempt",
+    "DeadLetter",
+    "Lease",
+    "LeaseExpiredError",
+    "Queue",
+    "QueueBase",
+    "QueueUnavailableError",
+    "open_queue",
+]
+
+
+def __getattr__(name: str) -> Any:
+    return _plugins.public_name("queue", name)

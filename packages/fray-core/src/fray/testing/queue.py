@@ -1,0 +1,28 @@
+"""The promises of a queue, one test each; a backend subclasses the classes and gives `make_queue`.
+
+    class TestMyQueue(QueueContract):
+        @pytest.fixture
+        def make_queue(self, clock: ManualClock) -> MakeQueue:
+            return lambda **options: MyQueue(clock=clock, **options)
+
+`SharedQueueContract` holds what a queue adds that several processes share. `QueueMachine` draws
+histories and compares them with a model; `check_queue_machine` runs it.
+"""
+
+from fray.testing.queue_fixtures import MakeQueue, ManualClock
+from fray.testing.queue_leases import DeadLetterPromises, LeasePromises
+from fray.testing.queue_machine import QueueMachine, check_queue_machine
+from fray.testing.queue_use import InputPromises, SharedQueueContract, WaitingPromises
+
+__all__ = [
+    "MakeQueue",
+    "ManualClock",
+    "QueueContract",
+    "QueueMachine",
+    "SharedQueueContract",
+    "check_queue_machine",
+]
+
+
+class QueueContract(LeasePromises, DeadLetterPromises, WaitingPromises, InputPromises):
+    """What every queue promises."""

@@ -1,0 +1,40 @@
+"""Queues that lose nothing: in memory, on any file system or object store, over HTTP."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fray_queue._errors import DamagedError as DamagedError
+    from fray_queue._errors import QueueExistsError as QueueExistsError
+    from fray_queue._errors import QueueNotFoundError as QueueNotFoundError
+    from fray_queue._errors import TokenError as TokenError
+    from fray_queue._file import FileQueue as FileQueue
+    from fray_queue._http import HttpQueue as HttpQueue
+    from fray_queue._memory import MemoryQueue as MemoryQueue
+    from fray_queue._server import HttpQueueServer as HttpQueueServer
+    from fray_queue._server import Limits as Limits
+    from fray_queue._work import WorkSummary as WorkSummary
+    from fray_queue._work import work as work
+
+# Public name -> its module: a program that uses one backend does not load what another needs.
+_HOMES = {
+    "DamagedError": "_errors",
+    "FileQueue": "_file",
+    "HttpQueue": "_http",
+    "HttpQueueServer": "_server",
+    "Limits": "_server",
+    "MemoryQueue": "_memory",
+    "QueueExistsError": "_errors",
+    "QueueNotFoundError": "_errors",
+    "TokenError": "_errors",
+    "WorkSummary": "_work",
+    "work": "_work",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"fray_queue.{_HOMES[name]}"), name)

@@ -1,0 +1,127 @@
+"""The small parts of requests and answers."""
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from aiohttp import web
+
+from fray import LeaseExpiredError, QueueUnavailableError
+from fray_queue._errors import QueueExistsError, QueueFullError, QueueNotFoundError
+from fray_queue._machine import Entry
+from fray_queue._routes import JSON, RECORDS
+from fray_queue._wire import pack
+
+# Header of a request that changes something: the connection's name and the request's number on it.
+SLOT_HEADER = "Fray-Request"
+_LONGEST_SLOT = 64
+_STATUS: dict[type[Exception], tuple[int, str]] = {
+    LeaseExpiredError: (409, "lease_expired"),
+    QueueExistsError: (409, "queue_exists"),
+    QueueNotFoundError: (404, "queue_not_found"),
+    QueueFullError: (507, "full"),
+    QueueUnavailableError: (503, "unavailable"),
+    TimeoutError: (408, "slow"),
+}
+
+
+class BadRequestError(ValueError):
+    """The request cannot be understood."""
+
+
+def slot_of(request: web.Request) -> tuple[str | None, int]:
+    """Return the connection and the number that a request carries; None for one that carries none."""
+    header = request.headers.get(SLOT_HEADER)
+    if header is None:
+        return None, 0
+    slot, _, number = header.partition("/")
+    if (
+        not slot.isalnum()
+        or not slot.isascii()
+        or len(slot) > _LONGEST_SLOT
+        or not number.isdecimal()
+        or len(number) > 15
+    ):
+        raise BadRequestError(f"{SLOT_HEADER} is a name and a number: name/7")
+    return slot, int(number)
+
+
+def lease_of(body: dict[str, Any]) -> tuple[str, str]:
+    """Return the item id and the lease id of a body."""
+    item_id, lease_id = body.get("item_id"), body.get("lease_id")
+    if not isinstance(item_id, str) or not isinstance(lease_id, str):
+        raise BadRequestError("item_id and lease_id are those of a lease")
+    return item_id, lease_id
+
+
+def leases_of(body: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the pairs of item id and lease id of a body."""
+    leases = body.get("leases")
+    if not isinstance(leases, list) or not all(_is_pair(lease) for lease in leases):
+        raise BadRequestError("leases is a list of pairs of item id and lease id")
+    return [(item_id, lease_id) for item_id, lease_id in leases]
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)
+
+
+def ids_of(body: dict[str, Any]) -> list[str] | None:
+    """Return the item ids of a body; None for all."""
+    ids = body.get("item_ids")
+    if ids is not None and not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
+        raise BadRequestError("item_ids is a list of ids, or null for all")
+    return ids
+
+
+def json_answer(value: Any) -> web.Response:
+    """Answer with JSON."""
+    return web.Response(body=json.dumps(value).encode(), content_type=JSON)
+
+
+def records_answer(metas: list[dict[str, Any]], entries: list[Entry[bytes]]) -> web.Response:
+    """Answer with what entries hold, and what is said of each."""
+    return web.Response(body=pack(metas, [entry.payload for entry in entries]), content_type=RECORDS)
+
+
+def error_answer(error: Exception) -> web.Response:
+    """Answer with an error that the caller can do something about."""
+    status, code = next(
+        (known for kind, known in _STATUS.items() if isinstance(error, kind)), (400, "bad_request")
+    )
+    facts = error.args if isinstance(error, LeaseExpiredError | QueueNotFoundError) else ()
+    return refusal(status, code, str(error) or "the body did not arrive in time", facts)
+
+
+def refusal(status: int, code: str, message: str, facts: tuple[Any, ...] = ()) -> web.Response:
+    """Answer with an error; `facts` make it anew at the client."""
+    body = json.dumps({"error": code, "message": message, "facts": facts}).encode()
+    return web.Response(status=status, body=body, content_type=JSON)
+
+
+def lease_meta(entry: Entry[bytes]) -> dict[str, Any]:
+    """Say what a lease says, without the item."""
+    return {
+        "item_id": entry.item_id,
+        "lease_id": entry.lease_id,
+        "timestamp": entry.leased_at,
+        "attempt": entry.attempt,
+        "expires_at": entry.until,
+    }
+
+
+def dead_meta(entry: Entry[bytes]) -> dict[str, Any]:
+    """Say what a dead letter says, without the item."""
+    return {
+        "item_id": entry.item_id,
+        "attempts": entry.attempt,
+        "bytes": len(entry.payload),
+        "history": [(each.number, each.outcome, each.started_at, each.ended_at) for each in entry.history],
+    }
+
+
+@cache
+def asset(name: str) -> bytes:
+    """Return a file of the page."""
+    return resources.files("fray_queue").joinpath("page", name).read_bytes()

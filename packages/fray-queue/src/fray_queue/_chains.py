@@ -1,0 +1,198 @@
+"""Claim, settle and extend items by exclusive creations: the protocol of a FileQueue.
+
+Whatever happens to an item next, lease, take-over, release, `done`, burial, needs to create the next
+record of its history. The store lets one client do that; all others learn that they came too late.
+docs/queue-protocol.md lists the steps, the states between them and who repairs what.
+"""
+
+from collections.abc import Callable
+
+from fray._errors import LeaseExpiredError
+from fray_queue._histories import Claim, Histories
+from fray_queue._records import (
+    DEAD,
+    DONE,
+    LEASE,
+    RELEASE,
+    REQUEUE,
+    Attempts,
+    Record,
+    encode_extension,
+    new_nonce,
+    open_payload,
+    parse_lease_id,
+)
+from fray_queue._scan import Spot
+
+
+class Chains(Histories):
+    """The claims of one client, by the protocol that the module tells of."""
+
+    # --- taking ---
+
+    def take(self, lease_timeout: float) -> Claim | None:
+        """Claim the oldest item that can be had."""
+        refreshed = False
+        while True:
+            spot = self._next(look_now=refreshed)
+            if spot is None and not refreshed:
+                with self._lock:
+                    self._scan.refresh(self._clock())
+                refreshed = True
+            elif spot is None:
+                return None
+            elif claim := self._claim(spot, lease_timeout):
+                return claim
+
+    def _next(self, *, look_now: bool) -> Spot | None:
+        with self._lock:
+            return self._scan.next(self._clock(), look_now=look_now)
+
+    def _claim(self, spot: Spot, lease_timeout: float) -> Claim | None:
+        """Try to lease one item; None when it turns out to be busy, buried or gone."""
+        head = self._head(spot)
+        if spot.number and head is None:
+            return None
+        attempts = self._attempts_after(head)
+        if self._max_attempts is not None and len(attempts) >= self._max_attempts:
+            self._bury(spot.address, spot.number, head, attempts)
+            return None
+        now = self._clock()
+        attempt = 1 if head is None or head.kind == REQUEUE else head.attempt + 1
+        extended = head.extended if head else ()
+        record = Record(LEASE, new_nonce(), now, now + lease_timeout, attempt, attempts, extended)
+        claim = Claim(spot.address, spot.number + 1, record, record.until, first=spot.number + 1)
+        return claim if self._win(claim) else None
+
+    def _win(self, claim: Claim) -> bool:
+        address = claim.address
+        if not self._append(address, claim.number, claim.record):
+            with self._lock:
+                self._scan.collided()
+            return False
+        data = self._store.read(address.path)
+        if data is None:  # finished and removed before we came: ours is the start of no history
+            self._store.delete([address.record(claim.number)])
+            self._forget(address)
+            return False
+        claim.payload = open_payload(data, address.path)
+        if self._clock() >= claim.until:
+            return False  # the requests outlasted the lease: others may hold it by now
+        with self._lock:
+            self._held[claim.lease_id] = claim
+            self._scan.succeeded()
+        return True
+
+    # --- settling ---
+
+    def finish(self, lease_id: str) -> None:
+        """Write `done`, and have the item removed."""
+        claim = self._settle(lease_id, self._done)
+        self._clean(claim.address, claim.number + 1, claim.record)
+
+    def _done(self, claim: Claim) -> Record:
+        return Record(DONE, new_nonce(), self._clock(), extended=claim.record.extended)
+
+    def release(self, lease_id: str, delay: float) -> None:
+        """Give the item back, or bury it after its last attempt."""
+        self._settle(lease_id, lambda claim: self._released(claim, delay))
+
+    def _released(self, claim: Claim, delay: float) -> Record:
+        now, held = self._clock(), claim.record
+        attempts: Attempts = ()
+        if self._max_attempts is not None:
+            attempts = (*held.attempts, (held.attempt, "released", held.at, now))
+        dead = self._max_attempts is not None and len(attempts) >= self._max_attempts
+        until = now + delay if delay else 0.0
+        kind = DEAD if dead else RELEASE
+        return Record(kind, new_nonce(), now, until, held.attempt, attempts, held.extended)
+
+    def _settle(self, lease_id: str, record_for: Callable[[Claim], Record]) -> Claim:
+        claim = self._find(lease_id)
+        while not self._append(claim.address, claim.number + 1, record := record_for(claim)):
+            claim = self._renewed(claim, lease_id)
+        self._confirm(claim, lease_id)
+        with self._lock:
+            self._held.pop(lease_id, None)
+        self._note(claim.address, claim.number + 1, record)
+        return claim
+
+    def _confirm(self, claim: Claim, lease_id: str) -> None:
+        """Make sure that the record just written continues a history, and starts none.
+
+        Whoever finished the item removes its files, the payload first: then record n+1 can be created again.
+        """
+        if not self._store.exists(claim.address.path):
+            self._store.delete([claim.address.record(claim.number + 1)])
+            self._lost(lease_id)
+
+    def _find(self, lease_id: str) -> Claim:
+        with self._lock:
+            claim = self._held.get(lease_id)
+        if claim is not None:
+            return claim
+        parsed = parse_lease_id(lease_id)  # the lease of another client of this queue, or of another queue
+        if parsed is None:
+            raise LeaseExpiredError(lease_id)
+        address, number, nonce = parsed
+        record = self._read_record(address, number)
+        if record is None or record.nonce != nonce:
+            raise LeaseExpiredError(lease_id)
+        return Claim(address, number, record, record.until, first=number)
+
+    def _renewed(self, claim: Claim, lease_id: str) -> Claim:
+        """Return the claim as its holder renewed it; its next record may be that."""
+        record = self._read_record(claim.address, claim.number + 1)
+        if record is None or record.kind != LEASE or record.nonce != claim.record.nonce:
+            self._lost(lease_id)
+        assert record is not None
+        return Claim(claim.address, claim.number + 1, record, record.until, first=claim.first)
+
+    def _lost(self, lease_id: str) -> None:
+        with self._lock:
+            self._held.pop(lease_id, None)
+        raise LeaseExpiredError(lease_id)
+
+    # --- extending ---
+
+    def extend(self, lease_id: str, lease_timeout: float) -> Claim:
+        """Make the lease end `lease_timeout` seconds from now."""
+        with self._extending:
+            claim = self._find(lease_id)
+            now = self._clock()
+            until = now + lease_timeout
+            if now < claim.until and until >= claim.record.until:  # an earlier end takes a new record
+                self._store.write(claim.address.extension(claim.number), encode_extension(until))
+                if self._clock() < claim.until:  # nobody can have taken it over before it was written
+                    return self._hold(claim, claim.number, claim.record, until)
+            return self._renew(claim, lease_id, lease_timeout)
+
+    def _renew(self, claim: Claim, lease_id: str, lease_timeout: float) -> Claim:
+        """Extend a lease that may be over: by the next record, as a taker would."""
+        while True:
+            now, held = self._clock(), claim.record
+            extended = (*held.extended, claim.number)
+            record = Record(
+                LEASE, held.nonce, now, now + lease_timeout, held.attempt, held.attempts, extended
+            )
+            if self._append(claim.address, claim.number + 1, record):
+                self._confirm(claim, lease_id)
+                return self._hold(claim, claim.number + 1, record, record.until)
+            claim = self._renewed(claim, lease_id)
+
+    def _hold(self, claim: Claim, number: int, record: Record, until: float) -> Claim:
+        if number == claim.number and number not in record.extended:
+            record = Record(
+                LEASE,
+                record.nonce,
+                record.at,
+                record.until,
+                record.attempt,
+                record.attempts,
+                (*record.extended, number),
+            )
+        held = Claim(claim.address, number, record, until, claim.payload, claim.first)
+        with self._lock:
+            self._held[held.lease_id] = held
+            self._scan.note(held.address, number, record, until)
+        return held

@@ -1,0 +1,195 @@
+"""`fray queue`: serve queues, and look into them."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fray import UnsupportedError
+from fray._queue import open_queue
+from fray._tables import print_table
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_token_file = click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the server's token; else FRAY_QUEUE_TOKEN.",
+)
+
+
+@click.group()
+def queue() -> None:
+    """Serve queues, and look into them."""
+
+
+@queue.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Beyond loopback only with a token.")
+@click.option("--port", default=0, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--store", type=click.Path(file_okay=False, path_type=Path), help="Keep everything in this folder."
+)
+@_token_file
+@click.option("--queue", "names", multiple=True, metavar="NAME", help="Make this queue; may be repeated.")
+@click.option("--max-attempts", type=int, help="Of the queues made by --queue.")
+@click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="A name that clients use.")
+@click.option(
+    "--certificate", nargs=2, type=click.Path(exists=True), metavar="CERT KEY", help="PEM files, for HTTPS."
+)
+def serve(
+    host: str,
+    port: int,
+    store: Path | None,
+    token_file: Path | None,
+    names: tuple[str, ...],
+    max_attempts: int | None,
+    allowed_hosts: tuple[str, ...],
+    certificate: tuple[str, str] | None,
+) -> None:
+    """Serve queues until SIGTERM or SIGINT."""
+    from fray_queue._server import HttpQueueServer
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    server = HttpQueueServer(
+        host, port, _token(token_file), store, certificate=certificate, allowed_hosts=allowed_hosts
+    )
+    with server:
+        for name in names:
+            server.new_queue(name, max_attempts=max_attempts)
+        click.echo(server.url)
+        sys.stdout.flush()
+        stop.wait()
+
+
+@queue.command("list")
+@click.argument("url")
+@_token_file
+@_as_json
+def list_(url: str, token_file: Path | None, as_json: bool) -> None:
+    """List the queues of the server at URL."""
+    from fray_queue._http import list_queues
+
+    queues = list_queues(url, _token(token_file))
+    columns = ["name", "size", "pending", "in_flight", "dead", "oldest_seconds"]
+    _print([{column: each[column] for column in columns} for each in queues], columns, as_json)
+
+
+@queue.command()
+@click.argument("url")
+@click.argument("items", nargs=-1)
+@click.option("--create", is_flag=True, help="Make a server's queue where it is missing.")
+@_token_file
+@_as_json
+def push(url: str, items: tuple[str, ...], create: bool, token_file: Path | None, as_json: bool) -> None:
+    """Push ITEMS, or the lines of standard input. With --json each is JSON, else text."""
+    texts = items or tuple(line.rstrip("\n") for line in sys.stdin)
+    try:
+        values = [json.loads(text) for text in texts] if as_json else list(texts)
+    except json.JSONDecodeError as error:
+        raise click.UsageError(f"not JSON: {error}") from error
+    ids = _open(url, token_file, create=create).push_many(values)
+    click.echo(json.dumps(ids) if as_json else "\n".join(ids))
+
+
+@queue.command()
+@click.argument("url")
+@click.option("-n", default=1, show_default=True, help="How many at most.")
+@click.option("--wait", default=0.0, show_default=True, help="Seconds to wait for the first.")
+@_token_file
+@_as_json
+def pop(url: str, n: int, wait: float, token_file: Path | None, as_json: bool) -> None:
+    """Take items, print them and finish them. Unpickles what others pushed: trust them."""
+    opened = _open(url, token_file)
+    leases = opened.pop_many(n, wait=wait)
+    for lease in leases:
+        row = {"item_id": lease.item_id, "attempt": lease.attempt, "item": lease.item}
+        click.echo(json.dumps(row, default=repr) if as_json else str(lease.item))
+    sys.stdout.flush()  # what was not printed is not finished
+    opened.done_many(leases)
+
+
+@queue.command()
+@click.argument("url")
+@_token_file
+@_as_json
+def stats(url: str, token_file: Path | None, as_json: bool) -> None:
+    """Count what is in the queue at URL."""
+    opened = _open(url, token_file)
+    size, pending = opened.size(), opened.pending()
+    row = {"size": size, "pending": pending, "in_flight": size - pending, "dead": len(opened.dead_letters())}
+    _print([row], list(row), as_json)
+
+
+@queue.command()
+@click.argument("url")
+@_token_file
+@_as_json
+def dead(url: str, token_file: Path | None, as_json: bool) -> None:
+    """List the dead letters of the queue at URL."""
+    rows = [
+        {
+            "item_id": letter.item_id,
+            "attempts": letter.attempts,
+            "outcomes": ",".join(attempt.outcome for attempt in letter.history),
+            "item": repr(letter.item),
+        }
+        for letter in _open(url, token_file).dead_letters()
+    ]
+    _print(rows, ["item_id", "attempts", "outcomes", "item"], as_json)
+
+
+@queue.command()
+@click.argument("url")
+@click.argument("item_ids", nargs=-1)
+@_token_file
+@_as_json
+def requeue(url: str, item_ids: tuple[str, ...], token_file: Path | None, as_json: bool) -> None:
+    """Put dead letters back: those of ITEM_IDS, or all."""
+    count = _open(url, token_file).requeue_dead(list(item_ids) or None)
+    click.echo(json.dumps({"requeued": count}) if as_json else f"{count} requeued")
+
+
+@queue.command()
+@click.argument("url")
+@click.option("--dead", "only_dead", is_flag=True, help="The dead letters, not the items.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_token_file
+@_as_json
+def purge(url: str, only_dead: bool, yes: bool, token_file: Path | None, as_json: bool) -> None:
+    """Remove every item of the queue at URL, leased ones too."""
+    opened: Any = _open(url, token_file)
+    if not hasattr(opened, "purge"):
+        raise UnsupportedError(f"{url!r} cannot be purged: its backend has no `purge`")
+    if not yes:
+        click.confirm(f"Remove all {'dead letters' if only_dead else 'items'} of {url}?", abort=True)
+    count = opened.purge_dead() if only_dead else opened.purge()
+    click.echo(json.dumps({"removed": count}) if as_json else f"{count} removed")
+
+
+def _open(url: str, token_file: Path | None, *, create: bool = False) -> Any:
+    options: dict[str, Any] = {}
+    if url.startswith(("http:", "https:")):
+        token = _token(token_file)
+        options = {"create": create} | ({} if token is None else {"token": token})
+    return open_queue(url, **options)
+
+
+def _token(token_file: Path | None) -> str | None:
+    return token_file.read_text().strip() if token_file else os.environ.get("FRAY_QUEUE_TOKEN")
+
+
+def _print(rows: list[dict[str, Any]], columns: list[str], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        print_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else str(value)

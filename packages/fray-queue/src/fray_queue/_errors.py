@@ -1,0 +1,32 @@
+"""The errors that only queues raise; the shared ones are in `fray`."""
+
+from fray import FrayError
+from fray._errors import did_you_mean
+
+
+class DamagedError(FrayError, ValueError):
+    """Stored data is not what was written; nothing was dropped or repaired."""
+
+
+class QueueNotFoundError(FrayError, KeyError):
+    """The server has no queue of that name."""
+
+    def __init__(self, name: str, existing: tuple[str, ...] = ()) -> None:
+        super().__init__(name, existing)
+        self.name, self.existing = name, existing
+
+    def __str__(self) -> str:
+        hint = did_you_mean(self.name, self.existing) or "create it with server.new_queue or create=True"
+        return f"no queue {self.name!r} on this server; {hint}"
+
+
+class QueueExistsError(FrayError, ValueError):
+    """The server has a queue of that name with other settings."""
+
+
+class TokenError(FrayError, PermissionError):
+    """The server refuses the token, or wants one."""
+
+
+class QueueFullError(FrayError, OSError):
+    """The server cannot store more; what it has it keeps."""

@@ -1,0 +1,183 @@
+"""The histories of items, as one client reads and writes them.
+
+What happened to an item is a row of records, each the exclusive creation of the next number: who creates
+it decided; everybody else learns that something else happened first.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fray_queue._records import (
+    DEAD,
+    DONE,
+    LEASE,
+    RELEASE,
+    REQUEUE,
+    Address,
+    Attempts,
+    Record,
+    decode_extension,
+    decode_record,
+    new_nonce,
+    open_payload,
+)
+from fray_queue._scan import Scan, Spot
+from fray_queue._store import Store
+
+GRACE = 60.0  # seconds after which somebody else removes what the finisher of an item did not
+
+
+@dataclass(slots=True)
+class Claim:
+    """A lease that this client holds."""
+
+    address: Address
+    number: int  # of the record that holds it now
+    record: Record
+    until: float  # its end, extensions included
+    payload: bytes = b""
+    first: int = 0  # the number that its lease id carries
+
+    @property
+    def lease_id(self) -> str:
+        return self.address.lease_id(self.first, self.record.nonce)
+
+
+class Histories:
+    """The histories of all items of one queue, as one client reads and writes them.
+
+    Args:
+        remove: Is handed the files of a finished item, the payload first.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        scan: Scan,
+        *,
+        clock: Callable[[], float],
+        skew: float,
+        max_attempts: int | None,
+        remove: Callable[[str, list[str]], None],
+    ) -> None:
+        self._store, self._scan, self._clock, self._skew = store, scan, clock, skew
+        self._max_attempts = max_attempts
+        self._remove = remove
+        self._held: dict[str, Claim] = {}
+        self._lock = threading.Lock()  # guards beliefs and holds; never held during a claim's own requests
+        self._extending = threading.Lock()  # the later of two extensions must be the one that stays
+
+    # --- looking and mending ---
+
+    def survey(self) -> list[tuple[Spot, bool]]:
+        """Return every item that is not finished, and whether a pop could take it; buries what is due."""
+        with self._lock:
+            spots = self._scan.spots(self._clock())
+        found: list[tuple[Spot, bool]] = []
+        for spot in spots:
+            record = spot.record or (self._read_record(spot.address, spot.number) if spot.number else None)
+            if spot.number and (record is None or record.kind == DONE):
+                continue
+            free = spot.number == 0 or self._head(Spot(spot.address, spot.number, record, 0.0)) is not None
+            attempts = self._attempts_after(record) if free else ()
+            if self._max_attempts is not None and len(attempts) >= self._max_attempts and record:
+                if dead := self._bury(spot.address, spot.number, record, attempts):
+                    found.append((Spot(spot.address, spot.number + 1, dead, 0.0), False))
+            else:
+                found.append((Spot(spot.address, spot.number, record, 0.0), free))
+        return found
+
+    def payload(self, address: Address) -> bytes | None:
+        """Return what an item holds; None when it is finished."""
+        data = self._store.read(address.path)
+        return None if data is None else open_payload(data, address.path)
+
+    def requeue(self, spot: Spot) -> bool:
+        """Bring a dead item back; False when somebody else did."""
+        extended = spot.record.extended if spot.record else ()
+        return self._append(
+            spot.address, spot.number + 1, Record(REQUEUE, new_nonce(), self._clock(), extended=extended)
+        )
+
+    def purge(self, spot: Spot) -> bool:
+        """Finish an item whoever holds it; False when something else happened to it first."""
+        record = Record(
+            DONE, new_nonce(), self._clock(), extended=spot.record.extended if spot.record else ()
+        )
+        if not self._append(spot.address, spot.number + 1, record):
+            return False
+        self._clean(spot.address, spot.number + 1, record)
+        return True
+
+    def _head(self, spot: Spot) -> Record | None:
+        """Return the newest record of an item that can be leased now; None notes why it cannot."""
+        if spot.number == 0:
+            return None
+        record = spot.record or self._read_record(spot.address, spot.number)
+        if record is None:
+            self._forget(spot.address)
+            return None
+        until = self._end_of(spot.address, spot.number, record)
+        self._note(spot.address, spot.number, record, until)
+        now = self._clock()
+        if record.kind == DONE and record.at + GRACE < now:
+            self._clean(spot.address, spot.number, record)
+        if record.kind == REQUEUE:
+            return record
+        if record.kind == LEASE and now < until + self._skew:
+            return None
+        if record.kind == RELEASE and now < until:
+            return None
+        return record if record.kind in (LEASE, RELEASE) else None
+
+    def _end_of(self, address: Address, number: int, record: Record) -> float:
+        """Return when a record's lease or delay ends; what looks over may have been extended."""
+        if record.kind != LEASE or self._clock() < record.until:
+            return record.until
+        data = self._store.read(address.extension(number))
+        return record.until if data is None else decode_extension(data, address.extension(number))
+
+    def _attempts_after(self, head: Record | None) -> Attempts:
+        if head is None or head.kind == REQUEUE or self._max_attempts is None:
+            return ()
+        if head.kind == LEASE:
+            return (*head.attempts, (head.attempt, "expired", head.at, head.until))
+        return head.attempts
+
+    # --- records ---
+
+    def _bury(self, address: Address, number: int, head: Record | None, attempts: Attempts) -> Record | None:
+        assert head is not None
+        record = Record(DEAD, new_nonce(), self._clock(), 0.0, head.attempt, attempts, head.extended)
+        return record if self._append(address, number + 1, record) else None
+
+    def _append(self, address: Address, number: int, record: Record) -> bool:
+        path, data = address.record(number), record.encode()
+        # The store may have told somebody's request twice, or lost the answer to ours: the nonce knows.
+        won = self._store.create(path, data) or self._store.read(path) == data
+        if won:
+            self._note(address, number, record)
+        else:
+            self._unknown(address, number)
+        return won
+
+    def _read_record(self, address: Address, number: int) -> Record | None:
+        data = self._store.read(address.record(number))
+        return None if data is None else decode_record(data, address.record(number))
+
+    def _clean(self, address: Address, number: int, record: Record) -> None:
+        records = [address.record(each) for each in range(1, number + 1)]
+        self._remove(address.path, records + [address.extension(each) for each in record.extended])
+
+    def _note(self, address: Address, number: int, record: Record, until: float | None = None) -> None:
+        with self._lock:
+            self._scan.note(address, number, record, until)
+
+    def _unknown(self, address: Address, number: int) -> None:
+        with self._lock:
+            self._scan.note_unknown(address, number, self._clock())
+
+    def _forget(self, address: Address) -> None:
+        with self._lock:
+            self._scan.forget(address)

@@ -1,0 +1,294 @@
+"""A client of one queue of an HttpQueueServer."""
+
+import itertools
+import json
+import os
+import pickle
+import secrets
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+from urllib.parse import quote, urlsplit
+
+from fray import LeaseExpiredError
+from fray._queue import Attempt, DeadLetter, Lease, QueueBase, check_seconds
+from fray_queue._checks import check_count, check_lease, check_name
+from fray_queue._codec import decode_leases, encode_many
+from fray_queue._connections import Connections
+from fray_queue._errors import DamagedError
+from fray_queue._limits import ITEM_BYTES, MIB
+from fray_queue._wire import pack, unpack
+
+T = TypeVar("T")
+
+TOKEN_VARIABLE = "FRAY_QUEUE_TOKEN"  # noqa: S105 - its name
+_BATCH = 1000  # items in one request
+_BATCH_BYTES = 8 * MIB
+_LONGEST_POLL = 20.0  # a longer wait is several requests, so that nothing between takes it for dead
+
+
+def token_from_environment(token: str | None) -> str | None:
+    """Return a token that a header can carry: the one given, or that of `FRAY_QUEUE_TOKEN`."""
+    token = token if token is not None else os.environ.get(TOKEN_VARIABLE)
+    if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
+        raise ValueError("a token is printable ASCII without spaces, and not empty")
+    return token
+
+
+class HttpQueue(QueueBase[T]):
+    """A queue on a server; safe among threads, and pickled it is the same queue elsewhere.
+
+    Args:
+        url: The server's address, `http://host:port`.
+        name: The queue's name on it.
+        token: What the server wants to see; default is `FRAY_QUEUE_TOKEN`.
+        max_attempts: Makes the queue with this limit of attempts, or confirms it.
+        create: Makes the queue where it is missing.
+        timeout: Seconds that requests are repeated for while the server is away.
+        ca_file: Certificates to trust besides the system's, for `https`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        token: str | None = None,
+        *,
+        max_attempts: int | None = None,
+        create: bool = False,
+        timeout: float = 30.0,
+        ca_file: str | Path | None = None,
+    ) -> None:
+        check_seconds("timeout", timeout)
+        if max_attempts is not None:
+            check_count("max_attempts", max_attempts)
+        self._url, self._name, self._token = url.rstrip("/"), check_name(name), token_from_environment(token)
+        self._options = {"timeout": timeout, "ca_file": ca_file}
+        self._path = f"/queues/{quote(name)}"
+        self._connections = Connections(self._url, self._token, timeout=timeout, ca_file=ca_file)
+        weakref.finalize(self, self._connections.close)
+        self._ids = _Ids()
+        self._settings = {"max_attempts": max_attempts} if create or max_attempts is not None else None
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        token: str | None = None,
+        max_attempts: int | None = None,
+        create: bool = False,
+        timeout: float = 30.0,
+        ca_file: str | None = None,
+    ) -> "HttpQueue[Any]":
+        """Open `http://host:port/name`."""
+        parts = urlsplit(url)
+        return cls(
+            f"{parts.scheme}://{parts.netloc}",
+            parts.path.strip("/"),
+            token,
+            max_attempts=max_attempts,
+            create=create,
+            timeout=timeout,
+            ca_file=ca_file,
+        )
+
+    def push_many(self, items: Iterable[T]) -> list[str]:
+        """Store items in order; see `Queue.push_many`."""
+        payloads = encode_many(items)
+        for payload in payloads:
+            if len(payload) > ITEM_BYTES:
+                raise ValueError(
+                    f"an item has at most {ITEM_BYTES} bytes when pickled; this one has {len(payload)}"
+                )
+        ids: list[str] = []
+        for batch in _batches(payloads):
+            new = [next(self._ids) for _ in batch]
+            self._send("push", pack([{"id": item_id} for item_id in new], batch), "application/octet-stream")
+            ids += new
+        return ids
+
+    def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
+        """Lease up to `n` items; see `Queue.pop_many`."""
+        check_count("n", n)
+        check_seconds("lease_timeout", lease_timeout)
+        end = time.monotonic() + check_seconds("wait", wait, zero=True)
+        leases: list[Lease[bytes]] = []
+        while len(leases) < n:
+            left = 0.0 if leases else max(0.0, min(_LONGEST_POLL, end - time.monotonic()))
+            body = {"n": min(_BATCH, n - len(leases)), "lease_timeout": lease_timeout, "wait": left}
+            more = [_lease(meta, payload) for meta, payload in self._records("pop", body, patience=left)]
+            leases += more
+            if not more and (leases or time.monotonic() >= end):
+                break
+        return decode_leases(leases, self.release)
+
+    def done_many(self, leases: Iterable[Lease[T]]) -> None:
+        """Finish every item whose lease is good; see `Queue.done_many`."""
+        pairs = [(check_lease(lease).item_id, lease.lease_id) for lease in leases]
+        refused: list[str] = []
+        for start in range(0, len(pairs), _BATCH):
+            refused += self._json("done", {"leases": pairs[start : start + _BATCH]})["refused"]
+        if refused:
+            raise LeaseExpiredError(refused[0])
+
+    def release(self, lease: Lease[Any], *, delay: float = 0.0) -> None:
+        """Give an item back to its place in line; see `Queue.release`."""
+        check_lease(lease)
+        check_seconds("delay", delay, zero=True)
+        self._json("release", {"item_id": lease.item_id, "lease_id": lease.lease_id, "delay": delay})
+
+    def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
+        """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""
+        check_lease(lease)
+        check_seconds("lease_timeout", lease_timeout)
+        body = {"item_id": lease.item_id, "lease_id": lease.lease_id, "lease_timeout": lease_timeout}
+        until = self._json("extend", body)["expires_at"]
+        return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, until)
+
+    def peek(self) -> T | None:
+        """Return the item that a pop would take now; see `Queue.peek`."""
+        records = self._read("peek")
+        return cast(T, pickle.loads(records[0][1])) if records else None
+
+    def size(self) -> int:
+        """Count what waits, is delayed or is leased."""
+        return int(self.stats()["size"])
+
+    def pending(self) -> int:
+        """Count what a pop could take now."""
+        return int(self.stats()["pending"])
+
+    def stats(self) -> dict[str, Any]:
+        """Return what the server tells of the queue."""
+        self._prepare()
+        stats: dict[str, Any] = json.loads(self._connections.ask("GET", self._path))
+        return stats
+
+    def dead_letters(self) -> list[DeadLetter[T]]:
+        """List the items that were given up."""
+        return [
+            DeadLetter(
+                pickle.loads(payload),
+                meta["item_id"],
+                meta["attempts"],
+                tuple(Attempt(*attempt) for attempt in meta["history"]),
+            )
+            for meta, payload in self._read("dead/records")
+        ]
+
+    def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
+        """Put dead letters back; see `Queue.requeue_dead`."""
+        return int(self._json("requeue", {"item_ids": _listed(item_ids)})["count"])
+
+    def purge(self) -> int:
+        """Remove every item that is not a dead letter, leased ones too; return how many."""
+        return int(self._json("purge", {})["count"])
+
+    def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
+        """Remove dead letters (all, or those of these ids); return how many."""
+        return int(self._json("purge", {"dead": True, "item_ids": _listed(item_ids)})["count"])
+
+    def close(self) -> None:
+        """Hang up; the next call connects anew."""
+        self._connections.close()
+
+    def __enter__(self) -> "HttpQueue[T]":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (type(self), self._url, self._name, self._token, self._options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._url!r}, {self._name!r})"
+
+    # --- requests ---
+
+    def _prepare(self) -> None:
+        """Make the queue before its first use, where that was asked for."""
+        if self._settings is not None:
+            self._connections.ask(
+                "PUT", self._path, json.dumps(self._settings).encode(), media="application/json"
+            )
+            self._settings = None
+
+    def _send(self, verb: str, body: bytes, media: str, patience: float = 0.0) -> bytes:
+        self._prepare()
+        return self._connections.ask("POST", f"{self._path}/{verb}", body, media=media, patience=patience)
+
+    def _json(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self._send(verb, json.dumps(body).encode(), "application/json"))
+        return answer
+
+    def _records(
+        self, verb: str, body: dict[str, Any], patience: float
+    ) -> list[tuple[dict[str, Any], bytes]]:
+        return _unpack(self._send(verb, json.dumps(body).encode(), "application/json", patience))
+
+    def _read(self, what: str) -> list[tuple[dict[str, Any], bytes]]:
+        self._prepare()
+        return _unpack(self._connections.ask("GET", f"{self._path}/{what}"))
+
+
+def list_queues(url: str, token: str | None = None, *, timeout: float = 30.0) -> list[dict[str, Any]]:
+    """Return what a server tells of each of its queues."""
+    connections = Connections(url.rstrip("/"), token_from_environment(token), timeout=timeout, ca_file=None)
+    try:
+        queues: list[dict[str, Any]] = json.loads(connections.ask("GET", "/queues"))["queues"]
+        return queues
+    finally:
+        connections.close()
+
+
+def _reopen(
+    cls: type[HttpQueue[Any]], url: str, name: str, token: str | None, options: dict[str, Any]
+) -> HttpQueue[Any]:
+    return cls(url, name, token, **options)
+
+
+class _Ids:
+    """Ids for new items, which no other client gives."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._pid, self._tag = 0, ""
+
+    def __next__(self) -> str:
+        if self._pid != os.getpid():  # a forked child counts on from its parent's number
+            self._pid, self._tag = os.getpid(), secrets.token_hex(6)
+        return f"{self._tag}-{next(self._numbers)}"
+
+
+def _batches(payloads: list[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for payload in payloads:
+        if batch and (len(batch) == _BATCH or size + len(payload) > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(payload)
+        size += len(payload)
+    if batch:
+        yield batch
+
+
+def _unpack(body: bytes) -> list[tuple[dict[str, Any], bytes]]:
+    try:
+        return unpack(body)
+    except ValueError as error:
+        raise DamagedError(f"the server's answer is damaged: {error}") from error
+
+
+def _lease(meta: dict[str, Any], payload: bytes) -> Lease[bytes]:
+    return Lease(
+        payload, meta["lease_id"], meta["timestamp"], meta["item_id"], meta["attempt"], meta["expires_at"]
+    )
+
+
+def _listed(item_ids: Sequence[str] | None) -> list[str] | None:
+    return None if item_ids is None else list(item_ids)

@@ -1,0 +1,286 @@
+"""All queues of one server, its journal and the answers it remembers. Lives in one event loop."""
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fray import LeaseExpiredError, QueueUnavailableError
+from fray_queue._checks import check_name
+from fray_queue._errors import QueueExistsError, QueueFullError, QueueNotFoundError
+from fray_queue._journal import Journal
+from fray_queue._limits import Limits
+from fray_queue._machine import Entry
+from fray_queue._named_queue import NamedQueue
+from fray_queue._rows import Statement, Stored, statement_for
+
+_FORGET_SLOTS_AFTER = 3600.0  # seconds; clients give up long before
+_FORGET_EVERY = 60.0
+
+
+Results = list[tuple["asyncio.Future[None]", Exception | None]]
+
+
+@dataclass
+class Slot:
+    """The newest request of one client's connection, and what it was answered."""
+
+    number: int
+    at: float
+    answer: "asyncio.Future[Any]"
+
+
+class Hub:
+    """The server's queues; every method is called in the loop's thread.
+
+    Args:
+        store: The journal's folder; None keeps everything in memory.
+    """
+
+    def __init__(self, *, store: str | Path | None, limits: Limits, clock: Callable[[], float]) -> None:
+        self.limits, self.clock, self._store = limits, clock, store
+        self.queues: dict[str, NamedQueue] = {}
+        self.slots: dict[str, Slot] = {}
+        self.closing = False
+        self._dirty: list[Statement] = []
+        self._last_number = 0
+        self._swept = time.monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._journal = (
+            None if store is None else Journal(store, settled=self._settled, largest=limits.store_bytes)
+        )
+        if self._journal is not None:
+            self._restore(self._journal.load())
+            self._journal.start()
+
+    async def close(self) -> None:
+        """Write what is pending."""
+        self.wake_all()
+        if self._journal is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._journal.close)
+
+    def wake_all(self) -> None:
+        """Let every waiting pop look again, and see that the server is closing."""
+        for queue in self.queues.values():
+            queue.wake(1 << 60)
+
+    # --- queues ---
+
+    def get(self, name: str) -> NamedQueue:
+        """Return a queue that exists."""
+        try:
+            return self.queues[name]
+        except KeyError:
+            raise QueueNotFoundError(name, tuple(self.queues)) from None
+
+    def create(self, name: str, max_attempts: int | None) -> NamedQueue:
+        """Return the queue of that name and those settings, made if need be."""
+        check_name(name)
+        queue = self.queues.get(name)
+        if queue is not None:
+            if queue.machine.max_attempts != max_attempts:
+                raise QueueExistsError(
+                    f"queue {name!r} has max_attempts={queue.machine.max_attempts}, not {max_attempts}"
+                )
+            return queue
+        if len(self.queues) >= self.limits.queues:
+            raise ValueError(f"the server has {len(self.queues)} queues, and takes no more")
+        number = self._last_number + 1
+        queue = self._add(name, number, max_attempts)
+        self._dirty.append(("INSERT INTO queues VALUES (?, ?, ?)", (name, number, max_attempts)))
+        return queue
+
+    def delete(self, name: str) -> None:
+        """Remove a queue with all that is in it."""
+        queue = self.get(name)
+        now = self.clock()
+        queue.machine.purge_dead(None, now)
+        queue.machine.purge()
+        del self.queues[name]
+        self._dirty.append(("DELETE FROM queues WHERE name = ?", (name,)))
+        queue.wake(1 << 60)
+
+    def _add(self, name: str, number: int, max_attempts: int | None) -> NamedQueue:
+        self._last_number = max(self._last_number, number)
+        changed = (
+            None if self._store is None else lambda entry: self._dirty.append(statement_for(number, entry))
+        )
+        self.queues[name] = NamedQueue(name, number, max_attempts, changed)
+        return self.queues[name]
+
+    # --- items ---
+
+    def push(self, queue: NamedQueue, records: Iterable[tuple[str, bytes]]) -> int:
+        """Store records of id and payload; those that are there already are not stored again."""
+        records = list(records)
+        self._check_space(sum(len(payload) for _, payload in records))
+        now = self.clock()
+        stored = sum(queue.machine.push(item_id, payload, now) is not None for item_id, payload in records)
+        queue.rates.pushed += stored
+        queue.wake(stored)
+        return stored
+
+    async def pop(
+        self, queue: NamedQueue, n: int, lease_timeout: float, wait: float, gone: Callable[[], bool]
+    ) -> list[Entry[bytes]]:
+        """Lease up to `n` items, waiting for the first; nothing for a client that is gone."""
+        end = self._loop.time() + wait
+        while True:
+            if gone():
+                queue.wake()  # whoever woke this pop meant to wake one that takes
+                return []
+            entries = self._take(queue, n, lease_timeout)
+            left = end - self._loop.time()
+            if entries or left <= 0:
+                return entries
+            if self.closing or self.queues.get(queue.name) is not queue:
+                raise QueueUnavailableError("the server is stopping, or the queue was deleted")
+            change = queue.machine.next_change()
+            await queue.sleep(left if change is None else min(left, max(0.001, change - self.clock())))
+
+    def _take(self, queue: NamedQueue, n: int, lease_timeout: float) -> list[Entry[bytes]]:
+        now, size = self.clock(), 0
+        entries: list[Entry[bytes]] = []
+        while len(entries) < n and size < self.limits.item_bytes:
+            entry = queue.machine.take(lease_timeout, now)
+            if entry is None:
+                break
+            entries.append(entry)
+            size += len(entry.payload)
+        queue.rates.popped += len(entries)
+        return entries
+
+    def finish(self, queue: NamedQueue, leases: Iterable[tuple[str, str]]) -> list[str]:
+        """Finish items by their ids and lease ids; return the lease ids that are not good."""
+        refused: list[str] = []
+        for item_id, lease_id in leases:
+            try:
+                queue.machine.finish(item_id, lease_id)
+                queue.rates.done += 1
+            except LeaseExpiredError:
+                refused.append(lease_id)
+        return refused
+
+    def release(self, queue: NamedQueue, item_id: str, lease_id: str, delay: float) -> None:
+        """Give an item back."""
+        queue.machine.release(item_id, lease_id, delay, self.clock())
+        queue.wake()
+
+    def requeue(self, queue: NamedQueue, item_ids: list[str] | None) -> int:
+        """Bring dead letters back."""
+        count = queue.machine.requeue(item_ids, self.clock())
+        queue.wake(count)
+        return count
+
+    def _check_space(self, size: int) -> None:
+        if self._store is None:
+            return
+        disk = os.statvfs(self._store)
+        free = disk.f_bavail * disk.f_frsize
+        if free < self.limits.free_disk + 2 * size:  # once in the log, once in the database
+            raise QueueFullError(
+                f"the server's disk is full: {free} bytes are free, and {self.limits.free_disk} are kept"
+            )
+
+    # --- answers that survive a lost connection ---
+
+    def recall(self, slot: str, number: int) -> "asyncio.Future[Any] | None":
+        """Return the answer of a request that was made before; None for a new one.
+
+        Raises:
+            ValueError: The client made a later request of this slot: this one is a straggler.
+        """
+        known = self.slots.get(slot)
+        if known is None or known.number < number:
+            return None
+        if known.number > number:
+            raise ValueError("a later request of this connection was answered already")
+        return known.answer
+
+    def remember(self, slot: str, number: int) -> "asyncio.Future[Any]":
+        """Begin a request; its repetition waits for the same answer."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self.slots[slot] = Slot(number, self.clock(), answer)
+        if time.monotonic() - self._swept > _FORGET_EVERY:
+            self._forget_slots()
+        return answer
+
+    def journal_answer(self, slot: str, number: int, reply: dict[str, Any]) -> None:
+        """Keep an answer together with what it answers."""
+        if self._journal is not None:
+            row = (slot, number, self.clock(), json.dumps(reply))
+            self._dirty.append(("INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?)", row))
+
+    def forget(self, slot: str, answer: "asyncio.Future[Any]") -> None:
+        """Take back what `remember` noted, unless a later request took its place."""
+        known = self.slots.get(slot)
+        if known is not None and known.answer is answer:
+            del self.slots[slot]
+
+    def _forget_slots(self) -> None:
+        self._swept = time.monotonic()
+        old = self.clock() - _FORGET_SLOTS_AFTER
+        for slot in [slot for slot, known in self.slots.items() if known.at < old]:
+            del self.slots[slot]
+        self._dirty.append(("DELETE FROM slots WHERE at < ?", (old,)))
+
+    # --- the journal ---
+
+    async def commit(self) -> None:
+        """Return when everything that happened so far is on disk.
+
+        Raises:
+            QueueFullError: It is not, and did not happen: memory is again what the disk has.
+        """
+        if self._journal is None:
+            self._dirty.clear()
+            return
+        if not self._dirty:
+            return
+        statements, self._dirty = self._dirty, []
+        written: asyncio.Future[None] = self._loop.create_future()
+        self._journal.submit(statements, written)
+        await written
+
+    def _settled(self, results: Results) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._answer_all, results)
+
+    def _answer_all(self, results: Results) -> None:
+        if any(error for _, error in results):
+            assert self._journal is not None
+            # What was decided after a failure rests on it: memory becomes what the disk has.
+            failure = QueueFullError("the store could not be written just before")
+            results = results + [(token, failure) for token in self._journal.drop_pending()]
+            self._dirty.clear()
+            self._restore(self._journal.load())
+        for token, error in results:
+            if token.done():
+                continue
+            if error is None:
+                token.set_result(None)
+            else:
+                token.set_exception(error)
+
+    def _restore(self, stored: Stored) -> None:
+        before, self.queues = self.queues, {}
+        for name, (number, max_attempts) in stored.queues.items():
+            queue = self._add(name, number, max_attempts)
+            for entry in stored.items.get(number, []):
+                queue.machine.restore(entry)
+        for queue in before.values():
+            queue.wake(1 << 60)
+        self.slots = {}
+        for slot, (number, at, reply) in stored.slots.items():
+            answer: asyncio.Future[Any] = self._loop.create_future()
+            answer.set_result(reply)
+            self.slots[slot] = Slot(number, at, answer)
+
+    def each(self) -> Iterator[NamedQueue]:
+        """Iterate over the queues by name."""
+        return iter([self.queues[name] for name in sorted(self.queues)])

@@ -1,0 +1,195 @@
+"""A queue in this process's memory, for threads."""
+
+import itertools
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+from fray import WrongProcessError
+from fray._queue import DeadLetter, Lease, QueueBase, check_seconds
+from fray_queue._checks import check_count, check_lease
+from fray_queue._machine import Entry, LeaseMachine
+
+T = TypeVar("T")
+
+
+class MemoryQueue(QueueBase[T]):
+    """A queue for the threads of one process; items are passed on as they are, never copied.
+
+    Args:
+        max_attempts: Leases that may end without `done` before an item goes to the dead letters.
+        clock: Seconds since the epoch; tests hand in their own.
+    """
+
+    _shared: ClassVar[dict[str, "MemoryQueue[Any]"]] = {}
+    _shared_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, *, max_attempts: int | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._machine: LeaseMachine[T] = LeaseMachine(max_attempts=max_attempts)
+        self._clock = clock
+        self._tag = uuid.uuid4().hex[:8]  # so that a lease of another queue is never taken for one of ours
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._arrival = threading.Condition(self._lock)
+        self._sleepers = 0
+        self._process = os.getpid()
+
+    @classmethod
+    def from_url(cls, url: str, *, max_attempts: int | None = None) -> "MemoryQueue[Any]":
+        """Open `memory:` (a new queue) or `memory://name` (one queue of that name in this process)."""
+        name = url.partition(":")[2].strip("/")
+        if not name:
+            return cls(max_attempts=max_attempts)
+        with cls._shared_lock:
+            queue = cls._shared.setdefault(name, cls(max_attempts=max_attempts))
+        if queue._machine.max_attempts != max_attempts:
+            raise ValueError(
+                f"{url!r} is open with max_attempts={queue._machine.max_attempts}, not {max_attempts}"
+            )
+        return queue
+
+    def push(self, item: T) -> str:
+        """Store an item; see `Queue.push`."""
+        item_id = f"{self._tag}-{next(self._numbers)}"
+        with self._lock:
+            self._machine.push(item_id, item, self._clock())
+            if self._sleepers:
+                self._arrival.notify()
+        return item_id
+
+    def push_many(self, items: Iterable[T]) -> list[str]:
+        """Store items in order; see `Queue.push_many`."""
+        entries = [(f"{self._tag}-{next(self._numbers)}", item) for item in items]
+        with self._lock:
+            now = self._clock()
+            for item_id, item in entries:
+                self._machine.push(item_id, item, now)
+            if self._sleepers:
+                self._arrival.notify(len(entries))
+        return [item_id for item_id, _ in entries]
+
+    def pop(self, lease_timeout: float = 60.0, *, wait: float = 0.0) -> Lease[T] | None:
+        """Lease the oldest item that waits; see `Queue.pop`."""
+        if wait != 0:
+            return next(iter(self.pop_many(1, lease_timeout, wait=wait)), None)
+        check_seconds("lease_timeout", lease_timeout)
+        with self._lock:
+            entry = self._machine.take(lease_timeout, self._clock())
+        return None if entry is None else _lease(entry)
+
+    def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
+        """Lease up to `n` items; see `Queue.pop_many`."""
+        check_count("n", n)
+        check_seconds("lease_timeout", lease_timeout)
+        end = time.monotonic() + check_seconds("wait", wait, zero=True)
+        with self._lock:
+            while True:
+                leases = self._take(n, lease_timeout)
+                left = end - time.monotonic()
+                if leases or left <= 0:
+                    return leases
+                self._sleep(left)
+
+    def _take(self, n: int, lease_timeout: float) -> list[Lease[T]]:
+        now = self._clock()
+        leases: list[Lease[T]] = []
+        while len(leases) < n and (entry := self._machine.take(lease_timeout, now)) is not None:
+            leases.append(_lease(entry))
+        return leases
+
+    def _sleep(self, longest: float) -> None:
+        """Wait for a push, a release, or the next lease or delay to end."""
+        change = self._machine.next_change()
+        self._sleepers += 1
+        try:
+            self._arrival.wait(longest if change is None else max(0.0, min(longest, change - self._clock())))
+        finally:
+            self._sleepers -= 1
+
+    def done(self, lease: Lease[T]) -> None:
+        """Finish an item; see `Queue.done`."""
+        check_lease(lease)
+        with self._lock:
+            self._machine.finish(lease.item_id, lease.lease_id)
+
+    def done_many(self, leases: Iterable[Lease[T]]) -> None:
+        """Finish every item whose lease is good; see `Queue.done_many`."""
+        leases = [check_lease(lease) for lease in leases]
+        first: ValueError | None = None
+        for lease in leases:
+            try:
+                self.done(lease)
+            except ValueError as error:
+                first = first or error
+        if first:
+            raise first
+
+    def release(self, lease: Lease[T], *, delay: float = 0.0) -> None:
+        """Give an item back to its place in line; see `Queue.release`."""
+        check_lease(lease)
+        check_seconds("delay", delay, zero=True)
+        with self._lock:
+            self._machine.release(lease.item_id, lease.lease_id, delay, self._clock())
+            # Whoever sleeps computed its time without this delay, so one wakes in any case.
+            self._arrival.notify()
+
+    def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
+        """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""
+        check_lease(lease)
+        check_seconds("lease_timeout", lease_timeout)
+        with self._lock:
+            return _lease(self._machine.extend(lease.item_id, lease.lease_id, lease_timeout, self._clock()))
+
+    def peek(self) -> T | None:
+        """Return the item that a pop would take now; see `Queue.peek`."""
+        with self._lock:
+            entry = self._machine.peek(self._clock())
+            return None if entry is None else entry.payload
+
+    def size(self) -> int:
+        """Count what waits, is delayed or is leased."""
+        with self._lock:
+            return self._machine.size(self._clock())
+
+    def pending(self) -> int:
+        """Count what a pop could take now."""
+        with self._lock:
+            return self._machine.pending(self._clock())
+
+    def dead_letters(self) -> list[DeadLetter[T]]:
+        """List the items that were given up."""
+        with self._lock:
+            return [
+                DeadLetter(entry.payload, entry.item_id, entry.attempt, entry.history)
+                for entry in self._machine.dead_letters(self._clock())
+            ]
+
+    def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
+        """Put dead letters back; see `Queue.requeue_dead`."""
+        with self._lock:
+            count = self._machine.requeue(item_ids, self._clock())
+            self._arrival.notify(count)
+            return count
+
+    def purge(self) -> int:
+        """Remove every item that is not a dead letter, leased ones too; return how many."""
+        with self._lock:
+            return self._machine.purge()
+
+    def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
+        """Remove dead letters (all, or those of these ids); return how many."""
+        with self._lock:
+            return self._machine.purge_dead(item_ids, self._clock())
+
+    def __reduce__(self) -> NoReturn:
+        raise WrongProcessError(
+            "a MemoryQueue lives in the memory of one process and cannot be passed to another; "
+            "use FileQueue or HttpQueue for that"
+        )
+
+
+def _lease(entry: Entry[T]) -> Lease[T]:
+    return Lease(entry.payload, entry.lease_id, entry.leased_at, entry.item_id, entry.attempt, entry.until)

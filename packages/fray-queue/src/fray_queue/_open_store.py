@@ -1,0 +1,74 @@
+"""Open the store of a FileQueue once: whose folder it is, whether it can be trusted, what time it has."""
+
+import json
+import os
+from typing import Any
+
+from fray import UnsupportedError
+from fray_queue._store import LocalStore, Store
+from fray_queue._store_fsspec import FsspecStore
+
+_MARKER = "fray-queue.json"
+_MARK = json.dumps({"format": "fray-queue", "version": 1}).encode() + b"\n"
+
+
+def open_store(
+    path: str, options: dict[str, Any], *, fsync: bool, timeout: float
+) -> LocalStore | FsspecStore:
+    """Return the store that a path names; nothing is asked of it yet.
+
+    Raises:
+        UnsupportedError: The file system has no exclusive creation.
+    """
+    protocol, colon, rest = path.partition(":")
+    if not colon or "/" in protocol:
+        return LocalStore(os.path.abspath(path), fsync=fsync)  # noqa: PTH100 - "a/../b" must not reach the store
+    if protocol in ("file", "local"):
+        return LocalStore(os.path.abspath(rest if not rest.startswith("//") else rest[2:]), fsync=fsync)  # noqa: PTH100
+    return FsspecStore(path.rstrip("/"), options, timeout=timeout)
+
+
+def enter(store: Store) -> None:
+    """Make sure, once, that the folder is a queue's or empty, and that the store keeps exclusive creation.
+
+    Raises:
+        ValueError: Something else lies in the folder.
+        UnsupportedError: The store let the same file be created twice.
+    """
+    names = [name for name in store.names("") if not name.startswith(".")]
+    if names and _MARKER not in names:
+        raise ValueError(
+            f"{store.name!r} is no queue and not empty (it has {min(names)!r}); "
+            "give the queue a folder of its own"
+        )
+    if isinstance(store, LocalStore):
+        store.sweep()
+        os.makedirs(store.name, exist_ok=True)  # noqa: PTH103
+    created = store.create(_MARKER, _MARK)
+    if created and store.create(_MARKER, _MARK):
+        store.delete([_MARKER])
+        raise UnsupportedError(
+            f"{store.name!r} let the same file be created twice: it ignores the precondition that keeps two "
+            "workers from one item; use another store, or an HttpQueueServer"
+        )
+    if not created and store.read(_MARKER) != _MARK:
+        raise ValueError(
+            f"{store.name!r} holds a queue of another version: {_MARKER} is not {_MARK.decode().strip()}"
+        )
+
+
+def compare_clocks(store: Store, nonce: str, bound: float) -> None:
+    """Refuse to work with a clock that is further from the store's than workers allow for.
+
+    Raises:
+        ValueError: It is.
+    """
+    if not isinstance(store, FsspecStore):
+        return
+    ahead = store.age_of_new_file(f".clock-{nonce}")
+    if ahead is not None and abs(ahead) > bound / 2:
+        raise ValueError(
+            f"this machine's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} "
+            f"that of {store.name!r}; "
+            f"set it, or give all workers a larger max_clock_skew than {bound:g}"
+        )

@@ -1,0 +1,126 @@
+"""The server's routes: what each reads and answers, for the router and the description alike."""
+
+from dataclasses import dataclass
+
+JSON, RECORDS, TEXT, HTML, CSS, SCRIPT = (
+    "application/json",
+    "application/octet-stream",
+    "text/plain",
+    "text/html",
+    "text/css",
+    "text/javascript",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route. `handler` is a method of `Api`; `takes` and `gives` are media types."""
+
+    method: str
+    path: str
+    handler: str
+    summary: str
+    takes: str | None = None
+    gives: str = JSON
+    fields: tuple[str, ...] = ()  # of a JSON body
+    changes: bool = False  # whether a repeated request has to be recognised
+    errors: tuple[int, ...] = ()
+
+
+_QUEUE = "/queues/{name}"
+ROUTES = (
+    Route("GET", "/", "page", "A page for people.", gives=HTML),
+    Route("GET", "/page.css", "page_css", "The page's style.", gives=CSS),
+    Route("GET", "/page.js", "page_js", "The page's script.", gives=SCRIPT),
+    Route("GET", "/healthz", "healthz", "Whether the server runs.", gives=TEXT),
+    Route("GET", "/metrics", "metrics", "Counters in Prometheus's text format.", gives=TEXT),
+    Route("GET", "/openapi.json", "openapi", "This description."),
+    Route("GET", "/queues", "list_queues", "All queues with their counts and rates."),
+    Route("GET", _QUEUE, "stats", "One queue's counts and rates.", errors=(404,)),
+    Route(
+        "PUT",
+        _QUEUE,
+        "create",
+        "Make a queue, or confirm its settings.",
+        takes=JSON,
+        fields=("max_attempts",),
+        changes=True,
+        errors=(400, 409, 507),
+    ),
+    Route(
+        "DELETE", _QUEUE, "delete", "Remove a queue with all that is in it.", changes=True, errors=(404, 507)
+    ),
+    Route(
+        "POST",
+        _QUEUE + "/push",
+        "push",
+        "Store items; each record has an `id`.",
+        takes=RECORDS,
+        changes=True,
+        errors=(400, 404, 409, 413, 507),
+    ),
+    Route(
+        "POST",
+        _QUEUE + "/pop",
+        "pop",
+        "Lease items.",
+        takes=JSON,
+        gives=RECORDS,
+        fields=("n", "lease_timeout", "wait"),
+        changes=True,
+        errors=(400, 404, 409, 503, 507),
+    ),
+    Route("GET", _QUEUE + "/peek", "peek", "The item that a pop would lease.", gives=RECORDS, errors=(404,)),
+    Route(
+        "POST",
+        _QUEUE + "/done",
+        "done",
+        "Finish leased items; answers the leases that are not good.",
+        takes=JSON,
+        fields=("leases",),
+        changes=True,
+        errors=(400, 404, 409, 507),
+    ),
+    Route(
+        "POST",
+        _QUEUE + "/release",
+        "release",
+        "Give an item back.",
+        takes=JSON,
+        fields=("item_id", "lease_id", "delay"),
+        changes=True,
+        errors=(400, 404, 409, 507),
+    ),
+    Route(
+        "POST",
+        _QUEUE + "/extend",
+        "extend",
+        "Hold an item longer.",
+        takes=JSON,
+        fields=("item_id", "lease_id", "lease_timeout"),
+        changes=True,
+        errors=(400, 404, 409, 507),
+    ),
+    Route("GET", _QUEUE + "/dead", "dead", "The dead letters, without what they hold.", errors=(404,)),
+    Route("GET", _QUEUE + "/dead/records", "dead_records", "The dead letters.", gives=RECORDS, errors=(404,)),
+    Route(
+        "POST",
+        _QUEUE + "/requeue",
+        "requeue",
+        "Bring dead letters back.",
+        takes=JSON,
+        fields=("item_ids",),
+        changes=True,
+        errors=(400, 404, 409, 507),
+    ),
+    Route(
+        "POST",
+        _QUEUE + "/purge",
+        "purge",
+        "Remove items, or dead letters.",
+        takes=JSON,
+        fields=("dead", "item_ids"),
+        changes=True,
+        errors=(400, 404, 409, 507),
+    ),
+)

@@ -1,0 +1,220 @@
+"""What a client of a FileQueue believes to be in it, and which item it should try next.
+
+Beliefs come from listings and may be old; a wrong one costs a request, never an item, because the
+claim itself is decided by the store. Unknown histories of items that others lease are looked at
+late (most are finished by then), or at once when there is nothing else to take.
+"""
+
+import math
+import random
+from bisect import insort
+from dataclasses import dataclass
+
+from fray_queue._records import LEASE, RELEASE, REQUEUE, Address, Record, is_bucket, parse_file
+from fray_queue._store import Store
+
+FRESH_FOR = 5.0  # seconds after which listings are taken again, and unknown histories looked at
+
+
+@dataclass(slots=True)
+class Spot:
+    """One item as it was last seen."""
+
+    address: Address
+    number: int  # of its newest record; 0: it was never leased
+    record: Record | None  # the newest record, where it was read
+    ready_at: float  # when it is worth a try
+
+
+class View:
+    """One bucket as it was last listed."""
+
+    def __init__(self, bucket: str) -> None:
+        self.bucket = bucket
+        self.listed_at = -math.inf
+        self.spots: dict[str, Spot] = {}
+        self._order: list[str] = []
+        self._idle_until = -math.inf
+
+    def note(self, spot: Spot) -> None:
+        """Believe what is now known of an item."""
+        item = spot.address.item
+        if item not in self.spots:
+            insort(self._order, item)
+        self.spots[item] = spot
+        self._idle_until = -math.inf
+
+    def forget(self, item: str) -> None:
+        """Believe that an item is gone."""
+        if self.spots.pop(item, None) is not None:
+            self._order.remove(item)
+
+    def ready(self, now: float, most: int) -> list[Spot]:
+        """Return up to `most` items that are worth a try, the oldest first."""
+        if now < self._idle_until:
+            return []
+        found: list[Spot] = []
+        for item in self._order:
+            spot = self.spots[item]
+            if spot.ready_at <= now:
+                found.append(spot)
+                if len(found) == most:
+                    return found
+        if not found:
+            self._idle_until = min((spot.ready_at for spot in self.spots.values()), default=math.inf)
+        return found
+
+
+class Scan:
+    """The beliefs of one client about all buckets. Its caller holds a lock.
+
+    Args:
+        skew: Seconds that clocks may differ; a lease is taken over that much after its end.
+        chance: Spreads clients that collide over the first items in line.
+    """
+
+    def __init__(self, store: Store, *, skew: float, chance: random.Random) -> None:
+        self._store = store
+        self._skew = skew
+        self._chance = chance
+        self._views: dict[str, View] = {}  # opened, in order
+        self._unopened: list[str] = []  # in reverse order
+        self._listed_at = -math.inf
+        self._spread = 1.0
+
+    def next(self, now: float, *, look_now: bool = False) -> Spot | None:
+        """Return an item to try and hide it until `note` tells more; None when a `refresh` is due.
+
+        Args:
+            look_now: Histories that are unknown are worth a try, too.
+        """
+        if now - self._listed_at > FRESH_FOR:
+            self._list_root(now)
+        for view in list(self._views.values()):
+            if now - view.listed_at > FRESH_FOR:
+                self._list_bucket(view, now, look_now=look_now)
+            if spot := self._pick(view, now):
+                return spot
+        while self._unopened:
+            view = self._open(self._unopened.pop())
+            self._list_bucket(view, now, look_now=look_now)
+            if spot := self._pick(view, now):
+                return spot
+        return None
+
+    def refresh(self, now: float) -> None:
+        """See what buckets there are; `next` lists them anew, and only as many as it needs."""
+        self._list_root(now)
+
+    def spots(self, now: float) -> list[Spot]:
+        """Return every item there is, in order, from new listings."""
+        self._list_root(now)
+        while self._unopened:
+            self._open(self._unopened.pop())
+        for view in self._views.values():
+            self._list_bucket(view, now, look_now=True)
+        return [view.spots[item] for view in self._views.values() for item in sorted(view.spots)]
+
+    def note(self, address: Address, number: int, record: Record | None, until: float | None = None) -> None:
+        """Believe that this is an item's newest record (`until`: the lease was extended)."""
+        view = self._views.get(address.bucket)
+        if view is not None:
+            view.note(Spot(address, number, record, self._ready_at(record, until)))
+
+    def note_unknown(self, address: Address, number: int, now: float) -> None:
+        """Believe that somebody wrote this record; it is looked at when there is time."""
+        view = self._views.get(address.bucket)
+        if view is not None:
+            view.note(Spot(address, number, None, now + FRESH_FOR))
+
+    def forget(self, address: Address) -> None:
+        """Believe that an item is gone."""
+        view = self._views.get(address.bucket)
+        if view is not None:
+            view.forget(address.item)
+
+    def collided(self) -> None:
+        """Aim wider: others try the same items."""
+        self._spread = min(64.0, self._spread * 2)
+
+    def succeeded(self) -> None:
+        """Aim closer to the head of the line again."""
+        self._spread = max(1.0, self._spread * 0.95)
+
+    def _ready_at(self, record: Record | None, until: float | None = None) -> float:
+        if record is None or record.kind == REQUEUE:
+            return 0.0
+        if record.kind == LEASE:
+            return (record.until if until is None else until) + self._skew
+        return record.until if record.kind == RELEASE else math.inf
+
+    def _pick(self, view: View, now: float) -> Spot | None:
+        spots = view.ready(now, int(self._spread))
+        if not spots:
+            if not view.spots:
+                self._views.pop(view.bucket, None)
+            return None
+        spot = spots[0] if len(spots) == 1 else self._chance.choice(spots)
+        view.note(
+            Spot(spot.address, spot.number, spot.record, now + FRESH_FOR)
+        )  # another thread tries the next
+        return spot
+
+    def _list_root(self, now: float) -> None:
+        buckets = {name for name in self._store.names("") if is_bucket(name)}
+        for gone in self._views.keys() - buckets:
+            del self._views[gone]
+        for view in self._views.values():
+            view.listed_at = -math.inf  # an older bucket may have grown since; its items come first
+        self._unopened = sorted(buckets - self._views.keys(), reverse=True)
+        self._listed_at = now
+
+    def _open(self, bucket: str) -> View:
+        view = View(bucket)
+        views = {**self._views, bucket: view}
+        self._views = {name: views[name] for name in sorted(views)}
+        return view
+
+    def _list_bucket(self, view: View, now: float, *, look_now: bool) -> None:
+        newest, payloads, orphans = read_listing(self._store.names(view.bucket))
+        if orphans:
+            remove_orphans(self._store, view.bucket, orphans)
+        known, view.spots, view._order = view.spots, {}, []
+        view.listed_at = now
+        for item in sorted(payloads):
+            number, old = newest.get(item, 0), known.get(item)
+            if old is not None and old.number >= number and (number == 0 or old.record or not look_now):
+                view.note(old)
+                continue
+            ready_at = 0.0 if number == 0 or look_now else now + FRESH_FOR
+            view.note(Spot(Address(view.bucket, item), number, None, ready_at))
+
+
+def read_listing(names: list[str]) -> tuple[dict[str, int], set[str], dict[str, list[str]]]:
+    """Return the newest record of each item, the items with a payload, and the files of those without."""
+    newest: dict[str, int] = {}
+    payloads: set[str] = set()
+    files: dict[str, list[str]] = {}
+    for name in names:
+        parsed = parse_file(name)
+        if parsed is None:
+            continue
+        item, number = parsed
+        if number == 0:
+            payloads.add(item)
+        else:
+            files.setdefault(item, []).append(name)
+            if not name.endswith("+"):
+                newest[item] = max(number, newest.get(item, 0))
+    return newest, payloads, {item: files[item] for item in files.keys() - payloads}
+
+
+def remove_orphans(store: Store, bucket: str, orphans: dict[str, list[str]]) -> None:
+    """Remove what a crash left of finished items: histories whose payload is gone.
+
+    A listing is no snapshot: it may have missed a payload that came while it ran. A record is written after
+    its payload, so a payload that is not there now was removed.
+    """
+    for item, names in orphans.items():
+        if not store.exists(f"{bucket}/{item}"):
+            store.delete([f"{bucket}/{name}" for name in names])

@@ -1,0 +1,175 @@
+"""A server of many named queues, in a thread of its own."""
+
+import asyncio
+import contextlib
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from aiohttp import web
+
+from fray_queue._api import Api
+from fray_queue._guard import Guard, is_loopback
+from fray_queue._http import HttpQueue, token_from_environment
+from fray_queue._hub import Hub
+from fray_queue._limits import Limits as Limits
+
+_SAMPLE_EVERY = 1.0
+_GOODBYE = 2.0  # seconds that answers under way have when the server stops
+
+
+class HttpQueueServer:
+    """Queues over HTTP. Payloads are opaque bytes to it: it never unpickles.
+
+    Args:
+        host: What to listen on; beyond loopback only with a token.
+        port: 0 takes a free one.
+        token: What clients have to show; default is `FRAY_QUEUE_TOKEN`.
+        store: A folder that keeps pushes, leases, attempts and dead letters across crashes.
+        certificate: PEM files of certificate and key, for HTTPS.
+        allowed_hosts: Names by which clients reach the server, beside its own.
+        clock: Seconds since the epoch; tests hand in their own.
+
+    Raises:
+        ValueError: It would listen beyond loopback without a token, or the folder is something else's.
+        DamagedError: What the folder holds is not what was written.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        store: str | Path | None = None,
+        *,
+        certificate: tuple[str | Path, str | Path] | None = None,
+        allowed_hosts: Iterable[str] = (),
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._token = token_from_environment(token)
+        if self._token is None and not is_loopback(host):
+            raise ValueError(
+                f"refusing to listen on {host!r} without a token: anybody could read and write the queues"
+            )
+        self._host, self._port, self._store = host, port, store
+        self._certificate, self._allowed_hosts = certificate, tuple(allowed_hosts)
+        self._limits, self._clock = limits or Limits(), clock
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients find it, once it is started."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{'https' if self._certificate else 'http'}://{host}:{self._port}"
+
+    def start(self) -> "HttpQueueServer":
+        """Listen; returns when clients can connect."""
+        if self._thread is not None:
+            raise ValueError("the server is started already")
+        ready: Future[int] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(ready)), name="fray-queue-server"
+        )
+        self._thread.start()
+        try:
+            self._port = ready.result()
+        except BaseException:
+            self._thread.join()
+            self._thread = None
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop listening, write what is pending, and end the thread."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if self._loop is not None and self._stopping is not None:
+            with contextlib.suppress(RuntimeError):  # it ended by itself
+                self._loop.call_soon_threadsafe(self._stopping.set)
+        thread.join()
+
+    def new_queue(self, name: str, *, max_attempts: int | None = None) -> "HttpQueue[Any]":
+        """Make a queue, or open the one of that name and those settings."""
+        queue: HttpQueue[Any] = HttpQueue(
+            self.url,
+            name,
+            token=self._token,
+            max_attempts=max_attempts,
+            create=True,
+            ca_file=self._certificate[0] if self._certificate else None,
+        )
+        queue.size()
+        return queue
+
+    def __enter__(self) -> "HttpQueueServer":
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def _run(self, ready: "Future[int]") -> None:
+        try:
+            self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+            hub = Hub(store=self._store, limits=self._limits, clock=self._clock)
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller of start
+            ready.set_exception(error)
+            return
+        runner = web.AppRunner(
+            Api(hub, Guard(self._host, self._token, self._allowed_hosts)).application(),
+            access_log=None,
+            shutdown_timeout=_GOODBYE,
+        )
+        sampler = asyncio.create_task(_sample(hub))
+        try:
+            await runner.setup()
+            site = web.TCPSite(runner, self._host, self._port, ssl_context=self._tls())
+            await site.start()
+            ready.set_result(runner.addresses[0][1])
+            await self._stopping.wait()
+            hub.closing = True
+            hub.wake_all()
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+        finally:
+            sampler.cancel()
+            await _hang_up(runner)
+            await hub.close()
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self._certificate is None:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*self._certificate)
+        return context
+
+
+async def _hang_up(runner: web.AppRunner) -> None:
+    """Let answers under way be given, then close; a TLS peer that does not say goodbye is not waited for."""
+    connections = runner.server.connections if runner.server is not None else []
+    transports = [connection.transport for connection in connections]
+    await runner.cleanup()
+    for transport in transports:
+        if transport is not None:
+            transport.abort()
+    await asyncio.sleep(0)  # the loop closes them in its next turn
+
+
+async def _sample(hub: Hub) -> None:
+    while True:
+        await asyncio.sleep(_SAMPLE_EVERY)
+        now = hub.clock()
+        for queue in hub.each():
+            queue.rates.sample(queue.machine.size(now))

@@ -1,0 +1,174 @@
+"""The few things that a FileQueue needs of a file system, and local disks.
+
+Only `create` decides anything: of all who create one name, one is told True. A record carries a
+nonce, so that who was not told, because the answer got lost, can read it back and know.
+"""
+
+import contextlib
+import itertools
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+_TEMPORARY = ".tmp"
+_ABANDONED = 3600.0  # seconds after which a temporary folder belongs to nobody
+
+
+class Store(Protocol):
+    """Files under one root; paths are relative, with `/`."""
+
+    name: str  # for messages
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Make a file that is not there, whole at once; False when it is there, or its folder is gone."""
+
+    def put(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Make files of new names, in folders made as needed; on disk when it returns."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Make or replace a file, whole at once."""
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content; None when it is not there."""
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a file is there, as of now."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, as of now; nothing when it is not there."""
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Remove files, and folders that this leaves empty; who is not there is no error."""
+
+
+class LocalStore:
+    """A folder of a local disk, or of a network file system whose `link` is atomic.
+
+    Args:
+        fsync: Whether `put` waits until the disk has the files and their folders.
+    """
+
+    def __init__(self, root: str, *, fsync: bool = True) -> None:
+        self.name = root
+        self._root = root
+        self._fsync = fsync
+        self._temporary = f"{root}/{_TEMPORARY}/{uuid.uuid4().hex}"
+        self._numbers = itertools.count()
+
+    def create(self, path: str, data: bytes) -> bool:
+        try:
+            self._link(path, data, fsync=False)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        return True
+
+    def put(self, files: Sequence[tuple[str, bytes]]) -> None:
+        folders = {_folder(path) for path, _ in files}
+        for path, data in files:
+            self._link_in_folder(path, data)
+        if self._fsync:
+            for folder in folders:
+                with contextlib.suppress(FileNotFoundError):  # all is done and gone already
+                    _fsync_folder(f"{self._root}/{folder}")
+
+    def write(self, path: str, data: bytes) -> None:
+        temporary = self._write_temporary(data, fsync=False)
+        try:
+            os.replace(temporary, f"{self._root}/{path}")  # noqa: PTH105
+        except FileNotFoundError:  # the item is finished and its folder gone
+            os.unlink(temporary)  # noqa: PTH108
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            with open(f"{self._root}/{path}", "rb", buffering=0) as file:  # noqa: PTH123
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(f"{self._root}/{path}")  # noqa: PTH110
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return os.listdir(f"{self._root}/{folder}")  # noqa: PTH208
+        except FileNotFoundError:
+            return []
+
+    def delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self._root}/{path}")  # noqa: PTH108
+        for folder in {_folder(path) for path in paths}:
+            with contextlib.suppress(OSError):  # not empty, or gone
+                os.rmdir(f"{self._root}/{folder}")  # noqa: PTH106
+
+    def sweep(self) -> None:
+        """Remove the temporary folders that dead processes left."""
+        with contextlib.suppress(FileNotFoundError):
+            for folder in Path(self._root, _TEMPORARY).iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - folder.stat().st_mtime > _ABANDONED:
+                        shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Remove this client's temporary folder."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _link_in_folder(self, path: str, data: bytes) -> None:
+        while True:
+            try:
+                return self._link(path, data, fsync=self._fsync)
+            except FileNotFoundError:  # a new folder, or one that a consumer just emptied and removed
+                folder = f"{self._root}/{_folder(path)}"
+                os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+                if self._fsync:
+                    _fsync_folder(self._root)
+
+    def _link(self, path: str, data: bytes, *, fsync: bool) -> None:
+        # `link` is the one call that is exclusive and shows the file whole; each client has its own folder
+        # for temporary files, as one that all share slows them down fourfold.
+        temporary = self._write_temporary(data, fsync=fsync)
+        try:
+            os.link(temporary, f"{self._root}/{path}")
+        finally:
+            os.unlink(temporary)  # noqa: PTH108
+
+    def _write_temporary(self, data: bytes, *, fsync: bool) -> str:
+        path = f"{self._temporary}/{next(self._numbers)}"
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileNotFoundError:
+            os.makedirs(self._temporary, exist_ok=True)  # noqa: PTH103
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            _write_all(descriptor, data)
+            if fsync:
+                os.fsync(descriptor)
+        except OSError:
+            os.unlink(path)  # noqa: PTH108 - a full disk must not stay full of halves
+            raise
+        finally:
+            os.close(descriptor)
+        return path
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    written = os.write(descriptor, data)
+    while written < len(data):
+        written += os.write(descriptor, memoryview(data)[written:])
+
+
+def _fsync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,52 @@
+"""Many byte strings in one body: a checksummed header of JSON, then the payloads as they are.
+
+    "FRQ1" | length of the header | CRC-32 of the header | header | payload | payload | …
+
+The header is a list with an object per payload; `size` and `crc` in it are the payload's.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+_MAGIC = b"FRQ1"
+_PREFIX = struct.Struct(">4sII")
+
+
+def pack(metas: Sequence[dict[str, Any]], payloads: Sequence[bytes]) -> bytes:
+    """Return one body that holds the payloads and what is said of each."""
+    header = json.dumps(
+        [
+            {**meta, "size": len(payload), "crc": zlib.crc32(payload)}
+            for meta, payload in zip(metas, payloads, strict=True)
+        ],
+        separators=(",", ":"),
+    ).encode()
+    return b"".join([_PREFIX.pack(_MAGIC, len(header), zlib.crc32(header)), header, *payloads])
+
+
+def unpack(body: bytes) -> list[tuple[dict[str, Any], bytes]]:
+    """Read a body.
+
+    Raises:
+        ValueError: It is not what `pack` made: too short, too long, or damaged.
+    """
+    if len(body) < _PREFIX.size:
+        raise ValueError(f"a body of {len(body)} bytes is too short")
+    magic, length, crc = _PREFIX.unpack_from(body)
+    start = _PREFIX.size + length
+    header = body[_PREFIX.size : start]
+    if magic != _MAGIC or len(header) != length or zlib.crc32(header) != crc:
+        raise ValueError("the body is not a list of records, or its header is damaged")
+    records: list[tuple[dict[str, Any], bytes]] = []
+    for meta in json.loads(header):
+        payload = body[start : start + meta["size"]]
+        start += meta["size"]
+        if zlib.crc32(payload) != meta["crc"] or len(payload) != meta["size"]:
+            raise ValueError(f"record {len(records)} of the body is damaged or cut short")
+        records.append((meta, payload))
+    if start != len(body):
+        raise ValueError(f"the body has {len(body) - start} bytes too many")
+    return records

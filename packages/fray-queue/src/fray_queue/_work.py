@@ -1,0 +1,200 @@
+"""Work on a queue's items in threads until told to stop, and then end in time."""
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fray import LeaseExpiredError, QueueUnavailableError
+from fray._queue import Lease, Queue, check_seconds, kept_alive
+from fray_queue._checks import check_count
+
+T = TypeVar("T")
+
+_log = logging.getLogger("fray.queue")
+_LONGEST_WAIT = 1.0  # seconds of one waiting pop: how late a worker may notice that it is to stop
+
+
+@dataclass
+class WorkSummary:
+    """What became of the items that `work` took."""
+
+    done: int = 0
+    failed: int = 0  # the function raised, retries included; the item went back
+    lost: int = 0  # the lease ended before the function did; another worker has the item
+    released: int = 0  # given back unfinished, because the grace period was over
+
+
+class _Pool:
+    """The threads of one `work` call and what they hold."""
+
+    def __init__(
+        self,
+        queue: Queue[T],
+        fn: Callable[[T], object],
+        *,
+        lease_timeout: float,
+        retries: int,
+        retry_delay: float,
+        stop_when_empty: bool,
+    ) -> None:
+        self.queue, self.fn, self.lease_timeout = queue, fn, lease_timeout
+        self.retries, self.retry_delay, self.stop_when_empty = retries, retry_delay, stop_when_empty
+        self.summary = WorkSummary()
+        self.stopping = threading.Event()
+        self.errors: list[BaseException] = []
+        self._held: dict[str, Lease[Any]] = {}
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Take and work on items until told to stop."""
+        try:
+            while not self.stopping.is_set():
+                lease = self.queue.pop(
+                    self.lease_timeout, wait=0.0 if self.stop_when_empty else _LONGEST_WAIT
+                )
+                if lease is not None:
+                    self._work(lease)
+                elif self.stop_when_empty and self._is_empty():
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
+            self.errors.append(error)
+            self.stopping.set()
+
+    def _is_empty(self) -> bool:
+        """Tell whether nothing is left; items of other workers may come back, so that they count."""
+        return self.queue.size() == 0 or self.stopping.wait(0.05)
+
+    def _work(self, lease: Lease[Any]) -> None:
+        with self._lock:
+            self._held[lease.lease_id] = lease
+        try:
+            with kept_alive(self.queue, lease, self.lease_timeout):
+                failure = self._call(lease)
+            if self._let_go(lease):
+                self._settle(lease, failure)
+        finally:
+            self._let_go(lease)
+
+    def _call(self, lease: Lease[Any]) -> Exception | None:
+        failure: Exception | None = None
+        for attempt in range(1 + self.retries):
+            if attempt and self.stopping.wait(self.retry_delay):
+                break
+            try:
+                self.fn(lease.item)
+            except Exception as error:  # noqa: BLE001 - whatever the function raises is that item's failure
+                failure = error
+                _log.warning(
+                    "item %s failed: %s: %s", lease.item_id, type(error).__name__, error, exc_info=error
+                )
+            else:
+                return None
+        return failure
+
+    def _settle(self, lease: Lease[Any], failure: Exception | None) -> None:
+        try:
+            if failure is None:
+                self.queue.done(lease)
+                self._count("done")
+            else:
+                self.queue.release(lease, delay=self.retry_delay)
+                self._count("failed")
+        except LeaseExpiredError:
+            _log.warning("item %s: its lease was lost while it was worked on", lease.item_id)
+            self._count("lost")
+
+    def _let_go(self, lease: Lease[Any]) -> bool:
+        with self._lock:
+            return self._held.pop(lease.lease_id, None) is not None
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            setattr(self.summary, what, getattr(self.summary, what) + 1)
+
+    def release_all(self) -> None:
+        """Give back what is not finished; whoever still works on it finds its lease lost."""
+        for lease in list(self._held.values()):
+            if self._let_go(lease):
+                with contextlib.suppress(LeaseExpiredError, QueueUnavailableError):
+                    self.queue.release(lease)
+                    self._count("released")
+
+
+def work(
+    queue: Queue[T],
+    fn: Callable[[T], object],
+    *,
+    concurrency: int = 1,
+    lease_timeout: float = 60.0,
+    retries: int = 0,
+    retry_delay: float = 0.0,
+    stop_when_empty: bool = False,
+    grace: float = 30.0,
+) -> WorkSummary:
+    """Call `fn(item)` for the queue's items in `concurrency` threads; `done` after, released when it raises.
+
+    Leases are extended while `fn` runs. SIGTERM (where this is the main thread) stops the taking of items;
+    those under way have `grace` seconds to finish, and go back to the queue after that.
+
+    Args:
+        retries: Calls of `fn` after a failed one, before the item is released and its attempt counts.
+        retry_delay: Seconds before such a call, and before a released item can be taken again.
+        stop_when_empty: Return when nothing is left, items that others lease included.
+    """
+    check_count("concurrency", concurrency)
+    check_seconds("lease_timeout", lease_timeout)
+    check_seconds("retry_delay", retry_delay, zero=True)
+    check_seconds("grace", grace, zero=True)
+    pool = _Pool(
+        queue,
+        fn,
+        lease_timeout=lease_timeout,
+        retries=retries,
+        retry_delay=retry_delay,
+        stop_when_empty=stop_when_empty,
+    )
+    with _stopped_by_sigterm(pool.stopping):
+        _run_threads(pool, concurrency, grace)
+    if pool.errors:
+        raise pool.errors[0]
+    return pool.summary
+
+
+def _run_threads(pool: _Pool, concurrency: int, grace: float) -> None:
+    # Daemons: a function that does not end within its grace must not keep the process.
+    threads = [
+        threading.Thread(target=pool.run, name=f"fray-work-{index}", daemon=True)
+        for index in range(concurrency)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        while not pool.stopping.wait(0.1) and any(thread.is_alive() for thread in threads):
+            pass
+    finally:
+        pool.stopping.set()
+        _join(threads, grace)
+        pool.release_all()
+
+
+def _join(threads: list[threading.Thread], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm(stopping: threading.Event) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

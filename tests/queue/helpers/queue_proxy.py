@@ -1,0 +1,117 @@
+"""A proxy of HTTP requests that passes requests on and loses answers."""
+
+import http.client
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
+
+
+class QuietServer(ThreadingHTTPServer):
+    """Does not mind clients that hang up."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class SwallowingProxy:
+    """Sits between a client and a server; swallows every so-manieth answer, or holds them back."""
+
+    def __init__(self, url: str) -> None:
+        self._target = urlsplit(url)
+        self.swallow_every = 0
+        self.strip: set[str] = set()  # headers that do not reach the server
+        self.swallow_only: tuple[str, ...] = ()  # methods; empty: all
+        self.swallowed = self.answered = 0
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._dropping = False
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_any(self) -> None:
+                proxy.handle(self)
+
+            do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_any
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = QuietServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def handle(self, request: BaseHTTPRequestHandler) -> None:
+        body = self._read(request)
+        upstream = http.client.HTTPConnection(self._target.hostname or "", self._target.port)
+        headers = {
+            key: value
+            for key, value in request.headers.items()
+            if key.lower() not in _HOP | {"host"} | self.strip
+        }
+        headers["Host"] = self._target.netloc
+        try:
+            upstream.request(request.command, request.path, body, headers)
+            response = upstream.getresponse()
+            answer = response.read()
+        finally:
+            upstream.close()
+        if not self._flowing.is_set():
+            self._flowing.wait()
+            if self._dropping:
+                return self._swallow(request)
+        self.answered += 1
+        counts = not self.swallow_only or request.command in self.swallow_only
+        if self.swallow_every and counts and self.answered % self.swallow_every == 0:
+            return self._swallow(request)
+        request.send_response(response.status)
+        for key, value in response.getheaders():
+            if key.lower() not in _HOP:
+                request.send_header(key, value)
+        request.send_header("Content-Length", response.getheader("Content-Length") or str(len(answer)))
+        request.end_headers()
+        request.wfile.write(answer)
+        return None
+
+    def _swallow(self, request: BaseHTTPRequestHandler) -> None:
+        self.swallowed += 1
+        request.close_connection = True
+
+    @staticmethod
+    def _read(request: BaseHTTPRequestHandler) -> bytes | None:
+        if "chunked" in request.headers.get("Transfer-Encoding", ""):
+            parts = []
+            while size := int(request.rfile.readline(), 16):
+                parts.append(request.rfile.read(size))
+                request.rfile.readline()
+            request.rfile.readline()
+            return b"".join(parts)
+        length = int(request.headers.get("Content-Length", 0))
+        return request.rfile.read(length) if length else None
+
+    def hold_answers(self) -> None:
+        """Keep the answers to requests from now on."""
+        self._flowing.clear()
+
+    def drop_held(self) -> None:
+        """Lose the answers that are held; later ones flow."""
+        self._dropping = True
+        self._flowing.set()
+        threading.Timer(0.2, lambda: setattr(self, "_dropping", False)).start()
+
+    def __enter__(self) -> "SwallowingProxy":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()

@@ -1,0 +1,328 @@
+"""Clients of one simulated store, interleaved at every request by a seeded scheduler.
+
+One request of one client happens at a time. Before each, any client may crash (before or after the
+request took effect, or with the request landing later), stall beyond its lease, or lose the answer
+to a creation; listings come in two pages with requests of others in between; clocks differ.
+"""
+
+import random
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from fray.queue import LeaseExpiredError
+from fray_queue import _histories, _scan
+from fray_queue._chains import Chains
+from fray_queue._histories import Claim
+from fray_queue._records import DONE, LEASE, Address, Record, decode_record, seal_payload
+from fray_queue._scan import Scan
+
+LEASE_SECONDS = 10.0
+_BUCKET = "000000000001-000000000000"
+
+
+class Crash(BaseException):
+    """The client is gone."""
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class World:
+    """The store's files, the time, the faults, and what really happened."""
+
+    def __init__(self, seed: int, *, skew: float, clients: int) -> None:
+        self.chance = random.Random(seed)
+        self.now = 1000.0
+        self.files: dict[str, bytes] = {}
+        self.late: list[Callable[[], object]] = []
+        self.requests = self.crashes = self.stalls = self.lost_answers = 0
+        self.skews = [self.chance.uniform(-skew / 2, skew / 2) for _ in range(clients)]
+        self.stalled = [0.0] * clients
+        self.holder: dict[str, str] = {}  # item -> nonce of the newest lease that was written
+        self.believed: dict[
+            tuple[int, str], float
+        ] = {}  # (client, item) -> true time at which its lease ends
+        self.done: set[str] = set()  # items whose `done` was accepted
+        self.finisher: dict[str, str] = {}  # item -> nonce of the lease that it was finished under
+        self.finishing: set[str] = set()  # items that a holder wrote `done` for, answered or not
+        self.taken = self.pushed = 0
+        self.stored: set[str] = set()  # items whose push was answered
+
+    def clock(self, client: int) -> Callable[[], float]:
+        return lambda: self.now + self.skews[client]
+
+    def create(self, path: str, data: bytes) -> bool:
+        if path in self.files:
+            return False
+        self.files[path] = data
+        if "~" in path:
+            self._note(path.partition("~")[0], decode_record(data, path))
+        return True
+
+    def _note(self, item: str, record: Record) -> None:
+        if item not in self.files:
+            return  # it is finished and removed; this is the start of no history
+        if record.kind == LEASE:
+            self.holder[item] = record.nonce
+        elif record.kind == DONE:
+            self.finishing.add(item)
+            self.finisher[item] = self.holder[item]
+
+
+class SimStore:
+    """One client's view of the world; every method is one request or more."""
+
+    name = "simulation"
+
+    def __init__(self, world: World, client: int, step: Callable[[int], None]) -> None:
+        self.world, self.client, self.step = world, client, step
+
+    def _request(self, effect: Callable[[], Any]) -> Any:
+        self.step(self.client)
+        world = self.world
+        world.requests += 1
+        fault = world.chance.random()
+        if fault < 0.02:
+            world.crashes += 1
+            if fault < 0.007:
+                effect()
+            elif fault < 0.014:
+                world.late.append(effect)
+            raise Crash
+        if fault < 0.05:
+            world.stalls += 1
+            world.stalled[self.client] = world.now + world.chance.uniform(0, 2 * LEASE_SECONDS)
+            result = effect() if fault < 0.035 else None
+            self.step(self.client)
+            return result if fault < 0.035 else effect()
+        return effect()
+
+    def create(self, path: str, data: bytes) -> bool:
+        won: bool = self._request(lambda: self.world.create(path, data))
+        if won and self.world.chance.random() < 0.03:
+            self.world.lost_answers += 1
+            return False  # the first answer got lost, and the repeated request met its own file
+        return won
+
+    def put(self, files: Sequence[tuple[str, bytes]]) -> None:
+        for path, data in files:
+            self._request(partial(self.world.create, path, data))
+
+    def write(self, path: str, data: bytes) -> None:
+        self._request(lambda: self.world.files.__setitem__(path, data))
+
+    def read(self, path: str) -> bytes | None:
+        data: bytes | None = self._request(lambda: self.world.files.get(path))
+        return data
+
+    def exists(self, path: str) -> bool:
+        found: bool = self._request(lambda: path in self.world.files)
+        return found
+
+    def names(self, folder: str) -> list[str]:
+        first = self._request(lambda: [name for name in self._names(folder) if _page(name) == 0])
+        self._between_pages()
+        second = self._request(lambda: [name for name in self._names(folder) if _page(name) == 1])
+        return sorted({*first, *second})
+
+    def _between_pages(self) -> None:
+        """Where a slow listing may hang."""
+
+    def _names(self, folder: str) -> list[str]:
+        if not folder:
+            return sorted({path.partition("/")[0] for path in self.world.files})
+        return sorted(path.partition("/")[2] for path in self.world.files if path.startswith(f"{folder}/"))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._request(partial(self.world.files.pop, path, None))
+
+
+def _page(name: str) -> int:
+    # Payload and records of one item fall on different pages: nothing says that a listing is a snapshot.
+    return zlib.crc32(name.encode()) & 1
+
+
+class Client:
+    """A worker that takes, extends, settles or forgets items."""
+
+    def __init__(
+        self, world: World, number: int, step: Callable[[int], None], variant: Any, skew: float
+    ) -> None:
+        self.world, self.number, self.pushes = world, number, variant.pushes
+        self.store = variant.store(world, number, step)
+        self.clock = world.clock(number)
+        scan = variant.scan(self.store, skew=skew, chance=world.chance)
+        self.chains: Chains = variant.chains(
+            self.store,
+            scan,
+            clock=self.clock,
+            skew=skew,
+            max_attempts=None,
+            remove=lambda payload, records: variant.remove(self.store, payload, records),
+        )
+
+    def work(self, rounds: int) -> None:
+        for _ in range(rounds):
+            if self.world.chance.random() < self.pushes:
+                self._push()
+            claim = self.chains.take(LEASE_SECONDS)
+            if claim is not None:
+                self._took(claim)
+                self._use(claim)
+
+    def _push(self) -> None:
+        world = self.world
+        path = Address(_BUCKET, f"{world.pushed:04x}").path
+        world.pushed += 1
+        self.store.put([(path, seal_payload(b"pushed"))])
+        world.stored.add(path)
+
+    def _took(self, claim: Claim) -> None:
+        world, item = self.world, claim.address.path
+        world.taken += 1
+        if item in world.done:
+            raise Violation(f"{item} came back after an accepted done")
+        for (client, other), ends in world.believed.items():
+            if other == item and client != self.number and world.now < ends:
+                raise Violation(f"two live leases on {item}")
+        self._believe(claim)
+
+    def _believe(self, claim: Claim) -> None:
+        ends = claim.until - self.world.skews[self.number]
+        self.world.believed[self.number, claim.address.path] = ends
+
+    def _use(self, claim: Claim) -> None:
+        chance, item = self.world.chance, claim.address.path
+        for _ in range(chance.choice([0, 0, 1, 2])):
+            try:
+                self._believe(self.chains.extend(claim.lease_id, LEASE_SECONDS))
+            except LeaseExpiredError:
+                self.world.believed.pop((self.number, item), None)
+                return
+        choice = chance.random()
+        if choice < 0.2:
+            return  # forgets it
+        try:
+            if choice < 0.8:
+                self.chains.finish(claim.lease_id)
+                self._finished(claim)
+            else:
+                # From the request on the worker no longer relies on the lease.
+                self.world.believed.pop((self.number, item), None)
+                self.chains.release(claim.lease_id, 0.0)
+        except LeaseExpiredError:
+            pass
+        self.world.believed.pop((self.number, item), None)
+
+    def _finished(self, claim: Claim) -> None:
+        item = claim.address.path
+        if item in self.world.done:
+            raise Violation(f"two accepted dones of {item}")
+        if self.world.finisher.get(item) != claim.record.nonce:
+            raise Violation(f"a stale done of {item} was accepted")
+        self.world.done.add(item)
+
+
+class Variant:
+    """The protocol as it is; broken ones replace a part."""
+
+    chains: Any = Chains
+    scan: Any = Scan
+    store: Any = SimStore
+    remove_orphans: Any = staticmethod(_scan.remove_orphans)
+    taker_skew: float | None = None
+    items, pushes = 3, 0.3  # there at the start; chance of a push before each take
+
+    @staticmethod
+    def remove(store: Any, payload: str, records: list[str]) -> None:
+        store.delete([payload])
+        store.delete(records)
+
+
+class Schedule:
+    """One run: clients in threads, of which exactly one moves at a time."""
+
+    def __init__(
+        self, seed: int, variant: type[Variant], *, clients: int, skew: float, real_skew: float
+    ) -> None:
+        self.world = World(seed, skew=real_skew, clients=clients + 1)
+        self._turns = [threading.Semaphore(0) for _ in range(clients)]
+        self._back = threading.Semaphore(0)
+        self._running = set(range(clients))
+        self._errors: list[BaseException] = []
+        self._variant, self._skew = variant, skew if variant.taker_skew is None else variant.taker_skew
+        for _ in range(variant.items):
+            path = Address(_BUCKET, f"{self.world.pushed:04x}").path
+            self.world.files[path] = seal_payload(b"there before")
+            self.world.stored.add(path)
+            self.world.pushed += 1
+
+    def run(self) -> World:
+        threads = [threading.Thread(target=self._client, args=(number,)) for number in self._running]
+        for thread in threads:
+            thread.start()
+        while self._running:
+            self._move()
+        for thread in threads:
+            thread.join()
+        if self._errors:
+            raise self._errors[0]
+        self._drain()
+        return self.world
+
+    def _move(self) -> None:
+        world = self.world
+        awake = [client for client in self._running if world.stalled[client] <= world.now]
+        world.now += world.chance.expovariate(2.0) if awake else 1.0
+        if world.late and world.chance.random() < 0.05:
+            world.late.pop(world.chance.randrange(len(world.late)))()
+        if awake:
+            self._turns[world.chance.choice(sorted(awake))].release()
+            self._back.acquire()
+
+    def _step(self, client: int) -> None:
+        self._back.release()
+        self._turns[client].acquire()
+
+    def _client(self, number: int) -> None:
+        self._turns[number].acquire()
+        try:
+            Client(self.world, number, self._step, self._variant, self._skew).work(6)
+        except Crash:
+            # A crashed worker relies on nothing.
+            for key in [key for key in self.world.believed if key[0] == number]:
+                del self.world.believed[key]
+        except BaseException as error:
+            self._errors.append(error)
+        finally:
+            self._running.discard(number)
+            self._back.release()
+
+    def _drain(self) -> None:
+        """A last, faultless client takes what is left: nothing is lost, nothing comes back, no file stays."""
+        world = self.world
+        for request in world.late:
+            request()
+        world.now += 10 * _histories.GRACE
+        world.believed.clear()
+        world.skews[-1] = 0.0
+        world.chance.random = lambda: 0.99  # type: ignore[method-assign]
+        last = Client(world, len(world.skews) - 1, lambda client: None, Variant, self._skew)
+        drained = set()
+        while (claim := last.chains.take(LEASE_SECONDS)) is not None:
+            last._took(claim)
+            drained.add(claim.address.path)
+            last.chains.finish(claim.lease_id)
+        gone = world.stored - drained - world.done - world.finishing
+        if gone:
+            raise Violation(f"lost: {gone}")
+        for _ in range(2):
+            world.now += 10 * _histories.GRACE
+            last.chains.take(LEASE_SECONDS)
+        if world.files:
+            raise Violation(f"files stay: {sorted(world.files)}")

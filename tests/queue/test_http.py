@@ -1,0 +1,64 @@
+"""HttpQueue keeps the contract, without a store and with one."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fray.testing.queue import (
+    MakeQueue,
+    ManualClock,
+    QueueContract,
+    SharedQueueContract,
+    check_queue_machine,
+)
+from fray_queue import HttpQueueServer
+
+
+class _Http:
+    @pytest.fixture
+    def server(self, clock: ManualClock) -> Iterator[HttpQueueServer]:
+        with HttpQueueServer(clock=clock) as server:
+            yield server
+
+    @pytest.fixture
+    def make_queue(self, server: HttpQueueServer) -> MakeQueue:
+        numbers = itertools.count()
+        return lambda **options: server.new_queue(f"q{next(numbers)}", **options)
+
+
+class _Stored(_Http):
+    @pytest.fixture
+    def server(self, clock: ManualClock, tmp_path: Path) -> Iterator[HttpQueueServer]:
+        with HttpQueueServer(clock=clock, store=tmp_path / "store") as server:
+            yield server
+
+
+class TestHttpQueue(_Http, QueueContract):
+    pass
+
+
+class TestSharedHttpQueue(_Http, SharedQueueContract):
+    pass
+
+
+class TestStoredHttpQueue(_Stored, QueueContract):
+    pass
+
+
+class TestSharedStoredHttpQueue(_Stored, SharedQueueContract):
+    pass
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_every_history_agrees_with_the_model(stored: bool, tmp_path: Path) -> None:
+    clock = ManualClock()
+    numbers = itertools.count()
+    with HttpQueueServer(clock=clock, store=tmp_path / "store" if stored else None) as server:
+
+        def make_queue(**options: Any) -> Any:
+            return server.new_queue(f"q{next(numbers)}", **options)
+
+        check_queue_machine(make_queue, clock, examples=20, steps=30)

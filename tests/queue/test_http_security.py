@@ -1,0 +1,232 @@
+"""Who may speak to a server, and what it says to those who may not."""
+
+import http.client
+import json
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openapi_spec_validator import validate
+
+from fray_queue import HttpQueue, HttpQueueServer, Limits, TokenError
+from fray_queue._routes import ROUTES
+
+TOKEN = "s3cret-token"
+PATHS = sorted({(route.method, route.path.replace("{name}", "q")) for route in ROUTES})
+
+
+def ask(
+    server: HttpQueueServer,
+    method: str,
+    path: str,
+    headers: dict[str, str] | None = None,
+    body: bytes | None = None,
+) -> tuple[int, bytes, dict[str, str]]:
+    address = server.url.partition("://")[2]
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        return response.status, response.read(), dict(response.getheaders())
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "authorization", ["", "Bearer wrong", "Basic !!!", "Basic " + "d3Jvbmc6d3Jvbmc=", f"Token {TOKEN}"]
+)
+def test_no_route_answers_without_the_right_token(authorization: str) -> None:
+    with HttpQueueServer(token=TOKEN) as server:
+        server.new_queue("q").push("x")
+        for method, path in PATHS:
+            if path == "/healthz":
+                continue
+            status, body, _ = ask(
+                server, method, path, {"Authorization": authorization} if authorization else {}
+            )
+            assert status == 401, (method, path)
+            assert TOKEN.encode() not in body
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}]
+)
+def test_a_foreign_host_or_origin_is_refused_on_every_route(headers: dict[str, str]) -> None:
+    with HttpQueueServer(token=TOKEN) as server:
+        server.new_queue("q")
+        for method, path in [*PATHS, ("GET", "/nowhere"), ("PATCH", "/"), ("OPTIONS", "/queues")]:
+            status, _, _ = ask(server, method, path, {**headers, "Authorization": f"Bearer {TOKEN}"})
+            assert status == (200 if path == "/healthz" else 403), (method, path)
+
+
+def test_both_ways_to_show_the_token_are_taken() -> None:
+    import base64
+
+    basic = base64.b64encode(f"anyone:{TOKEN}".encode()).decode()
+    with HttpQueueServer(token=TOKEN) as server:
+        for authorization in (f"Bearer {TOKEN}", f"Basic {basic}"):
+            status, body, headers = ask(server, "GET", "/", {"Authorization": authorization})
+            assert status == 200
+            assert b"Fray queues" in body
+            assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+            assert "unsafe" not in headers["Content-Security-Policy"]
+
+
+def test_a_token_is_wanted_beyond_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FRAY_QUEUE_TOKEN", raising=False)
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
+        with pytest.raises(ValueError, match="without a token"):
+            HttpQueueServer(host)
+    with HttpQueueServer("0.0.0.0", token=TOKEN) as server:
+        port = server.url.rpartition(":")[2]
+        with HttpQueue[str](f"http://127.0.0.1:{port}", "q", TOKEN, create=True) as queue:
+            queue.push("x")
+
+
+def test_a_wrong_token_is_a_clear_error_that_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with HttpQueueServer(token=TOKEN) as server:
+        server.new_queue("q")
+        queue: HttpQueue[str] = HttpQueue(server.url, "q", "wrong-token")
+        with pytest.raises(TokenError) as caught:
+            queue.push("x")
+        assert "wrong-token" not in f"{caught.value!r} {queue!r}"
+        monkeypatch.setenv("FRAY_QUEUE_TOKEN", TOKEN)
+        HttpQueue[str](server.url, "q").push("x")
+        for bad in ("", "two words", "line\nbreak", "\N{SNOWMAN}"):
+            with pytest.raises(ValueError, match="printable ASCII"):
+                HttpQueue(server.url, "q", bad)
+        with pytest.raises(ValueError, match="in a URL"):
+            HttpQueue(server.url.replace("://", f"://x:{TOKEN}@"), "q")
+
+
+BODIES: list[tuple[str, bytes]] = [
+    ("push", b""),
+    ("push", b"FRQ1"),
+    ("push", b"\x80\x04K\x01."),
+    ("push", b"FRQ1" + b"\xff" * 8),
+    ("pop", b"{"),
+    ("pop", b"[]"),
+    ("pop", b'{"n": 0}'),
+    ("pop", b'{"n": "1"}'),
+    ("pop", b'{"lease_timeout": -1}'),
+    ("pop", b'{"lease_timeout": 1e999}'),
+    ("pop", b'{"surprise": 1}'),
+    ("pop", b"[" * 100_000),
+    ("pop", b"\xff\xfe"),
+    ("done", b"{}"),
+    ("done", b'{"leases": [1]}'),
+    ("done", b'{"leases": [["a"]]}'),
+    ("release", b"{}"),
+    ("release", b'{"item_id": 1, "lease_id": 2}'),
+    ("extend", b'{"item_id": "a", "lease_id": "b"}'),
+    ("requeue", b'{"item_ids": "all"}'),
+    ("purge", b'{"item_ids": 3, "dead": true}'),
+]
+
+
+@pytest.mark.parametrize(("verb", "body"), BODIES)
+def test_a_malformed_body_is_a_400_and_changes_nothing(verb: str, body: bytes) -> None:
+    with HttpQueueServer() as server:
+        queue = server.new_queue("q")
+        queue.push("x")
+        status, answer, _ = ask(server, "POST", f"/queues/q/{verb}", body=body)
+        assert status == 400, answer
+        assert b"Traceback" not in answer
+        assert (queue.size(), queue.pending()) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "header", ["x", "/1", "a/", "a/b", "a/-1", f"{'a' * 65}/1", "a/" + "9" * 16, "\xe9/1"]
+)
+def test_a_malformed_request_number_is_a_400(header: str) -> None:
+    with HttpQueueServer() as server:
+        server.new_queue("q")
+        status, _, _ = ask(
+            server, "POST", "/queues/q/pop", {"Fray-Request": header.encode().decode("latin-1")}, b"{}"
+        )
+        assert status == 400
+
+
+def test_a_request_that_comes_after_its_successor_is_not_done() -> None:
+    with HttpQueueServer() as server:
+        queue = server.new_queue("q")
+        queue.push_many("ab")
+        assert ask(server, "POST", "/queues/q/pop", {"Fray-Request": "line/2"}, b"{}")[0] == 200
+        assert ask(server, "POST", "/queues/q/pop", {"Fray-Request": "line/1"}, b"{}")[0] == 400
+        assert queue.pending() == 1
+
+
+def test_a_slow_body_is_not_waited_for() -> None:
+    with HttpQueueServer(limits=Limits(body_seconds=0.2)) as server:
+        server.new_queue("q")
+        host, port = server.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(
+                f"POST /queues/q/push HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 9\r\n\r\n".encode()
+            )
+            assert connection.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def test_a_failure_of_the_server_shows_no_traceback(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    from fray_queue import _api
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("inner secret")
+
+    monkeypatch.setattr(_api, "metrics_text", fail)
+    with HttpQueueServer() as server:
+        status, answer, _ = ask(server, "GET", "/metrics")
+    assert status == 500
+    assert b"secret" not in answer
+    assert "inner secret" in caplog.text
+
+
+def test_metrics_are_prometheus_text() -> None:
+    with HttpQueueServer() as server:
+        queue = server.new_queue("q")
+        queue.push_many(range(3))
+        queue.done(queue.pop())  # type: ignore[arg-type]
+        status, text, headers = ask(server, "GET", "/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    lines = text.decode().splitlines()
+    assert 'fray_queue_pending{queue="q"} 2' in lines
+    assert 'fray_queue_done_total{queue="q"} 1' in lines
+    assert "# TYPE fray_queue_pushed_total counter" in lines
+
+
+def test_the_description_is_valid_and_is_what_the_server_does() -> None:
+    with HttpQueueServer() as server:
+        described = json.loads(ask(server, "GET", "/openapi.json")[1])
+        validate(described)
+        routes = {(method.upper(), path) for path, item in described["paths"].items() for method in item}
+        assert routes == {(route.method, route.path) for route in ROUTES}
+        for method, path in sorted(routes):
+            real = path.replace("{name}", "missing")
+            status, _, headers = ask(server, method, real, body=b"{}" if method == "POST" else None)
+            operation = described["paths"][path][method.lower()]
+            assert str(status) in operation["responses"], (method, path, status)
+            if status == 200:
+                assert headers["Content-Type"].split(";")[0] in operation["responses"]["200"]["content"]
+        for method in ("GET", "PUT", "POST", "DELETE", "PATCH"):
+            for path in described["paths"]:
+                if (method, path) not in routes:
+                    assert ask(server, method, path.replace("{name}", "q"))[0] == 405
+
+
+def test_tls_by_certificate_files(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with HttpQueueServer(certificate=(certificate, key)) as server:
+        assert server.url.startswith("https://")
+        queue = server.new_queue("q")
+        queue.push("x")
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+            HttpQueue[str](server.url, "q").push("y")
+        assert queue.size() == 1

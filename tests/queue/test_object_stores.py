@@ -1,0 +1,224 @@
+"""FileQueue on S3 (s3fs, moto's server), on GCS (gcsfs, an emulator) and on fsspec's memory."""
+
+import itertools
+import logging
+import multiprocessing
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import boto3  # type: ignore[import-untyped]
+import pytest
+from gcs_emulator import GcsEmulator
+from moto.server import ThreadedMotoServer
+from queue_processes import take_all
+from queue_proxy import SwallowingProxy
+
+from fray import QueueUnavailableError, UnsupportedError
+from fray.testing.queue import (
+    MakeQueue,
+    ManualClock,
+    QueueContract,
+    SharedQueueContract,
+    check_queue_machine,
+)
+from fray_queue import FileQueue
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    client = boto3.client(
+        "s3", endpoint_url=url, aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1"
+    )
+    client.create_bucket(Bucket="bucket")
+    client.close()
+    yield url
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[GcsEmulator]:
+    with GcsEmulator() as emulator:
+        yield emulator
+
+
+def s3_options(url: str) -> dict[str, Any]:
+    return {"endpoint_url": url, "key": "a", "secret": "b"}
+
+
+def gcs_options(url: str) -> dict[str, Any]:
+    return {"endpoint_url": url, "token": "anon", "project": "p"}
+
+
+class _OnStore:
+    @pytest.fixture
+    def location(self) -> tuple[str, dict[str, Any]]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def make_queue(self, clock: ManualClock, location: tuple[str, dict[str, Any]]) -> Iterator[MakeQueue]:
+        made: list[FileQueue[Any]] = []
+        url, options = location
+
+        def make_queue(**more: Any) -> FileQueue[Any]:
+            path = f"{url}/{uuid.uuid4().hex}"
+            made.append(FileQueue(path, clock=clock, max_clock_skew=0, **options, **more))
+            return made[-1]
+
+        yield make_queue
+        for queue in made:
+            queue.close()
+
+
+class _S3(_OnStore):
+    @pytest.fixture
+    def location(self, moto: str) -> tuple[str, dict[str, Any]]:
+        return "s3://bucket", s3_options(moto)
+
+
+class _Gcs(_OnStore):
+    @pytest.fixture
+    def location(self, gcs: GcsEmulator) -> tuple[str, dict[str, Any]]:
+        return "gs://bucket", gcs_options(gcs.url)
+
+
+class _Memory(_OnStore):
+    @pytest.fixture
+    def location(self) -> tuple[str, dict[str, Any]]:
+        return "memory://queues", {}
+
+
+class TestOnS3(_S3, QueueContract):
+    pass
+
+
+class TestSharedOnS3(_S3, SharedQueueContract):
+    pass
+
+
+class TestOnGcs(_Gcs, QueueContract):
+    pass
+
+
+class TestSharedOnGcs(_Gcs, SharedQueueContract):
+    pass
+
+
+class TestOnMemory(_Memory, QueueContract):
+    pass
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "memory"])
+def test_every_history_agrees_with_the_model(scheme: str, moto: str, gcs: GcsEmulator) -> None:
+    options = {"s3": s3_options(moto), "gs": gcs_options(gcs.url), "memory": {}}[scheme]
+    clock, numbers, run = ManualClock(), itertools.count(), uuid.uuid4().hex
+
+    def make_queue(**more: Any) -> FileQueue[int]:
+        path = f"{scheme}://bucket/{run}-{next(numbers)}"
+        return FileQueue(path, clock=clock, max_clock_skew=0, **options, **more)
+
+    check_queue_machine(make_queue, clock, examples=30 if scheme == "memory" else 4, steps=20)
+
+
+# --- real clients, several processes ---
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_processes_share_a_store_and_every_item_is_done_once(
+    scheme: str, moto: str, gcs: GcsEmulator
+) -> None:
+    options = s3_options(moto) if scheme == "s3" else gcs_options(gcs.url)
+    path = uuid.uuid4().hex
+    with FileQueue[int](f"{scheme}://bucket/{path}", **options) as queue:
+        queue.push_many(range(60))
+        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+            results = [pool.submit(take_all, f"{scheme}://bucket/{path}", options) for _ in range(2)]
+            taken = [item for result in results for item in result.result()]
+        assert sorted(taken) == [(number, 1) for number in range(60)]
+        assert queue.size() == 0
+    if scheme == "gs":
+        left = [name for name in gcs.objects if name.startswith(path)]
+        assert left == [f"{path}/fray-queue.json"]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_an_answer_that_is_lost_changes_nothing(scheme: str, moto: str, gcs: GcsEmulator) -> None:
+    with SwallowingProxy(moto if scheme == "s3" else gcs.url) as proxy:
+        proxy.swallow_only = ("PUT",) if scheme == "s3" else ("POST",)  # what creates
+        proxy.swallow_every = 3
+        options = s3_options(proxy.url) if scheme == "s3" else gcs_options(proxy.url)
+        with FileQueue[int](f"{scheme}://bucket/{uuid.uuid4().hex}", **options) as queue:
+            for number in range(4):
+                queue.push(number)
+            for number in range(4):
+                lease = queue.pop()
+                assert lease is not None
+                assert (lease.item, lease.attempt) == (number, 1)
+                queue.done(queue.extend(lease, 30))
+            assert queue.pop() is None
+        assert proxy.swallowed >= 3
+
+
+# --- stores that cannot be trusted, or are away ---
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_a_store_that_ignores_the_precondition_is_refused(scheme: str, moto: str) -> None:
+    with GcsEmulator() as careless, SwallowingProxy(moto) as proxy:
+        careless.honours_preconditions = False
+        proxy.strip = {"if-none-match"}
+        options = s3_options(proxy.url) if scheme == "s3" else gcs_options(careless.url)
+        queue: FileQueue[int] = FileQueue(f"{scheme}://bucket/{uuid.uuid4().hex}", **options)
+        with pytest.raises(UnsupportedError, match=f"{scheme}://bucket.* twice"):
+            queue.push(1)
+
+
+@pytest.mark.parametrize("path", ["sftp://host/q", "ftp://host/q", "http://host/q", "zip://x"])
+def test_a_file_system_without_exclusive_creation_is_refused_by_name(path: str) -> None:
+    with pytest.raises(UnsupportedError, match=path.partition(":")[0]):
+        FileQueue(path)
+
+
+@pytest.mark.parametrize("offset", [60.0, -60.0])
+def test_a_clock_far_from_the_stores_is_refused(offset: float) -> None:
+    with GcsEmulator() as emulator:
+        emulator.clock_offset = offset
+        queue: FileQueue[int] = FileQueue("gs://bucket/q", **gcs_options(emulator.url))
+        with pytest.raises(ValueError, match=r"clock is (59|60)\.\d s (behind|ahead)"):
+            queue.push(1)
+        FileQueue[int]("gs://bucket/q", max_clock_skew=150, **gcs_options(emulator.url)).push(1)
+
+
+def test_a_store_that_stays_away_is_an_error_in_time() -> None:
+    queue: FileQueue[int] = FileQueue("s3://bucket/q", timeout=0.5, **s3_options("http://127.0.0.1:9"))
+    with pytest.raises(QueueUnavailableError, match="did not answer"):
+        queue.push(1)
+
+
+# --- what it costs ---
+
+
+def test_an_item_takes_at_most_six_requests_on_the_wire(moto: str) -> None:
+    count = 150
+    with SwallowingProxy(moto) as proxy:
+        queue: FileQueue[int] = FileQueue(f"s3://bucket/{uuid.uuid4().hex}", **s3_options(proxy.url))
+        queue.push(0)
+        queue.done(queue.pop())  # type: ignore[arg-type]
+        queue.close()
+        before = proxy.answered
+        for number in range(count):
+            queue.push(number)
+        for _ in range(count):
+            queue.done(queue.pop())  # type: ignore[arg-type]
+        queue.close()
+        requests = (proxy.answered - before) / count
+    print(f"\nS3: {requests:.2f} HTTP requests per item, listings and deletions included")
+    assert requests <= 6.1

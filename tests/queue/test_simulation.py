@@ -1,0 +1,162 @@
+"""The FileQueue's protocol under thousands of seeded schedules, and broken protocols that they catch."""
+
+import itertools
+from typing import Any
+
+import pytest
+from queue_simulation import Schedule, SimStore, Variant, Violation, World
+
+from fray_queue import _scan
+from fray_queue._chains import Chains
+from fray_queue._histories import Claim
+from fray_queue._records import encode_extension
+from fray_queue._scan import Spot
+
+SKEW = 2.0
+
+
+def run(seed: int, variant: type[Variant] = Variant, *, clients: int = 3, real_skew: float = SKEW) -> World:
+    return Schedule(seed, variant, clients=clients, skew=SKEW, real_skew=real_skew).run()
+
+
+@pytest.mark.timeout(300)
+def test_no_schedule_breaks_a_promise(torture: int) -> None:
+    totals = dict.fromkeys(("requests", "crashes", "stalls", "lost_answers", "taken"), 0)
+    count = 2500 * torture
+    for seed in range(count):
+        world = run(seed, clients=3 if seed % 4 else 5)
+        for name in totals:
+            totals[name] += getattr(world, name)
+    print(f"\nsimulation: {count} schedules, {totals}, 0 violations")
+    assert totals["crashes"] > count / 10
+    assert totals["stalls"] > count / 10
+
+
+def test_wrong_clocks_double_a_live_lease_at_worst(torture: int) -> None:
+    found = [str(violation) for seed in range(1000 * torture) if (violation := _violation(seed))]
+    assert all("two live leases" in violation for violation in found)
+    doubled = len(found)
+    print(f"\nsimulation: {1000 * torture} schedules with clocks 60 s apart: {doubled} doubled, nothing lost")
+    assert doubled
+
+
+def _violation(seed: int) -> Violation | None:
+    try:
+        run(seed, real_skew=60.0)
+    except Violation as violation:
+        return violation
+    return None
+
+
+# --- broken protocols ---
+
+
+class HistoryFirst(Variant):
+    @staticmethod
+    def remove(store: Any, payload: str, records: list[str]) -> None:
+        store.delete(records)
+        store.delete([payload])
+
+
+class _Unconfirmed(Chains):
+    def _confirm(self, claim: Claim, lease_id: str) -> None:
+        pass
+
+
+class NoLateCheck(Variant):
+    chains = _Unconfirmed
+
+
+class _PayloadFirst(Chains):
+    def _claim(self, spot: Spot, lease_timeout: float) -> Claim | None:
+        self._early = self._store.read(spot.address.path)
+        return super()._claim(spot, lease_timeout)
+
+    def _win(self, claim: Claim) -> bool:
+        if self._early is None or not self._append(claim.address, claim.number, claim.record):
+            return False
+        self._held[claim.lease_id] = claim
+        return True
+
+
+class PayloadReadBeforeTheClaim(Variant):
+    chains = _PayloadFirst
+
+
+class _DoneByDelete(Chains):
+    def finish(self, lease_id: str) -> None:
+        claim = self._find(lease_id)
+        self._clean(claim.address, claim.number, claim.record)
+
+
+class DoneByDelete(Variant):
+    chains = _DoneByDelete
+
+
+class _BlindExtend(Chains):
+    def extend(self, lease_id: str, lease_timeout: float) -> Claim:
+        claim = self._find(lease_id)
+        until = self._clock() + lease_timeout
+        self._store.write(claim.address.extension(claim.number), encode_extension(until))
+        return self._hold(claim, claim.number, claim.record, until)
+
+
+class BlindExtend(Variant):
+    chains = _BlindExtend
+    items, pushes = 1, 0.0
+
+
+class SkewIgnored(Variant):
+    taker_skew = 0.0
+    items, pushes = 1, 0.0
+
+
+class _Overwriting(SimStore):
+    def create(self, path: str, data: bytes) -> bool:
+        there = self._request(lambda: path in self.world.files)
+        if not there:
+            self._request(lambda: (self.world.files.pop(path, None), self.world.create(path, data)))
+        return not there
+
+
+class LooksFirstAndWritesThen(Variant):
+    store = _Overwriting
+
+
+class _SlowListing(SimStore):
+    def _between_pages(self) -> None:
+        self.world.stalled[self.client] = self.world.now + self.world.chance.uniform(0, 5)
+
+
+class OrphansUnchecked(Variant):
+    store = _SlowListing
+    items, pushes = 0, 0.9
+
+    @staticmethod
+    def remove_orphans(store: Any, bucket: str, orphans: dict[str, list[str]]) -> None:
+        for names in orphans.values():
+            store.delete([f"{bucket}/{name}" for name in names])
+
+
+BROKEN = [
+    HistoryFirst,
+    NoLateCheck,
+    PayloadReadBeforeTheClaim,
+    DoneByDelete,
+    BlindExtend,
+    SkewIgnored,
+    LooksFirstAndWritesThen,
+    OrphansUnchecked,
+]
+
+
+@pytest.mark.parametrize("variant", BROKEN)
+def test_a_broken_protocol_is_caught(variant: type[Variant], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_scan, "remove_orphans", variant.remove_orphans)
+    for seed in itertools.count():
+        assert seed < 4000, "4000 schedules did not notice"
+        try:
+            run(seed, variant)
+        except Violation as violation:
+            print(f"\nsimulation: {variant.__name__} caught after {seed + 1} schedules: {violation}")
+            return

@@ -1,0 +1,164 @@
+"""`work` ends in time whatever the function does; `fray queue` reads, calls and prints."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fray._cli import main
+from fray.queue import open_queue
+from fray_queue import FileQueue, HttpQueueServer, MemoryQueue, work
+
+
+def test_workers_share_the_items() -> None:
+    queue: MemoryQueue[int] = MemoryQueue()
+    queue.push_many(range(100))
+    seen: list[tuple[int, int]] = []
+    barrier = threading.Barrier(4)
+
+    def fn(item: int) -> None:
+        if item < 4:
+            barrier.wait(30)  # all four threads are at work
+        seen.append((item, threading.get_ident()))
+
+    summary = work(queue, fn, concurrency=4, stop_when_empty=True)
+    assert sorted(item for item, _ in seen) == list(range(100))
+    assert len({thread for _, thread in seen}) == 4
+    assert (summary.done, summary.failed, queue.size()) == (100, 0, 0)
+
+
+def test_a_failing_item_is_tried_again_and_given_up_in_the_end() -> None:
+    queue: MemoryQueue[str] = MemoryQueue(max_attempts=2)
+    queue.push_many(["bad", "good"])
+    calls: list[str] = []
+
+    def fn(item: str) -> None:
+        calls.append(item)
+        if item == "bad":
+            raise ValueError(item)
+
+    summary = work(queue, fn, retries=2, stop_when_empty=True)
+    assert (summary.done, summary.failed) == (1, 2)
+    assert calls.count("bad") == 6  # three calls in each of two attempts
+    assert [letter.item for letter in queue.dead_letters()] == ["bad"]
+
+
+def test_a_lease_lasts_as_long_as_its_function() -> None:
+    queue: MemoryQueue[str] = MemoryQueue()
+    queue.push("slow")
+
+    def fn(item: str) -> None:
+        time.sleep(1.0)
+        assert queue.pop() is None
+
+    assert work(queue, fn, lease_timeout=0.3, stop_when_empty=True).done == 1
+
+
+WORKER = """
+import sys, time
+from fray_queue import FileQueue, work
+queue = FileQueue(sys.argv[1])
+def fn(item):
+    print("started", flush=True)
+    time.sleep(item)
+summary = work(queue, fn, concurrency=2, grace=float(sys.argv[2]))
+print(summary.done, summary.released, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "grace", "says"), [(1.0, 20.0, "2 0"), (300.0, 0.3, "0 2")])
+def test_sigterm_lets_workers_finish_or_gives_their_items_back(
+    tmp_path: Path, seconds: float, grace: float, says: str
+) -> None:
+    queue: FileQueue[float] = FileQueue(tmp_path / "q")
+    queue.push_many([seconds] * 3)
+    command = [sys.executable, "-c", WORKER, str(tmp_path / "q"), str(grace)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline(), process.stdout.readline()] == ["started\n"] * 2
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline().strip() == says
+        assert process.wait(20) == 0
+    assert queue.size() == queue.pending() == 3 - int(says[0])
+
+
+def test_a_broken_queue_ends_the_work_with_its_error() -> None:
+    with HttpQueueServer() as server:
+        queue = server.new_queue("q")
+        queue._options["timeout"] = 0.2
+    queue._connections._timeout = 0.2
+    with pytest.raises(ConnectionError):
+        work(queue, print)
+
+
+# --- the command line ---
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["queue", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_verb_works_on_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"file:{tmp_path}/q?max_attempts=1"
+    ids = run(capsys, "push", url, "a", "b", "c").split()
+    assert len(ids) == 3
+    run(capsys, "push", url, "--json", '{"n": 1}')
+    assert run(capsys, "pop", url) == "a\n"
+    (row,) = json.loads(run(capsys, "stats", url, "--json"))
+    assert row == {"size": 3, "pending": 3, "in_flight": 0, "dead": 0}
+    queue = open_queue(url)
+    for lease in queue.pop_many(2):
+        queue.release(lease)
+    letters = json.loads(run(capsys, "dead", url, "--json"))
+    assert [letter["item_id"] for letter in letters] == ids[1:]
+    assert "released" in run(capsys, "dead", url)
+    assert run(capsys, "requeue", url, ids[1]) == "1 requeued\n"
+    assert run(capsys, "purge", url, "--dead", "--yes") == "1 removed\n"
+    rows = [json.loads(line) for line in run(capsys, "pop", url, "-n", "5", "--json").splitlines()]
+    assert {row["item_id"]: row["item"] for row in rows}[ids[1]] == "b"
+    assert {"n": 1} in [row["item"] for row in rows]
+    assert run(capsys, "purge", url, "--yes", "--json") == '{"removed": 0}\n'
+
+
+def test_a_server_is_served_listed_and_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    command = [sys.executable, "-c", "from fray._cli import entry; entry()", "queue", "serve"]
+    command += ["--token-file", str(token), "--queue", "tasks", "--store", str(tmp_path / "store")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            secured = ("--token-file", str(token))
+            run(capsys, "push", f"{url}/tasks", "x", "y", *secured)
+            (row,) = json.loads(run(capsys, "list", url, "--json", *secured))
+            assert (row["name"], row["size"]) == ("tasks", 2)
+            assert run(capsys, "pop", f"{url}/tasks", *secured) == "x\n"
+            assert main(["queue", "list", url]) == 1
+            assert "token" in capsys.readouterr().err
+            assert main(["queue", "push", f"{url}/tasks?token=s3cret", "x"]) == 1
+            assert "never in a URL" in capsys.readouterr().err
+        finally:
+            process.terminate()
+            assert process.wait(20) == 0
+
+
+def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["queue", "stats", "nope://x"]) == 1
+    assert "Unknown queue scheme 'nope'" in capsys.readouterr().err
+    assert main(["queue", "stats", str(tmp_path)]) == 1
+    assert "has no scheme" in capsys.readouterr().err
+
+
+def test_importing_the_package_loads_neither_fsspec_nor_aiohttp() -> None:
+    code = "import sys, fray.queue, fray_queue; assert not {'fsspec', 'aiohttp', 'click'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
+    code = "import sys; from fray_queue import FileQueue; assert not {'fsspec', 'aiohttp'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
