@@ -117,7 +117,7 @@ def run_tests(session: nox.Session, *paths: str) -> None:
 
 
 def install_programs(session: nox.Session) -> None:
-    """Bring what the tests of queues start and Python does not have: a browser for the page, openssl for TLS."""
+    """Bring what the tests of queues start and pip cannot bring: a browser, openssl for TLS."""
     packages = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
     if not packages:
         return
@@ -132,13 +132,14 @@ def package_session(
     package: str,
     *,
     more: tuple[str, ...] = (),
-    before: Callable[[nox.Session], None] = lambda session: None,
+    before: Callable[[nox.Session], None] | None = None,
 ) -> None:
     """Define the session of one package: its wheel and those that it needs, alone, and its tests."""
     name = package.removeprefix("fray-")
 
     def tests(session: nox.Session) -> None:
-        before(session)
+        if before:
+            before(session)
         session.install(*wheels(package), *group("test"), *more)
         run_tests(session, f"tests/{name}")
 
