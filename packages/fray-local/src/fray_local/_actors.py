@@ -101,7 +101,7 @@ class Actor:
         self._open.discard(call)
 
     def die(self, reason: str, cause: BaseException | None = None) -> None:
-        """Answer every open call, and every later one, with ActorDiedError; a second death changes nothing."""
+        """Answer every open call and every later one with ActorDiedError; a second death is none."""
         death = ActorDiedError(self.label, reason)
         death.__cause__ = cause
         with self.lock:
@@ -220,7 +220,7 @@ class Endpoint(ActorEndpoint):
 
 
 def _close_soon(mailbox: Mailbox) -> None:
-    # The garbage collector may call this in a thread that holds the mailbox's lock: another one must close it.
+    # The garbage collector may call this in a thread that holds the mailbox's lock: another must close it.
     with contextlib.suppress(RuntimeError):  # the interpreter is ending, and the thread with it
         _thread.start_new_thread(mailbox.close, ())
 

@@ -17,7 +17,7 @@ _thread = _Thread()
 
 
 def inside_an_actor() -> bool:
-    """Return whether this thread runs an actor's method inline, so that the actor's other calls wait for it."""
+    """Return whether this thread runs an actor's method inline, which the actor's other calls wait for."""
     return bool(_thread.mailboxes)
 
 

@@ -91,8 +91,7 @@ class Producer(Call):
     def take(self) -> LocalRef[Any] | None:
         """Return the next item; None at the end. The caller has seen that there is one."""
         with LOCK:
-            item = self._buffer.popleft() if self._buffer else None
-        return item
+            return self._buffer.popleft() if self._buffer else None
 
     def resume(self) -> None:
         """Go on producing if the buffer has run low."""

@@ -197,7 +197,7 @@ class Task(Call):
 
 
 def shutting_down(call: Call) -> TaskCancelledError:
-    """Return the error of a call whose turn came after its context was told to cancel what has not started."""
+    """Return the error of a call whose turn came after its context was told to start nothing more."""
     return TaskCancelledError(f"{call.label} had not started when its context was shut down")
 
 
