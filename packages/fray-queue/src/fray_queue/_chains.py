@@ -163,9 +163,14 @@ class Chains(Histories):
             until = now + lease_timeout
             if now < claim.until and until >= claim.record.until:  # an earlier end takes a new record
                 self._store.write(claim.address.extension(claim.number), encode_extension(until))
-                if self._clock() < claim.until:  # nobody can have taken it over before it was written
+                # In time, nobody has taken it over; but the lease may have been settled, here or elsewhere.
+                if self._clock() < claim.until and self._is_open(claim):
                     return self._hold(claim, claim.number, claim.record, until)
             return self._renew(claim, lease_id, lease_timeout)
+
+    def _is_open(self, claim: Claim) -> bool:
+        following = claim.address.record(claim.number + 1)
+        return not self._store.exists(following) and self._store.exists(claim.address.path)
 
     def _renew(self, claim: Claim, lease_id: str, lease_timeout: float) -> Claim:
         """Extend a lease that may be over: by the next record, as a taker would."""

@@ -194,6 +194,19 @@ class SharedQueueContract(QueueFixtures):
         item.append(2)
         assert take(queue).item == [1]
 
+    def test_a_lease_that_another_client_finished_is_no_longer_held(
+        self, queue: Queue[Any], other: Queue[Any]
+    ) -> None:
+        queue.push_many(["a", "b"])
+        first, second = take(queue), take(queue)
+        other.done(first)
+        refused(queue.extend, first, 90.0)
+        refused(queue.release, first)
+        queue.done(second)
+        refused(other.extend, second, 90.0)
+        assert queue.size() == 0
+        assert queue.pop() is None
+
     def test_a_release_and_a_requeue_by_one_client_are_seen_by_another(self, make_queue: MakeQueue) -> None:
         one = make_queue(max_attempts=2)
         other: Queue[Any] = pickle.loads(pickle.dumps(one))
