@@ -243,7 +243,7 @@ def _find(process: str, pid: int, key: Any, kind: str) -> Any:
             return find_elsewhere(process, pid, key, kind)
         raise WrongProcessError(
             f"a {kind} of process {pid} arrived in process {os.getpid()}; what one process holds in memory "
-            "does not travel: make the context in the job (get_job_context()), or use 'process' or 'ray'"
+            "does not travel: make the context in the job itself (get_job_context()), or use 'ray'"
         )
     try:
         return _by_id[key]
