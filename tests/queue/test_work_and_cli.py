@@ -65,7 +65,7 @@ import sys, time
 from fray_queue import FileQueue, work
 queue = FileQueue(sys.argv[1])
 def fn(item):
-    print("started", flush=True)
+    print("started\\n", end="", flush=True)  # in one write: two threads print
     time.sleep(item)
 summary = work(queue, fn, concurrency=2, grace=float(sys.argv[2]))
 print(summary.done, summary.released, flush=True)
@@ -81,10 +81,13 @@ def test_sigterm_lets_workers_finish_or_gives_their_items_back(
     command = [sys.executable, "-c", WORKER, str(tmp_path / "q"), str(grace)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert [process.stdout.readline(), process.stdout.readline()] == ["started\n"] * 2
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline().strip() == says
-        assert process.wait(20) == 0
+        try:
+            assert [process.stdout.readline(), process.stdout.readline()] == ["started\n"] * 2
+            process.send_signal(signal.SIGTERM)
+            assert process.stdout.readline().strip() == says
+            assert process.wait(20) == 0
+        finally:
+            process.kill()  # a worker that outlives a failed check would go on for ever
     assert queue.size() == queue.pending() == 3 - int(says[0])
 
 
