@@ -28,6 +28,7 @@ NEEDS = {
     "fray-core": ["fray-resources"],
     "fray-local": ["fray-resources", "fray-core"],
     "fray-queue": ["fray-resources", "fray-core"],
+    "fray-ray": ["fray-resources", "fray-core"],
 }
 
 
@@ -78,6 +79,7 @@ nox.options.sessions = [
 # Everything a package can do, where its tests use it.
 EXTRAS = {"fray-queue": "[gcs,s3,http]"}
 QUEUE_TESTS = ("boto3", "moto[server]", "openapi-spec-validator", "selenium")
+RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 # Programs that tests of queues start, and the Debian packages that they come in.
 PROGRAMS = {"chromium": "chromium", "chromedriver": "chromium-driver", "openssl": "openssl"}
 PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
@@ -103,7 +105,8 @@ def wheel(package: str) -> str:
 def wheels(*packages: str) -> list[str]:
     """Return requirements for packages, with their extras, and for the wheels that they need."""
     wanted = dict.fromkeys(need for package in packages for need in [*NEEDS[package], package])
-    return [f"{name}{EXTRAS.get(name, '')} @ file://{wheel(name)}" for name in wanted]
+    pins = [RAY] if "fray-ray" in wanted else []
+    return [*(f"{name}{EXTRAS.get(name, '')} @ file://{wheel(name)}" for name in wanted), *pins]
 
 
 def run_tests(session: nox.Session, *paths: str) -> None:
@@ -149,6 +152,8 @@ def package_session(
 package_session("fray-resources")
 package_session("fray-core")
 package_session("fray-local")
+# pip: with it Ray builds the environments of jobs, in a copy of the one that it runs in.
+package_session("fray-ray", more=("pip", "uv"))
 package_session("fray-queue", more=QUEUE_TESTS, before=install_programs)
 
 

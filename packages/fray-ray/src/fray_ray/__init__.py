@@ -1,0 +1,20 @@
+"""Fray on Ray: tasks and actors on a cluster, and jobs in Ray's own job table."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fray_ray._cluster import RayCluster as RayCluster
+    from fray_ray._cluster_context import RayClusterContext as RayClusterContext
+    from fray_ray._context import RayContext as RayContext
+
+# Public name -> its module: importing this package does not import Ray, which takes most of a second.
+_HOMES = {"RayCluster": "_cluster", "RayClusterContext": "_cluster_context", "RayContext": "_context"}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"fray_ray.{_HOMES[name]}"), name)

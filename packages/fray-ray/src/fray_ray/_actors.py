@@ -1,0 +1,134 @@
+"""Actors on Ray: made, found, called, ended."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakSet
+
+import ray
+from ray import exceptions as rx
+
+from fray._delays import poll_delays
+from fray._errors import ActorAlreadyExistsError, ActorNotFoundError
+from fray.job import ActorEndpoint, ActorHandle, ActorOptions, Lifetime, actor_methods
+from fray_ray._calls import explain_unpicklable
+from fray_ray._connection import cluster_resources
+from fray_ray._options import actor_options, uses_accelerator
+from fray_ray._payloads import Payloads
+from fray_ray._remote import host_class
+
+_KEPT = 256
+_GONE_WITHIN = 10.0  # seconds
+
+
+class RayEndpoint(ActorEndpoint):
+    """Carries calls to one actor through Ray's own handle.
+
+    Ray counts who holds handles: an actor without a name ends with the last of them.
+    """
+
+    def __init__(self, context: Any, handle: Any, name: str | None) -> None:
+        self._context, self.handle, self.name = context, handle, name
+        self._methods = {
+            method: None for method in handle._ray_method_signatures if not method.startswith("__")
+        }
+        kind = handle._ray_actor_creation_function_descriptor.class_name
+        self._label = f"{kind}({name!r})" if name else str(kind)
+
+    @property
+    def methods(self) -> Mapping[str, Any]:
+        return self._methods
+
+    @property
+    def label(self) -> str:
+        return self._label
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See `ActorEndpoint.call`."""
+        send = getattr(self.handle, method).remote
+        return self._context._send(send, f"{self._label}.{method}", (), args, kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RayEndpoint) and bool(other.handle._actor_id == self.handle._actor_id)
+
+    def __hash__(self) -> int:
+        return hash(self.handle._actor_id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RayEndpoint, (self._context, self.handle, self.name)
+
+
+class Actors:
+    """The actors of one context."""
+
+    def __init__(self, context: Any, namespace: str, base: Mapping[str, Any]) -> None:
+        self._context, self._namespace, self._base = context, namespace, base
+        self._classes: dict[int, tuple[Any, Any]] = {}
+        self._payloads = Payloads(context)
+        # Ray ends a named actor whose maker dropped its handle; here it lives as long as the context.
+        self._named: list[RayEndpoint] = []
+        self._unnamed: WeakSet[RayEndpoint] = WeakSet()
+
+    def create(
+        self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
+    ) -> ActorHandle:
+        """Make an actor, or find it by name; see `JobContext.create_actor`."""
+        resources = {} if options.preemptible else cluster_resources()
+        ray_options = actor_options(self._base, options, self._namespace, resources)
+        payload = self._payloads.of(cls, uses_accelerator(ray_options))
+        try:
+            handle = self._remote_class(cls).options(**ray_options).remote(payload, *args, **kwargs)
+        except rx.ActorAlreadyExistsError:
+            raise ActorAlreadyExistsError(str(options.name)) from None
+        except Exception:
+            explain_unpicklable(cls, args, kwargs)
+            raise
+        endpoint = RayEndpoint(self._context, handle, options.name)
+        if options.name is None and options.lifetime is Lifetime.JOB:
+            self._unnamed.add(endpoint)
+        elif options.lifetime is Lifetime.JOB:
+            self._named.append(endpoint)
+        return ActorHandle(endpoint)
+
+    def find(self, name: str) -> ActorHandle:
+        """Return a handle to the living actor of that name."""
+        try:
+            handle = ray.get_actor(name, namespace=self._namespace)
+        except ValueError:
+            known = ray.util.list_named_actors(all_namespaces=True)
+            raise ActorNotFoundError(
+                name, sorted(actor["name"] for actor in known if actor["namespace"] == self._namespace)
+            ) from None
+        return ActorHandle(RayEndpoint(self._context, handle, name))
+
+    def kill(self, endpoint: RayEndpoint) -> None:
+        """End an actor; its name is free when this returns."""
+        ray.kill(endpoint.handle)
+        if endpoint.name is not None:
+            self._named = [one for one in self._named if one != endpoint]
+            self._await_free_name(endpoint)
+
+    def end(self) -> None:
+        """End those that live no longer than their context."""
+        for endpoint in [*self._named, *self._unnamed]:
+            ray.kill(endpoint.handle)
+        self._named.clear()
+
+    def _await_free_name(self, endpoint: RayEndpoint) -> None:
+        deadline = time.monotonic() + _GONE_WITHIN
+        for delay in poll_delays():
+            try:
+                found = ray.get_actor(str(endpoint.name), namespace=self._namespace)
+            except ValueError:
+                return
+            if found._actor_id != endpoint.handle._actor_id or time.monotonic() > deadline:
+                return
+            time.sleep(delay)
+
+    def _remote_class(self, cls: Callable[..., Any]) -> Any:
+        known = self._classes.get(id(cls))
+        if known is None or known[0] is not cls:
+            if len(self._classes) >= _KEPT:
+                self._classes.clear()
+            known = self._classes[id(cls)] = cls, ray.remote(host_class(cls, actor_methods(cls)))
+        return known[1]

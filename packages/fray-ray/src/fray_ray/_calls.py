@@ -1,0 +1,75 @@
+"""Calls on their way to Ray: functions prepared once per set of options, arguments named when they fail."""
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+
+from fray._pickling import callable_name, dumps, named_arguments
+from fray.job import TaskOptions
+from fray_ray._options import STREAM_BUFFER, task_options, uses_accelerator
+from fray_ray._remote import run_stream, run_task
+
+_KEPT = 512
+
+
+class Prepared:
+    """One of the two functions that run tasks, under one set of options."""
+
+    __slots__ = ("accelerated", "send")
+
+    def __init__(self, options: dict[str, Any], name: str, *, streaming: bool) -> None:
+        self.accelerated = uses_accelerator(options)
+        options = {**options, "name": name}
+        function = run_task
+        if streaming:
+            function = run_stream
+            options |= {"num_returns": "streaming", "_generator_backpressure_num_objects": STREAM_BUFFER}
+        if "max_calls" in options:  # counted for each function by itself, and no option of a call
+            decorated = ray.remote(max_calls=options.pop("max_calls"))(function)
+        else:
+            decorated = _STREAM if streaming else _TASK
+        self.send: Callable[..., Any] = decorated.options(**options).remote
+
+
+_TASK, _STREAM = ray.remote(run_task), ray.remote(run_stream)
+
+
+class Calls:
+    """The prepared functions of one context.
+
+    Args:
+        base: Ray's options for every task of the context.
+    """
+
+    def __init__(self, base: Mapping[str, Any]) -> None:
+        self._base = base
+        self._prepared: dict[Any, Prepared] = {}
+
+    def prepare(self, fn: Callable[..., Any], options: TaskOptions, *, streaming: bool) -> Prepared:
+        """Return what starts `fn` under these options."""
+        name = options.name or callable_name(fn)
+        counted = options.max_calls is not None or "max_calls" in self._base
+        key = options, tuple(options.resources.items()), name, streaming, fn if counted else None
+        found = self._prepared.get(key)
+        if found is None:
+            if len(self._prepared) >= _KEPT:
+                self._prepared.clear()
+            found = self._prepared[key] = Prepared(
+                task_options(self._base, options), name, streaming=streaming
+            )
+        return found
+
+
+def explain_unpicklable(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise SerializationError for the argument that cannot be pickled; return where every one can.
+
+    Args:
+        target: What is called, or its name.
+    """
+    if isinstance(target, str):
+        target = SimpleNamespace(__qualname__=target)
+    for what, value in named_arguments(target, args, kwargs):
+        if not isinstance(value, ray.ObjectRef):
+            dumps(value, what)

@@ -1,0 +1,51 @@
+"""Stop one task, and say whether it was stopped."""
+
+import weakref
+from typing import Any
+
+import ray
+from ray import exceptions as rx
+
+from fray._errors import TaskCancelledError
+from fray_ray._errors import translate
+
+_LISTENS_WITHIN = 0.5  # seconds that Python code has to come to its next instruction before it is forced
+
+
+def cancel(ref: Any) -> bool:
+    """Cancel a task or a stream; return whether `get` raises TaskCancelledError from now on."""
+    if isinstance(ref, ray.ObjectRefGenerator):
+        ray.cancel(ref)
+        return True
+    if _ready(ref, 0):
+        return False
+    ray.cancel(ref)
+    if not _ready(ref, _LISTENS_WITHIN):
+        try:
+            ray.cancel(ref, force=True)
+        except ValueError:  # an actor's method: to end it is to end the actor
+            return False
+        _ready(ref, 10.0)
+    return _cancelled(ref)
+
+
+def close_when_dropped(stream: ray.ObjectRefGenerator) -> None:
+    """Cancel a stream that nobody holds any more; Ray alone lets its generator run on, unbounded."""
+    weakref.finalize(stream, _close, stream._generator_ref).atexit = False
+
+
+def _close(ref: Any) -> None:
+    if ray.is_initialized():
+        ray.cancel(ref)
+
+
+def _ready(ref: Any, timeout: float) -> bool:
+    return bool(ray.wait([ref], timeout=timeout, fetch_local=False)[0])
+
+
+def _cancelled(ref: Any) -> bool:
+    try:
+        ray.get(ref, timeout=0)
+    except rx.RayError as error:
+        return isinstance(translate(error), TaskCancelledError)
+    return False

@@ -1,0 +1,286 @@
+"""Jobs on a Ray cluster, each a job in Ray's own table."""
+
+import os
+import pickle
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, overload
+
+import ray
+
+from fray._checks import check_seconds, invalid
+from fray._errors import JobNotFoundError, UnsupportedError
+from fray._pickling import dumps, dumps_call
+from fray._specs import Spec
+from fray.cluster import (
+    Entrypoint,
+    EnvironmentConfig,
+    JobId,
+    JobInfo,
+    JobRequest,
+    LogStream,
+    TpuConfig,
+    follow_logs,
+    parent_job,
+    wait_for_jobs,
+)
+from fray_ray import _mail, _requests, _table
+from fray_ray._client import JobsClient
+from fray_ray._logs import JobLog
+from fray_ray._requests import Plan
+from fray_ray._stopping import stop_job
+from fray_ray.deps import requirements
+
+_ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
+_LOG_INTERVAL = 0.3  # seconds; each look fetches the whole log, which is the only way that Ray offers
+_EXCLUDED = (
+    ".git",
+    ".venv",
+    "venv",
+    "__pycache__",
+    "*.pyc",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    "node_modules",
+)
+
+
+class RayCluster:
+    """Run jobs on a Ray cluster; spec `ray`.
+
+    Jobs go on when their launcher ends. Used in a `with` statement, the cluster stops the jobs that were
+    launched through it.
+
+    Args:
+        address: The cluster's head as `host:port`, its dashboard's URL, or `auto`; by default the cluster
+            that this process is in, else that of `RAY_ADDRESS`, else the one running on this machine.
+        dashboard_address: The dashboard's URL, where it is not found by the address.
+        placement_timeout: Seconds that a job may wait for room before it fails; None for ever.
+        ship_workspace: Whether workspaces are uploaded; by default where the cluster has another machine
+            than this one.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        dashboard_address: str | None = None,
+        placement_timeout: float | None = None,
+        ship_workspace: bool | None = None,
+    ) -> None:
+        if placement_timeout is not None:
+            check_seconds("placement_timeout", placement_timeout)
+        options = {"placement_timeout": placement_timeout, "ship_workspace": ship_workspace}
+        self._inside_spec = str(
+            Spec("ray", {key: str(value) for key, value in options.items() if value is not None})
+        )
+        self._client = JobsClient(dashboard_address or address or _current_address())
+        self._placement_timeout, self._ship = placement_timeout, ship_workspace
+        self._launched: list[JobId] = []
+
+    def __repr__(self) -> str:
+        return f"<RayCluster at {self._client.url}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        launched, self._launched = self._launched, []
+        for job_id in launched:
+            self.terminate(job_id)
+
+    def launch(self, request: JobRequest, /) -> JobId:
+        """See `fray.cluster.Cluster.launch`."""
+        if not isinstance(request, JobRequest):
+            raise invalid("request", "a JobRequest", request)
+        _check_supported(request)
+        here = self._shares_files()
+        ships = not here if self._ship is None else self._ship
+        job_id = JobId.new(request.name, parent_job())
+        plan = self._plan(request, job_id, ships)
+        data = pickle.dumps(plan)
+        if len(data) >= _mail.LIMIT:
+            raise ValueError(
+                f"job {request.name!r}: its entry point and arguments are {len(data) >> 20} MiB pickled, and "
+                f"Ray takes less than {_mail.LIMIT >> 20} MiB; read large data in the job, where it is stored"
+            )
+        self._client.upload(_mail.plan_name(plan.submission), data)
+        python = shlex.quote(sys.executable) if here else "python"
+        self._client.submit(
+            f"exec {python} -m fray_ray._driver {plan.submission}",
+            plan.submission,
+            _table.describe(job_id, request.name, plan.replicas),
+            {"working_dir": os.fspath(_workspace(request)), "excludes": list(_EXCLUDED)} if ships else {},
+        )
+        self._launched.append(job_id)
+        return job_id
+
+    def poll(self, job_id: str, /) -> JobInfo:
+        """See `fray.cluster.Cluster.poll`."""
+        details = self._client.details(_table.submission_of(job_id)) if _ID.fullmatch(job_id) else None
+        info = _table.read(details) if details is not None else None
+        if info is None:
+            raise JobNotFoundError(job_id, f"the Ray cluster at {self._client.url}")
+        return info
+
+    def monitor(
+        self, job_id: str, /, *, replica: int | None = None, tail: int | None = None, follow: bool = True
+    ) -> LogStream:
+        """See `fray.cluster.Cluster.monitor`."""
+        self.poll(job_id)
+        log = JobLog(lambda: self._client.log(_table.submission_of(job_id)))
+
+        def poll() -> JobInfo:
+            info = self.poll(job_id)
+            log.stale()
+            return info
+
+        return follow_logs(poll, log.read, replica=replica, tail=tail, follow=follow, interval=_LOG_INTERVAL)
+
+    @overload
+    def wait(  # type: ignore[overload-overlap]  # a str is an iterable of str too; the first fits first
+        self,
+        job_id: str,
+        /,
+        *,
+        timeout: float | None = None,
+        raise_on_failure: bool = False,
+        stream_logs: bool = False,
+    ) -> JobInfo: ...
+    @overload
+    def wait(
+        self,
+        job_id: Iterable[str],
+        /,
+        *,
+        timeout: float | None = None,
+        raise_on_failure: bool = False,
+        stream_logs: bool = False,
+    ) -> list[JobInfo]: ...
+    def wait(
+        self,
+        job_id: str | Iterable[str],
+        /,
+        *,
+        timeout: float | None = None,
+        raise_on_failure: bool = False,
+        stream_logs: bool = False,
+    ) -> JobInfo | list[JobInfo]:
+        """See `fray.cluster.Cluster.wait`."""
+        return wait_for_jobs(
+            self, job_id, timeout=timeout, raise_on_failure=raise_on_failure, stream_logs=stream_logs
+        )
+
+    def terminate(self, job_id: str, grace: float = 10.0) -> None:
+        """See `fray.cluster.Cluster.terminate`."""
+        check_seconds("grace", grace, zero=True)
+        if not self.poll(job_id).finished:
+            stop_job(self._client, _table.submission_of(job_id), grace)
+
+    def list_jobs(self) -> list[JobInfo]:
+        """See `fray.cluster.Cluster.list_jobs`; jobs that others gave to Ray are left out."""
+        infos = [info for details in self._client.all_details() if (info := _table.read(details)) is not None]
+        return sorted(infos, key=lambda info: (info.submitted_at or 0.0, info.job_id))
+
+    def get_runtime_env(self, request: JobRequest) -> dict[str, Any]:
+        """Return the environment of a request as `@ray.remote(runtime_env=...)` takes it."""
+        environment = request.environment or EnvironmentConfig()
+        workspace = _workspace(request)
+        pip = [*requirements(workspace, tuple(environment.extras)), *environment.pip_packages]
+        accelerated = not _requests.is_cpu_only(request)
+        variables = ({} if accelerated else {"JAX_PLATFORMS": "cpu"}) | dict(environment.env_vars)
+        parts = {"pip": pip, "env_vars": variables}
+        return {name: part for name, part in parts.items() if part}
+
+    def get_ray_resources(self, request: JobRequest) -> dict[str, float]:
+        """Return what a request needs beside CPUs, GPUs and memory, for `@ray.remote(resources=...)`."""
+        bundle = _requests.bundle_of(request.resources, {})
+        return {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
+
+    def _plan(self, request: JobRequest, job_id: JobId, ships: bool) -> Plan:
+        environment = request.environment or EnvironmentConfig()
+        workspace, entrypoint = _workspace(request), request.entrypoint
+        assert isinstance(entrypoint, Entrypoint)
+        replicas = _requests.replica_count(request)
+        own = {
+            "FRAY_JOB_ID": job_id,
+            "FRAY_REPLICA_COUNT": str(replicas),
+            "FRAY_CLUSTER_SPEC": self._inside_spec,
+            "FRAY_CONTEXT_SPEC": "ray",
+        }
+        return Plan(
+            job_id=job_id,
+            submission=_table.submission_of(job_id),
+            submitted_at=time.time(),
+            name=request.name,
+            replicas=replicas,
+            resources=request.resources,
+            labels=_requests.labels_of(request.resources),
+            command=None if entrypoint.callable is not None else entrypoint.command,
+            payload=_payload(entrypoint, workspace, ships),
+            environ=dict(environment.env_vars) | own,
+            secrets=tuple(environment.env_vars.values()),
+            cwd=None if ships else os.fspath(workspace),
+            pip=(*requirements(workspace, tuple(environment.extras)), *environment.pip_packages),
+            max_retries_failure=request.max_retries_failure,
+            max_retries_preemption=request.max_retries_preemption,
+            timeout=request.timeout,
+            placement_timeout=self._placement_timeout,
+        )
+
+    def _shares_files(self) -> bool:
+        """Whether every node of the cluster is this machine."""
+        own = {"127.0.0.1", "localhost", "::1", ray.util.get_node_ip_address()}  # type: ignore[no-untyped-call]
+        return self._client.node_addresses() <= own
+
+
+def _current_address() -> str:
+    if ray.is_initialized():
+        return str(ray.get_runtime_context().gcs_address)
+    return os.environ.get("RAY_ADDRESS") or "auto"
+
+
+def _workspace(request: JobRequest) -> Path:
+    environment = request.environment or EnvironmentConfig()
+    workspace = Path(environment.workspace or Path.cwd())
+    if not workspace.is_dir():
+        raise ValueError(f"workspace {os.fspath(workspace)!r} is not a directory")
+    return workspace.resolve()
+
+
+def _check_supported(request: JobRequest) -> None:
+    image = (request.environment or EnvironmentConfig()).docker_image
+    if image is not None:
+        raise UnsupportedError(
+            f"RayCluster runs jobs in the containers that its nodes are, not in {image!r}; "
+            "start the cluster from that image, or name packages with pip_packages= and extras="
+        )
+    if isinstance(request.resources.device, TpuConfig):
+        raise UnsupportedError(
+            f"RayCluster does not launch jobs on TPU slices yet, asked for {request.resources.device.type}; "
+            "get_ray_resources() and get_runtime_env() describe one of its hosts for @ray.remote"
+        )
+
+
+def _payload(entrypoint: Entrypoint, workspace: Path, ships: bool) -> bytes | None:
+    """The call, behind the folders that its modules may be imported from."""
+    if entrypoint.callable is None:
+        return None
+    paths = [str(Path(path).absolute()) for path in sys.path]
+    if (
+        ships
+    ):  # folders of this machine mean nothing there; those of the workspace are below the working directory
+        inside = [Path(path).resolve() for path in paths if Path(path).resolve().is_relative_to(workspace)]
+        paths = [
+            os.fspath(path.relative_to(workspace)) for path in inside if "site-packages" not in path.parts
+        ]
+    call = dumps_call(entrypoint.callable, tuple(entrypoint.args), dict(entrypoint.function_args))
+    return dumps(paths, "sys.path") + call

@@ -1,0 +1,95 @@
+"""Joining Ray: the cluster that this process is in, one at an address, or a private one on this machine."""
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+
+import ray
+
+from fray import UnsupportedError
+from fray.cluster import parent_job
+
+_lock = threading.Lock()
+
+
+class Connection:
+    """This process's connection to a Ray cluster; a process has one at most.
+
+    Args:
+        address: `host:port` of the head, or `auto`; None for the cluster that this
+            process is in, else that of `RAY_ADDRESS`, else the one that runs on this machine.
+        namespace: Where actors' names are looked up when nothing else is said.
+        local: Start a cluster of this machine, which ends with the connection.
+    """
+
+    def __init__(self, address: str | None, namespace: str | None, local: bool) -> None:
+        if local and address is not None:
+            raise ValueError(
+                f"local=true starts a cluster of its own; it cannot join address={address!r} as well"
+            )
+        if address is not None and address.startswith("ray://"):
+            raise UnsupportedError(
+                f"RayContext is part of a cluster and cannot join through Ray Client ({address}); "
+                "run the program there, as a job: fray run --cluster ray?address=http://HOST:8265 -- ..."
+            )
+        self._owned_dir: str | None = None
+        with _lock:
+            if ray.is_initialized():
+                _check_same(address)
+            elif local:
+                self._start(namespace)
+            else:
+                _join(address or os.environ.get("RAY_ADDRESS") or "auto", namespace)
+
+    def _start(self, namespace: str | None) -> None:
+        self._owned_dir = tempfile.mkdtemp(prefix="fray-", dir="/tmp")
+        ray.init(
+            "local",
+            namespace=namespace,
+            include_dashboard=False,
+            logging_level=logging.WARNING,
+            _temp_dir=self._owned_dir,
+        )
+
+    def close(self) -> None:
+        """End the cluster that this connection started; one that was joined stays joined."""
+        if self._owned_dir is not None:
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+            shutil.rmtree(self._owned_dir, ignore_errors=True)
+            self._owned_dir = None
+
+
+def _join(address: str, namespace: str | None) -> None:
+    try:
+        ray.init(address, namespace=namespace, logging_level=logging.WARNING)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ConnectionError(
+            f"no Ray cluster answers at {address!r}: {error}; give ray?address=HOST:PORT of a running one, "
+            "or start a private one on this machine with ray?local=true"
+        ) from error
+
+
+def _check_same(address: str | None) -> None:
+    if address is None or address == "auto":
+        return
+    current = ray.get_runtime_context().gcs_address
+    if address != current:
+        raise ValueError(
+            f"this process is connected to the Ray cluster at {current} and cannot join {address!r} as well; "
+            "call ray.shutdown() first, or use another process"
+        )
+
+
+def cluster_resources() -> dict[str, float]:
+    """Return the amounts that the cluster has, by name."""
+    return dict(ray.cluster_resources())  # type: ignore[no-untyped-call]
+
+
+def family_namespace() -> str:
+    """Return where the actors of this process are named: with its job's family, or as its connection says."""
+    job = parent_job()
+    return job.partition("/")[0] if job else str(ray.get_runtime_context().namespace)

@@ -1,0 +1,232 @@
+"""`RayContext`: tasks and actors on a Ray cluster."""
+
+import atexit
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from weakref import WeakSet, WeakValueDictionary
+
+import ray
+from ray import exceptions as rx
+
+from fray._errors import ContextClosedError, SerializationError
+from fray._generators import is_generator_function
+from fray._pickling import dumps
+from fray.job import ActorHandle, ActorOptions, ContextBase, ObjectRef, ObjectStream, TaskOptions
+from fray_ray._actors import Actors, RayEndpoint
+from fray_ray._calls import Calls, explain_unpicklable
+from fray_ray._cancelling import cancel, close_when_dropped
+from fray_ray._connection import Connection, cluster_resources, family_namespace
+from fray_ray._errors import translate
+from fray_ray._futures import PromiseKeeper, RayFuture
+from fray_ray._options import check_context_options
+from fray_ray._payloads import Payloads
+from fray_ray._pending import Pending
+from fray_ray._waiting import wait_in_order
+
+R = TypeVar("R")
+ObjectRef.register(ray.ObjectRef)
+ObjectStream.register(ray.ObjectRefGenerator)
+
+
+class RayContext(ContextBase):
+    """Runs tasks and actors on a Ray cluster; references are Ray's own.
+
+    Args:
+        address: The cluster's head as `host:port`, or `auto`; by default the cluster
+            that this process is in, else that of `RAY_ADDRESS`, else the one running on this machine.
+        namespace: Where names of actors are looked up; by default that of the job's family, or, outside
+            of jobs, that of this process's connection to Ray.
+        local: Start a private cluster on this machine, which ends with the context.
+        options: Options of `@ray.remote` that hold for every task, e.g. `num_cpus=2`.
+    """
+
+    def __init__(
+        self, address: str | None = None, *, namespace: str | None = None, local: bool = False, **options: Any
+    ) -> None:
+        options = check_context_options(options)
+        self._connection: Connection | None = Connection(address, namespace, local)
+        self._set_up(uuid.uuid4().hex, namespace or family_namespace(), options)
+        _open_contexts.add(self)
+
+    def _set_up(self, identity: str, namespace: str, options: dict[str, Any]) -> None:
+        self._identity, self._namespace, self._options = identity, namespace, options
+        self._closed = False
+        self._pending = Pending()
+        self._calls, self._payloads = Calls(options), Payloads(self)
+        self._promises = PromiseKeeper()
+        self._actors = Actors(self, namespace, options)
+        _by_identity[identity] = self
+
+    def __repr__(self) -> str:
+        return f"<RayContext in namespace {self._namespace!r}>"
+
+    def put(self, obj: Any, /) -> Any:
+        """Store a value in the cluster's object store; see `JobContext.put`."""
+        try:
+            return ray.put(obj)
+        except Exception as error:
+            dumps(obj, "the object given to put()")
+            raise SerializationError("the object given to put()", str(error)) from error
+
+    def get(self, ref: Any, /, *, timeout: float | None = None) -> Any:
+        """Return the value of a reference, or of each in a list; see `JobContext.get`."""
+        if isinstance(ref, ray.ObjectRef):
+            value = _fetch(ref, timeout)
+            self._pending.done(ref)
+            return value
+        if not isinstance(ref, list):
+            return ref
+        refs = [one for one in ref if isinstance(one, ray.ObjectRef)]
+        values = iter(_fetch(refs, timeout))
+        for one in refs:
+            self._pending.done(one)
+        return [next(values) if isinstance(one, ray.ObjectRef) else one for one in ref]
+
+    def wait(
+        self, refs: Sequence[R], /, num_returns: int = 1, timeout: float | None = None
+    ) -> tuple[list[R], list[R]]:
+        """Return the first `num_returns` ready ones and the others, in input order; see `JobContext.wait`."""
+        refs = list(refs)
+        if num_returns < 1:
+            raise ValueError(f"num_returns must be 1 or more, got {num_returns!r}")
+        if not refs:
+            return [], []
+        ready, pending = wait_in_order(refs, min(num_returns, len(refs)), timeout)
+        for ref in ready:
+            self._pending.done(ref)
+        return ready, pending
+
+    def cancel(self, ref: Any, /) -> bool:
+        """Cancel a task; one that runs is interrupted, by force where it does not listen.
+
+        A method that an actor runs is left alone.
+        """
+        if not isinstance(ref, ray.ObjectRef | ray.ObjectRefGenerator):
+            raise ValueError(f"cancel takes what run() returned, got {ref!r}")
+        cancelled = cancel(ref)
+        if cancelled and isinstance(ref, ray.ObjectRef):
+            self._cancel_takers(ref)
+        return cancelled
+
+    def _cancel_takers(self, ref: Any) -> None:
+        # Ray tells a dependent of the failure when its turn to run has come; this one need not wait for that.
+        for taker in self._pending.takers(ref):
+            ray.cancel(taker)
+            self._cancel_takers(taker)
+
+    def _future(self, ref: Any) -> "Future[Any]":
+        return RayFuture(ref)
+
+    def _map_window(self) -> int:
+        return max(16, 4 * int(cluster_resources().get("CPU", 1)))
+
+    def _submit(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: TaskOptions
+    ) -> Any:
+        if not callable(fn):
+            raise ValueError(f"a task needs a function, got {fn!r}")
+        prepared = self._calls.prepare(fn, options, streaming=is_generator_function(fn))
+        payload = self._payloads.of(fn, prepared.accelerated)
+        return self._send(prepared.send, fn, (payload,), args, kwargs)
+
+    def _send(
+        self,
+        send: Callable[..., Any],
+        target: Any,
+        leading: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Make a call through Ray and remember it; what cannot be pickled is named after `target`."""
+        if self._closed:
+            raise ContextClosedError("this context was shut down; make another with create_context('ray')")
+        if any(isinstance(arg, Future) for arg in (*args, *kwargs.values())):
+            args = tuple(map(self._without_future, args))
+            kwargs = {key: self._without_future(arg) for key, arg in kwargs.items()}
+        try:
+            answer = send(*leading, *args, **kwargs)
+        except Exception:
+            explain_unpicklable(target, args, kwargs)
+            raise
+        if isinstance(answer, ray.ObjectRefGenerator):
+            close_when_dropped(answer)
+        if self._connection is not None:  # a copy in a worker is never shut down, and need not remember
+            self._pending.add(answer, (*args, *kwargs.values()))
+        return answer
+
+    def _without_future(self, arg: Any) -> Any:
+        return self._promises.argument(arg) if isinstance(arg, Future) else arg
+
+    def _start_actor(
+        self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
+    ) -> ActorHandle:
+        if self._closed:
+            raise ContextClosedError("this context was shut down; make another with create_context('ray')")
+        args = tuple(map(self._without_future, args))
+        kwargs = {key: self._without_future(arg) for key, arg in kwargs.items()}
+        return self._actors.create(cls, args, kwargs, options)
+
+    def get_actor(self, name: str, /) -> ActorHandle:
+        """Return a handle to the living actor of that name in the context's namespace."""
+        return self._actors.find(name)
+
+    def kill(self, handle: Any, /) -> None:
+        """End an actor and its process, whatever it is doing."""
+        if not isinstance(handle, ActorHandle) or not isinstance(handle._endpoint, RayEndpoint):
+            raise ValueError(f"kill takes a handle that create_actor or get_actor returned, got {handle!r}")
+        self._actors.kill(handle._endpoint)
+
+    def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
+        """End the context; see `JobContext.shutdown`. The cluster goes on, unless this context started it.
+
+        With `cancel_pending` tasks that run are interrupted too: Ray does not tell them from those that wait.
+        """
+        if self._connection is None or not ray.is_initialized():
+            return
+        self._closed = True
+        if cancel_pending:
+            for ref in self._pending.all():
+                ray.cancel(ref)
+        if not wait:
+            return
+        self._pending.drain()
+        for stream in list(self._pending.streams):
+            ray.cancel(stream)
+        self._actors.end()
+        self._promises.close()
+        self._connection.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attached, (self._identity, self._namespace, self._options)
+
+
+# A context that comes back to its process, or twice to a worker, is the same object.
+_by_identity: WeakValueDictionary[str, RayContext] = WeakValueDictionary()
+_open_contexts: WeakSet[RayContext] = WeakSet()
+
+
+# At exit, a program that never left its context still gets what it submitted done. Ray's own handler was
+# registered before this one, and disconnects after it.
+@atexit.register
+def _shutdown_open_contexts() -> None:
+    for context in list(_open_contexts):
+        context.shutdown()
+
+
+def _attached(identity: str, namespace: str, options: dict[str, Any]) -> RayContext:
+    context = _by_identity.get(identity)
+    if context is None:
+        context = RayContext.__new__(RayContext)
+        context._connection = None
+        context._set_up(identity, namespace, options)
+    return context
+
+
+def _fetch(refs: Any, timeout: float | None) -> Any:
+    try:
+        return ray.get(refs, timeout=timeout)
+    except rx.RayError as error:
+        failure = translate(error, timeout=timeout)
+    raise failure

@@ -1,0 +1,143 @@
+"""The driver of a job: `python -m fray_ray._driver SUBMISSION`, run by Ray on the head of the cluster.
+
+pending   find room for all replicas at once, build their environment
+running   start the replicas, start failed ones again while they have retries left
+finished  end what is left, give back the room, write the last word into Ray's table
+"""
+
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+from types import FrameType
+
+import ray
+from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+
+from fray.cluster import ExitReason, JobStatus
+from fray_ray import _mail
+from fray_ray._family import end_family
+from fray_ray._gang import Gang
+from fray_ray._progress import Outcome, Progress
+from fray_ray._replicas import Replica
+from fray_ray._requests import Plan
+
+_LOOK = 0.2  # seconds between looks into the mailbox
+_RAYS_GRACE = 2.0  # seconds: Ray kills a driver three seconds after its SIGTERM
+_LAST_GRACE = 10.0  # seconds that a replica has after SIGTERM when its time is up
+_HEARD_WITHIN = 5.0  # seconds that the one who stopped the job has to tell Ray so
+
+
+class StopRequested(Exception):  # noqa: N818 - not an error
+    """Somebody wants the job to stop."""
+
+    def __init__(self, grace: float) -> None:
+        super().__init__(grace)
+        self.grace = grace
+
+
+class Driver:
+    """One job, from its plan to its last word."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._progress = Progress(plan)
+        self._told_by_ray = threading.Event()
+        self._gang = Gang(plan)
+        self._replicas = [
+            Replica(plan, number, self._gang, self._progress) for number in range(plan.replicas)
+        ]
+
+    def run(self) -> Outcome:
+        """Carry the job through its life; whatever happens, nothing of it is left."""
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        outcome = Outcome(JobStatus.FAILED, ExitReason.LOST, "its driver failed; see its log in Ray")
+        try:
+            outcome = self._live()
+        except StopRequested as stop:
+            outcome = Outcome(JobStatus.STOPPED, ExitReason.STOPPED, None)
+            self._end(stop.grace)
+            end_family(self._plan.submission, stop.grace)
+        finally:
+            self._gang.close()
+            self._progress.finish(outcome)
+        return outcome
+
+    def _live(self) -> Outcome:
+        if problem := self._find_room():
+            return problem
+        for replica in self._replicas:
+            replica.start()
+        while any(replica.is_alive() for replica in self._replicas):
+            self._look()
+            if self._plan.timeout is not None and self._progress.seconds_running() > self._plan.timeout:
+                self._end(_LAST_GRACE, ExitReason.TIMED_OUT)
+                message = f"ran longer than its timeout of {self._plan.timeout:g} s"
+                return Outcome(JobStatus.FAILED, ExitReason.TIMED_OUT, message)
+        return self._progress.outcome()
+
+    def _find_room(self) -> Outcome | None:
+        """Wait until every replica has its place; return why that will not be."""
+        started = time.monotonic()
+        while not self._gang.placed(_LOOK):
+            self._progress.wait_for(self._gang.why_not_placed())
+            self._look(0)
+            limit = self._plan.placement_timeout
+            if limit is not None and time.monotonic() - started > limit:
+                message = f"not placed within {limit:g} s: {self._gang.why_not_placed()}"
+                return Outcome(JobStatus.FAILED, ExitReason.COULD_NOT_START, message)
+        self._progress.wait_for("starting its replicas")
+        return None
+
+    def _look(self, seconds: float = _LOOK) -> None:
+        """Wait for news, tell them, and read the mailbox."""
+        self._progress.publish(seconds)
+        if self._told_by_ray.is_set():
+            raise StopRequested(_RAYS_GRACE)
+        grace = _mail.fetch(_mail.stop_name(self._plan.submission))
+        if grace is not None:
+            raise StopRequested(float(grace))
+
+    def _end(self, grace: float, reason: ExitReason = ExitReason.STOPPED) -> None:
+        for replica in self._replicas:
+            replica.stop(grace, reason)
+        deadline = time.monotonic() + grace + _LAST_GRACE
+        for replica in self._replicas:
+            if replica.is_alive():
+                replica.join(max(0.0, deadline - time.monotonic()))
+        self._gang.close()
+        for replica in self._replicas:
+            if replica.is_alive():
+                replica.join(_LAST_GRACE)
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        self._told_by_ray.set()
+
+
+def main(submission: str) -> int:
+    """Carry one job; the exit code is what Ray's table shows."""
+    ray.init(logging_level=logging.ERROR, log_to_driver=False)
+    data = _mail.fetch(_mail.plan_name(submission))
+    if data is None:
+        print(f"the plan of {submission} is gone: the head of the cluster was restarted", file=sys.stderr)  # noqa: T201
+        return 1
+    plan: Plan = pickle.loads(data)
+    # What a replica gives to Ray belongs to this job: Ray marks it so by this variable.
+    config = {RAY_JOB_CONFIG_JSON_ENV_VAR: os.environ[RAY_JOB_CONFIG_JSON_ENV_VAR]}
+    driver = Driver(replace(plan, environ={**plan.environ, **config}))
+    outcome = driver.run()
+    for name in (_mail.plan_name(submission), _mail.stop_name(submission)):
+        _mail.delete(name)
+    if outcome.status is JobStatus.STOPPED:
+        # Whoever stopped it now has Ray stop this process, so that it reads STOPPED in Ray's table too.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(_HEARD_WITHIN)
+    return 0 if outcome.status is JobStatus.SUCCEEDED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

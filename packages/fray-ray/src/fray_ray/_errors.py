@@ -1,0 +1,108 @@
+"""Exceptions on their way through Ray, in both directions.
+
+In the worker, an exception goes into Ray as itself with all that `pack_exception` keeps of it
+attached, so that plain Ray code catches its type too; one that would not survive goes as `Carrier`.
+At `get`, whatever Ray raises becomes what every other backend raises.
+"""
+
+import pickle
+import re
+
+from ray import exceptions as rx
+
+from fray._errors import (
+    ActorDiedError,
+    GetTimeoutError,
+    SerializationError,
+    TaskCancelledError,
+    TaskError,
+    WorkerDiedError,
+)
+from fray._pickling import pack_exception, unpack_exception
+
+_PACKED = "_fray_packed"
+_DIED = (
+    rx.WorkerCrashedError,
+    rx.NodeDiedError,
+    rx.OutOfMemoryError,
+    rx.ObjectLostError,
+    rx.LocalRayletDiedError,
+)
+
+
+class Carrier(Exception):  # noqa: N818 - never seen by users of Fray; in Ray's logs it names what it carries
+    """Carries an exception that Ray would not bring back as it was."""
+
+    def __init__(self, packed: bytes, text: str) -> None:
+        super().__init__(packed, text)
+        self.__dict__[_PACKED], self._text = packed, text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return what a worker raises for the exception of a task."""
+    if isinstance(error, rx.RayError):
+        return error
+    packed = pack_exception(error)
+    carrier = Carrier(packed, f"{type(error).__name__}: {error!r}")
+    # Ray gives StopIteration and what is no Exception meanings of its own.
+    if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
+        return carrier
+    try:
+        error.__dict__[_PACKED] = packed
+        copy = pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - whatever the class does when it is pickled, the carrier travels
+        return carrier
+    return error if type(copy) is type(error) and copy.__dict__.get(_PACKED) == packed else carrier
+
+
+def translate(error: BaseException, *, timeout: float | None = None) -> BaseException:
+    """Return what Fray raises for what `ray.get` raised."""
+    for link in _causes(error):
+        packed = getattr(link, "__dict__", {}).get(_PACKED)
+        if packed is not None:
+            return unpack_exception(packed)
+    deepest = _causes(error)[-1]
+    if isinstance(deepest, rx.GetTimeoutError):
+        return GetTimeoutError(f"no result within {timeout} s; the task goes on")
+    if isinstance(deepest, rx.TaskCancelledError):
+        return TaskCancelledError("the task was cancelled")
+    if isinstance(deepest, rx.RayActorError):
+        return _actor_died(deepest)
+    if isinstance(deepest, _DIED):
+        return WorkerDiedError(_first_lines(deepest))
+    if isinstance(error, rx.RayTaskError):
+        return _outside_the_task(error, deepest)
+    return deepest
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The exception, and what Ray wrapped in it, from the outside inwards."""
+    found = [error]
+    while isinstance(inner := getattr(found[-1], "cause", None), BaseException) and inner not in found:
+        found.append(inner)
+    return found
+
+
+def _outside_the_task(error: BaseException, cause: BaseException) -> BaseException:
+    """Name what failed around the task's own code: pickling its result, or unpickling its arguments."""
+    text = re.sub(r"\x1b\[\d+m", "", str(error))
+    name = re.search(r"ray::(.+?)\(\)", text)
+    if "pickle" in text and isinstance(cause, TypeError | pickle.PicklingError | AttributeError):
+        what = f"the result of {name[1]}()" if name else "the result"
+        return SerializationError(what, f"{type(cause).__name__}: {cause}")
+    return TaskError(type(cause).__name__, str(cause), text)
+
+
+def _actor_died(error: BaseException) -> ActorDiedError:
+    text = str(error)
+    name, kind = (re.search(rf"^\s*{field}: (.+)$", text, re.MULTILINE) for field in ("name", "class_name"))
+    label = kind[1] if kind else "of this handle"
+    return ActorDiedError(f"{label}({name[1]!r})" if name else label, _first_lines(error))
+
+
+def _first_lines(error: BaseException) -> str:
+    text = str(error).strip()
+    return text or type(error).__name__

@@ -1,0 +1,59 @@
+"""What a job started beside its replicas, and ends with it: jobs, drivers of Ray, detached actors."""
+
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import ray
+from ray._private.state import state
+from ray._private.worker import global_worker
+
+from fray.cluster import poll_delays
+from fray_ray._client import JobsClient
+from fray_ray._stopping import stop_job
+from fray_ray._table import read, submission_of
+
+_GONE_WITHIN = 10.0  # seconds
+
+
+def end_family(submission: str, grace: float) -> None:
+    """Stop the jobs below a job, end its detached actors, and wait until Ray has ended its workers."""
+    client = JobsClient(ray.get_runtime_context().gcs_address)
+    below = [info for details in client.all_details() if (info := read(details)) is not None]
+    running = [
+        name
+        for info in below
+        if not info.finished and (name := submission_of(info.job_id)).startswith(f"{submission}~")
+    ]
+    if running:
+        with ThreadPoolExecutor(len(running)) as pool:
+            list(pool.map(lambda child: stop_job(client, child, grace), running))
+    _end_detached_actors(submission)
+    _await_workers(submission)
+
+
+def _drivers(submission: str) -> dict[str, bool]:
+    """The ids of the drivers that ran as part of a job, this one left out, and whether each has ended."""
+    own = ray.get_runtime_context().get_job_id()
+    worker: Any = global_worker
+    jobs = worker.gcs_client.get_all_job_info(job_or_submission_id=submission)
+    return {job_id.hex(): job.is_dead for job_id, job in jobs.items() if job_id.hex() != own}
+
+
+def _end_detached_actors(submission: str) -> None:
+    drivers = _drivers(submission)
+    alive = {actor["ActorID"]: actor["JobID"] for actor in state.actor_table(None, None, "ALIVE").values()}
+    for named in ray.util.list_named_actors(all_namespaces=True):
+        with contextlib.suppress(ValueError):  # it has just ended
+            actor = ray.get_actor(named["name"], namespace=named["namespace"])
+            if alive.get(actor._actor_id.hex()) in drivers:
+                ray.kill(actor)
+
+
+def _await_workers(submission: str) -> None:
+    deadline = time.monotonic() + _GONE_WITHIN
+    for delay in poll_delays():
+        if all(_drivers(submission).values()) or time.monotonic() > deadline:
+            return
+        time.sleep(delay)

@@ -1,0 +1,67 @@
+"""Futures of the standard library, made of references and turned into references."""
+
+import itertools
+from concurrent.futures import Future
+from typing import Any
+
+import ray
+
+from fray._pickling import pack_exception
+from fray_ray._errors import translate
+from fray_ray._remote import Promises
+
+_AT_A_TIME = 100_000  # promises of one context that may be waited for
+
+
+class RayFuture(Future[Any]):
+    """The future of a reference; passed to a task, it is that reference again."""
+
+    def __init__(self, ref: Any) -> None:
+        super().__init__()
+        self.ref = ref
+        self.set_running_or_notify_cancel()
+        ref.future().add_done_callback(self._settle)
+
+    def _settle(self, source: "Future[Any]") -> None:
+        error = source.exception()
+        if error is None:
+            self.set_result(source.result())
+        else:
+            self.set_exception(translate(error))
+
+
+class PromiseKeeper:
+    """Turns futures of this process into references that tasks anywhere can wait for, by one actor."""
+
+    def __init__(self) -> None:
+        self._actor: Any = None
+        self._numbers = itertools.count()
+
+    def argument(self, future: "Future[Any]") -> Any:
+        """Return what to pass to a task in place of a future: its value, or a reference that will have it."""
+        if isinstance(future, RayFuture):
+            return future.ref
+        if future.done() and not future.cancelled() and future.exception() is None:
+            return future.result()
+        if self._actor is None:
+            self._actor = ray.remote(Promises).options(num_cpus=0, max_concurrency=_AT_A_TIME).remote()
+        number = next(self._numbers)
+        ref = self._actor.wait.remote(number)
+        future.add_done_callback(lambda done: self._keep(number, done))
+        return ref
+
+    def close(self) -> None:
+        """End the actor; nobody waits for a promise any more."""
+        if self._actor is not None:
+            ray.kill(self._actor)
+            self._actor = None
+
+    def _keep(self, number: int, future: "Future[Any]") -> None:
+        actor = self._actor
+        if actor is None:
+            return
+        try:
+            value, packed = future.result(), None
+        except BaseException as error:  # noqa: BLE001 - the failure of the future is the task's, whatever it is
+            value, packed = None, pack_exception(error)
+        actor.keep.remote(number, value, packed)

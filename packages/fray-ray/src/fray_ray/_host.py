@@ -1,0 +1,97 @@
+"""The actor that runs a replica on its node: a fresh process per attempt, its output as a stream."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private.ray_constants import RAY_ADDRESS_ENVIRONMENT_VARIABLE, RAY_INTERNAL_FLAGS
+
+_KEEPER, _RUNNER = (Path(__file__).with_name(name) for name in ("_keeper.py", "_runner.py"))
+_CHUNK = 1 << 16
+_JAX = "JAX_PLATFORMS"
+
+
+class ReplicaHost:
+    """Two calls run at a time: `run`, and the `stop` that ends it."""
+
+    def __init__(self) -> None:
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._stopped: float | None = None
+
+    def node_id(self) -> str:
+        """Return the id of the node; that it answers shows that the environment is built."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def run(self, plan: dict[str, Any], payload: bytes | None) -> Iterator[bytes | dict[str, Any]]:
+        """Run one attempt; yield pieces of its output, and at last the verdict of `_keeper`."""
+        told = self._complete(plan, payload)
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", os.fspath(_KEEPER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
+        ) as self._keeper:
+            assert self._keeper.stdout is not None
+            assert self._keeper.stderr is not None
+            self._tell(json.dumps(told))
+            if self._stopped is not None:
+                self._tell(f"stop {self._stopped}")
+            while chunk := os.read(self._keeper.stdout.fileno(), _CHUNK):
+                yield chunk
+            verdict = self._keeper.stderr.read()
+        yield json.loads(verdict) if verdict.startswith(b"{") else {"lost": verdict.decode(errors="replace")}
+
+    def stop(self, grace: float) -> None:
+        """End the attempt that runs, or will."""
+        self._stopped = grace
+        if self._keeper is not None:
+            self._tell(f"stop {grace}")
+
+    def _tell(self, line: str) -> None:
+        assert self._keeper is not None
+        assert self._keeper.stdin is not None
+        try:
+            self._keeper.stdin.write(line.encode() + b"\n")
+            self._keeper.stdin.flush()
+        except (BrokenPipeError, ValueError):  # it has ended meanwhile
+            return
+
+    def _complete(self, plan: dict[str, Any], payload: bytes | None) -> dict[str, Any]:
+        """Fill in what only this node knows: the interpreter, the variables, the place of the payload."""
+        python, private = sys.executable, None
+        if payload is not None:
+            private = tempfile.mkdtemp(prefix="fray-")
+            place = Path(private) / "payload.pkl"
+            place.write_bytes(payload)
+            command = [python, os.fspath(_RUNNER), os.fspath(place)]
+        else:
+            program, *words = plan["command"]
+            command = [python if program in ("python", "python3") else program, *words]
+        environ = _environ(plan, python)
+        return {
+            "command": command,
+            "cwd": plan["cwd"] or os.fspath(Path.cwd()),
+            "environ": environ,
+            "private": private,
+        }
+
+
+def _environ(plan: dict[str, Any], python: str) -> dict[str, str]:
+    environ = {name: value for name, value in os.environ.items() if name not in RAY_INTERNAL_FLAGS}
+    folder = os.fspath(Path(python).parent)
+    environ["PATH"] = os.pathsep.join([folder, environ.get("PATH") or os.defpath])
+    if sys.prefix != sys.base_prefix:
+        environ["VIRTUAL_ENV"] = sys.prefix
+    environ["PYTHONUNBUFFERED"] = "1"
+    environ[RAY_ADDRESS_ENVIRONMENT_VARIABLE] = ray.get_runtime_context().gcs_address
+    if not plan["accelerated"]:
+        environ[_JAX] = "cpu"  # so that importing JAX does not claim what was not asked for
+    environ.update(plan["environ"])
+    return environ

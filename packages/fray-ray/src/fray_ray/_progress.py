@@ -1,0 +1,127 @@
+"""How a job is doing, as its driver knows it: changed by replicas, told to Ray's table."""
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray_ray._requests import Plan
+from fray_ray._table import Entry
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended; what has not ended by itself ends for this reason."""
+
+    status: JobStatus
+    reason: ExitReason
+    message: str | None
+
+
+class Progress:
+    """The state of a job; safe to use from the threads of its replicas."""
+
+    def __init__(self, plan: Plan) -> None:
+        tasks = tuple(TaskStatus(replica=number) for number in range(plan.replicas))
+        self._info = JobInfo(
+            job_id=JobId(plan.job_id),
+            name=plan.name,
+            status=JobStatus.PENDING,
+            tasks=tasks,
+            submitted_at=plan.submitted_at,
+        )
+        self._entry = Entry(plan.submission)
+        self._changed = threading.Condition()
+        self._news = False
+        self._preemptions = 0
+        self._running_since: float | None = None
+        self._first_failure: str | None = None
+
+    def change(self, replica: int, **fields: Any) -> TaskStatus:
+        """Change the state of a replica, and the job's with it; return the new one."""
+        with self._changed:
+            tasks = list(self._info.tasks)
+            task = tasks[replica] = replace(tasks[replica], **fields)
+            self._info = replace(self._info, tasks=tuple(tasks))
+            if task.status is JobStatus.RUNNING and self._info.status is JobStatus.PENDING:
+                self._running_since = time.monotonic()
+                self._info = replace(
+                    self._info, status=JobStatus.RUNNING, pending_reason=None, started_at=time.time()
+                )
+            if task.status is JobStatus.FAILED and self._first_failure is None:
+                self._first_failure = task.error_message
+            self._news = True
+            self._changed.notify_all()
+            return task
+
+    def task(self, replica: int) -> TaskStatus:
+        """Return the state of a replica."""
+        return self._info.tasks[replica]
+
+    def seconds_running(self) -> float:
+        """Return how long the job has run, since the start of its first replica."""
+        return 0.0 if self._running_since is None else time.monotonic() - self._running_since
+
+    def count_preemption(self) -> int:
+        """Return how many preemptions the job has had, with this one."""
+        with self._changed:
+            self._preemptions += 1
+            return self._preemptions
+
+    def wait_for(self, reason: str) -> None:
+        """Say what the job waits for before it runs."""
+        with self._changed:
+            if self._info.pending_reason != reason:
+                self._info = replace(self._info, pending_reason=reason)
+                self._news = True
+
+    def publish(self, seconds: float) -> None:
+        """Wait for news, at most so long, and write them into the table."""
+        with self._changed:
+            if not self._news:
+                self._changed.wait(seconds)
+            if not self._news:
+                return
+            self._news, info = False, self._info
+        self._entry.write(info)
+
+    def outcome(self) -> Outcome:
+        """Return how the job ended by how its replicas did."""
+        failed = [task for task in self._info.tasks if task.status is not JobStatus.SUCCEEDED]
+        if not failed:
+            return Outcome(JobStatus.SUCCEEDED, ExitReason.EXITED, None)
+        others = (
+            f"\n({len(failed) - 1} more of {len(self._info.tasks)} replicas failed)"
+            if len(failed) > 1
+            else ""
+        )
+        return Outcome(
+            JobStatus.FAILED, failed[0].reason or ExitReason.LOST, f"{self._first_failure}{others}"
+        )
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write the last word: replicas that have not ended do so as the job does."""
+        now = time.time()
+        with self._changed:
+            tasks = tuple(
+                task
+                if task.status.finished
+                else replace(
+                    task,
+                    status=outcome.status,
+                    reason=outcome.reason,
+                    error_message=outcome.message,
+                    finished_at=now if task.attempt else None,
+                )
+                for task in self._info.tasks
+            )
+            self._info = replace(
+                self._info,
+                status=outcome.status,
+                tasks=tasks,
+                pending_reason=None,
+                error_message=outcome.message,
+                finished_at=now,
+            )
+        self._entry.write(self._info)

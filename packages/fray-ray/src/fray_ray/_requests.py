@@ -1,0 +1,79 @@
+"""A request in Ray's words: resources, labels, and the plan that the job's driver carries out. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fray.cluster import GpuConfig, JobRequest, ResourceConfig, TpuConfig
+from fray_ray._options import stable_node
+
+_REGION = "ray.io/availability-region"
+_A_LITTLE = 0.001
+# Ray's names of GPU types that differ from ours in more than capitals.
+_GPU_NAMES = {"A100-40G": "A100", "A100-80G": "A100-80G", "RTX4090": "RTX-4090"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What the driver of a job needs to know; pickled, it travels apart from what Ray lists."""
+
+    job_id: str
+    submission: str
+    submitted_at: float
+    name: str
+    replicas: int
+    resources: ResourceConfig
+    labels: Mapping[str, str]
+    command: tuple[str, ...] | None
+    payload: bytes | None = field(repr=False)
+    environ: Mapping[str, str] = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+    cwd: str | None
+    pip: tuple[str, ...]
+    max_retries_failure: int
+    max_retries_preemption: int
+    timeout: float | None
+    placement_timeout: float | None
+
+
+def bundle_of(resources: ResourceConfig, cluster_resources: Mapping[str, float]) -> dict[str, float]:
+    """Return what one replica reserves, by Ray's names of resources."""
+    bundle = {"CPU": float(resources.cpu), "memory": float(resources.ram_bytes)}
+    device = resources.device
+    if isinstance(device, GpuConfig):
+        bundle |= {"GPU": float(device.count), f"accelerator_type:{gpu_name(device)}": _A_LITTLE}
+    elif isinstance(device, TpuConfig):
+        bundle["TPU"] = float(device.chips_per_host)
+    if not resources.preemptible:
+        bundle |= stable_node(cluster_resources)
+    return bundle
+
+
+def gpu_name(device: GpuConfig) -> str:
+    """Return what Ray calls a type of GPU."""
+    return _GPU_NAMES.get(device.type.upper(), device.type.upper())
+
+
+def labels_of(resources: ResourceConfig) -> dict[str, str]:
+    """Return the labels that a replica's node must have."""
+    return {} if resources.regions is None else {_REGION: f"in({','.join(resources.regions)})"}
+
+
+def remote_options(bundle: Mapping[str, float]) -> dict[str, Any]:
+    """Return a bundle as options of `@ray.remote`."""
+    custom = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
+    options: dict[str, Any] = {"num_cpus": bundle.get("CPU", 0), "memory": int(bundle.get("memory", 0))}
+    if "GPU" in bundle:
+        options["num_gpus"] = bundle["GPU"]
+    return {**options, "resources": custom} if custom else options
+
+
+def is_cpu_only(request: JobRequest) -> bool:
+    """Whether a request asks for no accelerator."""
+    return request.resources.device.chips == 0
+
+
+def replica_count(request: JobRequest) -> int:
+    """Return how many replicas run; of several acceptable numbers, the preferred one."""
+    replicas = request.resources.replicas
+    return replicas if isinstance(replicas, int) else replicas[0]

@@ -1,0 +1,24 @@
+"""Call the pickled callable of a job: `python _runner.py PAYLOAD`; needs cloudpickle at the most."""
+
+import pickle
+import sys
+import traceback
+from pathlib import Path
+
+
+def main(payload: str) -> None:
+    """Load the payload and make the call."""
+    # Python put the folder of this file first, where only this package's own modules are.
+    sys.path[0] = str(Path.cwd())
+    with Path(payload).open("rb") as file:
+        sys.path.extend(path for path in pickle.load(file) if path not in sys.path)
+        function, args, kwargs = pickle.load(file)
+    try:
+        function(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - whatever it is ends this process, as an uncaught one would
+        traceback.print_exception(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

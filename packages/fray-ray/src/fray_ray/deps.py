@@ -1,0 +1,93 @@
+"""The packages of a uv project, as Ray installs them."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fray.cluster import EnvironmentConfig
+
+_PLAIN = ("--quiet", "--no-dev", "--no-emit-project", "--no-hashes", "--no-annotate", "--no-header")
+_ON_THE_CLUSTER = ("ray",)  # installed there, in the version that the cluster runs
+
+
+def build_runtime_env_for_packages(
+    extra: Iterable[str] = (),
+    env_vars: Mapping[str, str] | None = None,
+    *,
+    pip_packages: Iterable[str] = (),
+    workspace: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """Return the `runtime_env` that gives Ray's workers what a uv project's lock says.
+
+    Args:
+        extra: Extras of the project to install with what it always needs.
+        env_vars: Variables to set.
+        pip_packages: Requirements beside those of the project.
+        workspace: The project's directory; the current one by default. One without a `pyproject.toml`
+            has no requirements of its own.
+
+    Raises:
+        ValueError: Extras are asked of a directory that is no project, or the project cannot be resolved.
+    """
+    folder = None if workspace is None else Path(workspace)
+    environment = EnvironmentConfig(folder, None, tuple(pip_packages), dict(env_vars or {}), tuple(extra))
+    folder = folder or Path.cwd()
+    packages = list(requirements(folder, tuple(environment.extras), always=True))
+    packages += [package for package in environment.pip_packages if package not in packages]
+    parts = {"pip": packages, "env_vars": dict(environment.env_vars)}
+    return {name: part for name, part in parts.items() if part}
+
+
+def requirements(workspace: Path, extras: tuple[str, ...], *, always: bool = False) -> tuple[str, ...]:
+    """Return the locked requirements of a project with these extras; nothing where none are asked for.
+
+    Args:
+        always: Also without extras.
+    """
+    project = workspace / "pyproject.toml"
+    if not project.is_file():
+        if extras:
+            raise ValueError(
+                f"{workspace} has no pyproject.toml, so there are no extras {list(extras)} to install"
+            )
+        return ()
+    if not extras and not always:
+        return ()
+    lines = _export(workspace, extras).splitlines()
+    named = (line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    return tuple(line for line in named if _name(line) not in _ON_THE_CLUSTER)
+
+
+def _export(workspace: Path, extras: tuple[str, ...]) -> str:
+    """Return the requirements of a project's lock, which uv makes where there is none, as pip reads them."""
+    frozen = ["--frozen"] if (workspace / "uv.lock").is_file() else []
+    chosen = [word for extra in extras for word in ("--extra", extra)]
+    done = subprocess.run(
+        [_uv(), "export", *_PLAIN, *frozen, *chosen],
+        cwd=workspace,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ValueError(f"the requirements of {workspace} with extras {list(extras)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0].lower()
+
+
+def _uv() -> str:
+    found = shutil.which("uv")
+    if found is not None:
+        return found
+    try:
+        from uv import find_uv_bin
+    except ImportError:
+        raise ValueError("uv is needed to read a project's lock: pip install uv") from None
+    return str(find_uv_bin())

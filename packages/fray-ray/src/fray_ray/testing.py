@@ -1,0 +1,168 @@
+"""A Ray cluster of several nodes on this machine, for tests and for trying things out.
+
+    with LocalRayCluster() as ray_cluster:
+        ray_cluster.add_node(num_cpus=4, labels={"ray.io/market-type": "spot"})
+        with create_context(f"ray?address={ray_cluster.address}") as context:
+            ...
+
+Its nodes are processes of this machine that listen on 127.0.0.1 at ports of their own and keep their
+files in a directory of their own; leaving the block ends these processes and no others. Use it from
+the main thread: starting a node takes over a signal handler for a moment.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+from unittest import mock
+
+import ray
+from ray._private import ray_constants
+from ray.cluster_utils import Cluster
+
+from fray_resources import TpuConfig
+
+_ENABLE = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+_NODE: dict[str, Any] = {"object_store_memory": 100 * 2**20, "node_ip_address": "127.0.0.1"}
+_HEAD: dict[str, Any] = {
+    **_NODE,
+    "include_dashboard": True,
+    "dashboard_port": 0,
+    "dashboard_agent_listen_port": 0,  # by default one that another Ray may have
+    # A node that was killed is noticed after 2 s instead of 15.
+    "_system_config": {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 500,
+        "health_check_timeout_ms": 1000,
+        "health_check_failure_threshold": 4,
+    },
+}
+
+
+class LocalRayCluster:
+    """A head node and further nodes, each a set of processes of this machine.
+
+    Args:
+        num_cpus: CPUs of the head node; as of every node, what it says it has.
+        memory: Bytes of memory that the head node says it has.
+        resources: Further resources of the head node.
+    """
+
+    def __init__(
+        self, num_cpus: float = 2, memory: int = 8 * 2**30, resources: Mapping[str, float] | None = None
+    ) -> None:
+        # Short: Ray's sockets are in it, and their paths may have 107 characters.
+        self._dir = tempfile.mkdtemp(prefix="fray-", dir="/tmp")
+        # Ray turns a loopback address into the machine's own, unless it is told that there is only one;
+        # here by a constant, in the processes that it starts by a variable.
+        told = {"RAY_TMPDIR": self._dir, _ENABLE: "0", "RUNTIME_ENV_RETRY_TIMES": "1"}
+        self._environ = mock.patch.dict(os.environ, told)
+        self._constant = mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False)
+        self._environ.start()
+        self._constant.start()
+        os.environ.pop("RAY_ADDRESS", None)  # it would win over every address given in code
+        head = {"num_cpus": num_cpus, "memory": memory, "resources": dict(resources or {})}
+        try:
+            self._cluster = Cluster(initialize_head=True, head_node_args={**_HEAD, **head})
+        except BaseException:
+            self._clean_up()
+            raise
+
+    @property
+    def address(self) -> str:
+        """`host:port`, for `ray?address=...` and `ray.init`."""
+        return str(self._cluster.address)
+
+    @property
+    def dashboard(self) -> str:
+        """The URL of Ray's dashboard, where jobs are submitted."""
+        return f"http://{self._cluster.webui_url}"
+
+    def add_node(
+        self,
+        num_cpus: float = 2,
+        memory: int = 8 * 2**30,
+        *,
+        num_gpus: int = 0,
+        gpu_type: str | None = None,
+        resources: Mapping[str, float] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> str:
+        """Add a node and return its id; its GPUs are a number that it says, not devices."""
+        amounts = dict(resources or {})
+        if gpu_type is not None:
+            amounts[f"accelerator_type:{gpu_type}"] = 1.0
+        node = self._cluster.add_node(
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            memory=memory,
+            resources=amounts,
+            labels=dict(labels or {}),
+            **_NODE,
+        )
+        return str(node.node_id)
+
+    def add_slice(self, name: str, type: str = "v5litepod-16", num_cpus: float = 2) -> list[str]:  # noqa: A002
+        """Add the hosts of a TPU slice, labelled as Ray labels real ones, and return their ids."""
+        return [self.add_host(name, rank, type, num_cpus) for rank in range(TpuConfig(type).hosts)]
+
+    def add_host(self, name: str, rank: int, type: str = "v5litepod-16", num_cpus: float = 2) -> str:  # noqa: A002
+        """Add one host of a TPU slice, by its rank in the slice."""
+        tpu = TpuConfig(type)
+        told = {
+            "TPU_NAME": name,
+            "TPU_WORKER_ID": str(rank),
+            "TPU_ACCELERATOR_TYPE": tpu.type,
+            "TPU_TOPOLOGY": tpu.topology,
+        }
+        with mock.patch.dict(os.environ, told):  # where Ray looks for a TPU, in this process
+            return self.add_node(num_cpus, resources={"TPU": tpu.chips_per_host})
+
+    def kill_node(self, node_id: str) -> None:
+        """Kill the processes of a node with SIGKILL, as a machine that vanishes."""
+        self._cluster.remove_node(self._node(node_id), allow_graceful=False)
+
+    def stop_node(self, node_id: str) -> None:
+        """End a node with SIGTERM, as a machine that is shut down."""
+        self._cluster.remove_node(self._node(node_id), allow_graceful=True)
+
+    def node_ids(self) -> list[str]:
+        """Return the ids of the nodes, the head's first."""
+        nodes = [
+            self._cluster.head_node,
+            *sorted(self._cluster.worker_nodes, key=lambda node: node.unique_id),
+        ]
+        return [str(node.node_id) for node in nodes if node is not None]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def shutdown(self) -> None:
+        """Disconnect this process and end every process of the cluster."""
+        ray.shutdown()
+        self._cluster.shutdown()  # type: ignore[no-untyped-call]
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        self._constant.stop()
+        self._environ.stop()
+        shutil.rmtree(self._dir, ignore_errors=True)
+
+    def _node(self, node_id: str) -> Any:
+        for node in self._nodes():
+            if node.node_id == node_id:
+                return node
+        raise ValueError(f"no node {node_id!r} here; there are {', '.join(self.node_ids())}")
+
+    def _nodes(self) -> Iterator[Any]:
+        with contextlib.suppress(AttributeError):
+            yield self._cluster.head_node
+        yield from self._cluster.worker_nodes

@@ -1,0 +1,15 @@
+"""RayCluster keeps the promises of every cluster."""
+
+import pytest
+
+from fray.testing.cluster import ClusterContract
+from fray_ray.testing import LocalRayCluster
+
+
+@pytest.mark.timeout(180)
+class TestRayCluster(ClusterContract):
+    PATIENCE = 120.0  # Ray copies its own environment before it installs what a job asks for
+
+    @pytest.fixture
+    def spec(self, ray_cluster: LocalRayCluster) -> str:
+        return f"ray?address={ray_cluster.address}"

@@ -1,0 +1,226 @@
+"""What RayCluster promises beyond the contract of every cluster."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray as typed_ray
+from ray.job_submission import JobSubmissionClient
+
+from fray import RuntimeEnv
+from fray.cluster import (
+    Entrypoint,
+    ExitReason,
+    JobInfo,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    TpuConfig,
+    create_environment,
+)
+from fray.testing.context import ContextFixtures  # noqa: F401 - it registers what pytest rewrites
+from fray.testing.context_fixtures import Gate, until
+from fray_ray import RayCluster, RayClusterContext
+from fray_ray.testing import LocalRayCluster
+
+ray: Any = typed_ray  # Ray's own annotations know nothing of other libraries' types
+
+
+@pytest.fixture
+def cluster(ray_cluster: LocalRayCluster) -> Iterator[RayCluster]:
+    with RayCluster(ray_cluster.address) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def driver(ray_cluster: LocalRayCluster) -> None:
+    ray.init(ray_cluster.address, ignore_reinit_error=True, log_to_driver=False)
+
+
+def running(pid: str) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def run(cluster: RayCluster, entrypoint: Any, **fields: Any) -> JobInfo:
+    return cluster.wait(cluster.launch(JobRequest("job", entrypoint, **fields)), timeout=60)
+
+
+def test_rays_own_table_has_the_job_under_its_id_with_name_owner_and_log(
+    cluster: RayCluster, ray_cluster: LocalRayCluster
+) -> None:
+    job_id = cluster.launch(JobRequest("listed", Entrypoint.from_binary("echo", ["for all to see"])))
+    assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
+    client = JobSubmissionClient(ray_cluster.dashboard)
+    until(lambda: client.get_job_status(job_id) == "SUCCEEDED", "Ray sees the end")
+    details = client.get_job_info(job_id)
+    assert details.metadata is not None
+    assert details.metadata["fray.name"] == "listed"
+    assert details.metadata["fray.owner"]
+    assert "[replica-0] for all to see\n" in client.get_job_logs(job_id)
+
+
+def test_what_ray_stops_reads_stopped(
+    cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    started = Gate(tmp_path / "started")
+
+    def work() -> None:
+        import time
+
+        started.open()
+        time.sleep(600)
+
+    job_id = cluster.launch(JobRequest("stopped", work))
+    started.wait()
+    JobSubmissionClient(ray_cluster.dashboard).stop_job(job_id)
+    info = cluster.wait(job_id, timeout=60)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.STOPPED, ExitReason.STOPPED)
+
+
+def test_stopping_a_job_ends_its_tasks_and_its_detached_actors(
+    cluster: RayCluster, driver: None, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+
+    def work() -> None:
+        import os
+        import time
+
+        from fray import get_job_context
+
+        def note() -> None:
+            with pids.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+
+        def toil() -> None:
+            note()
+            time.sleep(600)
+
+        class Lasting:
+            def start(self) -> None:
+                note()
+
+        context = get_job_context()
+        context.get(context.create_actor(Lasting, name="lasting", lifetime="detached").start())
+        context.get(context.run(toil))
+
+    job_id = cluster.launch(JobRequest("family", work))
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 2, "both run")
+    cluster.terminate(job_id, grace=1.0)
+    until(lambda: not any(map(running, pids.read_text().split())), "both are gone")
+    assert "lasting" not in [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
+
+
+def test_a_job_shares_named_actors_with_the_jobs_below_it(cluster: RayCluster) -> None:
+    def child() -> None:
+        from fray import get_job_context
+
+        context = get_job_context()
+        context.get(context.get_actor("shared").add(5))
+
+    def parent() -> None:
+        from fray import Entrypoint, JobRequest, current_cluster, get_job_context
+
+        class Tally:
+            total = 0
+
+            def add(self, number: int) -> int:
+                self.total += number
+                return self.total
+
+        context = get_job_context()
+        tally = context.create_actor(Tally, name="shared")
+        below = current_cluster()
+        below.wait(below.launch(JobRequest("child", Entrypoint(callable=child))), raise_on_failure=True)
+        print("total", context.get(tally.add(0)))
+
+    info = run(cluster, Entrypoint(callable=parent), resources=ResourceConfig(cpu=1))
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    assert "total 5" in list(cluster.monitor(info.job_id))
+
+
+def test_a_job_without_an_accelerator_keeps_jax_off_it(cluster: RayCluster) -> None:
+    info = run(cluster, Entrypoint.from_binary("sh", ["-c", "echo jax=$JAX_PLATFORMS"]))
+    assert list(cluster.monitor(info.job_id)) == ["jax=cpu"]
+
+
+def test_a_workspace_is_shipped_when_asked(ray_cluster: LocalRayCluster, tmp_path: Path) -> None:
+    (tmp_path / "shipped_module.py").write_text(
+        "import os, pathlib\nprint(os.getcwd())\nprint(pathlib.Path('data.txt').read_text())"
+    )
+    (tmp_path / "data.txt").write_text("came along")
+    cluster = RayCluster(ray_cluster.address, ship_workspace=True)
+    info = run(cluster, "shipped_module", environment=create_environment(workspace=tmp_path))
+    folder, text = cluster.monitor(info.job_id)
+    assert text == "came along"
+    assert folder != str(tmp_path)
+
+
+def test_a_workspace_that_is_too_large_is_refused_with_what_to_do(
+    ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "large.bin").write_bytes(os.urandom(101 * 2**20))
+    cluster = RayCluster(ray_cluster.address, ship_workspace=True)
+    request = JobRequest("large", "module", environment=create_environment(workspace=tmp_path))
+    with pytest.raises(ValueError, match=r"100 MiB.*\.rayignore"):
+        cluster.launch(request)
+    (tmp_path / ".rayignore").write_text("large.bin\n")
+    cluster.terminate(cluster.launch(request))
+
+
+def test_an_entry_point_that_is_too_large_is_refused_with_its_size(cluster: RayCluster) -> None:
+    with pytest.raises(ValueError, match=r"10[1-9] MiB"):
+        cluster.launch(JobRequest("large", Entrypoint.from_callable(len, [bytes(105 * 2**20)])))
+
+
+def test_a_lost_head_is_an_error_and_no_hang() -> None:
+    with pytest.raises(ConnectionError, match="no Ray cluster answers"):
+        RayCluster("http://127.0.0.1:9")
+
+
+def test_seed_000_resources_and_environment_of_a_request_go_to_ray_remote(
+    cluster: RayCluster, ray_cluster: LocalRayCluster, driver: None, tmp_path: Path
+) -> None:
+    tpu_request = JobRequest(
+        name="tpu-training",
+        entrypoint="train",
+        resources=ResourceConfig(cpu=96, ram="512g", device=TpuConfig(type="v5e-16", count=8)),
+        environment=create_environment(workspace=tmp_path, env_vars={"WANDB_API_KEY": "your-key"}),
+    )
+    runtime_env = cluster.get_runtime_env(tpu_request)
+    resources = cluster.get_ray_resources(tpu_request)
+    assert resources == {"TPU": 8}
+    node = ray_cluster.add_node(num_cpus=1, resources={"TPU": 8})
+
+    @ray.remote(runtime_env=runtime_env, resources=resources)  # type: ignore[untyped-decorator]
+    def train_model() -> str:
+        return os.environ["WANDB_API_KEY"]
+
+    assert ray.get(train_model.remote(), timeout=60) == "your-key"
+    ray_cluster.kill_node(node)
+
+
+def test_seeds_001_and_003_jobs_by_the_older_face(
+    ray_cluster: LocalRayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text("print('ran')")
+
+    def my_job(ctx: Any) -> None:
+        refs = [ctx.create_task(lambda x: x**2, i) for i in range(3)]
+        print(f"Results: {ctx.get(refs)}")
+
+    cluster = RayClusterContext(dashboard_address=ray_cluster.dashboard)
+    commanded = cluster.create_job("python script.py", env=RuntimeEnv(env={"A": "1"}))
+    called = cluster.create_job(my_job, RuntimeEnv())
+    infos = cluster.cluster.wait([commanded, called], timeout=60)
+    assert [info.status for info in infos] == [JobStatus.SUCCEEDED] * 2
+    assert list(cluster.cluster.monitor(called)) == ["Results: [0, 1, 4]"]
+    listed = {job["id"]: job for job in cluster.list_jobs()}
+    assert listed[commanded]["status"] == "SUCCEEDED"
+    assert listed[commanded]["submission_time"] > 0
+    stopped = cluster.create_job("sleep 600")
+    cluster.delete_job(stopped)
+    assert next(job for job in cluster.list_jobs() if job["id"] == stopped)["status"] == "STOPPED"

@@ -1,0 +1,217 @@
+"""What RayContext promises beyond the contract of every context."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray as typed_ray
+
+from fray import (
+    ActorOptions,
+    JobContext,
+    Lifetime,
+    ObjectRef,
+    TaskOptions,
+    UnsupportedError,
+    WorkerDiedError,
+    create_cluster,
+    create_context,
+    get_job_context,
+)
+from fray.testing.context import ContextFixtures  # noqa: F401 - it registers what pytest rewrites
+from fray.testing.context_fixtures import Gate, until
+from fray.testing.tasks import until_closed
+from fray_ray.testing import LocalRayCluster
+
+ray: Any = typed_ray  # Ray's own annotations know nothing of other libraries' types
+
+
+@pytest.fixture
+def context(ray_cluster: LocalRayCluster) -> Iterator[JobContext]:
+    with create_context(f"ray?address={ray_cluster.address}") as context:
+        yield context
+
+
+def test_references_are_rays_own_and_code_of_both_kinds_mixes(context: JobContext) -> None:
+    ref = context.run(pow, 2, 3)
+    assert type(ref) is ray.ObjectRef
+    assert isinstance(ref, ObjectRef)
+    assert ray.get(ref) == 8
+    double = ray.remote(lambda number: 2 * number)
+    assert context.get(context.create_task(pow, double.remote(ref), 2)) == 256
+
+
+def test_plain_ray_code_catches_the_tasks_own_type(context: JobContext) -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        ray.get(context.run(int, "x"))
+
+
+def test_plain_ray_code_finds_and_calls_an_actor(context: JobContext) -> None:
+    class Adder:
+        def __init__(self, total: int) -> None:
+            self.total = total
+
+        def add(self, number: int) -> int:
+            self.total += number
+            return self.total
+
+    keep = context.create_actor(Adder, 1, name="adder")
+    namespace = ray.get_runtime_context().namespace
+    assert ray.get(ray.get_actor("adder", namespace=namespace).add.remote(2)) == 3
+    assert context.get(keep.add(1)) == 4
+
+
+def test_work_without_an_accelerator_keeps_jax_off_it(context: JobContext) -> None:
+    class Reader:
+        def read(self) -> str | None:
+            return os.environ.get("JAX_PLATFORMS")
+
+    def read() -> str | None:
+        return os.environ.get("JAX_PLATFORMS")
+
+    assert context.get(context.run(read)) == "cpu"
+    assert context.get(context.create_actor(Reader).read()) == "cpu"
+
+
+def test_work_with_an_accelerator_is_left_alone(ray_cluster: LocalRayCluster, context: JobContext) -> None:
+    node = ray_cluster.add_node(num_cpus=1, num_gpus=1)
+    options = TaskOptions(resources={"GPU": 1})
+    assert context.get(context.create_task(lambda: os.environ.get("JAX_PLATFORMS"), options=options)) is None
+    ray_cluster.kill_node(node)
+
+
+def test_a_closure_is_sent_as_it_is_at_each_call(context: JobContext) -> None:
+    number = 1
+
+    def tell() -> int:
+        return number
+
+    first = context.get(context.run(tell))
+    number = 2
+    assert [first, context.get(context.run(tell))] == [1, 2]
+
+
+def test_a_large_closure_runs_many_times(context: JobContext) -> None:
+    data = bytes(2_000_000)
+    assert context.get([context.run(lambda: len(data)) for _ in range(5)]) == [2_000_000] * 5
+
+
+def test_a_stream_that_is_dropped_closes_its_generator(context: JobContext, tmp_path: Path) -> None:
+    closed = Gate(tmp_path / "closed")
+    stream = context.run(until_closed, closed)
+    assert context.get(next(stream)) == 1
+    del stream
+    until(closed.is_open, "the generator is closed")
+
+
+def test_ray_client_is_refused_with_what_to_do_instead() -> None:
+    with pytest.raises(UnsupportedError, match="fray run"):
+        create_context("ray?address=ray://127.0.0.1:10001")
+    with pytest.raises(UnsupportedError, match="http://HOST:8265"):
+        create_cluster("ray?address=ray://127.0.0.1:10001")
+
+
+def test_a_worker_that_dies_is_told(context: JobContext, tmp_path: Path) -> None:
+    def die() -> None:
+        with (tmp_path / "runs").open("a") as file:
+            file.write("x")
+        os._exit(1)
+
+    with pytest.raises(WorkerDiedError):
+        context.get(context.run(die))
+    assert (tmp_path / "runs").read_text() == "x"  # nothing runs twice unless it was asked for
+    with pytest.raises(WorkerDiedError):
+        context.get(context.create_task(die, options=TaskOptions(max_retries=1)))
+    assert (tmp_path / "runs").read_text() == "xxx"
+
+
+def test_a_worker_is_replaced_after_max_calls(context: JobContext) -> None:
+    options = TaskOptions(max_calls=1)
+    pids = [context.get(context.create_task(os.getpid, options=options)) for _ in range(3)]
+    assert len(set(pids)) == 3
+
+
+def test_an_actor_that_restarts_begins_anew(context: JobContext) -> None:
+    class Fragile:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def call(self) -> int:
+            self.calls += 1
+            return self.calls
+
+        def pid(self) -> int:
+            return os.getpid()
+
+    actor = context.create_actor(Fragile, options=ActorOptions(max_restarts=1))
+    assert context.get([actor.call(), actor.call()]) == [1, 2]
+    os.kill(context.get(actor.pid()), 9)
+    for _ in range(600):
+        try:
+            again = context.get(actor.call())
+            break
+        except RuntimeError:  # while it restarts
+            continue
+    assert again == 1
+
+
+def test_an_actor_that_must_stay_is_on_the_head(context: JobContext) -> None:
+    class Where:
+        def node(self) -> str:
+            return str(ray.get_runtime_context().get_node_id())
+
+    head = next(node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"])
+    options = ActorOptions(name="status", get_if_exists=True, lifetime=Lifetime.DETACHED, preemptible=False)
+    actor = context.create_actor(Where, options=options)
+    assert context.get(actor.node()) == head
+    context.kill(actor)
+
+
+def test_namespaces_keep_names_apart(ray_cluster: LocalRayCluster) -> None:
+    class Named:
+        def who(self) -> int:
+            return os.getpid()
+
+    address = ray_cluster.address
+    with (
+        create_context(f"ray?address={address}&namespace=one") as one,
+        create_context(f"ray?address={address}&namespace=two") as two,
+    ):
+        first, second = (each.create_actor(Named, name="same") for each in (one, two))
+        assert one.get(first.who()) != two.get(second.who())
+
+
+def test_inside_a_driver_the_current_context_is_ray(context: JobContext) -> None:
+    assert type(get_job_context()).__name__ == "RayContext"
+
+
+def test_a_second_address_in_one_process_is_refused(context: JobContext) -> None:
+    with pytest.raises(ValueError, match=r"cannot join '127\.0\.0\.1:1'"):
+        create_context("ray?address=127.0.0.1:1")
+
+
+def test_a_cluster_of_its_own_is_started_when_asked_and_ends_with_the_context(
+    ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    code = """
+        import os
+        from fray import create_context
+        with create_context("ray?local=true&num_cpus=1") as context:
+            print(context.get(context.run(pow, 2, 10)))
+    """
+    environ = {**os.environ, "RAY_TMPDIR": str(tmp_path)}
+    program = "\n".join(line[8:] for line in code.splitlines())
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ
+    )
+    assert done.stdout.split()[-1] == "1024"
+
+
+def test_an_address_where_nothing_listens_is_named() -> None:
+    code = "from fray.cluster import RayCluster; RayCluster('http://127.0.0.1:9')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "no Ray cluster answers at 'http://127.0.0.1:9'" in done.stderr

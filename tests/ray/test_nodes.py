@@ -1,0 +1,111 @@
+"""What happens when a node is lost: to tasks, to actors, to the replicas of a job."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fray import ActorDiedError, ActorOptions, JobContext, TaskOptions, WorkerDiedError, create_context
+from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, ResourceConfig
+from fray.testing.context import ContextFixtures  # noqa: F401 - it registers what pytest rewrites
+from fray.testing.context_fixtures import Gate, until
+from fray.testing.tasks import Counter, hold
+from fray_ray import RayCluster
+from fray_ray.testing import LocalRayCluster
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def context(ray_cluster: LocalRayCluster) -> Iterator[JobContext]:
+    with create_context(f"ray?address={ray_cluster.address}") as context:
+        yield context
+
+
+@pytest.fixture
+def doomed(ray_cluster: LocalRayCluster) -> Iterator[str]:
+    """A node more, with a resource of its own, that the test may kill."""
+    node = ray_cluster.add_node(num_cpus=2, resources={"doomed": 2})
+    yield node
+    if node in ray_cluster.node_ids():
+        ray_cluster.kill_node(node)
+
+
+def test_a_task_whose_node_vanishes_says_so_and_one_with_retries_runs_again(
+    context: JobContext, ray_cluster: LocalRayCluster, doomed: str, tmp_path: Path
+) -> None:
+    gate, started = Gate(tmp_path / "gate"), Gate(tmp_path / "started")
+    again = Gate(tmp_path / "again")
+    pinned = {"CPU": 1.0, "doomed": 1.0}
+    lost = context.create_task(hold, gate, started, options=TaskOptions(resources=pinned))
+    retried = context.create_task(hold, gate, again, options=TaskOptions(resources=pinned, max_retries=1))
+    started.wait()
+    again.wait()
+    ray_cluster.kill_node(doomed)
+    with pytest.raises(WorkerDiedError):
+        context.get(lost, timeout=60)
+    gate.open()
+    replacement = ray_cluster.add_node(num_cpus=2, resources={"doomed": 2})
+    assert context.get(retried, timeout=60) == "held"
+    ray_cluster.kill_node(replacement)
+
+
+def test_an_actor_dies_with_its_node(context: JobContext, ray_cluster: LocalRayCluster, doomed: str) -> None:
+    counter = context.create_actor(Counter, options=ActorOptions(resources={"doomed": 1}))
+    assert context.get(counter.increment()) == 1
+    ray_cluster.kill_node(doomed)
+
+    def dead() -> bool:
+        try:
+            context.get(counter.increment(), timeout=60)
+        except ActorDiedError:
+            return True
+        return False  # its process has yet to notice
+
+    until(dead, "the actor is dead")
+
+
+def test_a_replica_whose_node_vanishes_runs_again_elsewhere_on_the_budget_of_preemptions(
+    ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    # More memory than any node of the session has: it can run nowhere but on the nodes made here.
+    first = ray_cluster.add_node(num_cpus=1, memory=64 * 2**30)
+    started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+    cluster = RayCluster(ray_cluster.address)
+    request = JobRequest(
+        "preempted",
+        Entrypoint.from_callable(hold, [gate, started]),
+        resources=ResourceConfig(cpu=1, ram="32g"),
+        max_retries_preemption=1,
+    )
+    job_id = cluster.launch(request)
+    started.wait()
+    second = ray_cluster.add_node(num_cpus=1, memory=64 * 2**30)
+    ray_cluster.kill_node(first)
+    until(lambda: cluster.poll(job_id).tasks[0].attempt == 2, "the replica runs again")
+    gate.open()
+    info = cluster.wait(job_id, timeout=60)
+    (task,) = info.tasks
+    assert (info.status, task.attempt) == (JobStatus.SUCCEEDED, 2)
+    assert [earlier.reason for earlier in task.previous] == [ExitReason.PREEMPTED]
+    ray_cluster.kill_node(second)
+
+
+def test_a_job_that_finds_no_room_says_what_is_missing_and_fails_after_its_time(
+    ray_cluster: LocalRayCluster,
+) -> None:
+    patient = RayCluster(ray_cluster.address)
+    request = JobRequest("large", Entrypoint.from_binary("true"), resources=ResourceConfig(cpu=500))
+    waiting = patient.launch(request)
+    until(lambda: "500" in (patient.poll(waiting).pending_reason or ""), "the reason is told")
+    info = patient.poll(waiting)
+    assert info.status is JobStatus.PENDING
+    assert "CPU" in str(info.pending_reason)
+    patient.terminate(waiting, grace=0.0)
+    assert patient.poll(waiting).status is JobStatus.STOPPED
+
+    hasty = RayCluster(ray_cluster.address, placement_timeout=0.5)
+    info = hasty.wait(hasty.launch(request), timeout=60)
+    assert info.status is JobStatus.FAILED
+    assert "not placed within 0.5 s" in str(info.error_message)
+    assert info.tasks[0].reason is ExitReason.COULD_NOT_START
