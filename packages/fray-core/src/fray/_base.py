@@ -10,6 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -74,6 +75,10 @@ class ContextBase(ABC):
 
         threading.Thread(target=settle, name="fray-future", daemon=True).start()
         return future
+
+    def _lending(self) -> AbstractContextManager[None]:
+        """Free this thread's place in the pool, where it has one, while it waits in an event loop."""
+        return nullcontext()
 
     def _map_window(self) -> int:
         """How many items of a `map` may be in flight: enough to keep every worker busy, never unbounded."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "LocalCluster": "_cluster",
     "LocalClusterContext": "_cluster_context",
+    "ProcessContext": "_process.context",
     "SyncContext": "_contexts",
     "ThreadContext": "_contexts",
 }

@@ -4,6 +4,7 @@ import pickle
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -95,6 +96,9 @@ class InProcessContext(ContextBase):
         with blocking():
             if not await_refs(refs, len(refs), timeout, stop_on_error=True):
                 raise timed_out(timeout, refs)
+
+    def _lending(self) -> AbstractContextManager[None]:
+        return blocking()
 
     def _check_progress(self, timeout: float | None) -> None:
         """Raise where blocking could never end."""

@@ -31,6 +31,12 @@ class Scope:
                 raise ContextClosedError("the context was shut down; make a new one with create_context")
             self._outstanding += 1
 
+    def check(self) -> None:
+        """Raise as `enter` would, and count nothing."""
+        self.enter()
+        with LOCK:
+            self._outstanding -= 1
+
     def inside(self) -> bool:
         """Return whether this thread runs something that is counted here."""
         task = current_task()

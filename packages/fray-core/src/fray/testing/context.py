@@ -12,10 +12,22 @@ differently from the rest (it runs inline, it copies arguments) it declares in t
 
 import pytest
 
-_PARTS = ("fixtures", "tasks", "waiting", "streams", "actors", "calls", "sharing", "ending", "programs")
+_PARTS = (
+    "async",
+    "fixtures",
+    "tasks",
+    "waiting",
+    "streams",
+    "actors",
+    "calls",
+    "sharing",
+    "ending",
+    "programs",
+)
 pytest.register_assert_rewrite(*(f"fray.testing.context_{part}" for part in _PARTS))
 
 from fray.testing.context_actors import ActorContract  # noqa: E402
+from fray.testing.context_async import AsyncContract, ExecutorContract, ManyItemsContract  # noqa: E402
 from fray.testing.context_calls import ActorCallContract  # noqa: E402
 from fray.testing.context_ending import CancelContract, ShutdownContract  # noqa: E402
 from fray.testing.context_fixtures import ContextFixtures  # noqa: E402
@@ -28,10 +40,13 @@ from fray.testing.context_waiting import MapContract, WaitContract  # noqa: E402
 __all__ = [
     "ActorCallContract",
     "ActorContract",
+    "AsyncContract",
     "CancelContract",
     "ContextContract",
     "ContextFixtures",
     "ErrorContract",
+    "ExecutorContract",
+    "ManyItemsContract",
     "MapContract",
     "NestingContract",
     "ProgramContract",
@@ -57,6 +72,9 @@ class ContextContract(
     CancelContract,
     ShutdownContract,
     SerializationContract,
+    ExecutorContract,
+    AsyncContract,
+    ManyItemsContract,
     ProgramContract,
 ):
     """All promises of design rules 1 to 11."""

@@ -1,0 +1,432 @@
+"""The context inside a worker: it holds names; what they name lives in the caller's process."""
+
+import os
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from itertools import count
+from typing import Any, TypeVar, cast
+
+from fray._errors import GetTimeoutError, TaskCancelledError, UnsupportedError, WrongProcessError
+from fray._generators import is_generator_function
+from fray._pickling import callable_name, pack_exception, unpack_exception
+from fray.job import (
+    ActorEndpoint,
+    ActorHandle,
+    ActorOptions,
+    ContextBase,
+    ObjectRef,
+    ObjectStream,
+    TaskOptions,
+    actor_methods,
+)
+from fray_local import _refs
+from fray_local._process.objects import Blob, Budget, received
+from fray_local._process.packing import Export, PackedCall, pack, pack_call
+from fray_local._process.wire import Sender
+from fray_local._refs import ERROR, VALUE, _find, note_kept
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+R = TypeVar("R")
+
+_COPIES = "a copy of the context inside a worker cannot be closed there; leave that to its owner"
+
+
+class Owner:
+    """The process that a worker belongs to, and its context, as they are named in pickles."""
+
+    def __init__(self, process: str, pid: int, context_key: Any, context_kind: str) -> None:
+        self.process, self.pid = process, pid
+        self.context_key, self.context_kind = context_key, context_kind
+
+
+class _Named:
+    """Something in the owner's memory; the owner keeps it for as long as this lives."""
+
+    __slots__ = ("_client", "key")
+    _KIND = ""
+
+    def __init__(self, client: "WorkerContext", key: Any) -> None:
+        self._client, self.key = client, key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        note_kept(self)
+        owner = self._client.owner
+        return _find, (owner.process, owner.pid, self.key, self._KIND)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Named) and type(other) is type(self) and other.key == self.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __del__(self) -> None:
+        self._client.held.append((self.key, -1))
+
+
+class RemoteRef(_Named, ObjectRef[T_co]):
+    """A reference of the owner."""
+
+    __slots__ = ("blob",)
+    _KIND = "LocalRef"
+
+    def __init__(self, client: "WorkerContext", key: Any, blob: Blob | None = None) -> None:
+        super().__init__(client, key)
+        self.blob = blob  # the value, where it came along
+
+    def __repr__(self) -> str:
+        return f"<ref {self.key} of process {self._client.owner.pid}>"
+
+
+class RemoteStream(_Named, ObjectStream[T_co]):
+    """A stream of the owner."""
+
+    __slots__ = ()
+    _KIND = "LocalStream"
+
+    def __next__(self) -> RemoteRef[T_co]:
+        answer = self._client.ask("next", self.key)
+        if answer is None:
+            raise StopIteration
+        key, state, blob = answer
+        return RemoteRef(self._client, key, blob if state == VALUE else None)
+
+    def __repr__(self) -> str:
+        return f"<stream {self.key} of process {self._client.owner.pid}>"
+
+
+class RemoteEndpoint(_Named, ActorEndpoint):
+    """An actor that the owner started, or found."""
+
+    __slots__ = ("_label", "_methods", "address")
+    _KIND = "ProcessEndpoint"
+
+    def __init__(
+        self, client: "WorkerContext", key: Any, label: str, methods: Mapping[str, bool], address: Any
+    ) -> None:
+        super().__init__(client, key)
+        self._label, self._methods, self.address = label, methods, address
+
+    @property
+    def methods(self) -> Mapping[str, Any]:
+        return self._methods
+
+    @property
+    def label(self) -> str:
+        return self._label
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._client.call_actor(self, method, args, kwargs, self._methods[method])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from fray_local._process.actors import revive
+
+        note_kept(self)
+        owner = self._client.owner
+        token = (owner.process, owner.pid, self.key, self._KIND)
+        return revive, (token, self._label, self._methods, self.address)
+
+
+class WorkerContext(ContextBase):
+    """`get_job_context()` inside a task of a `ProcessContext`."""
+
+    def __init__(self, number: int, owner: Owner, sender: Sender) -> None:
+        self.owner, self._sender = owner, sender
+        self.held: deque[tuple[Any, int]] = deque()  # what to tell the owner: a name more, a name less
+        self.budget = Budget()
+        self.worker_thread = threading.get_ident()
+        self._number, self._ids, self._asked = number, count(), count()
+        self._waiting: dict[int, Callable[[bool, Any], None]] = {}
+        _refs.find_elsewhere = self._resolve
+
+    def news(self) -> tuple[tuple[Any, int], ...]:
+        """Return what the owner has to know of names, for the next message to it."""
+        news = []
+        while self.held:
+            news.append(self.held.popleft())
+        return tuple(news)
+
+    def answered(self, number: int, fine: bool, answer: Any, descriptors: deque[int]) -> None:
+        """Hand the owner's answer to whoever asked."""
+        hand = self._waiting.pop(number, None)
+        loaded = _blobs(answer, descriptors)  # in any case: the descriptors have to go somewhere
+        if hand is not None:
+            hand(fine, loaded)
+
+    def ask(self, what: str, *details: Any, timeout: float | None = None, blobs: Sequence[Blob] = ()) -> Any:
+        """Ask the owner and block until the answer is there.
+
+        Raises:
+            GetTimeoutError: It was not there in time.
+        """
+        gate = threading.Lock()
+        gate.acquire()
+        answers: list[Any] = []
+
+        def hand(fine: bool, answer: Any) -> None:
+            answers.extend((fine, answer))
+            gate.release()
+
+        number = self._send(what, details, blobs, hand)
+        try:
+            in_time = gate.acquire(timeout=-1 if timeout is None else max(timeout, 0))
+        finally:
+            if self._waiting.pop(number, None) is not None:
+                self.tell("forget", number)
+        if not answers:
+            assert not in_time
+            raise GetTimeoutError(f"no result within {timeout} s; the tasks go on")
+        fine, answer = answers
+        if not fine:
+            raise unpack_exception(answer)
+        return answer
+
+    def _send(
+        self, what: str, details: tuple[Any, ...], blobs: Sequence[Blob], hand: Callable[[bool, Any], None]
+    ) -> int:
+        number = next(self._asked)
+        self._waiting[number] = hand
+        lends = threading.get_ident() == self.worker_thread
+        descriptors: list[int] = []
+        described = tuple(_describe(blob, descriptors) for blob in blobs)
+        self._sender.send(
+            ("ask", number, lends, self._caller(), self.news(), what, details, described), descriptors
+        )
+        return number
+
+    def tell(self, what: str, *details: Any, blobs: Sequence[Blob] = ()) -> None:
+        """Tell the owner something; what it does with it is no answer."""
+        descriptors: list[int] = []
+        described = tuple(_describe(blob, descriptors) for blob in blobs)
+        self._sender.send(("tell", self._caller(), self.news(), what, details, described), descriptors)
+
+    def flush(self) -> None:
+        """Tell the owner what became of names while there was nothing else to tell."""
+        if self.held:
+            self.tell("nothing")
+
+    def _caller(self) -> Any:
+        return threading.get_ident()
+
+    def _new_key(self) -> Any:
+        return self._number, next(self._ids)
+
+    def put(self, obj: T, /) -> RemoteRef[T]:
+        """Store a value with the owner."""
+        blob = pack(obj, "the object given to put()", self.budget)
+        key = self._new_key()
+        if blob.segment is None:
+            self.tell("put", key, blobs=[blob])
+        else:
+            self.ask("put", key, blobs=[blob])  # there may be no room
+        return RemoteRef(self, key)
+
+    def get(self, ref: Any, /, *, timeout: float | None = None) -> Any:
+        """Return the value of a reference, or of each in a list; see `JobContext.get`."""
+        if isinstance(ref, list):
+            wanted = list(dict.fromkeys(one for one in ref if type(one) is RemoteRef))
+            values = dict(zip(wanted, self._get(wanted, timeout), strict=True))
+            return [values[one].load() if type(one) is RemoteRef else one for one in ref]
+        return self._get([ref], timeout)[0].load() if type(ref) is RemoteRef else ref
+
+    def _get(self, refs: list[RemoteRef[Any]], timeout: float | None) -> list[Blob]:
+        missing = [ref.key for ref in refs if ref.blob is None]
+        if not missing:
+            return [cast("Blob", ref.blob) for ref in refs]
+        arrived = dict(zip(missing, self.ask("get", missing, timeout=timeout), strict=True))
+        return [arrived.get(ref.key) or cast("Blob", ref.blob) for ref in refs]
+
+    def wait(
+        self, refs: Sequence[R], /, num_returns: int = 1, timeout: float | None = None
+    ) -> tuple[list[R], list[R]]:
+        """Return the first `num_returns` ready ones and the others; see `JobContext.wait`."""
+        refs = list(refs)
+        if num_returns < 1:
+            raise ValueError(f"num_returns must be 1 or more, got {num_returns!r}")
+        for ref in refs:
+            if not isinstance(ref, RemoteRef | RemoteStream):
+                raise ValueError(f"wait takes what put() and run() return, got {ref!r}")
+        keys = [cast("_Named", ref).key for ref in refs]
+        needed = min(num_returns, len(refs))
+        try:
+            ready = set(self.ask("wait", keys, needed, timeout == 0, timeout=timeout or None))
+        except GetTimeoutError:
+            ready = set(self.ask("wait", keys, needed, True))
+        return [refs[i] for i in sorted(ready)], [ref for i, ref in enumerate(refs) if i not in ready]
+
+    def cancel(self, ref: Any, /) -> bool:
+        """Stop a task; see `JobContext.cancel`."""
+        if not isinstance(ref, RemoteRef | RemoteStream):
+            raise ValueError(f"cancel takes what run() returned, got {ref!r}")
+        return bool(self.ask("cancel", ref.key))
+
+    def _future(self, ref: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        if type(ref) is not RemoteRef:
+            future.set_result(ref)
+            return future
+
+        def hand(fine: bool, answer: Any) -> None:
+            error = None if fine else unpack_exception(answer)
+            if isinstance(error, TaskCancelledError):
+                future.cancel()
+            if not future.set_running_or_notify_cancel():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result((ref.blob or answer[0]).load())
+
+        if ref.blob is not None:
+            hand(True, [ref.blob])
+        else:
+            self._send("get", ([ref.key],), (), hand)
+        return future
+
+    def _submit(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: TaskOptions
+    ) -> Any:
+        if not callable(fn):
+            raise ValueError(f"a task needs a function, got {fn!r}")
+        packed = self._pack(fn, args, kwargs)
+        streaming = is_generator_function(fn)
+        key = self._new_key()
+        self.tell(
+            "run", key, streaming, callable_name(fn), options, *_call_details(packed), blobs=[packed.blob]
+        )
+        return RemoteStream(self, key) if streaming else RemoteRef(self, key)
+
+    def call_actor(
+        self,
+        endpoint: RemoteEndpoint,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        streaming: bool,
+    ) -> Any:
+        """Queue a call of an actor's method."""
+        packed = self._pack(None, args, kwargs)
+        key = self._new_key()
+        self.tell("call", key, endpoint.key, method, *_call_details(packed), blobs=[packed.blob])
+        return RemoteStream(self, key) if streaming else RemoteRef(self, key)
+
+    def _pack(
+        self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> PackedCall:
+        args = tuple(self._promised(arg) if isinstance(arg, Future) else arg for arg in args)
+        kwargs = {
+            name: self._promised(arg) if isinstance(arg, Future) else arg for name, arg in kwargs.items()
+        }
+        return pack_call(fn, args, kwargs, RemoteRef, self.budget)
+
+    def _promised(self, future: "Future[Any]") -> RemoteRef[Any]:
+        """Return a reference that settles as a future of this process does."""
+        key = self._new_key()
+        self.tell("promise", key)
+
+        def settle(done: "Future[Any]") -> None:
+            try:
+                state, blob = VALUE, pack(done.result(), "the result of a future", self.budget)
+            except BaseException as error:  # noqa: BLE001 - whatever it raised is what the task gets
+                state, blob = ERROR, Blob(pack_exception(error))
+            self.tell("settle", key, state, blobs=[blob])
+
+        future.add_done_callback(settle)
+        return RemoteRef(self, key)
+
+    def _start_actor(
+        self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
+    ) -> ActorHandle:
+        methods = {name: is_generator_function(method) for name, method in actor_methods(cls).items()}
+        packed = self._pack(cls, args, kwargs)
+        name = callable_name(cls)
+        details = _call_details(packed)
+        return self._handed(self.ask("actor", name, methods, options, *details, blobs=[packed.blob]))
+
+    def get_actor(self, name: str, /) -> ActorHandle:
+        """Return a handle to the actor of that name; see `JobContext.get_actor`."""
+        return self._handed(self.ask("get_actor", name))
+
+    def _handed(self, answer: tuple[Any, bytes]) -> ActorHandle:
+        key, data = answer
+        handle: ActorHandle = pickle.loads(data)
+        self.held.append((key, -1))  # which kept the actor on its way here
+        return handle
+
+    def endpoint_at(self, address: tuple[str, str, str]) -> ActorEndpoint:
+        """Return the endpoint of an actor whose handle came from another process."""
+        return self._handed(self.ask("actor_at", address))._endpoint
+
+    def kill(self, handle: Any, /) -> None:
+        """End an actor; see `JobContext.kill`."""
+        endpoint = getattr(handle, "_endpoint", None)
+        if not isinstance(endpoint, RemoteEndpoint):
+            raise ValueError(f"kill takes a handle that create_actor or get_actor returned, got {handle!r}")
+        self.ask("kill", endpoint.key)
+
+    def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
+        """Refuse: only the owner ends its context."""
+        raise UnsupportedError(_COPIES)
+
+    def __exit__(self, *reason: object) -> None:
+        """Leave it open: this is a copy, and its owner ends it."""
+
+    def _map_window(self) -> int:
+        return max(16, 4 * (os.cpu_count() or 1))
+
+    def _resolve(self, process: str, pid: int, key: Any, kind: str) -> Any:
+        owner = self.owner
+        if process != owner.process or pid != owner.pid:
+            raise WrongProcessError(
+                f"a {kind} of process {pid} arrived in process {os.getpid()}, which belongs to process "
+                f"{owner.pid}: references and unnamed actors stay within one context; pass values, or "
+                "name the actor"
+            )
+        if key == owner.context_key:
+            return self
+        if kind not in ("LocalRef", "LocalStream", RemoteEndpoint._KIND):
+            raise WrongProcessError(
+                f"a {kind} that is not the one which runs this task arrived in a worker: pass values, or use "
+                "get_job_context()"
+            )
+        self.held.append((key, 1))
+        return RemoteStream(self, key) if kind == "LocalStream" else RemoteRef(self, key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        owner = self.owner
+        return _find, (owner.process, owner.pid, owner.context_key, owner.context_kind)
+
+
+def _call_details(packed: PackedCall) -> tuple[Any, ...]:
+    export: Export | None = packed.export
+    shipped = None if export is None else (export.key, export.data, _keys(export.keeps))
+    return shipped, [(place, ref.key) for place, ref in packed.places]
+
+
+def _describe(blob: Blob, descriptors: list[int]) -> Any:
+    return blob.describe(descriptors), _keys(blob.keeps)
+
+
+def _keys(kept: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(one.key for one in kept if isinstance(one, _Named))
+
+
+class Shipped:
+    """Marks, in an answer, what describes a value."""
+
+    __slots__ = ("description",)
+
+    def __init__(self, description: Any) -> None:
+        self.description = description
+
+
+def _blobs(answer: Any, descriptors: deque[int]) -> Any:
+    """Return an answer with its descriptions of values made values."""
+    if type(answer) is Shipped:
+        return received(answer.description, descriptors)
+    if type(answer) in (list, tuple):
+        return type(answer)(_blobs(part, descriptors) for part in answer)
+    return answer

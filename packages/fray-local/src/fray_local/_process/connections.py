@@ -1,0 +1,124 @@
+"""The ears of a worker: a thread per connection takes in calls and everything else that is said."""
+
+import contextlib
+import os
+import queue
+import socket
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from fray_local._process import output
+from fray_local._process.inbox import Functions, Job
+from fray_local._process.objects import Blob
+from fray_local._process.wire import Reader, Sender, close_all
+
+if TYPE_CHECKING:
+    from fray_local._process.worker import Worker
+
+
+class Connection:
+    """One process that gives calls to this one. With the owner's connection the worker ends."""
+
+    def __init__(self, worker: "Worker", sock: socket.socket, *, owner: bool) -> None:
+        self._worker, self._reader, self.sender, self.is_owner = worker, Reader(sock), Sender(sock), owner
+        self._sock = sock
+        self._functions = Functions()
+        self.open: dict[int, Job] = {}  # neither done nor given back
+        self._gone = False
+
+    def listen(self) -> None:
+        """Take in what is said until the other side is gone."""
+        try:
+            while True:
+                for message, descriptors in self._reader.read():
+                    self._handle(message, deque(descriptors))
+        except (EOFError, OSError):
+            if self.is_owner:
+                os._exit(0)  # with it everybody is gone who could want a result
+        self._gone = True
+        for number in list(self.open):
+            self._cancel(number)
+        self._reader.close()
+        self._sock.close()
+
+    def send(self, kind: str, job: Job, state: int, blob: Blob, *more: Any) -> None:
+        """Send an item or the end of a job."""
+        if self._gone:
+            return
+        descriptors: list[int] = []
+        description = blob.describe(descriptors)
+        keeps = tuple(getattr(one, "key", None) for one in blob.keeps)
+        news = self._worker.context.news() if self.is_owner and self._worker.context else ()
+        message = (kind, job.number, state, description, keeps, news, output.flush(), *more)
+        with contextlib.suppress(OSError):  # gone, as its end will tell
+            self.sender.send(message, descriptors)
+
+    def _handle(self, message: tuple[Any, ...], descriptors: deque[int]) -> None:
+        kind, *rest = message
+        if kind == "call":
+            job = Job(self, self._functions, descriptors, *rest)
+            self.open[job.number] = job
+            self._worker.jobs.put(job)
+        elif kind == "reply" and self._worker.context is not None:
+            number, fine, answer = rest
+            self._worker.context.answered(number, fine, answer, descriptors)
+        elif kind == "credit":
+            self._add_credit(*rest)
+        elif kind == "cancel":
+            self._cancel(*rest)
+        elif kind == "revoke":
+            self._give_back()
+        elif kind == "exit" and self.is_owner:
+            self._worker.finish()
+        elif kind == "die":
+            os._exit(0)
+        else:
+            close_all(descriptors)
+
+    def _add_credit(self, number: int, items: int) -> None:
+        job = self.open.get(number)
+        if job is None:
+            return
+        with self._worker.lock:
+            job.credits = (job.credits or 0) + items
+            resumed, job.suspended = job.suspended, False
+        if resumed:
+            self._worker.jobs.put(job)
+
+    def _give_back(self) -> None:
+        """Return to the owner what has not started, so that another worker can."""
+        returned = []
+        jobs = self._worker.jobs
+        with contextlib.suppress(queue.Empty):
+            while True:
+                job = jobs.get_nowait()
+                if job is None or job.generator is not None:
+                    jobs.put(job)  # nothing but the end comes after it
+                    break
+                returned.append(job.number)
+                self.open.pop(job.number, None)
+        self.sender.send(("returned", returned))
+
+    def _cancel(self, number: int) -> None:
+        job = self.open.get(number)
+        if job is None:
+            return
+        with self._worker.lock:
+            job.cancelled = True
+            resumed, job.suspended = job.suspended, False
+        if resumed:
+            self._worker.jobs.put(job)
+        elif self._worker.runs(job):
+            threading.Thread(target=self._worker.interrupt, args=[job], daemon=True).start()
+
+
+def accept_all(worker: "Worker", door: socket.socket) -> None:
+    """Let in whoever knocks; the directory of the door keeps other users out."""
+    while True:
+        try:
+            sock, _ = door.accept()
+        except OSError:
+            return
+        connection = Connection(worker, sock, owner=False)
+        threading.Thread(target=connection.listen, name="fray-peer", daemon=True).start()

@@ -1,0 +1,179 @@
+"""Named actors that several processes share: a folder per namespace, a record and a socket per actor.
+
+    STATE/actors/NAMESPACE/     mode 0700
+        .lock                   held while a name is taken
+        3f9a2c….json            name, label, methods
+        3f9a2c….sock            where its process listens
+        3f9a2c….log             what a detached one printed
+
+An actor lives as long as its socket answers: the kernel knows, no process id is compared. A record
+whose socket does not answer is of one that was killed; it goes when its name is taken next.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from fray_local._records import state_dir
+
+DEFAULT = "default"
+_LONGEST = 100  # of a path that a Unix socket can have, with a little to spare
+
+
+@dataclass(frozen=True)
+class Card:
+    """What others have to know of an actor."""
+
+    namespace: str
+    name: str
+    label: str
+    methods: dict[str, bool]
+    detached: bool
+    concurrency: int = 1
+    created_at: float = 0.0
+    job_id: str | None = None
+
+
+class Directory:
+    """The shared actors of one namespace."""
+
+    def __init__(self, namespace: str, root: Path | None = None) -> None:
+        self.namespace = namespace
+        self.folder = (root or state_dir()) / "actors" / quote(namespace, safe="")
+
+    def find(self, name: str) -> tuple[Card, socket.socket] | None:
+        """Return a living actor's card and a connection to it."""
+        card = self._read(self._path(name, "json"))
+        if card is None:
+            return None
+        try:
+            return card, self._connect(name)
+        except OSError:
+            return None
+
+    def claim(self, card: Card) -> socket.socket | None:
+        """Take a name and return the listening socket of its actor; None where a living actor has it."""
+        self._make()
+        with self._locked():
+            found = self.find(card.name)
+            if found is not None:
+                found[1].close()
+                return None
+            path = self._path(card.name, "sock")
+            path.unlink(missing_ok=True)
+            door = socket.socket(socket.AF_UNIX)
+            with self._reachable(path) as reachable:
+                door.bind(reachable)
+            path.chmod(0o600)
+            door.listen(128)
+            record = self._path(card.name, "json")
+            new = record.with_suffix(".new")
+            new.write_text(json.dumps(asdict(card)))
+            new.replace(record)
+            return door
+
+    def remove(self, card: Card) -> None:
+        """Free the name of an actor that is gone or going; one that was made since keeps it."""
+        if not self.folder.is_dir():
+            return
+        with self._locked():
+            if self._read(self._path(card.name, "json")) == card:
+                for ending in ("json", "sock", "log"):
+                    self._path(card.name, ending).unlink(missing_ok=True)
+
+    def living(self) -> list[Card]:
+        """Return the actors that answer, oldest first."""
+        cards = []
+        for path in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else ():
+            card = self._read(path)
+            found = card and self.find(card.name)
+            if card and found:
+                found[1].close()
+                cards.append(card)
+        return sorted(cards, key=lambda card: card.created_at)
+
+    def log_path(self, name: str) -> Path:
+        """Return where a detached actor's output goes."""
+        return self._path(name, "log")
+
+    def _make(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder.chmod(0o700)
+
+    def _path(self, name: str, ending: str) -> Path:
+        return self.folder / f"{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}.{ending}"
+
+    def _read(self, path: Path) -> Card | None:
+        try:
+            return Card(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _connect(self, name: str) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            with self._reachable(self._path(name, "sock")) as reachable:
+                sock.connect(reachable)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    @contextlib.contextmanager
+    def _reachable(self, path: Path) -> Iterator[str]:
+        """Give a path that is short enough for a Unix socket, whatever the folder's is."""
+        if len(os.fsencode(path)) <= _LONGEST:
+            yield os.fspath(path)
+            return
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield f"/proc/self/fd/{folder}/{path.name}"
+        finally:
+            os.close(folder)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+
+def namespaces(root: Path | None = None) -> list[str]:
+    """Return the namespaces that have, or had, shared actors."""
+    from urllib.parse import unquote
+
+    folder = (root or state_dir()) / "actors"
+    return sorted(unquote(path.name) for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def family() -> str | None:
+    """Return the root of this process's job, which all jobs below it share; None outside of jobs."""
+    job_id = os.environ.get("FRAY_JOB_ID")
+    return job_id.partition("/")[0] if job_id else None
+
+
+def new_card(
+    namespace: str, name: str, label: str, methods: dict[str, bool], *, detached: bool, concurrency: int
+) -> Card:
+    """Return the card of an actor that is being made now."""
+    return Card(
+        namespace,
+        name,
+        label,
+        methods,
+        detached,
+        concurrency,
+        created_at=time.time(),
+        job_id=os.environ.get("FRAY_JOB_ID"),
+    )

@@ -1,0 +1,27 @@
+"""A detached actor's process: nobody owns it, whoever finds it by name calls it."""
+
+import os
+import socket
+import threading
+
+from fray_local._process import output
+from fray_local._process.connections import Connection, accept_all
+from fray_local._process.worker import Worker
+
+
+def main(creator: int, door: int) -> None:
+    """Answer calls until somebody kills the actor.
+
+    Args:
+        creator: A socket to the process that made it, whose first call constructs it.
+        door: A listening socket.
+    """
+    # Tasks that its methods run, and actors that they look for, are those of a context of its own.
+    os.environ["FRAY_CONTEXT_SPEC"] = "process"
+    output.line_by_line()
+    worker = Worker(None, int(os.environ.pop("FRAY_ACTOR_CONCURRENCY", "1")))
+    first = Connection(worker, socket.socket(fileno=creator), owner=False)
+    threading.Thread(target=first.listen, daemon=True).start()
+    accepting = socket.socket(fileno=door)
+    threading.Thread(target=accept_all, args=(worker, accepting), daemon=True).start()
+    worker.run([], None)

@@ -1,0 +1,229 @@
+"""One thread of the caller's process that reads everything its workers send, and never blocks.
+
+Any thread may send: what a socket does not take at once waits in its channel, and the hub sends it
+on. So two processes with full sockets never wait for each other.
+"""
+
+import contextlib
+import heapq
+import itertools
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fray_local._process.wire import Message, Reader, carriers, empty, encode, send_some
+
+_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+class Hub:
+    """Calls back when something can be read, when a time has come, or when another thread asks."""
+
+    def __init__(self, name: str) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._waker = os.pipe()
+        for end in (self._wake, self._waker):
+            os.set_blocking(end, False)
+        self._selector.register(self._wake, _READ, None)
+        self._watched: dict[Any, Callable[[int], None]] = {}
+        self._asked: deque[Callable[[], None]] = deque()
+        self._awake = False
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def inside(self) -> bool:
+        """Whether this is the hub's own thread."""
+        return threading.current_thread() is self._thread
+
+    def call_soon(self, act: Callable[[], None]) -> None:
+        """Let the hub call something; from any thread, finalizers included."""
+        self._asked.append(act)
+        if not self._awake:
+            self._awake = True
+            with contextlib.suppress(OSError):  # full, or closed
+                os.write(self._waker, b"x")
+
+    def call_later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Let the hub call something after a while."""
+        when = time.monotonic() + seconds
+        self.call_soon(lambda: heapq.heappush(self._timers, (when, next(self._order), act)))
+
+    def watch(self, file: Any, events: int, ready: Callable[[int], None]) -> None:
+        """On the hub's thread: call `ready` when something can be done with a file, or change for what."""
+        if file in self._watched:
+            self._selector.modify(file, events, ready)
+        else:
+            self._selector.register(file, events, ready)
+        self._watched[file] = ready
+
+    def forget(self, file: Any) -> None:
+        """On the hub's thread: watch a file no more."""
+        if self._watched.pop(file, None) is not None:
+            self._selector.unregister(file)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped = True
+        self._awake = False
+        self.call_soon(lambda: None)
+        if not self.inside:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            for key, events in self._selector.select(self._until_next_timer()):
+                if key.data is None:
+                    self._awake = False
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake, 4096)
+                elif self._watched.get(key.fileobj) is key.data:  # not forgotten since the look
+                    self.guarded(lambda act=key.data, events=events: act(events))  # type: ignore[misc]
+            self._do_asked()
+            now = time.monotonic()
+            while self._timers and self._timers[0][0] <= now:
+                self.guarded(heapq.heappop(self._timers)[2])
+        self._do_asked()
+        self._selector.close()
+        os.close(self._wake)
+        os.close(self._waker)
+
+    def _do_asked(self) -> None:
+        for _ in range(len(self._asked)):
+            self.guarded(self._asked.popleft())
+
+    def _until_next_timer(self) -> float | None:
+        if self._asked:
+            return 0
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+
+    def guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception:  # noqa: BLE001 - one bad message must not silence all workers
+            sys.excepthook(*sys.exc_info())
+
+
+class Channel:
+    """One connection of the caller's process; sends without blocking, hands on what arrives.
+
+    Args:
+        handle: Takes each message with its descriptors, on the hub's thread.
+        closed: Called once, on the hub's thread, when the other side is gone.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        sock: socket.socket,
+        handle: Callable[[Message, list[int]], None],
+        closed: Callable[[], None],
+    ) -> None:
+        sock.setblocking(False)
+        self._hub, self._sock, self._reader = hub, sock, Reader(sock)
+        self._handle, self._closed = handle, closed
+        self._lock = threading.Lock()
+        self._backlog: deque[tuple[bytes | memoryview, Sequence[int], Any]] = deque()
+        self._gone = False
+        hub.call_soon(lambda: self._watch(_READ))
+
+    def send(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
+        """Send a message; `keep` lives until its descriptors are on their way."""
+        if not descriptors:
+            self.send_bytes(encode(message))
+            return
+        first, last = carriers(descriptors)
+        with self._lock:
+            for some in first:
+                self._push(empty(len(some)), some, keep)
+            self._push(encode(message, len(last)), last, keep)
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send whole messages that are encoded already."""
+        with self._lock:
+            self._push(data, (), None)
+
+    def drain(self) -> None:
+        """On the hub's thread: hand on what has arrived, and nothing after."""
+        with contextlib.suppress(BlockingIOError, EOFError, OSError):
+            while not self._gone:
+                self._read_once()
+
+    def close(self) -> None:
+        """Close this end."""
+        with self._lock:
+            self._gone = True
+            self._backlog.clear()
+
+        def close() -> None:
+            self._hub.forget(self._sock)
+            self._reader.close()
+            self._sock.close()
+
+        self._hub.call_soon(close)
+
+    def hang_up(self, then: Callable[[], None]) -> None:
+        """Close this end, then call something on the hub's thread."""
+        self.close()
+        self._hub.call_soon(then)
+
+    def _push(self, data: bytes, descriptors: Sequence[int], keep: Any) -> None:
+        """Under the lock: send what can be sent now, leave the rest to the hub."""
+        if self._gone:
+            return
+        rest: bytes | memoryview = data
+        if not self._backlog:
+            try:
+                sent = send_some(self._sock, data, descriptors)
+            except OSError:  # the other side is gone, which its end will tell
+                return
+            if sent == len(data):
+                return
+            rest = memoryview(data)[sent:]
+            descriptors = () if sent else descriptors
+            self._hub.call_soon(lambda: self._watch(_READ | _WRITE))
+        self._backlog.append((rest, descriptors, keep))
+
+    def _watch(self, events: int) -> None:
+        if not self._gone:
+            self._hub.watch(self._sock, events, self._ready)
+
+    def _ready(self, events: int) -> None:
+        if events & _WRITE:
+            self._send_backlog()
+        if events & _READ and not self._gone:
+            try:
+                self._read_once()
+            except BlockingIOError:
+                return
+            except (EOFError, OSError):
+                self._hub.forget(self._sock)
+                self._closed()
+
+    def _read_once(self) -> None:
+        for message, descriptors in self._reader.read():
+            self._hub.guarded(lambda: self._handle(message, descriptors))  # noqa: B023 - called at once
+
+    def _send_backlog(self) -> None:
+        with self._lock:
+            while self._backlog:
+                data, descriptors, keep = self._backlog.popleft()
+                try:
+                    sent = send_some(self._sock, data, descriptors)
+                except OSError:
+                    self._backlog.clear()
+                    break
+                if sent < len(data):
+                    rest = memoryview(data)[sent:]
+                    self._backlog.appendleft((rest, () if sent else descriptors, keep))
+                    return
+        self._watch(_READ)

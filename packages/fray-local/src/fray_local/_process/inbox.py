@@ -1,0 +1,125 @@
+"""What a worker is sent: functions, kept by name, and jobs."""
+
+import contextlib
+import pickle
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+from fray._pickling import callable_name
+from fray_local._process.objects import Blob, received
+
+
+class Shelf:
+    """A function as it arrived; unpickled by the first job that calls it."""
+
+    __slots__ = ("_data", "_fn")
+
+    def __init__(self, data: bytes) -> None:
+        self._data: bytes | None = data
+        self._fn: Any = None
+
+    def fn(self) -> Callable[..., Any]:
+        """Return the function."""
+        if self._data is not None:
+            self._fn, self._data = pickle.loads(self._data), None
+        fn: Callable[..., Any] = self._fn
+        return fn
+
+
+class Functions:
+    """The functions of a worker; the owner knows which are here, and says when to forget one."""
+
+    def __init__(self) -> None:
+        self._shelves: dict[bytes, Shelf] = {}
+
+    def take(self, shipped: tuple[bytes, bytes | None, tuple[bytes, ...]] | None) -> Shelf | None:
+        """Return the function that a message names, and forget those that it says."""
+        if shipped is None:
+            return None
+        key, data, forgotten = shipped
+        if data is not None:
+            self._shelves[key] = Shelf(data)
+        shelf = self._shelves[key]
+        for other in forgotten:
+            self._shelves.pop(other, None)
+        return shelf
+
+
+class Job:
+    """One call, from arrived to done.
+
+    Args:
+        method: None for a function; the method's name, or "" for the constructor, of an actor.
+        credits: Items of a stream that may be sent; None for a call with one result.
+    """
+
+    __slots__ = (
+        "_blob",
+        "_label",
+        "_shelf",
+        "_slots",
+        "cancelled",
+        "connection",
+        "context",
+        "credits",
+        "generator",
+        "in_program",
+        "interrupted",
+        "method",
+        "number",
+        "suspended",
+    )
+
+    context: Context
+
+    def __init__(
+        self,
+        connection: Any,
+        functions: Functions,
+        descriptors: deque[int],
+        number: int,
+        shipped: Any,
+        payload: Any,
+        slots: Any,
+        method: str | None,
+        credits: int | None,  # noqa: A002 - not the site builtin
+    ) -> None:
+        self.connection = connection  # whose it is
+        self.number, self.method, self.credits = number, method, credits
+        self._shelf = functions.take(shipped)
+        self._blob = received(payload, descriptors)
+        self._slots = [(place, received(blob, descriptors)) for place, blob in slots]
+        self._label = f"{method}()"
+        self.generator: Any = None
+        self.cancelled = self.in_program = self.interrupted = self.suspended = False
+
+    def load(self, instance: Any) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        """Return what to call with which arguments, references among them as their values."""
+        fn, args, kwargs = self._blob.load()
+        if self._shelf is not None:
+            fn = self._shelf.fn()
+        elif self.method:
+            fn = getattr(instance, self.method)
+        self._label = f"{callable_name(fn)}()"
+        args = list(args)
+        for place, blob in self._slots:
+            if isinstance(place, int):
+                args[place] = blob.load()
+            else:
+                kwargs[place] = blob.load()
+        self.clear()
+        return fn, args, kwargs
+
+    def label(self) -> str:
+        """Return what errors call it."""
+        return self._label
+
+    def clear(self) -> None:
+        """Let go of the arguments, and with them of their memory."""
+        self._blob = Blob(b"")
+        self._slots = []
+        with contextlib.suppress(AttributeError):
+            del self._shelf
+        self._shelf = None

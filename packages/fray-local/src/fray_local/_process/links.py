@@ -1,0 +1,245 @@
+"""A connection to a process that runs calls: what is given, what comes back."""
+
+import itertools
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from fray._errors import TaskCancelledError
+from fray._pickling import pack_exception
+from fray_local._process.calls import AnyCall, RemoteActorProducer, RemoteProducer
+from fray_local._process.hub import Channel
+from fray_local._process.objects import Blob, Budget, ObjectStoreFullError, received
+from fray_local._process.wire import close_all, encode
+from fray_local._refs import ERROR, _by_id
+
+_FUNCTIONS = 256  # that a worker keeps
+_numbers = itertools.count(1)
+
+
+class Employer(Protocol):
+    """Who gives a worker its calls."""
+
+    def done(self, worker: "Link", call: AnyCall, seconds: float) -> None:
+        """A call has ended."""
+
+    def parked(self, worker: "Link", call: AnyCall) -> None:
+        """A stream waits for its consumer."""
+
+    def returned(self, worker: "Link", calls: list[AnyCall]) -> None:
+        """Calls came back unstarted."""
+
+    def lend(self, worker: "Link") -> None:
+        """The call that runs waits for others."""
+
+    def reclaim(self, worker: "Link") -> None:
+        """It goes on."""
+
+    def ended(self, worker: "Link", how: str, started: list[AnyCall], unstarted: list[AnyCall]) -> None:
+        """The process is gone."""
+
+
+class Link:
+    """Gives calls to a process and hears of their ends; subclasses make the channel."""
+
+    channel: Channel
+
+    def __init__(self, employer: Employer, budget: Budget, concurrency: int = 1) -> None:
+        self.number = next(_numbers)
+        self.pid = 0
+        self.employer, self.concurrency = employer, concurrency
+        self.calls: dict[int, AnyCall] = {}
+        self.names: dict[Any, list[Any]] = {}  # what the worker names: the thing, and how often
+        self.waiting: dict[int, Any] = {}  # its questions that have no answer yet
+        self._budget = budget
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._is_gone = False
+        self._handlers: dict[str, Callable[..., None]] = {
+            "done": self._done,
+            "item": self._item,
+            "returned": self._returned,
+        }
+
+    def kill(self) -> None:
+        """End the process now."""
+        raise NotImplementedError
+
+    # To the worker.
+
+    def give(self, calls: list[AnyCall]) -> None:
+        """Let it run calls in this order, after those that it has; sent together where no descriptor is."""
+        plain: list[bytes] = []
+        refused: list[tuple[AnyCall, Exception]] = []
+        with self._lock:
+            gone = self._is_gone
+            for call in () if gone else calls:
+                if call.over:  # cancelled on its way here
+                    refused.append((call, TaskCancelledError()))
+                    continue
+                descriptors: list[int] = []
+                try:
+                    message, keep = self._message(call, descriptors)
+                except Exception as failure:  # noqa: BLE001 - a value made in this process that cannot travel
+                    refused.append((call, failure))
+                    continue
+                if not descriptors:
+                    plain.append(encode(message))
+                    continue
+                self._send(plain)
+                self.channel.send(message, descriptors, keep)
+            self._send(plain)
+        for call, error in refused:
+            self.employer.done(self, call, 0.0)
+            call.lost(error)
+        if gone:
+            for call in calls:
+                call.unclaim()
+            self.employer.returned(self, calls)
+
+    def _send(self, plain: list[bytes]) -> None:
+        if plain:
+            self.channel.send_bytes(b"".join(plain))
+            plain.clear()
+
+    def _message(self, call: AnyCall, descriptors: list[int]) -> tuple[tuple[Any, ...], Any]:
+        payload, slots, keep = call.payload(descriptors)
+        call.number, call.worker = next(self._ids), self
+        self.calls[call.number] = call
+        return ("call", call.number, self._shipped(call), payload, slots, call.method, call.credits), keep
+
+    def _shipped(self, call: AnyCall) -> Any:
+        """Return the function's name, with the function itself where the worker does not have it."""
+        if call.export is None:
+            return None
+        key = call.export.key
+        if key in self._known:
+            self._known.move_to_end(key)
+            return key, None, ()
+        self._known[key] = None
+        forgotten = (self._known.popitem(last=False)[0],) if len(self._known) > _FUNCTIONS else ()
+        return key, call.export.data, forgotten
+
+    def resume(self, call: RemoteProducer | RemoteActorProducer) -> None:
+        """Let a stream go on."""
+        self.channel.send(("credit", call.number, call.new_credits()))
+
+    def cancel(self, call: AnyCall) -> None:
+        """Interrupt a call, or take it from the queue."""
+        self.channel.send(("cancel", call.number))
+
+    def revoke(self) -> None:
+        """Ask for what it has not started."""
+        self.channel.send(("revoke",))
+
+    def retire(self) -> None:
+        """Let it end after what it has."""
+        self.channel.send(("exit",))
+
+    def answer(self, number: int, fine: bool, answer: Any, descriptors: list[int], keep: Any) -> None:
+        """Answer a question of the worker."""
+        self.channel.send(("reply", number, fine, answer), descriptors, keep)
+
+    # From the worker, on the hub's thread.
+
+    def _handle(self, message: tuple[Any, ...], descriptors: list[int]) -> None:
+        kind, *rest = message
+        handler = self._handlers.get(kind)
+        if handler is not None:
+            handler(deque(descriptors), *rest)
+        else:
+            self.other(kind, rest, deque(descriptors))
+
+    def other(self, kind: str, message: list[Any], descriptors: deque[int]) -> None:
+        """Take what is no news of a call."""
+        close_all(descriptors)
+
+    def forward_output(self) -> None:
+        """Pass on what was printed; what a process of somebody else's prints goes elsewhere."""
+
+    def _arrived(
+        self, descriptors: deque[int], description: Any, keeps: tuple[Any, ...], news: Any, wrote: bool
+    ) -> Blob:
+        if wrote:  # what a task printed comes out before its result does
+            self.forward_output()
+        blob = received(description, descriptors, self.things(keeps) if keeps else ())
+        self.take_note(news)
+        return blob
+
+    def _done(self, descriptors: deque[int], number: int, state: int, description: Any, *rest: Any) -> None:
+        *arrival, seconds = rest
+        blob = self._arrived(descriptors, description, *arrival)
+        call = self.calls.pop(number, None)
+        if call is None:
+            return
+        call.worker = None
+        self.employer.done(self, call, seconds)
+        if blob.segment is not None:
+            state, blob = adopted(self._budget, state, blob)
+        call.done(state, blob)
+
+    def _item(self, descriptors: deque[int], number: int, state: int, description: Any, *rest: Any) -> None:
+        blob = self._arrived(descriptors, description, *rest)
+        call = self.calls.get(number)
+        if not isinstance(call, RemoteProducer | RemoteActorProducer):
+            return
+        if blob.segment is not None:
+            state, blob = adopted(self._budget, state, blob)
+            if state == ERROR:
+                call.done(state, blob)
+                return
+        if call.item(blob):
+            self.employer.parked(self, call)
+
+    def _returned(self, descriptors: deque[int], numbers: list[int]) -> None:
+        calls = [call for number in numbers if (call := self.calls.pop(number, None)) is not None]
+        for call in calls:
+            call.unclaim()
+        self.employer.returned(self, calls)
+
+    def take_note(self, news: tuple[tuple[Any, int], ...]) -> None:
+        """Keep, or let go of, what the worker names once more or once less."""
+        for key, change in news:
+            entry = self.names.get(key)
+            if entry is None:
+                thing = _by_id.get(key)
+                if thing is None:
+                    continue
+                entry = self.names[key] = [thing, 0]
+            entry[1] += change
+            if entry[1] <= 0:
+                del self.names[key]
+
+    def name(self, key: Any, thing: Any) -> None:
+        """Give a thing the name that the worker chose, and keep it."""
+        _by_id[key] = thing
+        self.names[key] = [thing, 1]
+
+    def things(self, keys: tuple[Any, ...]) -> list[Any]:
+        """Return what the worker names; what is gone is left out."""
+        found = [_by_id.get(key) for key in keys]
+        return [thing for thing in found if thing is not None]
+
+    def gone(self, how: str, last_started: int) -> None:
+        """Tell the employer what became of everything that was given."""
+        self.channel.close()
+        with self._lock:
+            calls, self.calls, self._is_gone = self.calls, {}, True
+        # With several at a time nobody can tell which had started: all that were given count as such.
+        reached = last_started if self.concurrency == 1 else max(calls, default=0)
+        started = [call for number, call in calls.items() if number <= reached]
+        unstarted = [call for number, call in calls.items() if number > reached]
+        self.employer.ended(self, how, started, unstarted)
+        self.names.clear()
+
+
+def adopted(budget: Budget, state: int, blob: Blob) -> tuple[int, Blob]:
+    """Take over the memory of a large value that a worker made."""
+    assert blob.segment is not None
+    try:
+        blob.segment = budget.adopt(blob.segment)
+    except ObjectStoreFullError as error:
+        return ERROR, Blob(pack_exception(error))
+    return state, blob

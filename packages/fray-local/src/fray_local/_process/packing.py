@@ -1,0 +1,289 @@
+"""Calls and values on their way to another process.
+
+A function is shipped apart from its arguments, named by the hash of its pickle, so that a worker
+that has it is not sent it again. A module's function is pickled once; one that captured something
+is pickled once as long as what it captured cannot have changed.
+"""
+
+import functools
+import hashlib
+import pickle
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fray._errors import SerializationError
+from fray._pickling import callable_name, dumps_call
+from fray_local._process.objects import LARGE, Blob, Budget, lay_out
+from fray_local._refs import keeping
+
+Place = int | str
+"""Where an argument stands: its position, or its keyword."""
+
+_ATOMS = frozenset({int, float, bool, complex, type(None)})
+_TEXTS = frozenset({str, bytes})
+_NAMED_IN_MODULES = (types.FunctionType, type)
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Export:
+    """A function as it is shipped."""
+
+    key: bytes
+    data: bytes
+    keeps: tuple[Any, ...] = ()
+    captured: tuple[Any, ...] | None = ()  # what it was pickled with; None where that may change unseen
+    seconds: float | None = None  # what a call of it takes, once one is known to
+
+
+@dataclass(slots=True)
+class PackedCall:
+    """A call in its travelling form; the references in `places` arrive as values."""
+
+    export: Export | None
+    blob: Blob
+    places: list[tuple[Place, Any]]
+
+
+def pack(value: Any, what: str, budget: Budget) -> Blob:
+    """Pickle a value.
+
+    Args:
+        what: The value as an error should call it.
+
+    Raises:
+        SerializationError: It cannot be pickled.
+        ObjectStoreFullError: It is large, and there is no room.
+    """
+    if _is_small(value):
+        return Blob(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    stream, buffers, keeps = _dump(value, what)
+    return lay_out(stream, buffers, budget, keeps)
+
+
+def pack_call(
+    fn: Callable[..., Any] | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    reference: type,
+    budget: Budget,
+) -> PackedCall:
+    """Pickle a call; references of the given type among its arguments are left out and named.
+
+    Args:
+        fn: None where the other side knows what is called.
+
+    Raises:
+        SerializationError: A part cannot be pickled; the message names that part.
+    """
+    places: list[tuple[Place, Any]] = []
+    if any(type(arg) is reference for arg in args):
+        places = [(place, arg) for place, arg in enumerate(args) if type(arg) is reference]
+        args = tuple(None if type(arg) is reference else arg for arg in args)
+    if kwargs:
+        places += [(name, arg) for name, arg in kwargs.items() if type(arg) is reference]
+        kwargs = {name: arg for name, arg in kwargs.items() if type(arg) is not reference}
+    export = None if fn is None else export_of(fn)
+    inline = fn if export is None else None
+    if inline is None and not kwargs and all(map(_is_small, args)):
+        blob = Blob(pickle.dumps((None, args, kwargs), pickle.HIGHEST_PROTOCOL))
+        return PackedCall(export, blob, places)
+    try:
+        stream, buffers, keeps = _dump((inline, args, kwargs), "the call")
+    except SerializationError:
+        dumps_call(fn or _a_method, args, kwargs)  # names the part
+        raise
+    return PackedCall(export, lay_out(stream, buffers, budget, keeps), places)
+
+
+_exports: "WeakKeyDictionary[Callable[..., Any], Export]" = WeakKeyDictionary()
+
+
+def export_of(fn: Callable[..., Any]) -> Export | None:
+    """Return a function or a class as it is shipped; None for callables that travel with their arguments.
+
+    Raises:
+        SerializationError: It cannot be pickled.
+    """
+    if not _is_plain(fn):
+        return None
+    try:
+        known = _exports.get(fn)
+    except TypeError:  # a class that cannot be hashed
+        return None
+    if known is not None and known.captured is not None and _unchanged(known.captured, fn):
+        return known
+    stream, buffers, keeps = _dump(fn, f"the function {callable_name(fn)}", out_of_band=False)
+    assert not buffers
+    data = b"".join(stream)
+    key = hashlib.blake2b(data, digest_size=16).digest()
+    if known is not None and known.key == key:
+        return known
+    export = Export(key, data, tuple(keeps), () if _by_reference(fn) else _captured(fn))
+    if known is not None:
+        export.seconds = known.seconds
+    _exports[fn] = export
+    return export
+
+
+def _is_plain(fn: Any) -> bool:
+    """Whether it carries no state of its own, as a partial, a bound method or an object does."""
+    if type(fn) is types.BuiltinFunctionType:
+        return fn.__self__ is None or type(fn.__self__) is types.ModuleType
+    return type(fn) is types.FunctionType or isinstance(fn, type)
+
+
+def _a_method() -> None: ...
+
+
+def _is_small(value: Any) -> bool:
+    kind = type(value)
+    return kind in _ATOMS or (kind in _TEXTS and len(value) < LARGE)
+
+
+def _dump(
+    value: Any, what: str, *, out_of_band: bool = True
+) -> tuple[list[bytes], list[memoryview], list[Any]]:
+    stream: list[bytes] = []
+    buffers: list[memoryview] = []
+
+    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < LARGE:
+            return True
+        buffers.append(raw)
+        return False
+
+    pickler = _pickler_class()(
+        _Sink(stream.append), pickle.HIGHEST_PROTOCOL, keep_in_band if out_of_band else None
+    )
+    try:
+        with keeping() as keeps:
+            pickler.dump(value)
+    except SerializationError:
+        raise
+    except Exception as error:
+        raise SerializationError(what, f"{type(error).__name__}: {error}") from error
+    return stream, buffers, keeps
+
+
+class _Sink:
+    """A file for a pickler; large bytes come through it uncopied."""
+
+    __slots__ = ("write",)
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self.write = write
+
+
+@functools.cache
+def _pickler_class() -> Any:
+    import cloudpickle  # 20 ms that plain numbers and text do not pay
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        """cloudpickle, which lets what belongs to a module that no worker can import travel by value."""
+
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, _NAMED_IN_MODULES):
+                _check_module(obj.__module__)
+            return super().reducer_override(obj)
+
+    return Pickler
+
+
+def _by_reference(fn: Any) -> bool:
+    """Whether a worker finds it by its name alone."""
+    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "<locals>")
+    if type(fn) is types.BuiltinFunctionType:
+        return True
+    if module is None or module == "__main__" or "<locals>" in name or not _importable(module):
+        return False
+    found = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is fn
+
+
+@functools.cache
+def _check_module(name: str | None) -> None:
+    """Let what belongs to a module that a worker cannot import travel by value."""
+    module = sys.modules.get(name or "__main__")
+    if name and module is not None and name != "__main__" and not _importable(name):
+        import cloudpickle
+
+        cloudpickle.register_pickle_by_value(module)
+
+
+@functools.cache
+def _importable(name: str) -> bool:
+    """Whether a process with the same path finds the module; one that is loaded here may be no file's."""
+    path, parts = None, name.split(".")
+    for end in range(1, len(parts) + 1):
+        full = ".".join(parts[:end])
+        spec = _find(full, path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return True
+
+
+def _find(name: str, path: Any) -> Any:
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        spec = find_spec and find_spec(name, path)
+        if spec is not None:
+            return spec
+    # What a package makes of its attributes (six.moves, os.path) is there once the package is.
+    parent = sys.modules.get(name.rpartition(".")[0])
+    return getattr(sys.modules.get(name), "__spec__", None) if parent is not None and path is None else None
+
+
+def _unchanged(before: tuple[Any, ...], fn: Any) -> bool:
+    """Whether a function refers to what it did; with nothing to compare, only its name travels."""
+    if not before:
+        return True
+    now = _captured(fn)
+    return now is not None and len(before) == len(now) and all(map(lambda a, b: a is b, before, now))
+
+
+def _captured(fn: Any) -> tuple[Any, ...] | None:
+    """Return everything a function refers to, where all of it is immutable; else None."""
+    found: dict[int, Any] = {}
+    if not _collect(fn, found):
+        return None
+    del found[id(fn)]  # who keeps what was captured must not keep the function
+    return fn.__code__, *found.values()
+
+
+def _collect(value: Any, found: dict[int, Any]) -> bool:
+    if id(value) in found:
+        return True
+    found[id(value)] = value
+    kind = type(value)
+    if kind in _ATOMS or kind in _TEXTS or kind is types.ModuleType:
+        return True
+    if kind is tuple or kind is frozenset:
+        return all(_collect(part, found) for part in value)
+    if _by_reference(value) if callable(value) else False:
+        return True
+    if kind is not types.FunctionType or value.__dict__:
+        return False
+    try:
+        parts = [cell.cell_contents for cell in value.__closure__ or ()]
+    except ValueError:  # a cell that has no value yet
+        return False
+    parts += [value.__code__, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+    parts += [value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__]
+    return all(part is value.__code__ or _collect(part, found) for part in parts)
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(code: types.CodeType) -> frozenset[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+    return frozenset(names)

@@ -1,0 +1,38 @@
+"""Actors that another process owns: reached through a socket, found by name."""
+
+import socket
+
+from fray_local._process.hub import Channel, Hub
+from fray_local._process.links import Employer, Link
+from fray_local._process.objects import Budget
+from fray_local._process.wire import encode
+
+# Named, because whoever holds only a name cannot know how the process ended.
+_GONE = "is gone"
+
+
+class PeerLink(Link):
+    """A connection to an actor's process that this one cannot see end, only hear."""
+
+    def __init__(
+        self, hub: Hub, sock: socket.socket, employer: Employer, budget: Budget, concurrency: int
+    ) -> None:
+        super().__init__(employer, budget, concurrency)
+        self.channel = Channel(hub, sock, self._handle, lambda: self.gone(_GONE, 0))
+
+    def retire(self) -> None:
+        """Hang up: the actor goes on without this caller."""
+        self.channel.hang_up(lambda: self.gone("was left", 0))
+
+    def kill(self) -> None:
+        """Ask the process to end now."""
+        self.channel.send(("die",))
+
+
+def kill(sock: socket.socket) -> None:
+    """End the actor at the other end of a connection, and wait until it has."""
+    with sock:
+        sock.sendall(encode(("die",)))
+        sock.settimeout(5.0)
+        while sock.recv(1 << 16):
+            pass

@@ -1,0 +1,341 @@
+"""What workers ask of the process that owns everything: tasks, values, waiting, actors.
+
+All of it runs on the hub's thread, so nothing here blocks: a question whose answer is not there yet
+leaves a watcher, and the worker's place goes to another task meanwhile.
+"""
+
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fray._errors import WrongProcessError
+from fray._pickling import pack_exception
+from fray.job import ActorHandle, ActorOptions, TaskOptions
+from fray_local._pool import set_current_task
+from fray_local._process.client import Shipped
+from fray_local._process.objects import Blob, received
+from fray_local._process.packing import Export, PackedCall, pack
+from fray_local._refs import (
+    ERROR,
+    VALUE,
+    LocalRef,
+    Settlement,
+    _by_id,
+    failure,
+    outcome,
+    settle,
+    unwatch,
+    value_ref,
+    watch,
+)
+from fray_local._scope import Scope
+from fray_local._streams import LocalStream
+from fray_local._waiting import ready_positions
+
+if TYPE_CHECKING:
+    from fray_local._process.context import ProcessContext
+    from fray_local._process.links import Link
+
+
+@dataclass(frozen=True)
+class Caller:
+    """One thread of a worker: its calls of an actor keep their order."""
+
+    worker: int
+    thread: int
+    scope: Scope
+
+
+class Watching:
+    """Acts once, when enough of what it watches has happened."""
+
+    def __init__(self, needed: int, act: Callable[[], None], *, stop_on_error: bool = False) -> None:
+        self._needed, self._act, self._stop_on_error = needed, act, stop_on_error
+        self._done: list[Any] = []  # append and len are atomic, a counter would not be
+        self._once = threading.Lock()
+        self.sources: list[Any] = []
+
+    def notify(self, source: Any, worklist: list[Settlement]) -> None:
+        """Take note that something has happened."""
+        self._done.append(source)
+        enough = len(self._done) >= self._needed or (self._stop_on_error and source._state == ERROR)
+        if enough and self._once.acquire(blocking=False):
+            self._act()
+
+    def begin(self, sources: Sequence[Any]) -> None:
+        """Watch; what has happened already counts."""
+        self.sources = list(sources)
+        for source in self.sources:
+            if not watch(source, self):
+                self.notify(source, [])
+
+    def stop(self) -> None:
+        """Act no more."""
+        self._once.acquire(blocking=False)
+        unwatch(self.sources, self)
+
+
+class Question:
+    """What a worker asked, until it is answered."""
+
+    def __init__(self, worker: "Link", number: int, lends: bool) -> None:
+        self.worker, self._number, self._lends = worker, number, lends
+        self._watching: Watching | None = None
+
+    def wait_for(self, watching: Watching, sources: Sequence[Any]) -> None:
+        """Answer when something has happened; until then the worker's place is free."""
+        self._watching = watching
+        self.worker.waiting[self._number] = self
+        if self._lends:
+            self.worker.employer.lend(self.worker)
+        watching.begin(sources)
+
+    def answer(self, answer: Any, *, fine: bool = True, blobs: Sequence[Blob] = ()) -> None:
+        """Answer, and take the place again."""
+        self.forget()
+        descriptors: list[int] = []
+        shipped = [Shipped(blob.describe(descriptors)) for blob in blobs]
+        self.worker.answer(
+            self._number, fine, answer(shipped) if callable(answer) else answer, descriptors, blobs
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an exception."""
+        self.answer(pack_exception(error, traceback_text=""), fine=False)
+
+    def forget(self) -> None:
+        """Stop waiting: the answer is there, or nobody wants it."""
+        if self.worker.waiting.pop(self._number, None) is not None:
+            if self._watching is not None:
+                self._watching.stop()
+            if self._lends:
+                self.worker.employer.reclaim(self.worker)
+
+
+class Requests:
+    """Answers the workers of one context."""
+
+    def __init__(self, context: "ProcessContext", owner: tuple[Any, ...]) -> None:
+        self._context, self.owner, self.budget = context, owner, context.budget
+
+    def handle(self, worker: "Link", kind: str, message: list[Any], descriptors: deque[int]) -> None:
+        """Do what a worker tells, answer what it asks."""
+        question = Question(worker, *message[:2]) if kind == "ask" else None
+        thread, news, what, details, described = message[-5:]
+        worker.take_note(news)
+        blobs = [received(one, descriptors, worker.things(keys)) for one, keys in described]
+        before = set_current_task(Caller(worker.number, thread, self._context._scope))
+        try:
+            act = getattr(self, f"_{kind}_{what}")
+            act(question or worker, *details, *blobs)
+        except Exception as error:
+            if question is None:
+                raise
+            question.fail(error)
+        finally:
+            set_current_task(before)
+
+    def forget_all(self, worker: "Link") -> None:
+        """The worker is gone: nobody wants its answers."""
+        for question in list(worker.waiting.values()):
+            question.forget()
+
+    # Told.
+
+    def _tell_nothing(self, worker: "Link") -> None:
+        """Only the news was worth a message."""
+
+    def _tell_forget(self, worker: "Link", number: int) -> None:
+        question = worker.waiting.get(number)
+        if question is not None:
+            question.forget()
+
+    def _tell_put(self, worker: "Link", key: Any, blob: Blob) -> None:
+        worker.name(key, value_ref(blob))
+
+    def _tell_promise(self, worker: "Link", key: Any) -> None:
+        worker.name(key, LocalRef())
+
+    def _tell_settle(self, worker: "Link", key: Any, state: int, blob: Blob) -> None:
+        from fray_local._process.calls import error_of
+
+        ref = _by_id.get(key)
+        if ref is not None:
+            settle(ref, state, blob if state == VALUE else failure(error_of(blob)))
+
+    def _tell_run(
+        self,
+        worker: "Link",
+        key: Any,
+        streaming: bool,
+        title: str,
+        options: TaskOptions,
+        shipped: Any,
+        places: list[tuple[Any, Any]],
+        blob: Blob,
+    ) -> None:
+        try:
+            packed = self._packed(worker, shipped, places, blob)
+            thing = self._context.launch(packed, title, options, streaming=streaming)
+        except Exception as error:  # noqa: BLE001 - the worker sees it when it asks for the result
+            thing = self._context.failed(error, streaming)
+        worker.name(key, thing)
+
+    def _tell_call(
+        self,
+        worker: "Link",
+        key: Any,
+        endpoint_key: Any,
+        method: str,
+        shipped: Any,
+        places: list[tuple[Any, Any]],
+        blob: Blob,
+    ) -> None:
+        endpoint = self._thing(worker, endpoint_key)
+        try:
+            thing = endpoint.call_packed(method, self._packed(worker, shipped, places, blob))
+        except Exception as error:  # noqa: BLE001 - the worker sees it when it asks for the result
+            thing = self._context.failed(error, endpoint.streams(method))
+        worker.name(key, thing)
+
+    # Asked.
+
+    def _ask_put(self, question: Question, key: Any, blob: Blob) -> None:
+        if blob.segment is not None:
+            blob.segment = self._context.budget.adopt(blob.segment)
+        question.worker.name(key, value_ref(blob))
+        question.answer(None)
+
+    def _ask_get(self, question: Question, keys: list[Any]) -> None:
+        refs = [self._thing(question.worker, key) for key in keys]
+
+        def act() -> None:
+            failed = next((ref for ref in refs if ref._state == ERROR), None)
+            if failed is not None:
+                question.fail(failed._value[0])
+            else:
+                question.answer(lambda shipped: shipped, blobs=[self._blob_of(ref) for ref in refs])
+
+        if all(ref._state == VALUE for ref in refs) or any(ref._state == ERROR for ref in refs):
+            act()
+        else:
+            question.wait_for(Watching(len(refs), act, stop_on_error=True), refs)
+
+    def _ask_wait(self, question: Question, keys: list[Any], needed: int, now: bool) -> None:
+        refs = [self._thing(question.worker, key) for key in keys]
+        ready = ready_positions(refs, needed)
+        if len(ready) >= needed or now:
+            question.answer(ready)
+            return
+        sources = list(dict.fromkeys(_source(ref) for ref in refs))
+        for ref in refs:
+            if isinstance(ref, LocalStream):
+                ref._producer.resume()
+
+        def act() -> None:
+            # One that stands in the list twice counts twice, so there may be more than was waited for.
+            question.answer(ready_positions(refs, needed))
+
+        enough = max(1, needed - (len(refs) - len(sources)))
+        question.wait_for(Watching(enough, act), sources)
+
+    def _ask_next(self, question: Question, key: Any) -> None:
+        stream: LocalStream[Any] = self._thing(question.worker, key)
+        producer = stream._producer
+
+        def act() -> None:
+            item = producer.take()
+            if item is not None:
+                producer.resume()
+                self._hand_item(question, item)
+            elif producer._finished:
+                question.answer(None)
+            else:  # another reader was first
+                question.forget()
+                self._ask_next(question, key)
+
+        producer.resume()
+        if producer._state:
+            act()
+        else:
+            question.wait_for(Watching(1, act), [producer])
+
+    def _hand_item(self, question: Question, item: LocalRef[Any]) -> None:
+        key = question.worker.number, "item", id(item)
+        question.worker.name(key, item)
+        if item._state == VALUE:
+            question.answer(lambda shipped: (key, VALUE, shipped[0]), blobs=[self._blob_of(item)])
+        else:
+            question.answer((key, ERROR, None))
+
+    def _ask_cancel(self, question: Question, key: Any) -> None:
+        question.answer(self._context.cancel(self._thing(question.worker, key)))
+
+    def _ask_actor(
+        self,
+        question: Question,
+        title: str,
+        methods: dict[str, bool],
+        options: ActorOptions,
+        shipped: Any,
+        places: list[tuple[Any, Any]],
+        blob: Blob,
+    ) -> None:
+        packed = self._packed(question.worker, shipped, places, blob)
+        self._context.in_background(
+            lambda: self._context.troupe.make(title, methods, packed, options), self._handing(question)
+        )
+
+    def _ask_get_actor(self, question: Question, name: str) -> None:
+        self._context.in_background(lambda: self._context.get_actor(name), self._handing(question))
+
+    def _ask_actor_at(self, question: Question, address: tuple[str, str, str]) -> None:
+        def find() -> ActorHandle:
+            return ActorHandle(self._context.endpoint_at(address))
+
+        self._context.in_background(find, self._handing(question))
+
+    def _handing(self, question: Question) -> Callable[[ActorHandle | None, BaseException | None], None]:
+        def hand(handle: ActorHandle | None, error: BaseException | None) -> None:
+            if error is not None:
+                question.fail(error)
+                return
+            assert handle is not None
+            key = question.worker.number, "handle", id(handle)
+            question.worker.name(key, handle._endpoint)  # until the worker has unpickled it
+            question.answer((key, pickle.dumps(handle)))
+
+        return hand
+
+    def _ask_kill(self, question: Question, key: Any) -> None:
+        self._context.kill(ActorHandle(self._thing(question.worker, key)))
+        question.answer(None)
+
+    # Both.
+
+    def _packed(self, worker: "Link", shipped: Any, places: list[tuple[Any, Any]], blob: Blob) -> PackedCall:
+        export = None
+        if shipped is not None:
+            key, data, keeps = shipped
+            export = self._context.known_export(Export(key, data, tuple(worker.things(keeps))))
+        if blob.segment is not None:
+            blob.segment = self._context.budget.adopt(blob.segment)
+        return PackedCall(export, blob, [(place, self._thing(worker, key)) for place, key in places])
+
+    def _thing(self, worker: "Link", key: Any) -> Any:
+        entry = worker.names.get(key)
+        thing = entry[0] if entry is not None else _by_id.get(key)
+        if thing is None:
+            raise WrongProcessError("what a reference stands for was gone when the reference arrived here")
+        return thing
+
+    def _blob_of(self, ref: LocalRef[Any]) -> Blob:
+        value = ref._value
+        return value if type(value) is Blob else pack(outcome(ref), "a value", self._context.budget)
+
+
+def _source(ref: Any) -> Any:
+    return ref._producer if isinstance(ref, LocalStream) else ref

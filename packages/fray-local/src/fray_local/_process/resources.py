@@ -1,0 +1,112 @@
+"""What a task needs of this machine, and what is free of it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fray._errors import UnsupportedError
+from fray._options import TaskOptions
+from fray_local._machine import gpu_ids, memory_bytes
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Needs:
+    """What a call reserves while it runs; equal ones are one object.
+
+    Args:
+        amounts: By name, sorted, CPU left out.
+        env: Variables that its worker must have been started with.
+        max_calls: Calls of the function after which its worker is replaced.
+        gpus: Whole GPUs, of the amounts.
+    """
+
+    cpu: float = 1.0
+    amounts: tuple[tuple[str, float], ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    max_calls: int | None = None
+    gpus: int = 0
+
+
+PLAIN = Needs()
+
+
+class Resources:
+    """What is free; its caller holds the lock."""
+
+    def __init__(self, cpu: int, custom: Mapping[str, float] | None = None) -> None:
+        self._gpus = gpu_ids()
+        self._total: dict[str, float] = {
+            "CPU": float(cpu),
+            "GPU": float(len(self._gpus)),
+            "memory": float(memory_bytes()),
+            **(custom or {}),
+        }
+        self.cpu = float(cpu)
+        self._known: dict[tuple[Any, ...], Needs] = {}
+        self._free = {name: amount for name, amount in self._total.items() if name != "CPU"}
+
+    def needs_of(self, options: TaskOptions) -> Needs:
+        """Return what a task's options ask for.
+
+        Raises:
+            UnsupportedError: This machine, or this backend, has no such thing, or never so much of it.
+        """
+        if not options.resources and not options.runtime_env and options.max_calls is None:
+            return PLAIN
+        env = options.runtime_env
+        if env is not None and (env.package_requirements or env.container_image):
+            raise UnsupportedError(
+                "'process' runs tasks in this environment, with env variables of their own at most; for "
+                "packages or an image launch a job with create_environment(...)"
+            )
+        amounts = {"CPU": 1.0, **options.resources}
+        for name, amount in amounts.items():
+            self._check(name, amount)
+        key = (
+            amounts.pop("CPU"),
+            tuple(sorted((name, float(amount)) for name, amount in amounts.items() if amount)),
+            tuple(sorted(env.env.items())) if env is not None else (),
+            options.max_calls,
+            int(amounts.get("GPU", 0)),
+        )
+        return self._known.setdefault(key, Needs(*key))
+
+    def _check(self, name: str, amount: float) -> None:
+        total = self._total.get(name, 0.0)
+        if amount > total:
+            known = ", ".join(f"{key}={value:g}" for key, value in self._total.items())
+            raise UnsupportedError(
+                f"a task asks for {name}={amount:g} and this context has {known}; "
+                "ask for less, or give ProcessContext resources={...} of your own"
+            )
+        if name == "GPU" and amount != int(amount):
+            raise UnsupportedError(
+                f"a task asks for GPU={amount:g}; here a GPU belongs to one task as a whole"
+            )
+
+    def fits(self, needs: Needs) -> bool:
+        """Whether there is room."""
+        return self.cpu >= needs.cpu and all(self._free[name] >= amount for name, amount in needs.amounts)
+
+    def take(self, needs: Needs) -> list[str]:
+        """Reserve; return the ids of the GPUs, if any."""
+        self.cpu -= needs.cpu
+        for name, amount in needs.amounts:
+            self._free[name] -= amount
+        return [self._gpus.pop(0) for _ in range(needs.gpus)]
+
+    def give_back(self, needs: Needs, gpus: list[str]) -> None:
+        """End a reservation."""
+        self.cpu += needs.cpu
+        for name, amount in needs.amounts:
+            self._free[name] += amount
+        self._gpus += gpus
+
+
+def environment(needs: Needs, gpus: list[str]) -> dict[str, Any]:
+    """Return the variables that a worker for such calls is started with, beyond the caller's own."""
+    extra = dict(needs.env)
+    if gpus:
+        extra["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return {**os.environ, **extra}

@@ -1,0 +1,141 @@
+"""Messages between processes of one machine: pickles with a length in front, descriptors beside them."""
+
+import contextlib
+import os
+import pickle
+import socket
+import struct
+import threading
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+_HEADER = struct.Struct("<QH")
+_CHUNK = 1 << 18
+_MOST_DESCRIPTORS = 250  # Linux passes 253 with one message
+_ANCILLARY = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
+
+Message = tuple[Any, ...]
+
+
+def encode(message: Message, descriptors: int = 0) -> bytes:
+    """Return a message as it travels, with so many descriptors beside it."""
+    body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return _HEADER.pack(len(body), descriptors) + body
+
+
+def carriers(descriptors: Sequence[int]) -> tuple[list[Sequence[int]], Sequence[int]]:
+    """Split descriptors into those that need messages of their own and those that go with the message."""
+    cut = max(0, (len(descriptors) - 1) // _MOST_DESCRIPTORS) * _MOST_DESCRIPTORS
+    return [descriptors[i : i + _MOST_DESCRIPTORS] for i in range(0, cut, _MOST_DESCRIPTORS)], descriptors[
+        cut:
+    ]
+
+
+def empty(descriptors: int) -> bytes:
+    """Return a message that only brings descriptors for the next one."""
+    return _HEADER.pack(0, descriptors)
+
+
+def send_some(sock: socket.socket, data: bytes | memoryview, descriptors: Sequence[int]) -> int:
+    """Send what fits now, descriptors with the first byte; 0 where nothing fits."""
+    try:
+        if descriptors:
+            return socket.send_fds(sock, [data], descriptors)
+        return sock.send(data)
+    except BlockingIOError:
+        return 0
+
+
+class Sender:
+    """Sends whole messages on a blocking socket, from any thread."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._lock = sock, threading.Lock()
+        self.sending: int | None = None  # the thread that is in the middle of a message
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send one message; block while the other side's buffer is full."""
+        first, last = carriers(descriptors) if descriptors else ([], ())
+        data = encode(message, len(last))
+        with self._lock:
+            try:
+                self.sending = threading.get_ident()
+                for some in first:
+                    self._send_with(empty(len(some)), some)
+                self._send_with(data, last)
+            finally:
+                self.sending = None
+
+    def _send_with(self, data: bytes, descriptors: Sequence[int]) -> None:
+        if not descriptors:
+            self._sock.sendall(data)
+            return
+        sent = send_some(self._sock, data, descriptors)
+        self._sock.sendall(memoryview(data)[sent:])
+
+
+class Reader:
+    """Takes messages out of what arrives on a socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._rest = bytearray()
+        self._descriptors: deque[int] = deque()
+        self._owed = 0
+
+    def read(self) -> list[tuple[Message, list[int]]]:
+        """Receive once; return the messages that are complete, each with its descriptors.
+
+        Raises:
+            EOFError: The other side is gone.
+            BlockingIOError: Nothing is there and the socket does not block.
+        """
+        try:
+            data, ancillary, _, _ = self._sock.recvmsg(_CHUNK, _ANCILLARY)
+        except ConnectionError:
+            raise EOFError from None
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                arrived = array("i")
+                arrived.frombytes(content[: len(content) - len(content) % arrived.itemsize])
+                self._descriptors.extend(arrived)
+        if not data:
+            raise EOFError
+        return self._messages(data)
+
+    def close(self) -> None:
+        """Close the descriptors that no message took."""
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+    def _messages(self, data: bytes) -> list[tuple[Message, list[int]]]:
+        buffer: bytes | bytearray = data
+        if self._rest:
+            self._rest += data
+            buffer = self._rest
+        messages, start = [], 0
+        with memoryview(buffer) as view:
+            while (body := start + _HEADER.size) <= len(view):
+                length, count = _HEADER.unpack_from(view, start)
+                if body + length > len(view):
+                    break
+                start = body + length
+                self._owed += count
+                if length:
+                    message = pickle.loads(view[body:start])
+                    messages.append((message, [self._descriptors.popleft() for _ in range(self._owed)]))
+                    self._owed = 0
+        if buffer is self._rest:
+            del self._rest[:start]
+        elif start < len(data):
+            self._rest = bytearray(data[start:])
+        return messages
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close descriptors that nobody wants."""
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

@@ -1,0 +1,127 @@
+"""One worker process, as the caller's process sees it."""
+
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from fray_local._process.forge import Forge, current_directory
+from fray_local._process.hub import Channel, Hub
+from fray_local._process.links import Employer, Link
+from fray_local._process.objects import memory_file
+from fray_local._process.output import Forwarder
+
+if TYPE_CHECKING:
+    from fray_local._process.requests import Requests
+
+_READ = 1
+_HINT = "; if nobody sent it, the system had run out of memory"
+
+
+class WorkerProcess(Link):
+    """A process of this context's fork server.
+
+    Args:
+        door: A listening socket, given away to the worker, at which other processes may call it too.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        forge: Forge,
+        employer: Employer,
+        requests: "Requests",
+        env: dict[str, str],
+        concurrency: int = 1,
+        door: socket.socket | None = None,
+    ) -> None:
+        super().__init__(employer, requests.budget, concurrency)
+        self._hub, self._forge, self._requests = hub, forge, requests
+        ours, theirs = socket.socketpair()
+        pipes = [os.pipe(), os.pipe()]
+        self._outputs = [
+            Forwarder(read, name) for (read, _), name in zip(pipes, ("stdout", "stderr"), strict=True)
+        ]
+        self._mark = memory_file(8)
+        self.channel = Channel(hub, ours, self._handle, lambda: None)
+        for output in self._outputs:
+            hub.call_soon(lambda output=output: self._watch(output))  # type: ignore[misc]
+        settings = {
+            "env": env,
+            "path": sys.path,
+            "cwd": current_directory(),
+            "owner": requests.owner,
+            "concurrency": concurrency,
+        }
+        given = [theirs.detach(), pipes[0][1], pipes[1][1], os.dup(self._mark)]
+        if door is not None:
+            given.append(door.detach())
+        forge.fork(self, settings, given, Closing(given))
+
+    def _watch(self, output: Forwarder) -> None:
+        def ready(_: int) -> None:
+            if not output.forward():
+                self._hub.forget(output.descriptor)
+
+        if not output.closed:
+            self._hub.watch(output.descriptor, _READ, ready)
+
+    def kill(self) -> None:
+        """End it now."""
+        self._forge.kill(self.number)
+
+    def other(self, kind: str, message: list[Any], descriptors: deque[int]) -> None:
+        """Do what it tells, answer what it asks."""
+        self._requests.handle(self, kind, message, descriptors)
+
+    def forward_output(self) -> None:
+        """Pass on what was printed."""
+        for output in self._outputs:
+            output.forward()
+
+    # From the fork server, on the hub's thread.
+
+    def started(self, pid: int) -> None:
+        """It runs."""
+        self.pid = pid
+
+    def failed(self, reason: str) -> None:
+        """It could not be started."""
+        self._bury(f"could not be started: {reason}", 0)
+
+    def ended(self, status: int) -> None:
+        """It is gone; what it sent before still counts."""
+        self.channel.drain()
+        self._bury(_how(status), int.from_bytes(os.pread(self._mark, 8, 0), "little"))
+
+    def _bury(self, how: str, last_started: int) -> None:
+        os.close(self._mark)
+        for output in self._outputs:
+            self._hub.forget(output.descriptor)
+            output.close()
+        self._requests.forget_all(self)
+        self.gone(how, last_started)
+
+
+class Closing:
+    """Closes descriptors once they have been sent."""
+
+    def __init__(self, descriptors: list[int]) -> None:
+        self._descriptors = descriptors
+
+    def __del__(self) -> None:
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit code {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = "a signal"
+    hint = _HINT if -status == signal.SIGKILL else ""
+    return f"was ended by {name} (signal {-status}){hint}"

@@ -1,0 +1,168 @@
+"""The fork server: a process of one thread that forks workers, tells how they ended, and ends them.
+
+It never sees a caller's program, so that a worker starts in milliseconds with nothing imported but
+Fray, and a fork copies no lock that another thread holds. When the caller is gone, however it went,
+its socket closes, and the fork server kills the workers and ends.
+"""
+
+import contextlib
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any, NoReturn
+
+from fray_local._process.wire import Reader, Sender, close_all
+from fray_local._process.worker import work
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_HOST = "import sys; sys.path[:] = {path!r}; from fray_local._process.host import main; main(*{descriptors})"
+_SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def main(descriptor: int) -> None:
+    """Serve the process at the other end of a socket until it is gone."""
+    gc.freeze()  # what is there now is never garbage: collections need not touch, and copy, its pages
+    ForkServer(socket.socket(fileno=descriptor)).serve()
+
+
+class ForkServer:
+    """Forks on request; everything that happens to it comes through `serve`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._reader, self._sender = sock, Reader(sock), Sender(sock)
+        self._workers: dict[int, int] = {}  # process id -> number
+        self._wake, wake = os.pipe()
+        for end in (self._wake, wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self._wake_end = wake
+        for number in _SIGNALS:
+            signal.signal(number, _noted)  # only SIGCHLD is for us: the caller decides when workers end
+
+    def serve(self) -> None:
+        """Fork, kill and report until the caller's socket closes; then leave nobody."""
+        try:
+            sources: list[Any] = [self._sock, self._wake]
+            while True:
+                ready, _, _ = select.select(sources, [], [])
+                if self._wake in ready:
+                    os.read(self._wake, 4096)
+                    self._reap()
+                if self._sock in ready:
+                    for message, descriptors in self._reader.read():
+                        self._handle(message, descriptors)
+        except (EOFError, ConnectionError):
+            self._end()
+
+    def _handle(self, message: tuple[Any, ...], descriptors: list[int]) -> None:
+        kind, number, *rest = message
+        if kind == "fork":
+            self._fork(number, rest[0], descriptors)
+        elif kind == "host":
+            self._start_host(rest[0], descriptors)
+        else:
+            for pid in [pid for pid, one in self._workers.items() if one == number]:
+                _kill(pid)
+
+    def _fork(self, number: int, settings: dict[str, Any], descriptors: list[int]) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:  # the system's limit on processes or memory
+            close_all(descriptors)
+            self._sender.send(("failed", number, str(error)))
+            return
+        if pid == 0:
+            self._become_worker(number, settings, descriptors)
+        with contextlib.suppress(OSError):  # it has done so itself, or has ended
+            os.setpgid(pid, pid)
+        self._workers[pid] = number
+        close_all(descriptors)
+        self._sender.send(("forked", number, pid))
+
+    def _become_worker(self, number: int, settings: dict[str, Any], descriptors: list[int]) -> NoReturn:
+        code = 1
+        try:
+            server = os.getppid()
+            signal.set_wakeup_fd(-1)
+            for name in _SIGNALS:
+                signal.signal(name, signal.SIG_IGN if name == signal.SIGINT else signal.SIG_DFL)
+            os.setpgid(0, 0)
+            _die_with_parent(server)
+            close_all([self._sock.detach(), self._wake, self._wake_end])
+            work(number, settings, *descriptors)
+            code = 0
+        except BaseException:  # noqa: BLE001 - the child must never go on as a second fork server
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+            os._exit(code)
+
+    def _start_host(self, settings: dict[str, Any], descriptors: list[int]) -> None:
+        """Start a program that outlives everybody here: a detached actor."""
+        if os.fork() == 0:
+            try:
+                os.setsid()
+                nothing = os.open(os.devnull, os.O_RDONLY)
+                log = os.open(settings["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                for source, target in ((nothing, 0), (log, 1), (log, 2)):
+                    os.dup2(source, target)
+                for descriptor in descriptors:
+                    os.set_inheritable(descriptor, True)
+                for name in (*_SIGNALS, signal.SIGPIPE):
+                    signal.signal(name, signal.SIG_DFL)
+                code = _HOST.format(path=settings["path"], descriptors=descriptors)
+                os.execve(sys.executable, [sys.executable, "-c", code], settings["env"])  # noqa: S606
+            finally:
+                os._exit(1)
+        close_all(descriptors)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                # Look first, reap later: as long as it is a zombie, its group's number is nobody else's.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            number = self._workers.pop(ended.si_pid, None)
+            if number is not None:
+                _kill(ended.si_pid)
+            _, status = os.waitpid(ended.si_pid, 0)
+            if number is not None:
+                with contextlib.suppress(ConnectionError):
+                    self._sender.send(("exit", number, os.waitstatus_to_exitcode(status)))
+
+    def _end(self) -> None:
+        for pid in self._workers:
+            _kill(pid)
+        for pid in self._workers:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def _kill(pid: int) -> None:
+    """Kill a worker with all that its tasks started."""
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _die_with_parent(parent: int) -> None:
+    if sys.platform != "linux":  # there, the end of the socket tells
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _noted(number: int, frame: Any) -> None:
+    """A handler must exist for the signal to be written to the pipe."""

@@ -1,0 +1,214 @@
+"""Actors in processes: their death, and how processes that know nothing of each other share them."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fray import create_context, get_job_context
+from fray._cli import main
+from fray._context import JobContext
+from fray._errors import ActorAlreadyExistsError, ActorDiedError, UnsupportedError
+from fray._options import ActorOptions
+from fray.cluster import Entrypoint, JobRequest, create_cluster
+from fray.testing.context_fixtures import Gate, until
+from fray.testing.tasks import Counter
+
+
+@pytest.fixture
+def context() -> Iterator[JobContext]:
+    with create_context("process", max_workers=2) as context:
+        yield context
+
+
+class Mortal:
+    def pid(self) -> int:
+        return os.getpid()
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def count(self) -> Iterator[int]:
+        yield from range(100)
+
+
+def run_elsewhere(code: str) -> str:
+    """Run Python in another process that has the same state; returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class TestDeath:
+    def test_an_actor_whose_process_was_killed_is_dead_and_says_why(self, context: JobContext) -> None:
+        mortal = context.create_actor(Mortal, name="mortal")
+        calls = [mortal.die(), mortal.pid()]
+        for call in calls:
+            with pytest.raises(ActorDiedError, match="SIGKILL"):
+                context.get(call)
+        with pytest.raises(ActorDiedError):
+            context.get(mortal.pid())
+        again = context.create_actor(Mortal, name="mortal")
+        assert context.get(again.pid()) > 0
+
+    def test_it_is_made_anew_where_asked(self, context: JobContext) -> None:
+        mortal = context.create_actor(Mortal, options=ActorOptions(max_restarts=1))
+        first = context.get(mortal.pid())
+        dying, after = mortal.die(), mortal.pid()
+        with pytest.raises(ActorDiedError, match="made anew"):
+            context.get(dying)
+        assert context.get(after) != first
+        with pytest.raises(ActorDiedError):
+            context.get(mortal.die())
+        with pytest.raises(ActorDiedError):
+            context.get(mortal.pid())
+
+    def test_a_killed_actors_process_is_gone(self, context: JobContext) -> None:
+        mortal = context.create_actor(Mortal)
+        pid = context.get(mortal.pid())
+        context.kill(mortal)
+        until(lambda: not Path(f"/proc/{pid}").exists(), "its process ends")
+
+    def test_a_dropped_actors_process_is_gone(self, context: JobContext) -> None:
+        pid = context.get(context.create_actor(Mortal).pid())
+        until(lambda: not Path(f"/proc/{pid}").exists(), "its process ends")
+
+    def test_a_handle_in_a_task_keeps_an_actor_alive(self, context: JobContext, tmp_path: Path) -> None:
+        gate = Gate(tmp_path / "gate")
+
+        def call_late(handle: object) -> int:
+            gate.wait()
+            current = get_job_context()
+            return int(current.get(handle.value()))  # type: ignore[attr-defined]
+
+        late = context.create_task(call_late, context.create_actor(Counter, 7))
+        gate.open()
+        assert context.get(late) == 7
+
+
+class TestSharing:
+    def test_a_detached_actor_is_found_by_another_program(self, context: JobContext) -> None:
+        counter = context.create_actor(Counter, name="tally", lifetime="detached")
+        assert context.get(counter.increment(4)) == 4
+        try:
+            out = run_elsewhere("""
+                from fray import create_context
+                with create_context("process") as context:
+                    counter = context.get_actor("tally")
+                    print(context.get(counter.increment()))
+                    print([context.get(item) for item in counter.countdown()])
+            """)
+            assert out == "5\n[5, 4, 3, 2, 1]\n"
+            assert context.get(counter.value()) == 5
+        finally:
+            context.kill(counter)
+
+    def test_it_outlives_the_program_that_made_it_and_the_command_line_ends_it(
+        self, context: JobContext, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run_elsewhere("""
+            from fray import create_context
+            from fray.testing.tasks import Counter
+            with create_context("process") as context:
+                counter = context.create_actor(Counter, 3, name="left", lifetime="detached")
+                context.get(counter.value())
+        """)
+        counter = context.get_actor("left")
+        assert context.get(counter.increment()) == 4
+        assert main(["actors", "list", "--json"]) == 0
+        [row] = json.loads(capsys.readouterr().out)
+        assert (row["name"], row["lifetime"], row["namespace"]) == ("left", "detached", "default")
+        assert main(["actors", "kill", "left"]) == 0
+        assert "killed Counter('left')" in capsys.readouterr().out
+        with pytest.raises(ActorDiedError):
+            context.get(counter.value())
+        assert main(["actors", "kill", "left"]) == 1
+        assert "no actor named 'left'" in capsys.readouterr().err
+
+    def test_only_the_user_can_open_what_leads_to_it(self, context: JobContext, state_dir: Path) -> None:
+        counter = context.create_actor(Counter, name="private", lifetime="detached")
+        context.get(counter.value())
+        try:
+            folder = state_dir / "actors" / "default"
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            for path in folder.glob("*.sock"):
+                assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        finally:
+            context.kill(counter)
+
+    def test_a_namespace_is_shared_by_contexts_and_its_actors_end_with_their_maker(self) -> None:
+        with create_context("process", namespace="team") as first:
+            counter = first.create_actor(Counter, name="tally")
+            with create_context("process", namespace="team") as second:
+                found = second.get_actor("tally")
+                assert second.get(found.increment()) == 1
+                assert second.get(second.run(_increment_by_name, "tally")) == 2
+                with pytest.raises(ActorAlreadyExistsError):
+                    second.create_actor(Counter, name="tally")
+                shared = second.create_actor(Counter, name="tally", get_if_exists=True)
+                assert second.get(shared.value()) == 2
+            assert first.get(counter.value()) == 2
+        with create_context("process", namespace="team") as third:
+            assert third.get(third.create_actor(Counter, 9, name="tally").value()) == 9
+
+    def test_a_handle_of_a_shared_actor_travels_to_another_context(self) -> None:
+        with create_context("process", namespace="team") as first:
+            counter = first.create_actor(Counter, name="tally")
+            first.get(counter.value())
+            with create_context("threadpool") as threads:
+                # Not through pickle here: a context of threads calls it where it is.
+                assert first.get(threads.get(threads.run(counter.increment))) == 1
+
+    def test_large_values_reach_an_actor_of_another_process(self, context: JobContext) -> None:
+        keeper = context.create_actor(dict, name="keeper", lifetime="detached")
+        try:
+            with create_context("process") as other:
+                found = other.get_actor("keeper")
+                data = bytes(1_000_000)
+                other.get(found.update(data=data))
+                assert other.get(found.get("data")) == data
+        finally:
+            context.kill(keeper)
+
+    def test_a_detached_actor_has_no_restarts(self, context: JobContext) -> None:
+        options = ActorOptions(name="x", lifetime="detached", max_restarts=1)  # type: ignore[arg-type]
+        with pytest.raises(UnsupportedError, match="max_restarts"):
+            context.create_actor(Counter, options=options)
+
+    def test_jobs_of_one_family_share_an_actor(self, tmp_path: Path) -> None:
+        cluster = create_cluster("local")
+        job = cluster.launch(JobRequest("family", Entrypoint.from_callable(_parent, [tmp_path])))
+        info = cluster.wait(job, timeout=60)
+        assert info.status == "succeeded", info.error_message
+        assert (tmp_path / "seen").read_text() == "3"
+
+
+def _increment_by_name(name: str) -> int:
+    current = get_job_context()
+    return int(current.get(current.get_actor(name).increment()))
+
+
+def _parent(folder: Path) -> None:
+    from fray.cluster import current_cluster
+
+    with create_context("process") as context:
+        counter = context.create_actor(Counter, name="tally")
+        cluster = current_cluster()
+        child = Entrypoint.from_callable(_child)
+        jobs = [cluster.launch(JobRequest(f"child{index}", child)) for index in range(3)]
+        cluster.wait(jobs, raise_on_failure=True)
+        (folder / "seen").write_text(str(context.get(counter.value())))
+
+
+def _child() -> None:
+    with create_context("process") as context:
+        context.get(context.get_actor("tally").increment())

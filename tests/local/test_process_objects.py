@@ -1,0 +1,152 @@
+"""Large values: stored once, mapped where they are read, bounded, and gone when nobody needs them."""
+
+import gc
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fray import create_context, get_job_context
+from fray._context import JobContext
+from fray.testing.context_fixtures import until
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def context() -> Iterator[JobContext]:
+    with create_context("process", max_workers=2) as context:
+        yield context
+
+
+class Array:
+    """A buffer that travels out of band, as NumPy's arrays do."""
+
+    def __init__(self, data: Any) -> None:
+        self.view = memoryview(data)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return Array, (pickle.PickleBuffer(self.view),)
+
+    def total(self) -> int:
+        return sum(self.view[:: 1 << 16])
+
+
+def memory_files() -> int:
+    """The memory files that this process holds."""
+    gc.collect()
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found += "memfd:fray" in os.readlink(f"/proc/self/fd/{fd}") and _size(fd) > 8
+        except OSError:
+            continue
+    return found
+
+
+def _size(fd: str) -> int:
+    return Path(f"/proc/self/fd/{fd}").stat().st_size
+
+
+def test_a_large_buffer_is_mapped_read_only_and_not_copied(context: JobContext) -> None:
+    size = 64 * MEGABYTE
+    ref = context.put(Array(bytearray(b"\1") * size))
+
+    def read(array: Array) -> tuple[bool, int, int]:
+        total = array.total()
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+        own = next(int(line.split()[1]) << 10 for line in lines if line.startswith("Anonymous:"))
+        return array.view.readonly, total, own
+
+    for readonly, total, own in context.get([context.run(read, ref) for _ in range(4)]):
+        assert readonly
+        assert total == size >> 16
+        assert own < size // 2
+    mine = context.get(ref)
+    assert mine.view.readonly
+    assert mine.total() == size >> 16
+
+
+@pytest.mark.parametrize("value", [b"x" * MEGABYTE, "é" * MEGABYTE, [b"a" * MEGABYTE, b"b" * MEGABYTE]])
+def test_large_plain_values_come_back_as_they_were(context: JobContext, value: Any) -> None:
+    assert context.get(context.put(value)) == value
+    assert context.get(context.run(lambda given: given, value)) == value
+
+
+def test_a_large_result_reaches_another_task(context: JobContext) -> None:
+    made = context.run(lambda: Array(bytearray(b"\1") * MEGABYTE))
+    assert context.get(context.run(Array.total, made)) == MEGABYTE >> 16
+
+
+def test_a_task_puts_and_gets_large_values(context: JobContext) -> None:
+    def work() -> int:
+        current = get_job_context()
+        ref = current.put(Array(bytearray(b"\2") * MEGABYTE))
+        return current.get(current.run(Array.total, ref)) + current.get(ref).total()
+
+    assert context.get(context.run(work)) == 4 * (MEGABYTE >> 16)
+
+
+def test_memory_goes_with_the_last_reference(context: JobContext) -> None:
+    ref = context.put(b"x" * MEGABYTE)
+    kept = [ref]
+    assert memory_files() == 1
+    assert context.get(context.run(len, ref)) == MEGABYTE
+    del ref
+    assert memory_files() == 1
+    kept.clear()
+    until(lambda: memory_files() == 0, "the memory is given back")
+
+
+def test_a_reference_inside_a_task_keeps_the_memory(context: JobContext) -> None:
+    def first(inside: list[Any]) -> int:
+        return len(get_job_context().get(inside[0]))
+
+    assert context.get(context.run(first, [context.put(b"x" * MEGABYTE)])) == MEGABYTE
+    until(lambda: memory_files() == 0, "the memory is given back")
+
+
+def test_arguments_and_results_are_given_back(context: JobContext) -> None:
+    for _ in range(5):
+        assert len(context.get(context.run(bytes, b"x" * MEGABYTE))) == MEGABYTE
+    until(lambda: memory_files() == 0, "the memory is given back")
+
+
+def test_more_than_the_limit_is_refused_with_the_figures(tmp_path: Path) -> None:
+    with create_context("process", object_store_memory=3 * MEGABYTE) as context:
+        kept = [context.put(b"x" * MEGABYTE) for _ in range(2)]
+        with pytest.raises(MemoryError, match=r"2,\d+,\d+ of 3,145,728 bytes are in use"):
+            context.put(b"x" * 2 * MEGABYTE)
+        with pytest.raises(MemoryError, match="object_store_memory"):
+            context.get(context.run(bytes, 2 * MEGABYTE))
+        with pytest.raises(MemoryError):
+            context.get(context.run(lambda: get_job_context().put(b"x" * 2 * MEGABYTE)))
+        kept.clear()
+        assert len(context.get(context.put(b"x" * 2 * MEGABYTE))) == 2 * MEGABYTE
+
+
+def test_more_than_the_limit_goes_to_disk_where_asked(tmp_path: Path) -> None:
+    spill = tmp_path / "spill"
+    spill.mkdir()
+    with create_context("process", object_store_memory=MEGABYTE, spill_dir=os.fspath(spill)) as context:
+        refs = [context.put(bytes([index]) * MEGABYTE) for index in range(4)]
+        made = context.run(bytes, 2 * MEGABYTE)
+        assert [context.get(ref)[0] for ref in refs] == [0, 1, 2, 3]
+        assert context.get([context.run(len, ref) for ref in refs]) == [MEGABYTE] * 4
+        assert len(context.get(made)) == 2 * MEGABYTE
+    assert list(spill.iterdir()) == []  # nothing has a name that could be left behind
+
+
+def test_hundreds_of_large_arguments_travel_together(context: JobContext) -> None:
+    refs = [context.put(bytes([index % 256]) * (1 << 16)) for index in range(600)]
+    assert context.get(context.run(lambda *parts: sum(map(len, parts)), *refs)) == 600 << 16
+
+
+def test_what_is_read_stays_after_its_reference_is_gone(context: JobContext) -> None:
+    ref = context.put(Array(bytearray(b"\1") * MEGABYTE))
+    array = context.get(ref)
+    del ref
+    assert array.total() == MEGABYTE >> 16

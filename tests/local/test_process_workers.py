@@ -1,0 +1,372 @@
+"""What workers are for: parallel, isolated, killed without harm."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fray import create_context, get_job_context
+from fray._context import JobContext
+from fray._errors import TaskCancelledError, UnsupportedError, WorkerDiedError
+from fray._options import RuntimeEnv, TaskOptions
+from fray.testing.context_fixtures import Gate, until
+
+
+@pytest.fixture
+def context() -> Iterator[JobContext]:
+    with create_context("process", max_workers=2) as context:
+        yield context
+
+
+def kill_self(number: int = signal.SIGKILL) -> None:
+    os.kill(os.getpid(), number)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+class TestDeath:
+    def test_a_killed_worker_fails_its_task_only_and_says_by_which_signal(
+        self, context: JobContext, tmp_path: Path
+    ) -> None:
+        gate = Gate(tmp_path / "gate")
+        other = context.create_task(gate.wait)
+        started = time.monotonic()
+        with pytest.raises(WorkerDiedError, match=r"ran kill_self\(\) was ended by SIGKILL \(signal 9\)"):
+            context.get(context.run(kill_self))
+        assert time.monotonic() - started < 1.0
+        gate.open()
+        assert context.get(other) is None
+        assert context.get(context.run(abs, -1)) == 1
+
+    def test_a_worker_that_exits_fails_its_task(self, context: JobContext) -> None:
+        with pytest.raises(WorkerDiedError, match="exit code 3"):
+            context.get(context.run(os._exit, 3))
+
+    def test_what_was_sent_ahead_of_a_dead_worker_runs_elsewhere(self, tmp_path: Path) -> None:
+        def step(index: int) -> int:
+            with (tmp_path / "ran").open("ab") as file:
+                file.write(b".")
+            if index == 500:
+                kill_self()
+            return index
+
+        with create_context("process", max_workers=1) as context:
+            refs = [context.run(step, index) for index in range(1000)]
+            for index, ref in enumerate(refs):
+                if index == 500:
+                    with pytest.raises(WorkerDiedError):
+                        context.get(ref)
+                else:
+                    assert context.get(ref) == index
+        assert (tmp_path / "ran").stat().st_size == 1000  # each exactly once
+
+    def test_max_retries_runs_it_again(self, context: JobContext, tmp_path: Path) -> None:
+        tries = tmp_path / "tries"
+
+        def at_third() -> int:
+            with tries.open("ab") as file:
+                file.write(b".")
+            if tries.stat().st_size < 3:
+                kill_self()
+            return tries.stat().st_size
+
+        assert context.get(context.create_task(at_third, options=TaskOptions(max_retries=2))) == 3
+        tries.unlink()
+        with pytest.raises(WorkerDiedError):
+            context.get(context.create_task(at_third, options=TaskOptions(max_retries=1)))
+
+    def test_a_stream_ends_with_the_death_of_its_worker(self, context: JobContext) -> None:
+        def two_and_out() -> Iterator[int]:
+            yield 1
+            yield 2
+            kill_self()
+
+        stream = context.run(two_and_out)
+        assert [context.get(next(stream)), context.get(next(stream))] == [1, 2]
+        with pytest.raises(WorkerDiedError):
+            context.get(next(stream))
+
+    def test_what_a_task_started_ends_with_its_worker(self, context: JobContext) -> None:
+        def start() -> int:
+            return subprocess.Popen(["sleep", "600"]).pid
+
+        pid = context.get(context.run(start))
+        assert alive(pid)
+        context.shutdown()
+        until(lambda: not alive(pid), "the task's child ends")
+
+    def test_a_caller_that_is_killed_leaves_nobody(self, tmp_path: Path) -> None:
+        program = """
+            import os, sys, time
+            from fray import create_context
+            context = create_context("process", max_workers=2)
+            print(*[context.get(context.run(os.getpid))], flush=True)
+            context.create_task(time.sleep, 600)
+            context.get(context.create_actor(dict).keys())
+            time.sleep(600)
+        """
+        caller = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
+        )
+        with caller:
+            assert caller.stdout is not None
+            worker = int(caller.stdout.readline())
+            group = Path(f"/proc/{worker}/stat").read_text().split()
+            server = int(group[3])
+            caller.kill()
+        until(lambda: not alive(worker) and not alive(server), "worker and fork server end")
+
+
+class TestStopping:
+    def test_a_running_task_is_interrupted_and_its_worker_goes_on(
+        self, context: JobContext, tmp_path: Path
+    ) -> None:
+        started, cleaned = Gate(tmp_path / "started"), Gate(tmp_path / "cleaned")
+
+        def sleep() -> None:
+            try:
+                started.open()
+                time.sleep(600)
+            finally:
+                cleaned.open()
+
+        ref = context.create_task(sleep)
+        started.wait()
+        assert context.cancel(ref)
+        with pytest.raises(TaskCancelledError, match=r"sleep\(\)"):
+            context.get(ref)
+        until(cleaned.is_open, "the task's finally block ran")
+
+    def test_a_task_that_does_not_listen_is_killed(self, tmp_path: Path) -> None:
+        started = Gate(tmp_path / "started")
+
+        def deaf() -> None:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+            started.open()
+            time.sleep(600)
+
+        with create_context("process", max_workers=1) as context:
+            ref = context.create_task(deaf)
+            started.wait()
+            assert context.cancel(ref)
+            assert context.get(context.run(abs, -2), timeout=30) == 2
+
+    def test_a_dropped_stream_closes_its_generator(self, context: JobContext, tmp_path: Path) -> None:
+        closed = Gate(tmp_path / "closed")
+
+        def endless() -> Iterator[int]:
+            try:
+                yield from itertools.count()
+            finally:
+                closed.open()
+
+        stream = context.run(endless)
+        assert context.get(next(stream)) == 0
+        del stream
+        until(closed.is_open, "the generator is closed")
+
+    def test_ctrl_c_ends_everything_with_the_callers_traceback(self, tmp_path: Path) -> None:
+        program = """
+            import os, signal, sys, time
+            from fray import create_context
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+            def sleep(pid):
+                os.kill(pid, signal.SIGINT)
+                time.sleep(600)
+
+            with create_context("process", max_workers=2) as context:
+                print(context.get(context.run(os.getpid)), flush=True)
+                context.get([context.run(sleep, os.getpid()), context.run(time.sleep, 600)])
+        """
+        started = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
+        )
+        assert time.monotonic() - started < 20
+        assert "KeyboardInterrupt" in done.stderr
+        assert 'File "<string>", line 12, in <module>' in done.stderr
+        assert not alive(int(done.stdout))
+
+
+class TestPrograms:
+    def test_output_comes_out_at_the_caller_before_the_result(
+        self, context: JobContext, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def speak() -> None:
+            print("to stdout")
+            print("to stderr", file=sys.stderr)
+
+        context.get(context.run(speak))
+        assert capsys.readouterr() == ("to stdout\n", "to stderr\n")
+
+    def test_lines_of_several_workers_are_whole(
+        self, context: JobContext, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def chatter(who: str) -> None:
+            for _ in range(200):
+                print(who * 50)
+
+        context.get([context.run(chatter, who) for who in "abcd"])
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 800
+        assert set(lines) == {who * 50 for who in "abcd"}
+
+    def test_the_callers_program_does_not_run_again(self, tmp_path: Path) -> None:
+        program = tmp_path / "program.py"
+        program.write_text(
+            textwrap.dedent("""
+            from fray import create_context
+            print("once")
+            class Point:
+                def __init__(self, x):
+                    self.x = x
+            def double(point):
+                return Point(2 * point.x)
+            with create_context("process", max_workers=2) as context:
+                points = [context.get(context.run(double, Point(x))) for x in range(3)]
+            assert all(type(point) is Point for point in points)
+            print([point.x for point in points])
+        """)
+        )
+        done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+        assert (done.stdout, done.stderr) == ("once\n[0, 2, 4]\n", "")
+
+    def test_a_function_sees_what_it_captured_as_it_was_when_it_was_run(self, context: JobContext) -> None:
+        seen: list[int] = []
+
+        def count() -> int:
+            return len(seen)
+
+        first = context.run(count)
+        seen.append(1)
+        assert context.get([first, context.run(count)]) == [0, 1]
+
+    def test_large_captured_values_are_shipped_once_per_worker(self, context: JobContext) -> None:
+        weights = bytes(5_000_000)
+
+        class Model:
+            loads = 0
+
+            def __reduce__(self) -> tuple[object, ...]:
+                return _load_model, (weights,)
+
+        model = Model()
+
+        def use() -> int:
+            return _loads if model is not None else 0
+
+        assert max(context.get([context.run(use) for _ in range(50)])) <= 1
+
+    def test_workers_are_replaced_after_so_many_tasks(self) -> None:
+        with create_context("process", max_workers=1, max_tasks_per_worker=2) as context:
+            pids = context.get([context.run(os.getpid) for _ in range(6)])
+        assert [len(list(same)) for _, same in itertools.groupby(pids)] == [2, 2, 2]
+
+    def test_warm_workers_are_used_again(self, context: JobContext) -> None:
+        assert len({context.get(context.run(os.getpid)) for _ in range(20)}) <= 2
+
+    def test_a_worker_sees_the_callers_directory_and_variables(
+        self, context: JobContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("FRAY_TEST_COLOUR", "green")
+        assert context.get(context.run(os.getcwd)) == os.fspath(tmp_path)
+        assert context.get(context.run(os.getenv, "FRAY_TEST_COLOUR")) == "green"
+
+    def test_a_copy_of_the_context_cannot_end_it(self, context: JobContext) -> None:
+        def end() -> None:
+            get_job_context().shutdown()
+
+        with pytest.raises(UnsupportedError, match="owner"):
+            context.get(context.run(end))
+        assert context.get(context.run(abs, -1)) == 1
+
+
+_loads = 0
+
+
+def _load_model(weights: bytes) -> int:
+    global _loads
+    _loads += 1
+    return len(weights)
+
+
+class TestResources:
+    def test_cpus_are_counted(self, context: JobContext, tmp_path: Path) -> None:
+        def overlap(index: int) -> int:
+            mark = tmp_path / f"{index}.running"
+            mark.touch()
+            time.sleep(0.05)
+            seen = len(list(tmp_path.glob("*.running")))
+            mark.unlink()
+            return seen
+
+        two = TaskOptions(resources={"CPU": 2})
+        refs = [context.create_task(overlap, index, options=two) for index in range(4)]
+        refs += [context.run(overlap, index) for index in range(4, 8)]
+        assert context.get(refs[:4]) == [1] * 4
+        assert max(context.get(refs[4:])) <= 2
+
+    def test_a_large_task_is_not_passed_by_for_ever(self, context: JobContext, tmp_path: Path) -> None:
+        small = [context.run(time.sleep, 0.01) for _ in range(20)]
+        large = context.create_task(abs, -1, options=TaskOptions(resources={"CPU": 2}))
+        later = [context.run(time.sleep, 0.05) for _ in range(40)]
+        context.get([large, *small])
+        assert len(context.wait(later, num_returns=40, timeout=0)[1]) > 30
+        context.get(later)
+
+    def test_what_the_machine_never_has_is_refused_at_once(self, context: JobContext) -> None:
+        with pytest.raises(UnsupportedError, match=r"CPU=3 .* CPU=2"):
+            context.create_task(abs, 1, options=TaskOptions(resources={"CPU": 3}))
+        with pytest.raises(UnsupportedError, match="licence=1"):
+            context.create_task(abs, 1, options=TaskOptions(resources={"licence": 1}))
+
+    def test_resources_of_ones_own_are_counted(self, tmp_path: Path) -> None:
+        with create_context("process", max_workers=4, resources={"licence": 1}) as context:
+            options = TaskOptions(resources={"licence": 1, "CPU": 0})
+            gate = Gate(tmp_path / "gate")
+            holder = context.create_task(gate.wait, options=options)
+            second = context.create_task(abs, -1, options=options)
+            assert context.get(context.run(abs, -2)) == 2
+            assert context.wait([second], timeout=0.1) == ([], [second])
+            gate.open()
+            assert context.get([holder, second]) == [None, 1]
+
+    def test_gpus_are_assigned(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("FRAY_LOCAL_GPUS", "0,1")
+        gate = Gate(tmp_path / "gate")
+
+        def mine(index: int) -> str:
+            (tmp_path / f"started{index}").touch()
+            gate.wait()
+            return os.environ["CUDA_VISIBLE_DEVICES"]
+
+        with create_context("process", max_workers=2) as context:
+            one = TaskOptions(resources={"GPU": 1})
+            refs = [context.create_task(mine, index, options=one) for index in range(2)]
+            until(lambda: len(list(tmp_path.glob("started*"))) == 2, "both run")
+            gate.open()
+            assert sorted(context.get(refs)) == ["0", "1"]
+            both = context.create_task(mine, 2, options=TaskOptions(resources={"GPU": 2}))
+            assert sorted(context.get(both).split(",")) == ["0", "1"]
+
+    def test_variables_of_a_task_do_not_reach_others(self, context: JobContext) -> None:
+        options = TaskOptions(runtime_env=RuntimeEnv(env={"FRAY_TEST_COLOUR": "red"}))
+        assert context.get(context.create_task(os.getenv, "FRAY_TEST_COLOUR", options=options)) == "red"
+        assert context.get([context.run(os.getenv, "FRAY_TEST_COLOUR") for _ in range(4)]) == [None] * 4
+        with pytest.raises(UnsupportedError, match="create_environment"):
+            packages = RuntimeEnv(package_requirements=["six"])
+            context.create_task(abs, 1, options=TaskOptions(runtime_env=packages))
