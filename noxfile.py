@@ -73,6 +73,7 @@ nox.options.sessions = [
     "types",
     *(name.removeprefix("fray-") for name in PACKAGES),
     "workspace",
+    "examples",
     "docs",
 ]
 
@@ -177,6 +178,13 @@ def workspace(session: nox.Session) -> None:
     """Do imports point one way, and is the whole what its files say?"""
     session.install(*wheels(*PACKAGES), *group("test"))
     run_tests(session, "tests/workspace")
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Do the programs in examples/ keep what their pages say, whoever is killed?"""
+    session.install(*wheels(*PACKAGES), *group("test"), "psutil")
+    run_tests(session, "tests/examples")
 
 
 @nox.session
