@@ -28,6 +28,12 @@ from fray_queue import FileQueue
 pytestmark = pytest.mark.timeout(180)
 
 
+@pytest.fixture
+def process_wide() -> tuple[str, ...]:
+    """What may stay: fsspec's thread and its connections, and those of the store on this side."""
+    return (r"^thread (fsspecIO|asyncio_\d|Thread-\d+ \(process_request)", r"-> (socket|anon_inode):")
+
+
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
