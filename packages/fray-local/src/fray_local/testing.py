@@ -21,9 +21,10 @@ def preempt(
 ) -> int:
     """Preempt one host of a job: SIGTERM now, time to save, then SIGKILL; return the attempt that it ended.
 
-    Waits until the host runs, and returns when its process is gone; the gang is then stopped and, while
-    `max_retries_preemption` lasts, started again. However the process ends in that time, with an exit
-    code of 0 too, it was preempted. Any process of the same user may call this.
+    Waits until the host runs, and returns when the whole gang is down: its peers are stopped when the
+    host's process is gone, and while `max_retries_preemption` lasts all start again. However the process
+    ends in its time to save, with an exit code of 0 too, it was preempted. Any process of the same user
+    may call this.
 
     Args:
         replica: The host, by its `FRAY_REPLICA_ID`.
@@ -43,8 +44,8 @@ def preempt(
     for delay in poll_delays(longest=0.05):
         info = record.info()
         task = info.tasks[replica]
-        if noticed is not None and (ended := _ended(task, noticed)):
-            if ended.reason is ExitReason.PREEMPTED:
+        if noticed is not None and all(_reason(each, noticed) for each in info.tasks):
+            if _reason(task, noticed) is ExitReason.PREEMPTED:
                 return noticed
             noticed = None  # it ended by itself before it could be told
         if info.finished:
@@ -67,7 +68,7 @@ def _check_host(record: Record, replica: int) -> None:
         raise invalid("replica", f"below {hosts}, the number of hosts of {record.job_id}", replica)
 
 
-def _ended(task: TaskStatus, attempt: int) -> TaskStatus | None:
-    """An attempt of a replica, once it is over."""
-    found = next(each for each in (*task.previous, task) if each.attempt == attempt)
-    return found if found.reason is not None else None
+def _reason(task: TaskStatus, attempt: int) -> ExitReason | None:
+    """Why an attempt of a replica ended; None while it has not."""
+    attempts = {each.attempt: each for each in (*task.previous, task)}
+    return attempts.get(attempt, task).reason
