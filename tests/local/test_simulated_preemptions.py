@@ -14,6 +14,7 @@ from fray.cluster import Entrypoint, JobInfo, JobStatus, ResourceConfig
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_fixtures import numbers_in, running
 from fray_local import LocalCluster
+from fray_local._supervisor.mailbox import post
 from fray_local.testing import preempt
 
 # How hosts begin; `up` tells the test that one is ready for signals.
@@ -135,6 +136,13 @@ def test_preempting_the_next_attempt_waits_for_it(start: Start) -> None:
     info = gang.finish()
     assert info.status is JobStatus.SUCCEEDED
     assert [task.attempt for task in info.tasks] == [4] * 4
+
+
+def test_a_notice_for_an_attempt_that_is_over_changes_nothing(start: Start, state_dir: Path) -> None:
+    gang = start(WORK)
+    gang.up()
+    assert post(str(state_dir / "jobs" / gang.id), "preempt 1 7 0")
+    assert [task.attempt for task in gang.finish().tasks] == [1] * 4
 
 
 def test_a_failing_host_ends_its_peers_and_the_job(start: Start) -> None:
