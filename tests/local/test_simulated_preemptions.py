@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from fray import JobNotFoundError, UnsupportedError
-from fray.cluster import Entrypoint, JobInfo, JobStatus, ResourceConfig
+from fray.cluster import JobInfo, JobStatus, ResourceConfig
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_fixtures import numbers_in, running
 from fray_local import LocalCluster
@@ -289,18 +288,3 @@ def test_a_gang_that_runs_too_long_is_ended(start: Start) -> None:
     info = start(WORK, timeout=0.5).end()
     assert info.status is JobStatus.FAILED
     assert reasons(info) == ["timed_out"] * 4
-
-
-def test_what_cannot_be_preempted_is_said(start: Start) -> None:
-    gang = start(WORK)
-    with pytest.raises(ValueError, match="replica must be below 4"):
-        preempt(gang.id, 4)
-    with pytest.raises(ValueError, match="grace must be"):
-        preempt(gang.id, 0, grace=-1)
-    with pytest.raises(JobNotFoundError):
-        preempt("no-such-job", 0)
-    gang.finish()
-    plain = launch(LocalCluster(overcommit=True), Entrypoint.from_binary("true"))
-    with pytest.raises(UnsupportedError, match="has no host to preempt"):
-        preempt(plain, 0)
-    gang.cluster.wait(plain, timeout=30)

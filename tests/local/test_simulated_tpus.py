@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fray import UnsupportedError, create_cluster
+from fray import JobNotFoundError, UnsupportedError, create_cluster
 from fray._cli import main
 from fray.cluster import Entrypoint, ExitReason, JobId, JobStatus, ResourceConfig, create_environment
 from fray.testing.cluster import launch, program, until
 from fray_local import LocalCluster
+from fray_local.testing import preempt
 
 SHOW = """
     import json, os
@@ -188,3 +189,19 @@ def test_bad_options_are_named() -> None:
         LocalCluster(slices=2)
     with pytest.raises(ValueError, match="slices must be a whole number"):
         LocalCluster(simulate="tpu", slices=-1)
+
+
+def test_what_cannot_be_preempted_is_said() -> None:
+    cluster = LocalCluster(simulate="tpu", overcommit=True)
+    hosts, plain = launch(cluster, program("pass"), resources=tpu("v4-16")), launch(cluster, program("pass"))
+    with pytest.raises(ValueError, match="replica must be below 2"):
+        preempt(hosts, 2)
+    with pytest.raises(ValueError, match="grace must be"):
+        preempt(hosts, 0, grace=-1)
+    with pytest.raises(JobNotFoundError):
+        preempt("no-such-job", 0)
+    with pytest.raises(UnsupportedError, match="has no host to preempt"):
+        preempt(plain, 0)
+    cluster.wait([hosts, plain], timeout=30)
+    with pytest.raises(ValueError, match=f"job {hosts} is succeeded"):
+        preempt(hosts, 0)
