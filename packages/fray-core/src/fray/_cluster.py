@@ -1,8 +1,7 @@
 """The contract of a cluster: launch jobs, look at them, follow them, stop them.
 
-A backend is any object of this shape. Four methods are its own: `launch`, `poll`, `terminate` and
-`list_jobs`; the other two are `fray.cluster.wait_for_jobs` and `fray.cluster.follow_logs` called
-with what it has.
+A backend is any object of this shape. `ClusterBase` derives it from five primitives, `DirectoryCluster`
+from one; who implements it from scratch has `wait_for_jobs` and `follow_logs`.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -8,7 +8,6 @@ taken again, so its holder may still settle it.
 import math
 import pickle
 import secrets
-import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -63,13 +62,22 @@ class ItemStore(ABC):
         """Forget an item."""
 
     @abstractmethod
-    def items(
-        self, *, dead: bool = False, by: float = math.inf, attempts: int = 0, limit: int = sys.maxsize
-    ) -> list[StoredItem]:
-        """List items in line: `until` at most `by`, `attempt` at least `attempts`; the first `limit`."""
+    def waiting(self, by: float, limit: int) -> list[StoredItem]:
+        """List the first `limit` items in line that are not dead and whose `until` is at most `by`."""
 
     @abstractmethod
-    def count(self, by: float = math.inf) -> int:
+    def lapsed(self, by: float, attempts: int) -> list[StoredItem]:
+        """List, in any order, those not dead with `until` at most `by` and `attempt` at least `attempts`.
+
+        There are few at any time, and every operation asks: find them without looking at the others.
+        """
+
+    @abstractmethod
+    def dead(self) -> list[StoredItem]:
+        """List the dead items in line."""
+
+    @abstractmethod
+    def count(self, by: float) -> int:
         """Count the items that are not dead and whose `until` is at most `by`."""
 
 
@@ -144,23 +152,23 @@ class StoredQueue(QueueBase[T]):
     def peek(self) -> T | None:
         """Return the item that a pop would take now; see `Queue.peek`."""
         with self._swept() as (store, now):
-            waiting = store.items(by=now, limit=1)
+            waiting = store.waiting(now, 1)
         return pickle.loads(waiting[0].payload) if waiting else None
 
     def size(self) -> int:
         """Count what waits, is delayed or is leased."""
         with self._swept() as (store, _):
-            return store.count()
+            return store.count(math.inf)
 
     def pending(self) -> int:
         """Count what a pop could take now."""
         with self._swept() as (store, now):
-            return store.count(by=now)
+            return store.count(now)
 
     def dead_letters(self) -> list[DeadLetter[T]]:
         """List the items that were given up."""
         with self._swept() as (store, _):
-            dead = store.items(dead=True)
+            dead = store.dead()
         return [
             DeadLetter(pickle.loads(item.payload), item.item_id, item.attempt, item.history) for item in dead
         ]
@@ -168,7 +176,7 @@ class StoredQueue(QueueBase[T]):
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back with a fresh count; see `Queue.requeue_dead`."""
         with self._swept() as (store, _):
-            dead = store.items(dead=True)
+            dead = store.dead()
             back = [item for item in dead if item_ids is None or item.item_id in item_ids]
             store.save([StoredItem(item.item_id, item.payload) for item in back])
         return len(back)
@@ -183,7 +191,7 @@ class StoredQueue(QueueBase[T]):
                     leased_at=now,
                     until=now + lease_timeout,
                 )
-                for item in store.items(by=now, limit=n)
+                for item in store.waiting(now, n)
             ]
             store.save(taken)
         return [_lease(item) for item in taken]
@@ -194,7 +202,7 @@ class StoredQueue(QueueBase[T]):
         with self._transaction() as store:
             now = self._clock()
             if self._max_attempts is not None:
-                lapsed = store.items(by=now, attempts=self._max_attempts)
+                lapsed = store.lapsed(now, self._max_attempts)
                 store.save([self._ended(item, now) for item in lapsed])
             yield store, now
 
