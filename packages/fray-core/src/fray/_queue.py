@@ -72,8 +72,8 @@ class Queue(Protocol[T]):
     For implementers: safe among threads; every operation costs the same at any depth. An item stays until
     `done`. Never are there two live leases on one item. A lease that ran out and was not taken again is
     still good; once another lease took or finished its item, settling it raises `LeaseExpiredError` and
-    changes nothing. `QueueBase` derives `push`, `pop`, `done` and `lease` from the rest, `StoredQueue` all of it
-    from a store of rows.
+    changes nothing. `QueueBase` derives `push`, `pop`, `done` and `lease` from the rest,
+    `StoredQueue` all of it from a store of rows.
     """
 
     def push(self, item: T) -> str:
