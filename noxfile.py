@@ -40,8 +40,9 @@ def bootstrap() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
     environment["PYTHONPATH"] = str(TOOLS)
     environment["PATH"] = f"{TOOLS / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
-    for report in REPORTS.glob("*.xml"):
-        report.unlink()
+    if sys.argv[1:] != ["-s", "matrix"]:  # which reads what the runs before it left
+        for report in REPORTS.glob("*.xml"):
+            report.unlink()
     nox = [sys.executable, "-m", "nox", "--noxfile", __file__, *sys.argv[1:]]
     code = subprocess.run(nox, env=environment, check=False, cwd=ROOT).returncode
     print_total()
@@ -184,6 +185,15 @@ def docs(session: nox.Session) -> None:
     """Does every Python block of the README and the docs run?"""
     session.install(*wheels(*PACKAGES), *group("test"))
     run_tests(session, "tests/docs")
+
+
+@nox.session(default=False)
+def matrix(session: nox.Session) -> None:
+    """Write docs/capabilities.md from the reports: `python noxfile.py -s local ray queue matrix`."""
+    session.install(*wheels("fray-core"), *group("test"))
+    reports = [str(REPORTS / f"{name}.xml") for name in ("local", "ray", "queue")]
+    page = ["--write", "docs/capabilities.md"]
+    session.run("python", "-m", "fray.testing.matrix", *page, *session.posargs, *reports)
 
 
 @nox.session(default=False)

@@ -11,7 +11,7 @@ import pytest
 from fray._cluster import Cluster
 from fray._entrypoint import Entrypoint
 from fray._environment import create_environment
-from fray._errors import SerializationError, UnsupportedError
+from fray._errors import SerializationError
 from fray._jobs import ExitReason, JobInfo, JobRequest, JobStatus
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, program, until
 from fray_resources import ResourceConfig
@@ -110,7 +110,7 @@ class EnvironmentContract(ClusterFixtures):
         missing = tmp_path / "contract-missing-package"
         environment = create_environment(workspace=tmp_path, pip_packages=[f"file://{missing}"])
         if not self.BUILDS_ENVIRONMENTS:
-            with pytest.raises(UnsupportedError, match="contract-missing-package"):
+            with self.refuses("contract-missing-package"):
                 launch(cluster, program("pass"), environment=environment)
             return
         started = time.monotonic()

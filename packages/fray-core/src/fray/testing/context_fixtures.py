@@ -9,12 +9,13 @@ import pytest
 
 from fray._context import JobContext
 from fray._current import create_context
+from fray.testing.promises import Promises
 
 PATIENCE = 60.0
 """Seconds within which anything that should happen has happened."""
 
 
-class ContextFixtures:
+class ContextFixtures(Promises):
     """The fixtures of every area, and what a backend declares of itself."""
 
     INLINE = False
