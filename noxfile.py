@@ -75,6 +75,7 @@ nox.options.sessions = [
     *(name.removeprefix("fray-") for name in PACKAGES),
     "workspace",
     "docs",
+    "dist",
 ]
 
 # Everything a package can do, where its tests use it.
@@ -185,6 +186,13 @@ def docs(session: nox.Session) -> None:
     """Does every Python block of the README and the docs run?"""
     session.install(*wheels(*PACKAGES), *group("test"))
     run_tests(session, "tests/docs")
+
+
+@nox.session
+def dist(session: nox.Session) -> None:
+    """Could the five be published: built whole, described, and able to run in an empty environment?"""
+    session.install(*group("test"), "uv")
+    run_tests(session, "tests/dist")
 
 
 @nox.session(default=False)
