@@ -22,7 +22,7 @@ from fray.events import (
 
 
 class Inline(ContextBase):
-    """A stranger's context, as small as can be: it inherits what tells listeners. A reference is its value."""
+    """A stranger's context, as small as can be, whose references are the values themselves."""
 
     def _submit(self, fn, args, kwargs, options):  # type: ignore[no-untyped-def]
         return fn(*args, **kwargs)

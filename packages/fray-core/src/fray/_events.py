@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -113,6 +113,7 @@ _listeners: tuple[Listener, ...] = ()
 _specs: tuple[str, ...] = ()  # of those in `_listeners` that were found by name
 _read = False  # the environment
 _reported: set[int] = set()  # listeners that have raised
+_put_off: list[Callable[[], None]] = []  # until there is a listener
 
 
 def listening() -> bool:
@@ -120,6 +121,15 @@ def listening() -> bool:
     if not _read:
         _read_environment()
     return bool(_listeners)
+
+
+def once_watched(prepare: Callable[[], None]) -> None:
+    """Do what only matters to listeners: now if there may be one, else before the first one is added."""
+    with _lock:
+        if not (_listeners or os.environ.get(VARIABLE)):
+            _put_off.append(prepare)
+            return
+    prepare()
 
 
 def specs() -> tuple[str, ...]:
@@ -192,6 +202,8 @@ def _read_environment() -> None:
 def _set(listeners: tuple[Listener, ...]) -> None:
     global _listeners, watching
     with _lock:
+        while listeners and _put_off:
+            _put_off.pop()()
         _listeners = listeners
         watching = bool(listeners) or not _read
 

@@ -70,7 +70,15 @@ _inside = threading.local()  # a method of a queue that calls another tells of n
 
 
 def observe_leases(queue_class: type) -> None:
-    """Let the methods that a queue's class defines tell of leases."""
+    """Let the methods that a queue's class defines tell of leases.
+
+    The class is left as it is until there may be a listener: a lease of a queue in memory costs a
+    microsecond, and one more call would be a tenth of that.
+    """
+    _events.once_watched(functools.partial(_wrap, queue_class))
+
+
+def _wrap(queue_class: type) -> None:
     wrappers = {
         "pop": _taking,
         "pop_many": _taking,

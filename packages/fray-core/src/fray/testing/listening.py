@@ -70,6 +70,7 @@ class ListeningFixtures:
         told = Told(tmp_path / "events.jsonl")
         monkeypatch.setenv(_events.VARIABLE, told.spec)
         _events.forget()
+        _events.listening()
         yield told
         _events.forget()
 
