@@ -14,8 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from fray import JobContext, JobRequest, _events, create_cluster, create_context, get_job_context
-from fray._otel import OpenTelemetryListener
-from fray.events import use_listener
+from fray.events import OpenTelemetryListener, use_listener
 from fray.testing import tasks
 
 # What a program would write to set up its telemetry, here with a file for a collector.
@@ -23,7 +22,7 @@ SETUP = """
 from pathlib import Path
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
-from fray._otel import OpenTelemetryListener
+from fray.events import OpenTelemetryListener
 
 class FileExporter(SpanExporter):
     def __init__(self, path):
