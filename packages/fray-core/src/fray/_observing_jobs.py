@@ -39,7 +39,7 @@ def launching(request: "JobRequest", job_id: "JobId") -> Iterator[dict[str, str]
     clock = time.perf_counter()
     try:
         yield variables
-    except Exception as error:
+    except BaseException as error:
         how = {"outcome": Outcome.ERROR, "error": type(error).__qualname__}
         unit.tell("launched", seconds=time.perf_counter() - clock, **how)
         raise
@@ -63,7 +63,7 @@ def job_seen(info: "JobInfo") -> None:
     unit = Unit(subject="job", name=info.name, id=info.job_id, parent_id=info.job_id.parent)
     outcome = _OUTCOMES[info.status]
     error = reasons[0] if reasons and outcome is Outcome.ERROR else None
-    unit.tell("ended", seconds=seconds, outcome=outcome, error=error)
+    unit.tell("ended", time=info.finished_at or time.time(), seconds=seconds, outcome=outcome, error=error)
 
 
 _inside = threading.local()  # a method of a queue that calls another tells of nothing twice
