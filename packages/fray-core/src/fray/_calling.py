@@ -5,6 +5,8 @@ import pickle
 import sys
 import traceback
 
+from fray._observing import observed_replica
+
 
 def main() -> None:
     """Read the payload from the standard input and make the call; an exception is exit code 1."""
@@ -12,7 +14,7 @@ def main() -> None:
     sys.path.extend(path for path in pickle.load(sys.stdin.buffer) if path not in sys.path)
     function, args, kwargs = pickle.load(sys.stdin.buffer)
     try:
-        function(*args, **kwargs)
+        observed_replica(function)(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - whatever it is ends this process, as an uncaught one would
         # From the callable on: how it was called is nobody's concern.
         traceback.print_exception(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))

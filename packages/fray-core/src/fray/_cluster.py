@@ -36,7 +36,8 @@ class Cluster(Protocol):
 
     Other processes may open the same cluster at the same time and see, follow and stop the same jobs.
     A cluster is named by a spec, which jobs find in `FRAY_CLUSTER_SPEC`; a launch from inside a job
-    puts the new job under it (`fray.cluster.parent_job`).
+    puts the new job under it (`fray.cluster.parent_job`). What starts the job stands inside
+    `fray.cluster.launching`, which gives variables for its processes, so that listeners hear of it.
     """
 
     def launch(self, request: JobRequest, /) -> JobId:

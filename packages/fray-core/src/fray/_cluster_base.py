@@ -14,6 +14,7 @@ from fray._errors import JobNotFoundError, UnsupportedError
 from fray._following import follow_logs, parent_job, wait_for_jobs
 from fray._job_plans import JobPlan
 from fray._jobs import JobId, JobInfo, JobRequest
+from fray._observing_jobs import launching
 from fray_resources import CpuConfig
 
 
@@ -82,7 +83,8 @@ class ClusterBase(ABC):
         parent = parent_job()
         inside = parent is not None and self._info(parent) is not None
         job_id = JobId.new(request.name, parent if inside else None)
-        self._submit(JobPlan.of(request, job_id, self.spec))
+        with launching(request, job_id) as variables:
+            self._submit(JobPlan.of(request, job_id, self.spec, variables))
         return job_id
 
     def poll(self, job_id: str, /) -> JobInfo:

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from fray._environment import EnvironmentConfig
 from fray._jobs import JobId, JobInfo, JobRequest, JobStatus, TaskStatus
 from fray._pickling import dumps, dumps_call
 
+NO_VARIABLES: Mapping[str, str] = {}
 # Runs a payload that it reads from its standard input.
 _CALL = (sys.executable, "-P", "-m", "fray._calling")
 
@@ -38,8 +40,13 @@ class JobPlan:
     submitted_at: float
 
     @classmethod
-    def of(cls, request: JobRequest, job_id: JobId, spec: str) -> "JobPlan":
+    def of(
+        cls, request: JobRequest, job_id: JobId, spec: str, variables: Mapping[str, str] = NO_VARIABLES
+    ) -> "JobPlan":
         """Plan a job that runs where this interpreter and these paths are.
+
+        Args:
+            variables: What its processes have besides, as `fray.cluster.launching` gives it.
 
         Raises:
             ValueError: The workspace is no directory.
@@ -55,7 +62,7 @@ class JobPlan:
             name=request.name,
             command=_command(entrypoint),
             payload=_payload(entrypoint),
-            environ=_environ(environment) | own,
+            environ=_environ(environment) | own | dict(variables),
             workspace=_workspace(environment),
             replicas=replicas,
             max_retries_failure=request.max_retries_failure,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from fray._errors import LeaseExpiredError, QueueUnavailableError, SpecError
+from fray._observing_jobs import observe_leases
 from fray._plugins import QUEUES, load
 from fray._specs import bind_options, parse_query
 
@@ -131,7 +132,11 @@ class Queue(Protocol[T]):
 
 
 class QueueBase(ABC, Generic[T]):
-    """Derive the single-item calls and `lease` from the calls that take many."""
+    """Derive the single-item calls and `lease` from the calls that take many; tell listeners of leases."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        observe_leases(cls)
 
     @abstractmethod
     def push_many(self, items: Iterable[T]) -> list[str]: ...

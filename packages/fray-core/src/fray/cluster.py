@@ -12,6 +12,7 @@ from fray._entrypoint import Entrypoint
 from fray._environment import EnvironmentConfig, create_environment
 from fray._following import follow_logs, parent_job, wait_for_jobs
 from fray._jobs import ExitReason, JobId, JobInfo, JobRequest, JobStatus, TaskStatus
+from fray._observing_jobs import launching
 from fray_resources import CpuConfig, DeviceConfig, GpuConfig, ResourceConfig, TpuConfig
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ __all__ = [
     "create_environment",
     "current_cluster",
     "follow_logs",
+    "launching",
     "parent_job",
     "poll_delays",
     "retry_delays",
