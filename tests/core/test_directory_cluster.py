@@ -5,7 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -70,6 +70,26 @@ def test_a_job_whose_carrier_was_killed_reads_lost(cluster: ChildCluster, tmp_pa
     finally:
         os.kill(pid, signal.SIGKILL)
     until(lambda: not running(pid), "the replica ends")
+
+
+def test_a_job_that_waits_for_its_start_is_stopped_at_once_and_never_runs(tmp_path: Path) -> None:
+    class Queueing(ChildCluster):
+        """Starts nothing; the commands wait."""
+
+        commands: ClassVar[list[list[str]]] = []
+
+        def _start(self, job_id: str, command: list[str]) -> None:
+            self.commands.append(command)
+
+    cluster, ran = Queueing(tmp_path / "jobs"), tmp_path / "ran"
+    job_id = launch(cluster, program("import sys; open(sys.argv[1], 'w')", ran))
+    assert cluster.poll(job_id).status is JobStatus.PENDING
+    cluster.terminate(job_id)
+    info = cluster.poll(job_id)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.STOPPED, ExitReason.STOPPED)
+    subprocess.run(cluster.commands[0], check=True)
+    assert cluster.poll(job_id) == info
+    assert not ran.exists()
 
 
 def test_what_a_running_job_was_told_is_on_no_disk(cluster: ChildCluster, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ running   replicas run; failed ones start again while they have retries left
 finished  everything that descends from here is ended, then the final status is written
 """
 
-import fcntl
 import os
 import pickle
 import subprocess
@@ -17,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fray._delays import poll_delays
-from fray._directory_cluster import CARRIER, LOCK, PLAN, STOP, log_path, write_status
+from fray._directory_cluster import CARRIER, PLAN, STOP, claim, log_path, write_status
 from fray._job_plans import JobPlan
 from fray._jobs import ExitReason, JobStatus, TaskStatus
 from fray._process_tree import adopt_orphans, end_descendants, reap
@@ -152,12 +151,12 @@ class Carrier:
 
 
 def main() -> None:
-    """Carry the job of a folder, whose lock tells others that somebody does."""
+    """Carry the job of a folder, unless another process has settled it."""
     folder = Path(sys.argv[1])
-    draft = folder / f".{LOCK}"
-    with draft.open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        draft.rename(folder / LOCK)  # nobody sees it unlocked while this process lives
+    claimed = claim(folder)
+    if claimed is None:
+        return  # it was stopped before it could start
+    with claimed:
         plan: JobPlan = pickle.loads((folder / PLAN).read_bytes())
         (folder / PLAN).unlink()
         os.chdir("/")

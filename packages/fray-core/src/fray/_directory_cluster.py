@@ -3,7 +3,8 @@
 ROOT/train-3f9a2c/              (for a job of a job, ROOT/train-3f9a2c+rollout-1b22d0/)
     plan.pickle                 what to run, secrets included, until it runs
     status.json                 JobInfo, replaced as a whole
-    carried                     locked by the process that carries the job, for as long as it lives
+    carried                     locked by the process that carries the job, for as long as it lives; also by
+                                one that stops a job which nobody carries yet
     stop                        the seconds of grace, once somebody wants the job to end
     replica-N.attempt-M.log
 """
@@ -12,12 +13,15 @@ import fcntl
 import json
 import os
 import pickle
+import secrets
 import shutil
 import sys
+import time
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from fray._cluster_base import ClusterBase
 from fray._job_plans import JobPlan
@@ -86,11 +90,32 @@ class DirectoryCluster(ClusterBase):
             return b""
 
     def _stop(self, job_id: str, grace: float) -> None:
-        replace_file(self._folder(job_id) / STOP, str(grace))
+        folder = self._folder(job_id)
+        replace_file(folder / STOP, str(grace))
+        claimed = claim(folder)
+        if claimed is not None:  # nobody has come to carry it: it waits for its start somewhere
+            with claimed:
+                (folder / PLAN).unlink(missing_ok=True)
+                write_status(folder, _stopped(JobInfo.from_dict(json.loads((folder / STATUS).read_bytes()))))
 
     def _folder(self, job_id: str) -> Path:
         # No id that is one has dots alone between its slashes; with a "+" there this names nothing.
         return self._root / (job_id.replace("/", "+") if job_id.strip("./") else "+")
+
+
+def claim(folder: Path) -> IO[bytes] | None:
+    """Be the one who settles how a job ends, while the file returned is open; None where another is."""
+    draft = folder / f".{LOCK}.{secrets.token_hex(4)}"
+    file = draft.open("wb")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        os.link(draft, folder / LOCK)  # locked before it can be seen, and only one gets the name
+    except FileExistsError:
+        file.close()
+        return None
+    finally:
+        draft.unlink()
+    return file
 
 
 def log_path(folder: Path, replica: int | None, attempt: int) -> Path:
@@ -118,6 +143,14 @@ def _abandoned(folder: Path) -> bool:
             return True
     except (BlockingIOError, FileNotFoundError, NotADirectoryError):
         return False
+
+
+def _stopped(info: JobInfo) -> JobInfo:
+    stopped, now = JobStatus.STOPPED, time.time()
+    tasks = tuple(
+        replace(task, status=stopped, reason=ExitReason.STOPPED, finished_at=now) for task in info.tasks
+    )
+    return replace(info, status=stopped, tasks=tasks, pending_reason=None, finished_at=now)
 
 
 def _lost(info: JobInfo) -> JobInfo:
