@@ -89,18 +89,24 @@ class _OnStore:
 
 
 class _S3(_OnStore):
+    BACKEND = "s3"
+
     @pytest.fixture
     def location(self, moto: str) -> tuple[str, dict[str, Any]]:
         return "s3://bucket", s3_options(moto)
 
 
 class _Gcs(_OnStore):
+    BACKEND = "gs"
+
     @pytest.fixture
     def location(self, gcs: GcsEmulator) -> tuple[str, dict[str, Any]]:
         return "gs://bucket", gcs_options(gcs.url)
 
 
 class _Memory(_OnStore):
+    BACKEND = "file"
+
     @pytest.fixture
     def location(self) -> tuple[str, dict[str, Any]]:
         return "memory://queues", {}

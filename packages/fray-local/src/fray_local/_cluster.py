@@ -11,6 +11,7 @@ from fray._cluster import LogStream
 from fray._delays import poll_delays
 from fray._following import follow_logs, parent_job, wait_for_jobs
 from fray._jobs import JobId, JobInfo, JobRequest
+from fray._observing_jobs import launching
 from fray._specs import Spec
 from fray_local._launching import start_job
 from fray_local._plans import Machine, Settings, make_plan
@@ -93,9 +94,10 @@ class LocalCluster:
         parent = self._parent()
         job_id = JobId.new(request.name, parent)
         job_dir = self._records.path(job_id)
-        plan = make_plan(request, job_id, job_dir, self._settings)
-        self._make_room()
-        start_job(request, job_id, job_dir, plan)
+        with launching(request, job_id) as variables:
+            plan = make_plan(request, job_id, job_dir, self._settings.with_variables(variables))
+            self._make_room()
+            start_job(request, job_id, job_dir, plan)
         self._launched.append(job_id)
         return job_id
 

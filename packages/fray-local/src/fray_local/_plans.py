@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,10 @@ class Settings:
     slices: Slices | None
     isolated: bool
     variables: dict[str, str]
+
+    def with_variables(self, more: dict[str, str]) -> "Settings":
+        """Return these settings with variables of one job added."""
+        return replace(self, variables=self.variables | more)
 
 
 @dataclass(frozen=True, kw_only=True)
