@@ -37,7 +37,8 @@ class DirectoryCluster(ClusterBase):
 
     The command carries one job on the host where it runs, and ends with it: it starts the replicas,
     starts failed ones again, and writes down what happens. Every host that it may run on has this
-    interpreter and sees `root`, at the same paths.
+    interpreter and sees `root`, at the same paths. Where that process is killed the job reads failed, lost,
+    and what it had started may go on.
 
     Args:
         spec: What opens the same cluster again.
