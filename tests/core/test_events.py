@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.core.conftest import Install
 
-from fray import ContextBase, TaskOptions, _events
+from fray import ContextBase, TaskCancelledError, TaskOptions, _events
 from fray.events import (
     Event,
     EventKind,
@@ -35,10 +35,14 @@ class Inline(ContextBase):
 
 class Diary:
     def __init__(self) -> None:
-        self.kinds: list[str] = []
+        self.events: list[Event] = []
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
 
     def on_event(self, event: Event) -> None:
-        self.kinds.append(event.kind)
+        self.events.append(event)
 
 
 class Broken:
@@ -88,6 +92,64 @@ def test_a_function_is_itself_where_nobody_listens(context: Any) -> None:
     context.run(abs, 1)
     assert given[0] is given[2] is abs
     assert given[1] is not abs
+
+
+def test_what_is_submitted_after_a_task_is_not_its_child(context: Any) -> None:
+    def outer() -> None:
+        context.run(abs, -1)
+        list(context.run(numbers))
+
+    def numbers() -> Iterator[int]:
+        yield context.run(abs, -2)
+
+    diary = Diary()
+    with use_listener(diary):
+        context.run(outer)
+        list(context.run(numbers))
+        context.run(abs, -3)
+    names = {event.id: event.name.rpartition(".")[2] for event in diary.events}
+    started = [event for event in diary.events if event.kind == "task_started"]
+    assert [(names.get(event.parent_id or ""), names[event.id]) for event in started] == [
+        (None, "outer"),
+        ("outer", "abs"),
+        ("outer", "numbers"),
+        ("numbers", "abs"),
+        (None, "numbers"),
+        ("numbers", "abs"),
+        (None, "abs"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (KeyError(), "error"),
+        (KeyboardInterrupt(), "cancelled"),
+        (TaskCancelledError("x"), "cancelled"),
+        (SystemExit(0), "ok"),
+        (SystemExit(3), "error"),
+    ],
+    ids=repr,
+)
+def test_an_end_is_an_error_or_came_from_outside(context: Any, error: BaseException, outcome: str) -> None:
+    def end() -> None:
+        raise error
+
+    diary = Diary()
+    with use_listener(diary), pytest.raises(type(error)):
+        context.run(end)
+    assert diary.events[-1].outcome == outcome
+    assert diary.events[-1].error == (None if outcome == "ok" else type(error).__name__)
+
+
+def test_a_stream_that_is_closed_early_is_told_of_as_cancelled(context: Any) -> None:
+    diary = Diary()
+    with use_listener(diary):
+        stream = context.run(lambda: (yield from range(3)))
+        assert next(stream) == 0
+        assert diary.kinds == ["task_submitted", "task_started"]
+        stream.close()
+    assert (diary.events[-1].kind, diary.events[-1].outcome) == ("task_ended", "cancelled")
 
 
 def test_a_listener_that_fails_is_reported_once_and_the_others_hear(

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from fray import JobContext, JobRequest, _events, create_cluster, create_context, get_job_context
-from fray.events import OpenTelemetryListener, use_listener
+from fray.events import Event, EventKind, OpenTelemetryListener, use_listener
 from fray.testing import tasks
 
 # What a program would write to set up its telemetry, here with a file for a collector.
@@ -137,6 +137,16 @@ def test_a_tasks_span_is_the_current_one_while_it_runs(
     assert [span_id(found["task item_span_ids"])] * 2 == items
     mine_id = mine.get_span_context().span_id
     assert {parent_id(span) for name, span in found.items() if name != "mine"} == {mine_id}
+
+
+def test_what_was_current_is_so_again_when_something_has_ended(provider: TracerProvider) -> None:
+    listener = OpenTelemetryListener(provider)
+    facts: dict[str, Any] = {"id": "1f", "name": "train"}
+    with provider.get_tracer("program").start_as_current_span("mine") as mine:
+        listener.on_event(Event(kind=EventKind.TASK_STARTED, **facts))
+        assert trace.get_current_span() is not mine
+        listener.on_event(Event(kind=EventKind.TASK_ENDED, **facts))
+        assert trace.get_current_span() is mine
 
 
 def test_failures_mark_their_span_and_say_no_more_than_the_type(
