@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.core.conftest import Install
 
-from fray import ContextBase, TaskCancelledError, TaskOptions, _events
+from fray import ContextBase, TaskCancelledError, TaskOptions, _listeners
 from fray.events import (
     Event,
     EventKind,
@@ -55,9 +55,9 @@ TASK = ["task_submitted", "task_started", "task_ended"]
 
 @pytest.fixture(autouse=True)
 def nobody_listens() -> Iterator[None]:
-    _events.forget()
+    _listeners.forget()
     yield
-    _events.forget()
+    _listeners.forget()
 
 
 @pytest.fixture

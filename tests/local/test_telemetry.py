@@ -13,9 +13,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from fray import JobContext, JobRequest, _events, create_cluster, create_context, get_job_context
+from fray import JobContext, JobRequest, _listeners, create_cluster, create_context, get_job_context
 from fray.events import Event, EventKind, OpenTelemetryListener, use_listener
-from fray.testing import tasks
 
 # What a program would write to set up its telemetry, here with a file for a collector.
 SETUP = """
@@ -42,9 +41,9 @@ def listen(path: str):
 
 @pytest.fixture(autouse=True)
 def nobody_listens() -> Iterator[None]:
-    _events.forget()
+    _listeners.forget()
     yield
-    _events.forget()
+    _listeners.forget()
 
 
 @pytest.fixture
@@ -89,6 +88,20 @@ def item_span_ids() -> Iterator[int]:
     yield current_span_id()
 
 
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+def fail(message: str) -> None:
+    raise ValueError(message)
+
+
+class Counter:
+    def count(self, by: int) -> None:
+        if by < 0:
+            raise ValueError(f"cannot count by {by}")
+
+
 def train() -> None:
     """What the job runs: tasks in threads and in processes, of which one runs another."""
     for spec in ("threadpool", "process?max_workers=1"):
@@ -98,7 +111,7 @@ def train() -> None:
 
 def outer() -> int:
     context = get_job_context()
-    return int(context.get(context.run(tasks.add, 1)))
+    return int(context.get(context.run(add, 1)))
 
 
 def test_launcher_job_and_tasks_are_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,12 +167,12 @@ def test_failures_mark_their_span_and_say_no_more_than_the_type(
 ) -> None:
     with use_listener(OpenTelemetryListener(provider)):
         with pytest.raises(ValueError, match="secret"):
-            context.get(context.run(tasks.fail, "secret"))
-        counter = context.create_actor(tasks.Counter, 1)
+            context.get(context.run(fail, "secret"))
+        counter = context.create_actor(Counter)
         with pytest.raises(ValueError, match="cannot count"):
-            context.get(counter.increment(-1))
+            context.get(counter.count(-1))
     found = by_name(spans)
-    for name in ("task fail", "call Counter.increment"):
+    for name in ("task fail", "call Counter.count"):
         assert found[name].status.status_code is trace.StatusCode.ERROR
         assert (found[name].attributes or {})["error.type"] == "ValueError"
         assert not found[name].events
@@ -171,9 +184,9 @@ def test_what_happens_is_counted_and_measured(context: JobContext) -> None:
     reader = InMemoryMetricReader()
     meters = MeterProvider([reader], shutdown_on_exit=False)
     with use_listener(OpenTelemetryListener(meter_provider=meters)):
-        context.get([context.run(tasks.add, 1), context.run(tasks.add, 2)])
+        context.get([context.run(add, 1), context.run(add, 2)])
         with pytest.raises(ValueError, match="x"):
-            context.get(context.run(tasks.fail, "x"))
+            context.get(context.run(fail, "x"))
     points = metric_points(reader)
     meters.shutdown()
     counts = {

@@ -14,9 +14,8 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from fray import _events
+from fray import _listeners
 from fray._context import CreateTask, Run
-from fray._observing import observed_actor, observed_task
 from fray._options import ActorOptions, Lifetime, TaskOptions
 
 R = TypeVar("R")
@@ -96,8 +95,8 @@ class ContextBase(ABC):
 
         def run(self, fn, /, *args, **kwargs):
             """Start `fn(*args, **kwargs)` as a task; see `JobContext.run`."""
-            if _events.watching:
-                fn = observed_task(fn, None)
+            if _listeners.watching and _listeners.listening():
+                fn = _observed("task", fn, None)
             return self._submit(fn, args, kwargs, DEFAULT_TASK)
 
         def create_task(self, fn, /, *args, options=None, **kwargs):
@@ -105,8 +104,8 @@ class ContextBase(ABC):
             if options is not None and not isinstance(options, TaskOptions):
                 raise ValueError(f"options must be TaskOptions, got {options!r}")
             options = DEFAULT_TASK if options is None else options
-            if _events.watching:
-                fn = observed_task(fn, options.name)
+            if _listeners.watching and _listeners.listening():
+                fn = _observed("task", fn, options.name)
             return self._submit(fn, args, kwargs, options)
 
     def map(
@@ -162,8 +161,8 @@ class ContextBase(ABC):
             num_cpus, name=name, get_if_exists=get_if_exists, lifetime=lifetime, preemptible=preemptible
         )
         args, kwargs = constructor_arguments(cls, args, kwargs)
-        if _events.watching:
-            cls = observed_actor(cls, merged.name)
+        if _listeners.watching and _listeners.listening():
+            cls = _observed("actor", cls, merged.name)
         return self._start_actor(cls, args, kwargs, merged)
 
     def __enter__(self) -> Self:
@@ -173,6 +172,12 @@ class ContextBase(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown(wait=True, cancel_pending=kind is not None)
+
+
+def _observed(subject: str, target: Callable[..., Any], name: str | None) -> Callable[..., Any]:
+    from fray._observing import observed  # for listeners only
+
+    return observed(subject, target, name)
 
 
 def constructor_arguments(

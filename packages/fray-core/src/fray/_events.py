@@ -1,21 +1,10 @@
-"""What happens to jobs, tasks, actors and leases, told to whoever listens in this process.
+"""What happens to jobs, tasks, actors and leases, as listeners are told of it."""
 
-Listeners are named in `FRAY_LISTENERS`, which is read once, when the first thing happens, in every
-process; jobs and workers inherit it. A program may add others to its own process.
-"""
-
-import contextlib
 import enum
-import logging
-import os
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-VARIABLE = "FRAY_LISTENERS"
-_log = logging.getLogger("fray.events")
+from typing import Protocol
 
 
 class EventKind(enum.StrEnum):
@@ -103,118 +92,3 @@ class Listener(Protocol):
 
     def on_event(self, event: Event, /) -> None:
         """Take note of an event."""
-
-
-watching = True
-"""False once it is known that nobody listens: what every task looks at, so that silence costs nothing."""
-
-_lock = threading.RLock()
-_listeners: tuple[Listener, ...] = ()
-_specs: tuple[str, ...] = ()  # of those in `_listeners` that were found by name
-_read = False  # the environment
-_reported: set[int] = set()  # listeners that have raised
-_put_off: list[Callable[[], None]] = []  # until there is a listener
-
-
-def listening() -> bool:
-    """Return whether anybody listens in this process."""
-    if not _read:
-        _read_environment()
-    return bool(_listeners)
-
-
-def once_watched(prepare: Callable[[], None]) -> None:
-    """Do what only matters to listeners: now if there may be one, else before the first one is added."""
-    with _lock:
-        if not (_listeners or os.environ.get(VARIABLE)):
-            _put_off.append(prepare)
-            return
-    prepare()
-
-
-def specs() -> tuple[str, ...]:
-    """Return what names the listeners of this process, for another process that should have the same."""
-    return _specs
-
-
-def listen(wanted: Iterable[str]) -> None:
-    """Have the listeners of these specs; one that cannot be had is logged, and does not stop the program."""
-    global _specs
-    with _lock:
-        for spec in wanted:
-            if spec in _specs:
-                continue
-            _specs = (*_specs, spec)
-            try:
-                add_listener(_make(spec))
-            except Exception as error:  # noqa: BLE001 - to be watched is no condition for running
-                _log.warning("no listener %r: %s", spec, error)
-
-
-def add_listener(listener: Listener) -> None:
-    """Tell a listener of everything that happens in this process from now on."""
-    _set((*_listeners, listener))
-
-
-def remove_listener(listener: Listener) -> None:
-    """Tell it nothing more; one that was never added changes nothing."""
-    _set(tuple(one for one in _listeners if one is not listener))
-
-
-@contextlib.contextmanager
-def use_listener(listener: Listener) -> Iterator[None]:
-    """Tell a listener of everything that happens in this process while the block runs."""
-    add_listener(listener)
-    try:
-        yield
-    finally:
-        remove_listener(listener)
-
-
-def tell(event: Event) -> None:
-    """Tell every listener; nothing that one raises comes out."""
-    for listener in _listeners:
-        try:
-            listener.on_event(event)
-        except Exception:  # noqa: BLE001 - a program does not fail because it is watched
-            if id(listener) not in _reported:
-                _reported.add(id(listener))
-                _log.exception("%r failed on %s; it is told on, its failures are not", listener, event.kind)
-
-
-def forget() -> None:
-    """Drop every listener and read the environment anew when something happens next."""
-    global _listeners, _specs, _read, watching
-    with _lock:
-        _listeners, _specs, _read, watching = (), (), False, True
-
-
-def _read_environment() -> None:
-    global _read
-    with _lock:
-        if not _read:
-            text = os.environ.get(VARIABLE, "")
-            listen(spec.strip() for spec in text.split(",") if spec.strip())
-            _read = True
-            _set(_listeners)
-
-
-def _set(listeners: tuple[Listener, ...]) -> None:
-    global _listeners, watching
-    with _lock:
-        while listeners and _put_off:
-            _put_off.pop()()
-        _listeners = listeners
-        watching = bool(listeners) or not _read
-
-
-def _make(spec: str) -> Any:
-    from importlib.metadata import EntryPoint
-
-    from fray._plugins import LISTENERS, load
-    from fray._specs import Spec, bind_options
-
-    parsed = Spec.parse(spec)
-    by_path = ":" in parsed.name  # `module:attribute`, for a listener that no distribution offers
-    factory = EntryPoint(spec, parsed.name, LISTENERS).load() if by_path else load(LISTENERS, parsed.name)
-    return factory(**bind_options(factory, f"listener {parsed.name!r}", parsed.options, {}))

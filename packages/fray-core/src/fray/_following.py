@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fray import _listeners
 from fray._delays import poll_delays
 from fray._errors import GetTimeoutError, JobFailedError
 from fray._jobs import JobId, JobInfo, JobStatus
-from fray._observing_jobs import job_seen
 
 if TYPE_CHECKING:
     from fray._cluster import Cluster, LogStream
@@ -159,8 +159,15 @@ def _final(poll: Callable[[], JobInfo]) -> JobInfo:
             break
         time.sleep(delay)
         info = poll()
-    job_seen(info)
+    _seen(info)
     return info
+
+
+def _seen(info: JobInfo) -> None:
+    if info.finished and _listeners.watching and _listeners.listening():
+        from fray._observing_jobs import job_ended  # for listeners only
+
+        job_ended(info)
 
 
 def _poll_until_finished(
@@ -173,7 +180,7 @@ def _poll_until_finished(
     deadline = None if timeout is None else time.monotonic() + timeout
     for delay in poll_delays(longest=interval):
         for info in found.values():
-            job_seen(info)
+            _seen(info)
             if raise_on_failure and info.finished and info.status is not JobStatus.SUCCEEDED:
                 raise JobFailedError(info)
         unfinished = [job_id for job_id, info in found.items() if not info.finished]

@@ -6,7 +6,6 @@ which they are called. Nothing here is reached while nobody listens.
 
 import contextlib
 import os
-import secrets
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fray import _events
+from fray import _listeners
 from fray._events import Event, EventKind, Outcome
 from fray._generators import is_generator_function
 from fray._pickling import callable_name
@@ -29,16 +28,16 @@ class Unit:
 
     subject: str
     name: str
-    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    id: str = field(default_factory=lambda: os.urandom(8).hex())
     parent_id: str | None = field(default_factory=lambda: current_id())
     submitted_at: float | None = None
     details: dict[str, str | int] = field(default_factory=dict)
     carrier: dict[str, str] = field(default_factory=dict)
-    listeners: tuple[str, ...] = field(default_factory=_events.specs)
+    listeners: tuple[str, ...] = field(default_factory=_listeners.specs)
 
     def tell(self, phase: str, **more: Any) -> None:
         """Tell the listeners of this process."""
-        _events.tell(
+        _listeners.tell(
             Event(
                 kind=EventKind(f"{self.subject}_{phase}"),
                 id=self.id,
@@ -66,7 +65,7 @@ def current_id() -> str | None:
 @contextlib.contextmanager
 def running(unit: Unit, end: str = "ended") -> Iterator[None]:
     """Tell of the start and the end of a block that runs here, and be what it submits things from."""
-    _events.listen(unit.listeners)
+    _listeners.listen(unit.listeners)
     waited = None if unit.submitted_at is None else max(0.0, time.time() - unit.submitted_at)
     unit.tell("started", seconds=waited)
     before, clock = _current.get(), time.perf_counter()
@@ -159,18 +158,17 @@ class _ObservedInstance:
         return Observed(member, replace(call, listeners=actor.listeners))
 
 
-def observed_task(fn: Callable[..., Any], name: str | None) -> Callable[..., Any]:
-    """Return a function that tells of itself where it runs; `fn` itself where nobody listens."""
-    if not _events.listening() or not callable(fn):
-        return fn
-    return Observed(fn, Unit.submitted("task", name or callable_name(fn)))
+def observed(subject: str, target: Callable[..., Any], name: str | None) -> Callable[..., Any]:
+    """Return a task's function, or an actor's class, that tells of itself where it runs.
 
-
-def observed_actor(cls: Callable[..., Any], name: str | None) -> Callable[..., Any]:
-    """Return a class that tells of its instance where it lives; `cls` itself where nobody listens."""
-    if not _events.listening() or not callable(cls):
-        return cls
-    return ObservedClass(cls, Unit.submitted("actor", name or callable_name(cls)))
+    Args:
+        subject: `task` or `actor`.
+        name: None for the name of the target.
+    """
+    if not callable(target):
+        return target  # whoever takes it will say so
+    unit = Unit.submitted(subject, name or callable_name(target))
+    return Observed(target, unit) if subject == "task" else ObservedClass(target, unit)
 
 
 def observed_replica(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -179,7 +177,7 @@ def observed_replica(function: Callable[..., Any]) -> Callable[..., Any]:
     Backends call this in the job, and do without where the job's environment has no Fray.
     """
     job_id = os.environ.get("FRAY_JOB_ID")
-    if not job_id or not _events.listening():
+    if not job_id or not _listeners.listening():
         return function
     replica = int(os.environ.get("FRAY_REPLICA_ID", "0"))
     name = job_id.rpartition("/")[2].rpartition("-")[0]

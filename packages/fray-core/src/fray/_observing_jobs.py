@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fray import _events
+from fray import _listeners
 from fray._errors import LeaseExpiredError
 from fray._events import Event, EventKind, Outcome
 from fray._observing import Unit, current_id
@@ -27,15 +27,15 @@ def launching(request: "JobRequest", job_id: "JobId") -> Iterator[dict[str, str]
 
     They say who listens there, and what its listeners sent along; there are none where nobody listens.
     """
-    if not _events.watching or not _events.listening():
+    if not _listeners.watching or not _listeners.listening():
         yield {}
         return
     unit = Unit(subject="job", name=request.name, id=job_id, parent_id=job_id.parent)
     unit.tell("submitted")
     variables = {variable_of(key): value for key, value in unit.carrier.items()}
     own = request.environment.env_vars if request.environment else {}
-    if _events.specs() and _events.VARIABLE not in own:
-        variables[_events.VARIABLE] = ",".join(_events.specs())
+    if _listeners.specs() and _listeners.VARIABLE not in own:
+        variables[_listeners.VARIABLE] = ",".join(_listeners.specs())
     clock = time.perf_counter()
     try:
         yield variables
@@ -51,9 +51,9 @@ def variable_of(key: str) -> str:
     return _NOT_IN_A_NAME.sub("_", key.upper())
 
 
-def job_seen(info: "JobInfo") -> None:
-    """Tell of the end of a job, if it has ended and nobody here knew."""
-    if not _events.watching or not info.finished or not _events.listening() or info.job_id in _ended:
+def job_ended(info: "JobInfo") -> None:
+    """Tell of the end of a job, unless that was told here before."""
+    if info.job_id in _ended:
         return
     _ended.add(info.job_id)
     seconds = None
@@ -70,15 +70,7 @@ _inside = threading.local()  # a method of a queue that calls another tells of n
 
 
 def observe_leases(queue_class: type) -> None:
-    """Let the methods that a queue's class defines tell of leases.
-
-    The class is left as it is until there may be a listener: a lease of a queue in memory costs a
-    microsecond, and one more call would be a tenth of that.
-    """
-    _events.once_watched(functools.partial(_wrap, queue_class))
-
-
-def _wrap(queue_class: type) -> None:
+    """Let the methods that a queue's class defines tell of leases."""
     wrappers = {
         "pop": _taking,
         "pop_many": _taking,
@@ -94,7 +86,7 @@ def _wrap(queue_class: type) -> None:
 def _taking(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def told(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _events.watching or not _outermost(self):
+        if not _listeners.watching or not _outermost(self):
             return method(self, *args, **kwargs)
         with _alone(self):
             taken = method(self, *args, **kwargs)
@@ -110,7 +102,7 @@ def _settling(outcome: Outcome) -> Callable[[Callable[..., Any]], Callable[..., 
     def wrapper(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def told(self: Any, lease: Any, **kwargs: Any) -> None:
-            if not _events.watching or not _outermost(self):
+            if not _listeners.watching or not _outermost(self):
                 method(self, lease, **kwargs)
             else:
                 _settle(self, [lease], outcome, functools.partial(method, self, lease, **kwargs))
@@ -123,7 +115,7 @@ def _settling(outcome: Outcome) -> Callable[[Callable[..., Any]], Callable[..., 
 def _settling_many(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def told(self: Any, leases: Iterable[Any]) -> None:
-        if not _events.watching or not _outermost(self):
+        if not _listeners.watching or not _outermost(self):
             method(self, leases)
         else:
             leases = list(leases)
@@ -151,7 +143,7 @@ def _settle(queue: Any, leases: list[Any], outcome: Outcome, method: Callable[[]
 
 
 def _outermost(queue: Any) -> bool:
-    return _events.listening() and getattr(_inside, "queue", None) is not queue
+    return _listeners.listening() and getattr(_inside, "queue", None) is not queue
 
 
 @contextlib.contextmanager
@@ -165,7 +157,7 @@ def _alone(queue: Any) -> Iterator[None]:
 
 def _tell(queue: Any, lease: Any, kind: EventKind, **more: Any) -> None:
     taken = kind is EventKind.LEASE_TAKEN
-    _events.tell(
+    _listeners.tell(
         Event(
             kind=kind,
             id=lease.lease_id,

@@ -6,10 +6,11 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast, runtime_checkable
 
+from fray import _listeners
 from fray._errors import LeaseExpiredError, QueueUnavailableError, SpecError
-from fray._observing_jobs import observe_leases
 from fray._plugins import QUEUES, load
 from fray._specs import bind_options, parse_query
 
@@ -136,7 +137,9 @@ class QueueBase(ABC, Generic[T]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        observe_leases(cls)
+        # A class is left as it is until there may be a listener: a lease in memory costs a microsecond,
+        # and one more call would be a tenth of that.
+        _listeners.once_watched(partial(_observe_leases, cls))
 
     @abstractmethod
     def push_many(self, items: Iterable[T]) -> list[str]: ...
@@ -186,6 +189,12 @@ class QueueBase(ABC, Generic[T]):
                     self.release(lease)
                 raise
         self.done(lease)
+
+
+def _observe_leases(queue_class: type) -> None:
+    from fray._observing_jobs import observe_leases  # for listeners only
+
+    observe_leases(queue_class)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 from typing import Any
 
 from fray import _plugins
-from fray._events import Event, EventKind, Listener, Outcome, add_listener, remove_listener, use_listener
+from fray._events import Event, EventKind, Listener, Outcome
+from fray._listeners import add_listener, remove_listener, use_listener
 from fray._logging_listener import LoggingListener
 from fray._observing import observed_replica
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fray import _events
+from fray import _listeners
 from fray._events import Event, EventKind, Outcome
 from fray._specs import Spec
 
@@ -68,16 +68,16 @@ class ListeningFixtures:
     def told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
         """What is heard here and in every process that is started from here."""
         told = Told(tmp_path / "events.jsonl")
-        monkeypatch.setenv(_events.VARIABLE, told.spec)
-        _events.forget()
-        _events.listening()
+        monkeypatch.setenv(_listeners.VARIABLE, told.spec)
+        _listeners.forget()
+        _listeners.listening()
         yield told
-        _events.forget()
+        _listeners.forget()
 
     @pytest.fixture
     def failing_listener(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         """A listener that fails on every event, here and in every process that is started from here."""
-        monkeypatch.setenv(_events.VARIABLE, "fray.testing.listening:FailingListener")
-        _events.forget()
+        monkeypatch.setenv(_listeners.VARIABLE, "fray.testing.listening:FailingListener")
+        _listeners.forget()
         yield
-        _events.forget()
+        _listeners.forget()
