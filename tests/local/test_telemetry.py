@@ -13,7 +13,16 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from fray import JobContext, JobRequest, _listeners, create_cluster, create_context, get_job_context
+from fray import (
+    Entrypoint,
+    JobContext,
+    JobRequest,
+    _listeners,
+    create_cluster,
+    create_context,
+    create_environment,
+    get_job_context,
+)
 from fray.events import Event, EventKind, OpenTelemetryListener, use_listener
 
 # What a program would write to set up its telemetry, here with a file for a collector.
@@ -114,27 +123,48 @@ def outer() -> int:
     return int(context.get(context.run(add, 1)))
 
 
-def test_launcher_job_and_tasks_are_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which the spans of this process and of its jobs end up, a line of JSON each."""
     (tmp_path / "telemetry_here.py").write_text(SETUP)
     monkeypatch.syspath_prepend(str(tmp_path))
     lines = tmp_path / "spans.jsonl"
     monkeypatch.setenv("FRAY_LISTENERS", f"telemetry_here:listen?path={lines}")
-    cluster = create_cluster("local")
-    job_id = cluster.launch(JobRequest("train", train))
-    assert cluster.wait(job_id, timeout=60).status == "succeeded", list(cluster.monitor(job_id))
+    return lines
+
+
+def edges(lines: Path) -> list[tuple[str, str]]:
+    """The names of each span's parent and of itself; all are of one trace."""
     found = [json.loads(line) for line in lines.read_text().splitlines()]
     assert len({span["context"]["trace_id"] for span in found}) == 1
     names = {span["context"]["span_id"]: span["name"] for span in found}
-    assert sorted((names.get(span["parent_id"]), span["name"]) for span in found if span["parent_id"]) == [
+    return sorted((str(names.get(span["parent_id"])), span["name"]) for span in found)
+
+
+def test_launcher_job_and_tasks_are_one_trace(collected: Path) -> None:
+    cluster = create_cluster("local")
+    job_id = cluster.launch(JobRequest("train", train))
+    assert cluster.wait(job_id, timeout=60).status == "succeeded", list(cluster.monitor(job_id))
+    assert edges(collected) == [
+        ("None", "launch train"),
         ("launch train", "replica train"),
         ("replica train", "task outer"),
         ("replica train", "task outer"),
         ("task outer", "task add"),
         ("task outer", "task add"),
     ]
-    (launch,) = [span for span in found if not span["parent_id"]]
-    assert launch["name"] == "launch train"
-    assert launch["attributes"]["fray.id"] == job_id
+    assert job_id in collected.read_text()
+
+
+def test_a_command_takes_part_in_the_trace(collected: Path) -> None:
+    code = "from fray import create_context\n"
+    code += "with create_context('threadpool') as context: context.get(context.run(pow, 2, 3))"
+    environment = create_environment(workspace=collected.parent)
+    program = Entrypoint.from_binary("python", ["-c", code])
+    cluster = create_cluster("local")
+    job_id = cluster.launch(JobRequest("command", program, environment=environment))
+    assert cluster.wait(job_id, timeout=60).status == "succeeded", list(cluster.monitor(job_id))
+    assert edges(collected) == [("None", "launch command"), ("launch command", "task pow")]
 
 
 def test_a_tasks_span_is_the_current_one_while_it_runs(
