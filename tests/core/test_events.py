@@ -224,6 +224,6 @@ def test_a_program_without_logging_gets_the_lines_on_stderr() -> None:
 
 
 def test_without_opentelemetry_its_listener_says_what_to_install() -> None:
-    code = "import sys; sys.modules['opentelemetry'] = None\nimport fray._otel"
+    code = "import sys; sys.modules['opentelemetry'] = None\nfrom fray.events import OpenTelemetryListener"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'fray-core[otel]'" in done.stderr

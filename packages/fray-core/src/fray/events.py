@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from fray import _plugins
 from fray._events import Event, EventKind, Listener, Outcome
 from fray._listeners import add_listener, remove_listener, use_listener
 from fray._logging_listener import LoggingListener
@@ -22,4 +21,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    return _plugins.public_name("events", name)
+    if name == "OpenTelemetryListener":  # needs fray-core[otel], and says so
+        from fray._otel import OpenTelemetryListener
+
+        return OpenTelemetryListener
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
