@@ -35,6 +35,7 @@ class ClusterFixtures(Promises):
 
     @pytest.fixture
     def spec(self) -> str:
+        """The spec that opens the cluster: the one fixture that every subclass gives."""
         raise NotImplementedError("a contract's subclass gives `spec`: fixture -> the spec of the cluster")
 
     @pytest.fixture

@@ -81,4 +81,4 @@ class ContextContract(
     ProgramContract,
     EventsContract,
 ):
-    """All promises of design rules 1 to 11, and what listeners hear."""
+    """Design rules 1 to 11, and what listeners hear; a backend may also take the areas one by one."""

@@ -37,6 +37,7 @@ class ContextFixtures(Promises):
 
     @pytest.fixture
     def spec(self) -> str:
+        """The spec that opens the context: the one fixture that every subclass gives."""
         raise NotImplementedError("a contract's subclass gives `spec`: fixture -> the spec of the context")
 
     @pytest.fixture
