@@ -18,7 +18,7 @@ from fray._context import JobContext
 from fray._errors import ActorAlreadyExistsError, ActorDiedError, UnsupportedError
 from fray._options import ActorOptions
 from fray.cluster import Entrypoint, JobRequest, create_cluster
-from fray.testing.context_fixtures import Gate, until
+from fray.testing.gates import Gate, until
 from fray.testing.tasks import Counter
 
 

@@ -1,5 +1,6 @@
 """Large values: stored once, mapped where they are read, bounded, and gone when nobody needs them."""
 
+import contextlib
 import gc
 import os
 import pickle
@@ -11,7 +12,7 @@ import pytest
 
 from fray import create_context, get_job_context
 from fray._context import JobContext
-from fray.testing.context_fixtures import until
+from fray.testing.gates import until
 
 MEGABYTE = 1 << 20
 
@@ -39,16 +40,10 @@ def memory_files() -> int:
     """The memory files that this process holds."""
     gc.collect()
     found = 0
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            found += "memfd:fray" in os.readlink(f"/proc/self/fd/{fd}") and _size(fd) > 8
-        except OSError:
-            continue
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the listing's own
+            found += "memfd:fray" in os.fspath(fd.readlink()) and fd.stat().st_size > 8
     return found
-
-
-def _size(fd: str) -> int:
-    return Path(f"/proc/self/fd/{fd}").stat().st_size
 
 
 def test_a_large_buffer_is_mapped_read_only_and_not_copied(context: JobContext) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fray import DeadlockError, ObjectRef, TaskOptions, WrongProcessError, create_context, get_job_context
-from fray.testing.context_fixtures import until
+from fray.testing.gates import until
 from fray.testing.tasks import Counter, add
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")

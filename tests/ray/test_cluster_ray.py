@@ -21,7 +21,7 @@ from fray.cluster import (
     create_environment,
 )
 from fray.testing.context import ContextFixtures  # noqa: F401 - it registers what pytest rewrites
-from fray.testing.context_fixtures import Gate, until
+from fray.testing.gates import Gate, until
 from fray_ray import RayCluster, RayClusterContext
 from fray_ray.testing import LocalRayCluster
 

@@ -23,7 +23,7 @@ from fray import (
     get_job_context,
 )
 from fray.testing.context import ContextFixtures  # noqa: F401 - it registers what pytest rewrites
-from fray.testing.context_fixtures import Gate, until
+from fray.testing.gates import Gate, until
 from fray.testing.tasks import until_closed
 from fray_ray.testing import LocalRayCluster
 

@@ -8,7 +8,7 @@ import pytest
 from fray import ActorDiedError, ActorOptions, JobContext, TaskOptions, WorkerDiedError, create_context
 from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, ResourceConfig
 from fray.testing.context import ContextFixtures  # noqa: F401 - it registers what pytest rewrites
-from fray.testing.context_fixtures import Gate, until
+from fray.testing.gates import Gate, until
 from fray.testing.tasks import Counter, hold
 from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster

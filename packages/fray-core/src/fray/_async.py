@@ -111,7 +111,8 @@ class AsyncSteps(AsyncIterator[T], Generic[T]):
         if self._step is None:
             # Its own thread: the loop's few would be used up by iterators that wait for one another.
             self._thread = self._thread or ThreadPoolExecutor(1, "fray-steps")
-            work = self._thread.submit(copy_context().run, next, self._values, _END)
+            context = copy_context()
+            work: Future[Any] = self._thread.submit(lambda: context.run(next, self._values, _END))
             self._step = asyncio.wrap_future(work)
         with _lent():
             value = await asyncio.shield(self._step)

@@ -8,7 +8,8 @@ import pytest
 from fray._context import JobContext
 from fray._options import ActorOptions
 from fray.testing import tasks
-from fray.testing.context_fixtures import ContextFixtures, Gate
+from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.gates import Gate
 from fray.testing.tasks import Counter
 
 

@@ -10,7 +10,8 @@ from fray._context import JobContext
 from fray._current import create_context
 from fray._errors import ContextClosedError, TaskCancelledError
 from fray.testing import tasks
-from fray.testing.context_fixtures import ContextFixtures, Gate
+from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.gates import Gate
 from fray.testing.leaks import remaining, snapshot
 from fray.testing.tasks import Counter
 

@@ -1,18 +1,14 @@
-"""What the tests of a context share: the context, and gates that hold a task until a test says so."""
+"""What the tests of a context share: the context, and a gate for its tasks."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fray._context import JobContext
 from fray._current import create_context
+from fray.testing.gates import Gate
 from fray.testing.promises import Promises
-
-PATIENCE = 60.0
-"""Seconds within which anything that should happen has happened."""
 
 
 class ContextFixtures(Promises):
@@ -60,36 +56,8 @@ class ContextFixtures(Promises):
             yield context
 
     @pytest.fixture
-    def gate(self, tmp_path: Path) -> Iterator["Gate"]:
+    def gate(self, tmp_path: Path) -> Iterator[Gate]:
         """A closed gate, opened after the test, so that nothing waits for ever."""
         gate = Gate(tmp_path / "gate")
         yield gate
         gate.open()
-
-
-class Gate:
-    """A door that tasks wait at, in any process of this machine: a file that is there or not."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def open(self) -> None:
-        """Let everybody through."""
-        self.path.touch()
-
-    def is_open(self) -> bool:
-        """Return whether it was opened."""
-        return self.path.exists()
-
-    def wait(self) -> None:
-        """Block until it is open."""
-        until(self.is_open, f"{self.path.name} opens")
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait for something that no event tells of, in another process."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {PATIENCE} s in vain until {what}")
-        time.sleep(0.005)

@@ -8,7 +8,8 @@ import pytest
 from fray._context import JobContext
 from fray._errors import TaskCancelledError
 from fray.testing import tasks
-from fray.testing.context_fixtures import ContextFixtures, Gate, until
+from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.gates import Gate, until
 
 
 class StreamContract(ContextFixtures):

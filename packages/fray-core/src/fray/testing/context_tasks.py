@@ -11,7 +11,8 @@ import pytest
 from fray._context import JobContext
 from fray._errors import TaskError
 from fray.testing import tasks
-from fray.testing.context_fixtures import ContextFixtures, Gate
+from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.gates import Gate
 
 
 class ReferenceContract(ContextFixtures):

@@ -7,7 +7,8 @@ import pytest
 
 from fray._context import JobContext
 from fray.testing import tasks
-from fray.testing.context_fixtures import ContextFixtures, Gate
+from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.gates import Gate
 
 
 class WaitContract(ContextFixtures):

@@ -7,7 +7,7 @@ from typing import Any
 
 from fray._context import ObjectRef
 from fray._current import get_job_context
-from fray.testing.context_fixtures import Gate
+from fray.testing.gates import Gate
 
 
 def add(a: int, b: int = 1) -> int:

@@ -1,10 +1,11 @@
 """The context inside a worker: it holds names; what they name lives in the caller's process."""
 
+import contextlib
 import os
 import pickle
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import count
 from typing import Any, TypeVar, cast
@@ -202,6 +203,18 @@ class WorkerContext(ContextBase):
         descriptors: list[int] = []
         described = tuple(_describe(blob, descriptors) for blob in blobs)
         self._sender.send(("tell", self._caller(), self.news(), what, details, described), descriptors)
+
+    @contextlib.contextmanager
+    def _lending(self) -> Iterator[None]:
+        """Free the worker's place while its task waits in an event loop for what other threads ask for."""
+        if threading.get_ident() != self.worker_thread:
+            yield
+            return
+        self.tell("lend")
+        try:
+            yield
+        finally:
+            self.tell("reclaim")
 
     def flush(self) -> None:
         """Tell the owner what became of names while there was nothing else to tell."""

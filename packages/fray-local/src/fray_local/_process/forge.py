@@ -63,7 +63,11 @@ class Forge:
         if channel is not None:
             channel.close()
         if self._server is not None:
-            self._server.wait(_PATIENCE)
+            try:
+                self._server.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:  # stopped by a debugger, say; its workers go with it
+                self._server.kill()
+                self._server.wait()
 
     def _start(self) -> Channel:
         ours, theirs = socket.socketpair()

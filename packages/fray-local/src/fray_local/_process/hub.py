@@ -83,9 +83,10 @@ class Hub:
         while not self._stopped:
             for key, events in self._selector.select(self._until_next_timer()):
                 if key.data is None:
-                    self._awake = False
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake, 4096)
+                    # After the read, or it could take the byte of somebody who is not heard until the next.
+                    self._awake = False
                 elif self._watched.get(key.fileobj) is key.data:  # not forgotten since the look
                     self.guarded(lambda act=key.data, events=events: act(events))  # type: ignore[misc]
             self._do_asked()

@@ -148,6 +148,12 @@ class Requests:
     def _tell_nothing(self, worker: "Link") -> None:
         """Only the news was worth a message."""
 
+    def _tell_lend(self, worker: "Link") -> None:
+        worker.employer.lend(worker)
+
+    def _tell_reclaim(self, worker: "Link") -> None:
+        worker.employer.reclaim(worker)
+
     def _tell_forget(self, worker: "Link", number: int) -> None:
         question = worker.waiting.get(number)
         if question is not None:

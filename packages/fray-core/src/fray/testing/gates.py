@@ -1,0 +1,37 @@
+"""Gates that hold a task until a test says so. Nothing but the standard library: every worker loads this."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 60.0
+"""Seconds within which anything that should happen has happened."""
+
+
+class Gate:
+    """A door that tasks wait at, in any process of this machine: a file that is there or not."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def open(self) -> None:
+        """Let everybody through."""
+        self.path.touch()
+
+    def is_open(self) -> bool:
+        """Return whether it was opened."""
+        return self.path.exists()
+
+    def wait(self) -> None:
+        """Block until it is open."""
+        until(self.is_open, f"{self.path.name} opens")
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for something that no event tells of, in another process."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {PATIENCE} s in vain until {what}")
+        time.sleep(0.005)
