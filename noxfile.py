@@ -233,11 +233,11 @@ def census(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def torture(session: nox.Session) -> None:
-    """Kill, stop and lie to the queues for longer than the suite does; TORTURE=10 is ten times as long."""
-    session.install(*wheels("fray-queue"), *group("test"), *QUEUE_TESTS)
+    """Kill, stop and lie to queues and workers for longer than the suite does: TORTURE times as long."""
+    session.install(*wheels("fray-queue", "fray-local"), *group("test"), *QUEUE_TESTS)
     session.env["TORTURE"] = os.environ.get("TORTURE", "10")
     paths = ("tests/queue/test_torture.py", "tests/queue/test_simulation.py")
-    run_tests(session, "--timeout", "3600", "-s", *paths)
+    run_tests(session, "--timeout", "3600", "-s", *paths, "tests/local/test_process_torture.py")
 
 
 @nox.session(default=False)

@@ -4,6 +4,7 @@ Reports the most used identifiers, the longest functions and the modules that mo
 
     python examples/census.py                        # in the current context: threads, unless told otherwise
     python examples/census.py --context sync         # one thing after the other, for a debugger
+    python examples/census.py --context process      # on every CPU of this machine
     fray run --replicas 2 -- python examples/census.py --save parts && python examples/census.py --merge parts
 
 Inside a job of several replicas each takes its share of the files. The result is the same everywhere.

@@ -15,6 +15,8 @@ from fray.testing.cluster import until
 from fray.testing.leaks import leaks_nothing, own_temporary_folder  # noqa: F401
 from fray_local._supervisor.processes import environment_of, send
 
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+
 
 @pytest.fixture
 def process_wide() -> tuple[str, ...]:

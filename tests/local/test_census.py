@@ -45,7 +45,8 @@ def test_it_counts_the_standard_library(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["threadpool", "threadpool?max_workers=1", "threadpool?check_serialization=true"]
+    "spec",
+    ["threadpool", "threadpool?max_workers=1", "threadpool?check_serialization=true", "process"],
 )
 def test_the_result_is_the_same_everywhere(run: Run, spec: str) -> None:
     assert run("--context", spec, *LIMIT) == run("--context", "sync", *LIMIT)

@@ -126,6 +126,6 @@ def test_a_runtime_environment_in_one_process_is_refused_not_ignored() -> None:
     from fray.types import RuntimeEnv
 
     ctx = get_job_context()
-    with pytest.raises(UnsupportedError, match="use 'ray'"):
+    with pytest.raises(UnsupportedError, match="'process' or 'ray'"):
         ctx.create_task(abs, 1, options=TaskOptions(runtime_env=RuntimeEnv(package_requirements=["numpy"])))
     assert ctx.get(ctx.create_task(ord, "a", options=TaskOptions(runtime_env=RuntimeEnv()))) == 97

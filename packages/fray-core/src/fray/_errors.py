@@ -27,7 +27,6 @@ Facts are attributes and constructor arguments, so that an error means the same
 after it was pickled to another process; `__str__` makes the sentence of them.
 """
 
-import difflib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
@@ -217,5 +216,7 @@ class QueueUnavailableError(FrayError, ConnectionError):
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """Return "did you mean 'x'?" for the known name closest to `given`, or an empty string."""
+    import difflib  # only once something went wrong
+
     close = difflib.get_close_matches(given, list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else ""

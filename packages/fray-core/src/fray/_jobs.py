@@ -1,8 +1,8 @@
 """What is asked of a cluster, and what it answers: requests, ids, states."""
 
 import enum
+import os
 import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -23,7 +23,7 @@ class JobId(str):
     @classmethod
     def new(cls, name: str, parent: str | None = None) -> "JobId":
         """Make an id for a job of that name, under its parent's where it has one."""
-        leaf = f"{name}-{secrets.token_hex(3)}"
+        leaf = f"{name}-{os.urandom(3).hex()}"
         return cls(f"{parent}/{leaf}" if parent else leaf)
 
     @property

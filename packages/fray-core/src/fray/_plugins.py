@@ -27,7 +27,7 @@ KINDS = {
 
 # Which known distribution would provide a name that is not installed. Text only: nothing here is imported.
 _PROVIDERS = {
-    CONTEXTS: {"sync": "fray-local", "threadpool": "fray-local", "ray": "fray-ray"},
+    CONTEXTS: {"sync": "fray-local", "threadpool": "fray-local", "process": "fray-local", "ray": "fray-ray"},
     CLUSTERS: {"local": "fray-local", "ray": "fray-ray"},
     QUEUES: {
         "memory": "fray-queue",
@@ -37,11 +37,12 @@ _PROVIDERS = {
         "http": "fray-queue[http]",
         "https": "fray-queue[http]",
     },
-    COMMANDS: {"queue": "fray-queue"},
+    COMMANDS: {"queue": "fray-queue", "actors": "fray-local"},
     LISTENERS: {},
     NAMES: {
         "job.SyncContext": "fray-local",
         "job.ThreadContext": "fray-local",
+        "job.ProcessContext": "fray-local",
         "job.RayContext": "fray-ray",
         "cluster.LocalCluster": "fray-local",
         "cluster.RayCluster": "fray-ray",

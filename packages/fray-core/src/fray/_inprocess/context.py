@@ -148,7 +148,7 @@ class InProcessContext(ContextBase):
         if options.runtime_env:
             raise UnsupportedError(
                 f"{type(self).__name__} runs tasks in this process and cannot give one an environment "
-                "of its own; use 'ray', or launch a job with create_environment(...)"
+                "of its own; use 'process' or 'ray', or launch a job with create_environment(...)"
             )
         if is_generator_function(fn):
             producer = self._make(Producer, fn, args, kwargs, self._pool, limit=self._stream_buffer)

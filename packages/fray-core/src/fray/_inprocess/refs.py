@@ -8,7 +8,6 @@ worklist instead of recursion, so that a chain of 10,000 dependents unwinds flat
 import os
 import pickle
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from types import TracebackType
@@ -215,7 +214,7 @@ class _Pickling(threading.local):
 
 
 _pickling = _Pickling()
-_PROCESS = uuid.uuid4().hex
+_PROCESS = os.urandom(16).hex()
 _ids = count()
 _by_id: "WeakValueDictionary[Any, Any]" = WeakValueDictionary()
 
@@ -243,7 +242,7 @@ def _find(process: str, pid: int, key: Any, kind: str) -> Any:
             return find_elsewhere(process, pid, key, kind)
         raise WrongProcessError(
             f"a {kind} of process {pid} arrived in process {os.getpid()}; what one process holds in memory "
-            "does not travel: make the context in the job itself (get_job_context()), or use 'ray'"
+            "does not travel: make the context in the job (get_job_context()), or use 'process' or 'ray'"
         )
     try:
         return _by_id[key]

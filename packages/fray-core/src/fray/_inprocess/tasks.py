@@ -1,6 +1,5 @@
 """One task of this process: from submitted, over its dependencies and its pool, to settled."""
 
-import asyncio
 import types
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
@@ -174,6 +173,8 @@ class Task(Call):
             args, kwargs = self.resolve()
             value = self.context.run(self.fn, *args, **kwargs)
             if type(value) is types.CoroutineType:
+                import asyncio  # 10 ms that a worker of plain functions does not pay
+
                 value = self.context.run(asyncio.run, value)
             state, value = VALUE, self.encode(value)
         except BaseException as error:  # noqa: BLE001 - whatever the task raised is its result

@@ -8,7 +8,6 @@ lie in it beside the pickle and are mapped read-only where they are read, not co
 import mmap
 import os
 import pickle
-import tempfile
 import threading
 import weakref
 from collections import deque
@@ -203,12 +202,14 @@ def lay_out(stream: list[bytes], buffers: list[memoryview], budget: Budget, keep
 def memory_file(size: int) -> int:
     """Return the descriptor of new memory without a name."""
     if not hasattr(os, "memfd_create"):  # macOS: a file that was unlinked is the next best
-        return _unlinked_file(Path(tempfile.gettempdir()), size)
+        return _unlinked_file(None, size)
     descriptor = os.memfd_create("fray", os.MFD_CLOEXEC)
     return _sized(descriptor, size)
 
 
-def _unlinked_file(folder: Path, size: int) -> int:
+def _unlinked_file(folder: Path | None, size: int) -> int:
+    import tempfile
+
     descriptor, path = tempfile.mkstemp(prefix="fray-", dir=folder)
     Path(path).unlink()
     return _sized(descriptor, size)

@@ -6,7 +6,6 @@ is pickled once as long as what it captured cannot have changed.
 """
 
 import functools
-import hashlib
 import pickle
 import sys
 import types
@@ -116,6 +115,8 @@ def export_of(fn: Callable[..., Any]) -> Export | None:
         return None
     if known is not None and known.captured is not None and _unchanged(known.captured, fn):
         return known
+    import hashlib  # 3 ms that a worker need not pay
+
     stream, buffers, keeps = _dump(fn, f"the function {callable_name(fn)}", out_of_band=False)
     assert not buffers
     data = b"".join(stream)

@@ -4,7 +4,6 @@ The listener never runs a task, so that a worker hears of a cancellation, gives 
 started, and gets its answers, whatever its tasks do.
 """
 
-import asyncio
 import atexit
 import contextlib
 import mmap
@@ -177,6 +176,8 @@ class Worker:
         fn, args, kwargs = self._load(job)
         value = copy_context().run(fn, *args, **kwargs)
         if type(value) is types.CoroutineType:
+            import asyncio  # see Task.run
+
             value = asyncio.run(value)
         return value
 

@@ -19,6 +19,7 @@ from fray_local._process.wire import Reader, Sender, close_all
 from fray_local._process.worker import work
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_QUIET_SECONDS = 0.02
 _HOST = "import sys; sys.path[:] = {path!r}; from fray_local._process.host import main; main(*{descriptors})"
 _SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -35,6 +36,7 @@ class ForkServer:
     def __init__(self, sock: socket.socket) -> None:
         self._sock, self._reader, self._sender = sock, Reader(sock), Sender(sock)
         self._workers: dict[int, int] = {}  # process id -> number
+        self._prepared = False
         self._wake, wake = os.pipe()
         for end in (self._wake, wake):
             os.set_blocking(end, False)
@@ -48,7 +50,9 @@ class ForkServer:
         try:
             sources: list[Any] = [self._sock, self._wake]
             while True:
-                ready, _, _ = select.select(sources, [], [])
+                ready, _, _ = select.select(sources, [], [], self._until_prepared())
+                if not ready:
+                    self._prepare()
                 if self._wake in ready:
                     os.read(self._wake, 4096)
                     self._reap()
@@ -57,6 +61,16 @@ class ForkServer:
                         self._handle(message, descriptors)
         except (EOFError, ConnectionError):
             self._end()
+
+    def _until_prepared(self) -> float | None:
+        return _QUIET_SECONDS if self._workers and not self._prepared else None
+
+    def _prepare(self) -> None:
+        """Load, once the first worker is on its way, what functions of `__main__` need in the next ones."""
+        import cloudpickle  # noqa: F401
+
+        self._prepared = True
+        gc.freeze()
 
     def _handle(self, message: tuple[Any, ...], descriptors: list[int]) -> None:
         kind, number, *rest = message
