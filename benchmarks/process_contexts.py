@@ -1,0 +1,258 @@
+"""What ProcessContext costs, against the pools of processes that people use.
+
+Goals, on the same machine: no-op tasks at least twice as fast as ProcessPoolExecutor and ahead of
+multiprocessing.Pool; a round trip no slower than ProcessPoolExecutor's; a first result within 60 ms; 95 % of
+ideal for tasks of 10 ms; large arrays at least as fast as Ray's object store, several times
+ProcessPoolExecutor; a 1 GB array that every worker reads takes about 1 GB in all.
+
+Peers that are missing are left out: `pip install numpy loky joblib distributed "ray[default]"`. With names of
+pools as arguments, of those only: `process_contexts.py fray ProcessPoolExecutor ray`.
+"""
+
+import functools
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import psutil
+from measure import Timed, compare, interleave, lines, table, timed
+from process_peers import WORKERS, Opener, Pool, available, fray, standard_forkserver
+
+from fray import create_context
+
+SLOW = {"dask": 10, "ray": 5, "loky": 2}  # by how much fewer tasks tell enough
+PEER = "ProcessPoolExecutor"
+
+
+def noop(value: Any) -> Any:
+    return value
+
+
+def busy(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def read(array: Any) -> float:
+    return float(array[:: 1 << 9].sum())  # a value of every page
+
+
+def twice(array: Any) -> Any:
+    return array * 2
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def increment(self) -> int:
+        self.count += 1
+        return self.count
+
+
+@contextmanager
+def opened(openers: dict[str, Opener]) -> Iterator[dict[str, Pool]]:
+    """Open all pools, with all their workers started."""
+    with ExitStack() as stack:
+        pools = {}
+        for name, opener in openers.items():
+            pools[name] = stack.enter_context(opener())
+            pools[name].run_all(busy, [0.05] * 2 * WORKERS)
+        yield pools
+
+
+def gather(name: str, pool: Pool, count: int) -> Timed:
+    count //= SLOW.get(name, 1)
+    return lambda: timed(lambda: pool.run_all(noop, range(count))) / count
+
+
+def round_trips(name: str, pool: Pool, count: int) -> Timed:
+    count //= SLOW.get(name, 1)
+    run_one = pool.run_one or (lambda fn, item: pool.run_all(fn, [item]))
+    return lambda: timed(lambda: [run_one(noop, index) for index in range(count)]) / count
+
+
+def share_of_ideal(pool: Pool) -> float:
+    return timed(lambda: pool.run_all(busy, [0.01] * 400)) / (400 * 0.01 / WORKERS)
+
+
+def read_shared(pool: Pool, array: Any, count: int) -> float:
+    def work() -> None:
+        pool.run_all(read, [pool.share(array)] * count)
+
+    return timed(work)
+
+
+def in_and_out(pool: Pool, array: Any, count: int) -> float:
+    run_one = pool.run_one or (lambda fn, item: pool.run_all(fn, [item])[0])
+    return timed(lambda: [run_one(twice, array) for _ in range(count)]) / count
+
+
+def first_result(opener: Opener) -> float:
+    start = time.perf_counter()
+    with opener() as pool:
+        pool.run_all(noop, [1])
+        return time.perf_counter() - start
+
+
+def small(pools: dict[str, Pool]) -> None:
+    subjects: dict[str, Timed] = {name: gather(name, pool, 10_000) for name, pool in pools.items()}
+    compare("No-op task, submit all and gather", subjects, peer=_peer(subjects), rounds=5)
+    singles = {name: pool for name, pool in pools.items() if pool.run_one}
+    subjects = {name: round_trips(name, pool, 1_000) for name, pool in singles.items()}
+    compare("Round trip of a no-op task, one at a time", subjects, peer=_peer(subjects))
+    subjects = {name: functools.partial(share_of_ideal, pool) for name, pool in pools.items()}
+    table("400 tasks of 10 ms of CPU, time / ideal", "x", 1.0, interleave(subjects, 3), _peer(subjects))
+
+
+def large(pools: dict[str, Pool]) -> None:
+    try:
+        import numpy
+    except ImportError:
+        print("\nArrays: left out; pip install numpy")
+        return
+    subjects: dict[str, Timed] = {}
+    array = numpy.random.default_rng(0).random(100_000_000 // 8)
+    for name, pool in pools.items():
+        # Whoever pickles it for each task: a tenth of them, and ten times that.
+        few = name in (PEER, "multiprocessing.Pool", "loky")
+        count, scale = (10, 10) if few else (100, 1)
+        subjects[name] = lambda pool=pool, count=count, scale=scale: scale * read_shared(pool, array, count)  # type: ignore[misc]
+    compare(
+        "100 MB stored once and read by 100 tasks",
+        subjects,
+        peer=_peer(subjects, "ray"),
+        rounds=3,
+        unit="ms",
+        scale=1e3,
+    )
+    tenth = array[: len(array) // 10].copy()
+    subjects = {name: functools.partial(in_and_out, pool, tenth, 20) for name, pool in pools.items()}
+    compare(
+        "10 MB in and out, each time", subjects, peer=_peer(subjects, "ray"), rounds=5, unit="ms", scale=1e3
+    )
+
+
+def starts(openers: dict[str, Opener]) -> None:
+    subjects: dict[str, Timed] = {
+        name: functools.partial(first_result, opener)
+        for name, opener in {**openers, "the same, forkserver": standard_forkserver}.items()
+    }
+    compare("First result from nothing", subjects, peer=_peer(subjects), rounds=5, unit="ms", scale=1e3)
+
+
+def tiny(count: int) -> dict[str, Callable[[], Any]]:
+    def in_fray() -> float:
+        with create_context("process", max_workers=WORKERS) as context:
+            context.get(context.run(noop, 0))
+            return timed(lambda: [None for _ in context.map(noop, range(count))]) / count
+
+    def in_standard() -> float:
+        import concurrent.futures
+
+        with concurrent.futures.ProcessPoolExecutor(WORKERS) as executor:
+            executor.submit(noop, 0).result()
+            return timed(lambda: [None for _ in executor.map(noop, range(count), chunksize=1000)]) / count
+
+    def in_pool() -> float:
+        import multiprocessing
+
+        with multiprocessing.Pool(WORKERS) as pool:
+            return timed(lambda: [None for _ in pool.imap(noop, range(count), chunksize=1000)]) / count
+
+    return {
+        f"{PEER}, chunksize=1000": in_standard,
+        "multiprocessing.Pool.imap, 1000": in_pool,
+        "fray": in_fray,
+    }
+
+
+def shapes() -> None:
+    def actor_calls(count: int) -> float:
+        with create_context("process") as context:
+            counter = context.create_actor(Counter)
+            context.get(counter.increment())
+            return timed(lambda: context.get([counter.increment() for _ in range(count)])) / count
+
+    def chain(count: int) -> float:
+        with create_context("process", max_workers=1) as context:
+            ref = context.put(0)
+
+            def work() -> None:
+                last: Any = ref
+                for _ in range(count):
+                    last = context.run(noop, last)
+                context.get(last)
+
+            return timed(work) / count
+
+    lines(
+        "Shapes",
+        [
+            ("100,000 actor calls", f"{actor_calls(100_000) * 1e6:.1f} µs a call"),
+            ("chain of 10,000 on one worker", f"{chain(10_000) * 1e6:.1f} µs a link"),
+        ],
+    )
+
+
+def memory_of(size: int) -> float:
+    """Return the bytes that caller and workers take at the most, beyond the caller's own array of `size`."""
+    import numpy
+
+    figures: list[float] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.02):
+            figures.append(_proportional_memory())
+
+    array = numpy.ones(size // 8)
+    with fray() as pool:
+        pool.run_all(busy, [0.1] * 4)
+        before = _proportional_memory()
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        pool.run_all(read, [pool.share(array)] * 20)
+        stop.set()
+        watcher.join()
+    return max(figures) - before
+
+
+def _proportional_memory() -> float:
+    me = psutil.Process()
+    total = 0.0
+    for process in [me, *me.children(recursive=True)]:
+        try:
+            total += process.memory_full_info().pss
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def _peer(subjects: dict[str, Timed], wanted: str = PEER) -> str:
+    return wanted if wanted in subjects else next(iter(subjects))
+
+
+def main() -> None:
+    """Print all tables."""
+    if sys.argv[1:] == ["--memory"]:
+        beyond = f"{memory_of(1_000_000_000) / 1e9:.2f} GB"
+        lines("A 1 GB array, stored and read by every worker", [("beyond the caller's own", beyond)])
+        return
+    openers = available(sys.argv[1:])
+    with opened(openers) as pools:
+        small(pools)
+        large(pools)
+    starts(openers)
+    compare("Of a million tiny items through map, each", tiny(1_000_000), peer="fray", rounds=3)
+    shapes()
+    subprocess.run([sys.executable, __file__, "--memory"], check=True)
+
+
+if __name__ == "__main__":
+    main()
