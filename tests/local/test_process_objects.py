@@ -135,6 +135,26 @@ def test_more_than_the_limit_goes_to_disk_where_asked(tmp_path: Path) -> None:
     assert list(spill.iterdir()) == []  # nothing has a name that could be left behind
 
 
+def test_a_worker_maps_a_value_once_and_lets_go_with_the_last_reference(context: JobContext) -> None:
+    ref = context.put(b"x" * MEGABYTE)
+    assert context.get([context.run(len, ref) for _ in range(20)]) == [MEGABYTE] * 20
+
+    def mappings(pid: int) -> int:
+        return Path(f"/proc/{pid}/maps").read_text().count("memfd:fray") - 1  # its mark
+
+    workers = set(context.get([context.run(os.getpid) for _ in range(20)]))
+    assert all(mappings(pid) <= 1 for pid in workers)
+    assert sum(map(mappings, workers)) >= 1
+    del ref
+    until(lambda: sum(map(mappings, workers)) == 0, "the workers let go")
+
+
+def test_more_large_values_than_a_program_may_have_files_open(context: JobContext) -> None:
+    refs = [context.put(bytes([index % 256]) * (1 << 16)) for index in range(3000)]
+    firsts = context.get([context.run(lambda data: data[0], ref) for ref in refs])
+    assert firsts == [index % 256 for index in range(3000)]
+
+
 def test_hundreds_of_large_arguments_travel_together(context: JobContext) -> None:
     refs = [context.put(bytes([index % 256]) * (1 << 16)) for index in range(600)]
     assert context.get(context.run(lambda *parts: sum(map(len, parts)), *refs)) == 600 << 16

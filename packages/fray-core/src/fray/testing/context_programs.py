@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fray._context import JobContext
-from fray._current import create_context, get_job_context
+from fray._current import create_context
 from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.program_steps import Ledger, combine, nested, nested_plain, refuse, spread
 
 Outcome = tuple[str, Any]
 """("value", what) or ("error", message); of a plain evaluation, ("error", every message it may have)."""
@@ -26,54 +27,6 @@ class Step:
     kind: str
     number: int
     uses: tuple[int, ...]
-
-
-def combine(number: int, *values: int) -> int:
-    return number + sum(values)
-
-
-def refuse(number: int, *values: int) -> int:
-    if (number + sum(values)) % 3 == 0:
-        raise LookupError(f"refused {number}")
-    return number
-
-
-def nested(number: int, *values: int) -> int:
-    if number <= 0:
-        return sum(values)
-    context = get_job_context()
-    parts = [context.run(nested, number - 2, value) for value in values]
-    return 1 + sum(context.get(parts))
-
-
-def nested_plain(number: int, *values: int) -> int:
-    if number <= 0:
-        return sum(values)
-    return 1 + sum(nested_plain(number - 2, value) for value in values)
-
-
-def spread(number: int, *values: int) -> Iterator[int]:
-    yield from values
-    if number % 4 == 3:
-        raise LookupError(f"stream {number}")
-    yield number
-
-
-class Ledger:
-    """An actor whose answers depend on the order of its calls."""
-
-    def __init__(self) -> None:
-        self.entries: list[int] = []
-
-    def enter(self, number: int, *values: int) -> int:
-        if number % 5 == 4:
-            raise LookupError(f"ledger {number}")
-        self.entries.append(number + sum(values))
-        return sum((place + 1) * entry for place, entry in enumerate(self.entries)) % 1009
-
-    def replay(self, number: int, *values: int) -> Iterator[int]:
-        yield from self.entries[-3:]
-        yield combine(number, *values)
 
 
 PLAIN: dict[str, Callable[..., Any]] = {"combine": combine, "refuse": refuse, "nested": nested_plain}

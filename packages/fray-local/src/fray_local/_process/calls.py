@@ -21,6 +21,7 @@ from fray._pickling import unpack_exception
 from fray_local._process.objects import Blob, Budget
 from fray_local._process.packing import Export, PackedCall, pack
 from fray_local._process.resources import Needs
+from fray_local._process.shipping import Shipping
 
 if TYPE_CHECKING:
     from fray_local._process.links import Link
@@ -69,7 +70,7 @@ class Remote:
         """Items that may be sent before the consumer takes one; None where there is one result."""
         return None
 
-    def payload(self, descriptors: list[int]) -> tuple[Any, list[Any], list[Blob]]:
+    def payload(self, descriptors: list[int], shipping: Shipping) -> tuple[Any, list[Any], list[Blob]]:
         """Return the arguments as a message describes them, and what must live until that is sent.
 
         Raises:
@@ -80,7 +81,10 @@ class Remote:
         if not self.places:
             return description, [], [self.blob]
         blobs = [self._blob_of(ref) for ref in self.args]
-        slots = [(place, blob.describe(descriptors)) for place, blob in zip(self.places, blobs, strict=True)]
+        slots = [
+            (place, blob.describe(descriptors, shipping))
+            for place, blob in zip(self.places, blobs, strict=True)
+        ]
         return description, slots, [self.blob, *blobs]
 
     def _blob_of(self, ref: LocalRef[Any]) -> Blob:

@@ -25,7 +25,7 @@ from fray.job import (
     TaskOptions,
     actor_methods,
 )
-from fray_local._process.objects import Blob, Budget, received
+from fray_local._process.objects import Blob, Budget, Segment, received
 from fray_local._process.packing import Export, PackedCall, pack, pack_call
 from fray_local._process.wire import Sender
 
@@ -150,10 +150,12 @@ class WorkerContext(ContextBase):
             news.append(self.held.popleft())
         return tuple(news)
 
-    def answered(self, number: int, fine: bool, answer: Any, descriptors: deque[int]) -> None:
+    def answered(
+        self, number: int, fine: bool, answer: Any, descriptors: deque[int], kept: dict[int, Segment]
+    ) -> None:
         """Hand the owner's answer to whoever asked."""
         hand = self._waiting.pop(number, None)
-        loaded = _blobs(answer, descriptors)  # in any case: the descriptors have to go somewhere
+        loaded = _blobs(answer, descriptors, kept)  # in any case: the descriptors have to go somewhere
         if hand is not None:
             hand(fine, loaded)
 
@@ -436,10 +438,10 @@ class Shipped:
         self.description = description
 
 
-def _blobs(answer: Any, descriptors: deque[int]) -> Any:
+def _blobs(answer: Any, descriptors: deque[int], kept: dict[int, Segment]) -> Any:
     """Return an answer with its descriptions of values made values."""
     if type(answer) is Shipped:
-        return received(answer.description, descriptors)
+        return received(answer.description, descriptors, kept=kept)
     if type(answer) in (list, tuple):
-        return type(answer)(_blobs(part, descriptors) for part in answer)
+        return type(answer)(_blobs(part, descriptors, kept) for part in answer)
     return answer

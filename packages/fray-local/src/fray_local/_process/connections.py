@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fray_local._process import output
 from fray_local._process.inbox import Functions, Job
-from fray_local._process.objects import Blob
+from fray_local._process.objects import Blob, Segment
 from fray_local._process.wire import Reader, Sender, close_all
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Connection:
         self._worker, self._reader, self.sender, self.is_owner = worker, Reader(sock), Sender(sock), owner
         self._sock = sock
         self._functions = Functions()
+        self.kept: dict[int, Segment] = {}  # large values that stay mapped until the other side forgets them
         self.open: dict[int, Job] = {}  # neither done nor given back
         self._gone = False
 
@@ -39,6 +40,7 @@ class Connection:
         self._gone = True
         for number in list(self.open):
             self._cancel(number)
+        self.kept.clear()
         self._reader.close()
         self._sock.close()
 
@@ -62,11 +64,13 @@ class Connection:
             self._worker.jobs.put(job)
         elif kind == "reply" and self._worker.context is not None:
             number, fine, answer = rest
-            self._worker.context.answered(number, fine, answer, descriptors)
+            self._worker.context.answered(number, fine, answer, descriptors, self.kept)
         elif kind == "credit":
             self._add_credit(*rest)
         elif kind == "cancel":
             self._cancel(*rest)
+        elif kind == "forget":
+            self.kept.pop(rest[0], None)
         elif kind == "revoke":
             self._give_back()
         elif kind == "exit" and self.is_owner:

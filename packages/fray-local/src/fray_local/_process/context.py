@@ -42,7 +42,7 @@ from fray_local._process.fleet import Fleet
 from fray_local._process.forge import Forge
 from fray_local._process.hub import Hub
 from fray_local._process.links import Link
-from fray_local._process.objects import Budget
+from fray_local._process.objects import Budget, raise_descriptor_limit
 from fray_local._process.packing import Export, PackedCall, pack, pack_call
 from fray_local._process.requests import Requests
 from fray_local._process.resources import PLAIN, Resources
@@ -223,6 +223,7 @@ class ProcessContext(InProcessContext):
         return self._hub
 
     def _start(self) -> None:
+        raise_descriptor_limit()
         hub = Hub("fray-hub")
         self.forge = Forge(hub)
         process, pid, key, _ = self._rebuild[1]

@@ -130,7 +130,8 @@ class Channel:
         closed: Callable[[], None],
     ) -> None:
         sock.setblocking(False)
-        self._hub, self._sock, self._reader = hub, sock, Reader(sock)
+        self.hub = hub
+        self._sock, self._reader = sock, Reader(sock)
         self._handle, self._closed = handle, closed
         self._lock = threading.Lock()
         self._backlog: deque[tuple[bytes | memoryview, Sequence[int], Any]] = deque()
@@ -166,16 +167,16 @@ class Channel:
             self._backlog.clear()
 
         def close() -> None:
-            self._hub.forget(self._sock)
+            self.hub.forget(self._sock)
             self._reader.close()
             self._sock.close()
 
-        self._hub.call_soon(close)
+        self.hub.call_soon(close)
 
     def hang_up(self, then: Callable[[], None]) -> None:
         """Close this end, then call something on the hub's thread."""
         self.close()
-        self._hub.call_soon(then)
+        self.hub.call_soon(then)
 
     def _push(self, data: bytes, descriptors: Sequence[int], keep: Any) -> None:
         """Under the lock: send what can be sent now, leave the rest to the hub."""
@@ -191,12 +192,12 @@ class Channel:
                 return
             rest = memoryview(data)[sent:]
             descriptors = () if sent else descriptors
-            self._hub.call_soon(lambda: self._watch(_READ | _WRITE))
+            self.hub.call_soon(lambda: self._watch(_READ | _WRITE))
         self._backlog.append((rest, descriptors, keep))
 
     def _watch(self, events: int) -> None:
         if not self._gone:
-            self._hub.watch(self._sock, events, self._ready)
+            self.hub.watch(self._sock, events, self._ready)
 
     def _ready(self, events: int) -> None:
         if events & _WRITE:
@@ -207,12 +208,12 @@ class Channel:
             except BlockingIOError:
                 return
             except (EOFError, OSError):
-                self._hub.forget(self._sock)
+                self.hub.forget(self._sock)
                 self._closed()
 
     def _read_once(self) -> None:
         for message, descriptors in self._reader.read():
-            self._hub.guarded(lambda: self._handle(message, descriptors))  # noqa: B023 - called at once
+            self.hub.guarded(lambda: self._handle(message, descriptors))  # noqa: B023 - called at once
 
     def _send_backlog(self) -> None:
         with self._lock:

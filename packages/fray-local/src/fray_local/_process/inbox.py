@@ -90,7 +90,7 @@ class Job:
         self.number, self.method, self.credits = number, method, credits
         self._shelf = functions.take(shipped)
         self._blob = received(payload, descriptors)
-        self._slots = [(place, received(blob, descriptors)) for place, blob in slots]
+        self._slots = [(place, received(blob, descriptors, kept=connection.kept)) for place, blob in slots]
         self._label = f"{method}()"
         self.generator: Any = None
         self.cancelled = self.in_program = self.interrupted = self.suspended = False

@@ -3,15 +3,17 @@
 import itertools
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from fray._errors import TaskCancelledError
 from fray._inprocess.refs import ERROR, _by_id
 from fray._pickling import pack_exception
 from fray_local._process.calls import AnyCall, RemoteActorProducer, RemoteProducer
+from fray_local._process.client import Shipped
 from fray_local._process.hub import Channel
 from fray_local._process.objects import Blob, Budget, ObjectStoreFullError, received
+from fray_local._process.shipping import Shipping
 from fray_local._process.wire import close_all, encode
 
 _FUNCTIONS = 256  # that a worker keeps
@@ -54,6 +56,7 @@ class Link:
         self.waiting: dict[int, Any] = {}  # its questions that have no answer yet
         self._budget = budget
         self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._shipping = Shipping(self._forget_soon)
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._is_gone = False
@@ -66,6 +69,10 @@ class Link:
     def kill(self) -> None:
         """End the process now."""
         raise NotImplementedError
+
+    def _forget_soon(self, key: int) -> None:
+        # Called by finalizers, which run anywhere, with any lock held.
+        self.channel.hub.call_soon(lambda: self.forget(key))
 
     # To the worker.
 
@@ -105,7 +112,7 @@ class Link:
             plain.clear()
 
     def _message(self, call: AnyCall, descriptors: list[int]) -> tuple[tuple[Any, ...], Any]:
-        payload, slots, keep = call.payload(descriptors)
+        payload, slots, keep = call.payload(descriptors, self._shipping)
         call.number, call.worker = next(self._ids), self
         self.calls[call.number] = call
         return ("call", call.number, self._shipped(call), payload, slots, call.method, call.credits), keep
@@ -138,9 +145,23 @@ class Link:
         """Let it end after what it has."""
         self.channel.send(("exit",))
 
-    def answer(self, number: int, fine: bool, answer: Any, descriptors: list[int], keep: Any) -> None:
-        """Answer a question of the worker."""
-        self.channel.send(("reply", number, fine, answer), descriptors, keep)
+    def answer(self, number: int, fine: bool, answer: Any, blobs: Sequence[Blob]) -> None:
+        """Answer a question of the worker.
+
+        Args:
+            answer: A function of the blobs as they are described, or what is to be said.
+        """
+        descriptors: list[int] = []
+        with self._lock:
+            shipped = [Shipped(blob.describe(descriptors, self._shipping)) for blob in blobs]
+            said = answer(shipped) if callable(answer) else answer
+            self.channel.send(("reply", number, fine, said), descriptors, blobs)
+
+    def forget(self, key: int) -> None:
+        """Let the worker unmap a large value: nobody here refers to it any more."""
+        with self._lock:
+            if self._shipping.forget(key):
+                self.channel.send(("forget", key))
 
     # From the worker, on the hub's thread.
 
@@ -227,6 +248,7 @@ class Link:
         self.channel.close()
         with self._lock:
             calls, self.calls, self._is_gone = self.calls, {}, True
+            self._shipping.clear()
         # With several at a time nobody can tell which had started: all that were given count as such.
         reached = last_started if self.concurrency == 1 else max(calls, default=0)
         started = [call for number, call in calls.items() if number <= reached]

@@ -5,23 +5,30 @@ with the last descriptor and the last mapping, whoever is killed. Large buffers 
 lie in it beside the pickle and are mapped read-only where they are read, not copied.
 """
 
+import contextlib
+import itertools
 import mmap
 import os
 import pickle
+import resource
 import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fray._errors import FrayError
 from fray._inprocess.refs import Packed
 from fray_local._machine import memory_bytes
 
+if TYPE_CHECKING:
+    from fray_local._process.shipping import Shipping
+
 LARGE = 1 << 16
 """Bytes from which on a value, or one of its buffers, lies in a memory file."""
 _ALIGNMENT = 64
+_MOST_DESCRIPTORS = 1 << 16  # some programs look at each one up to the limit
 _MOST_PIECES = 512  # of one writev; the system's limit is 1024
 
 Layout = tuple[int, tuple[tuple[int, int], ...]]
@@ -106,14 +113,20 @@ class Budget:
         return _unlinked_file(self._spill_dir, size)
 
 
+_keys = itertools.count()
+
+
 class Segment:
     """One memory file of this process."""
 
-    __slots__ = ("__weakref__", "_mapping", "descriptor", "size")
+    __slots__ = ("__weakref__", "_kept", "_mapping", "descriptor", "key", "lasting", "size")
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.descriptor, self.size = descriptor, size
+        self.key = next(_keys)
+        self.lasting = False  # whether its mapping lives as long as it does, and not just while it is read
         self._mapping: weakref.ref[mmap.mmap] | None = None
+        self._kept: mmap.mmap | None = None
 
     def write(self, pieces: Sequence[memoryview | bytes]) -> None:
         """Fill it from the start."""
@@ -134,6 +147,8 @@ class Segment:
         if not mapping:
             mapping = mmap.mmap(self.descriptor, self.size, prot=mmap.PROT_READ)
             self._mapping = weakref.ref(mapping)
+        if self.lasting:
+            self._kept = mapping
         return mapping
 
     def __del__(self) -> None:
@@ -166,20 +181,49 @@ class Blob(Packed):
         view = memoryview(self.segment.map())
         return pickle.loads(view[:length], buffers=[view[offset : offset + size] for offset, size in buffers])
 
-    def describe(self, descriptors: list[int]) -> Any:
-        """Return what a message says of it, and add its descriptor to those that go with the message."""
-        if self.segment is None:
+    def describe(self, descriptors: list[int], shipping: "Shipping | None" = None) -> Any:
+        """Return what a message says of it, and add its descriptor to those that go with the message.
+
+        Args:
+            shipping: What its receiver keeps; without, it keeps nothing.
+        """
+        segment = self.segment
+        if segment is None:
             return self._data
-        descriptors.append(self.segment.descriptor)
-        return self.segment.size, self._layout
+        if shipping is None:
+            descriptors.append(segment.descriptor)
+            return segment.size, self._layout
+        known, forgotten = shipping.ship(segment)
+        if not known:
+            descriptors.append(segment.descriptor)
+        return None if known else segment.size, self._layout, segment.key, forgotten
 
 
-def received(description: Any, descriptors: deque[int], keeps: Sequence[Any] = ()) -> Blob:
-    """Return the blob that a message describes, with the next of its descriptors."""
+def received(
+    description: Any,
+    descriptors: deque[int],
+    keeps: Sequence[Any] = (),
+    kept: "dict[int, Segment] | None" = None,
+) -> Blob:
+    """Return the blob that a message describes, with the next of its descriptors.
+
+    Args:
+        kept: The segments that this process keeps for the sender, by the sender's keys.
+    """
     if isinstance(description, bytes):
         return Blob(description, keeps=keeps)
-    size, layout = description
-    return Blob(b"", Segment(descriptors.popleft(), size), layout, keeps)
+    size, layout, *lasting = description
+    if not lasting:
+        return Blob(b"", Segment(descriptors.popleft(), size), layout, keeps)
+    assert kept is not None
+    key, forgotten = lasting
+    if size is not None:
+        kept[key] = Segment(descriptors.popleft(), size)
+        kept[key].lasting = True
+    segment = kept[key]
+    for other in forgotten:
+        kept.pop(other, None)
+    return Blob(b"", segment, layout, keeps)
 
 
 def lay_out(stream: list[bytes], buffers: list[memoryview], budget: Budget, keeps: Sequence[Any]) -> Blob:
@@ -197,6 +241,15 @@ def lay_out(stream: list[bytes], buffers: list[memoryview], budget: Budget, keep
     segment = budget.create(end)
     segment.write(pieces)
     return Blob(b"", segment, (length, tuple(places)), keeps)
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process have as many descriptors as it may: each large value that is kept takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def memory_file(size: int) -> int:

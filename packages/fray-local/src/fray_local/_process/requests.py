@@ -96,11 +96,7 @@ class Question:
     def answer(self, answer: Any, *, fine: bool = True, blobs: Sequence[Blob] = ()) -> None:
         """Answer, and take the place again."""
         self.forget()
-        descriptors: list[int] = []
-        shipped = [Shipped(blob.describe(descriptors)) for blob in blobs]
-        self.worker.answer(
-            self._number, fine, answer(shipped) if callable(answer) else answer, descriptors, blobs
-        )
+        self.worker.answer(self._number, fine, answer, blobs)
 
     def fail(self, error: BaseException) -> None:
         """Answer with an exception."""

@@ -15,17 +15,19 @@ import socket
 import sys
 from typing import Any, NoReturn
 
+from fray_local._process.objects import raise_descriptor_limit
 from fray_local._process.wire import Reader, Sender, close_all
 from fray_local._process.worker import work
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_QUIET_SECONDS = 0.02
+_QUIET_MILLISECONDS = 20.0
 _HOST = "import sys; sys.path[:] = {path!r}; from fray_local._process.host import main; main(*{descriptors})"
 _SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(descriptor: int) -> None:
     """Serve the process at the other end of a socket until it is gone."""
+    raise_descriptor_limit()
     gc.freeze()  # what is there now is never garbage: collections need not touch, and copy, its pages
     ForkServer(socket.socket(fileno=descriptor)).serve()
 
@@ -48,22 +50,24 @@ class ForkServer:
     def serve(self) -> None:
         """Fork, kill and report until the caller's socket closes; then leave nobody."""
         try:
-            sources: list[Any] = [self._sock, self._wake]
+            sources = select.poll()  # select() refuses descriptors beyond 1023, which a caller may have
+            sources.register(self._sock, select.POLLIN)
+            sources.register(self._wake, select.POLLIN)
             while True:
-                ready, _, _ = select.select(sources, [], [], self._until_prepared())
+                ready = [source for source, _ in sources.poll(self._until_prepared())]
                 if not ready:
                     self._prepare()
                 if self._wake in ready:
                     os.read(self._wake, 4096)
                     self._reap()
-                if self._sock in ready:
+                if self._sock.fileno() in ready:
                     for message, descriptors in self._reader.read():
                         self._handle(message, descriptors)
         except (EOFError, ConnectionError):
             self._end()
 
     def _until_prepared(self) -> float | None:
-        return _QUIET_SECONDS if self._workers and not self._prepared else None
+        return _QUIET_MILLISECONDS if self._workers and not self._prepared else None
 
     def _prepare(self) -> None:
         """Load, once the first worker is on its way, what functions of `__main__` need in the next ones."""
