@@ -72,6 +72,21 @@ class TestDeath:
         with pytest.raises(ActorDiedError):
             context.get(mortal.pid())
 
+    def test_it_is_made_anew_where_its_constructor_was_killed(
+        self, context: JobContext, tmp_path: Path
+    ) -> None:
+        class Late(Mortal):
+            def __init__(self) -> None:
+                with (tmp_path / "tries").open("ab") as file:
+                    file.write(b".")
+                if (tmp_path / "tries").stat().st_size < 3:
+                    self.die()
+
+        with create_context("process") as other:
+            late = other.create_actor(Late, options=ActorOptions(max_restarts=2))
+            assert other.get(late.pid()) > 0
+        # Leaving the block has waited for everything, the two constructors that were killed included.
+
     def test_a_killed_actors_process_is_gone(self, context: JobContext) -> None:
         mortal = context.create_actor(Mortal)
         pid = context.get(mortal.pid())

@@ -169,6 +169,9 @@ class Crew:
             return False
         again = self.construct_again()
         self._restarts -= 1
+        for call in [*started, *unstarted]:
+            if isinstance(call, RemoteConstruction):
+                call.replaced()
         lost = [call for call in started if not isinstance(call, RemoteConstruction)]
         kept = [call for call in unstarted if not isinstance(call, RemoteConstruction)]
         for call in kept:

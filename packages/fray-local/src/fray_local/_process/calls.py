@@ -171,6 +171,11 @@ class RemoteConstruction(_Single, Construction):
             settle(self.ref, ERROR, failure(error_of(blob)))
         self._report()
 
+    def replaced(self) -> None:
+        """Settle without a word: its process died, and another constructs the actor."""
+        settle(self.ref, VALUE, None)
+        self.release()
+
     def lost(self, error: BaseException) -> None:
         """Let the actor die: its process did, before it was there."""
         settle(self.ref, ERROR, failure(error))
