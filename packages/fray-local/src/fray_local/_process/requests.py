@@ -31,7 +31,6 @@ from fray._inprocess.streams import LocalStream
 from fray._inprocess.waiting import ready_positions
 from fray._pickling import pack_exception
 from fray.job import ActorHandle, ActorOptions, TaskOptions
-from fray_local._process.client import Shipped
 from fray_local._process.objects import Blob, received
 from fray_local._process.packing import Export, PackedCall, pack
 
