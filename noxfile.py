@@ -181,8 +181,9 @@ def workspace(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Does every Python block of the README and the docs run?"""
-    session.install(*wheels(*PACKAGES), *group("test"))
+    """Do the docs make a site without a warning, in .nox/site, and does every Python block of them run?"""
+    session.install(*wheels(*PACKAGES), *group("test"), *group("docs"))
+    session.run("sphinx-build", "--fail-on-warning", "--keep-going", "--quiet", "docs", str(NOX_DIR / "site"))
     run_tests(session, "tests/docs")
 
 

@@ -1,4 +1,7 @@
-"""Every Python block of the README and the docs runs, as one program per page, top to bottom."""
+"""Every Python block of the README and the docs runs, as one program per page, top to bottom.
+
+A block that shows the code of another library is marked ```python not-run and is read by people only.
+"""
 
 import re
 import subprocess
@@ -9,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("packages/*/README.md"))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```([^`\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 
 

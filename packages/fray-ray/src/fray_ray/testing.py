@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, for tests and for trying things out.
+"""A Ray cluster of several nodes on this machine, for tests and for trying things out::
 
     with LocalRayCluster() as ray_cluster:
         ray_cluster.add_node(num_cpus=4, labels={"ray.io/market-type": "spot"})
@@ -73,7 +73,7 @@ class LocalRayCluster:
 
     @property
     def address(self) -> str:
-        """`host:port`, for `ray?address=...` and `ray.init`."""
+        """Host and port of the head, for `ray?address=...` and `ray.init`."""
         return str(self._cluster.address)
 
     @property
