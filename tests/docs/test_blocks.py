@@ -40,3 +40,11 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_block_of_a_page_escapes(page: Path) -> None:
+    """A fence inside a list is found by a reader and not by the tests above."""
+    opened = re.findall(r"^\s*```\s*(python.*)$", page.read_text(), re.MULTILINE)
+    run, read = blocks(page, "python"), blocks(page, "python not-run")
+    assert len(opened) == len(run) + len(read), opened

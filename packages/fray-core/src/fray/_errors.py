@@ -1,4 +1,4 @@
-"""Every error that Fray raises on purpose::
+"""Every error that Fray raises on purpose.
 
     FrayError
     ├── SpecError (ValueError)

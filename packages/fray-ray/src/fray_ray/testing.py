@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, for tests and for trying things out::
+"""A Ray cluster of several nodes on this machine, for tests and for trying things out.
 
     with LocalRayCluster() as ray_cluster:
         ray_cluster.add_node(num_cpus=4, labels={"ray.io/market-type": "spot"})
