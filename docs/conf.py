@@ -1,6 +1,8 @@
 """How Sphinx makes a site of these pages: `python noxfile.py -s docs`; it lands in .nox/site."""
 
+import enum
 import logging
+import re
 import shutil
 from importlib import metadata
 from pathlib import Path
@@ -25,14 +27,17 @@ html_theme = "furo"
 html_title = f"Fray {release}"
 html_copy_source = False
 html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
-# Single backticks in docstrings are names: a link where the name is documented, code where it is not.
+# A name in single backticks is a link where the name is documented, and code where it is not.
 default_role = "py:obj"
+QUOTED = re.compile(r"`([^`]+)`")
+NAME = re.compile(r"[A-Za-z_](\w|\.\w)*")
 autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
-autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 # No page is fetched while building, so the names of other projects lead nowhere.
 nitpicky = True
@@ -49,24 +54,36 @@ def copy_llms_txt(app: Sphinx, error: Exception | None) -> None:
         shutil.copy(DOCS / "llms.txt", app.outdir)
 
 
-def show_indented_lines_as_code(*event: Any) -> None:
-    """Docstrings indent what is code, as Markdown does; reStructuredText wants to be told with `::`."""
+def read_as_markdown(_: Sphinx, what: str, *event: Any) -> None:
+    """Docstrings indent code and quote it with single backticks; say so in reStructuredText."""
     *_, lines = event
-    shown: list[str] = []
+    # An empty comment goes first where napoleon would take the "words" of "words: more words" for a type.
+    shown = ["..", ""] if what in ("property", "attribute") else []
     before = " "  # the last line that was not empty
     for line in lines:
         if line.startswith("    ") and not shown[-1] and not before.startswith(" "):
             shown += ["::", ""]
-        shown.append(line)
+        shown.append(QUOTED.sub(_code_unless_a_name, line))
         before = line or before
     lines[:] = shown
+
+
+def _code_unless_a_name(quoted: re.Match[str]) -> str:
+    return quoted[0] if NAME.fullmatch(quoted[1]) else f"``{quoted[1].strip()}``"
+
+
+def drop_empty_signatures(_: Sphinx, what: str, __: str, thing: Any, *___: Any) -> tuple[str, None] | None:
+    """A protocol cannot be called, and who needs a member of an enumeration names it."""
+    made_by_nobody = isinstance(thing, enum.EnumMeta) or getattr(thing, "_is_protocol", False)
+    return ("", None) if what == "class" and made_by_nobody else None
 
 
 def setup(app: Sphinx) -> None:
     """Register what this site adds to Sphinx."""
     app.connect("build-finished", copy_llms_txt)
     # Before napoleon, which comes at 500 and makes indented lines of its sections.
-    app.connect("autodoc-process-docstring", show_indented_lines_as_code, priority=400)
+    app.connect("autodoc-process-docstring", read_as_markdown, priority=400)
+    app.connect("autodoc-process-signature", drop_empty_signatures)
     # A pattern of the index may wait for its page; suppress_warnings cannot name this warning.
     logging.getLogger("sphinx.sphinx.directives.other").addFilter(
         lambda record: getattr(record, "subtype", None) != "empty_glob"

@@ -6,10 +6,16 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-import fray
+import fray.cluster
+import fray.job
+import fray.queue
+import fray_local
+import fray_queue
+import fray_ray
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -56,10 +62,23 @@ def test_llms_txt_stands_at_the_root_and_leads_to_pages(site: Path) -> None:
     assert all((site / link).with_suffix(".html").is_file() for link in links)
 
 
-def test_every_public_name_of_fray_has_its_place_in_the_reference() -> None:
-    text = (REFERENCE / "fray.md").read_text() + (REFERENCE / "errors.md").read_text()
-    missing = [name for name in fray.__all__ if not re.search(rf"\b{name}\b", text)]
-    assert not missing, f"reference/fray.md does not say where these are described: {missing}"
+@pytest.mark.parametrize(
+    ("door", "pages"),
+    [
+        (fray, ["fray.md", "errors.md"]),
+        (fray.cluster, ["fray-cluster.md"]),
+        (fray.job, ["fray-job.md"]),
+        (fray.queue, ["fray-queue.md"]),
+        (fray_local, ["fray_local.md"]),
+        (fray_queue, ["fray_queue.md"]),
+        (fray_ray, ["fray_ray.md"]),
+    ],
+    ids=lambda given: getattr(given, "__name__", ""),
+)
+def test_every_public_name_has_its_place_in_the_reference(door: ModuleType, pages: list[str]) -> None:
+    text = "".join((REFERENCE / page).read_text() for page in pages)
+    missing = [name for name in door.__all__ if not re.search(rf"\b{name}\b", text)]
+    assert not missing, f"reference/{pages[0]} does not say where these are described: {missing}"
 
 
 def test_every_variable_of_fray_is_described() -> None:

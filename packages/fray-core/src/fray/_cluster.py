@@ -67,7 +67,7 @@ class Cluster(Protocol):
     ) -> LogStream:
         """Follow the lines that a job writes, from the first, whenever it started; no line is lost.
 
-        Lines of jobs with more than one replica start with `[replica-N]` and a space.
+        Lines of jobs with more than one replica start with `[replica-N] `.
 
         Args:
             replica: Only this one's lines, without the prefix.

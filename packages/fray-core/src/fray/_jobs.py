@@ -42,13 +42,19 @@ class JobStatus(enum.StrEnum):
     """Where a job, or one replica of it, is in its life; only the first two change any more."""
 
     PENDING = "pending"
+    """Accepted; its environment is being built, or it waits for room."""
     RUNNING = "running"
+    """A replica has started."""
     SUCCEEDED = "succeeded"
+    """Every replica returned 0."""
     FAILED = "failed"
+    """A replica failed for good, or the job could not start, ran too long, or lost who carried it."""
     STOPPED = "stopped"
+    """A user stopped it, or the job that launched it."""
 
     @property
     def finished(self) -> bool:
+        """Whether nothing will change any more."""
         return self not in (JobStatus.PENDING, JobStatus.RUNNING)
 
 

@@ -34,6 +34,7 @@ class ClusterFixtures:
 
     @pytest.fixture
     def spec(self) -> str:
+        """The spec that opens the cluster: the one fixture that every subclass gives."""
         raise NotImplementedError("a contract's subclass gives `spec`: fixture -> the spec of the cluster")
 
     @pytest.fixture

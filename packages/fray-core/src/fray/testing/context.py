@@ -77,4 +77,4 @@ class ContextContract(
     ManyItemsContract,
     ProgramContract,
 ):
-    """All promises of design rules 1 to 11."""
+    """Everything; a backend may also take the areas one by one."""

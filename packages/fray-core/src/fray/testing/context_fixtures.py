@@ -34,6 +34,7 @@ class ContextFixtures:
 
     @pytest.fixture
     def spec(self) -> str:
+        """The spec that opens the context: the one fixture that every subclass gives."""
         raise NotImplementedError("a contract's subclass gives `spec`: fixture -> the spec of the context")
 
     @pytest.fixture

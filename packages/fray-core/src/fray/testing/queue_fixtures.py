@@ -49,6 +49,7 @@ class QueueFixtures:
 
     @pytest.fixture
     def make_queue(self) -> MakeQueue:
+        """Make an empty queue under the options given: the one fixture that every subclass gives."""
         raise NotImplementedError(
             "a contract's subclass gives `make_queue`: fixture -> (**options) -> an empty queue"
         )
