@@ -20,6 +20,7 @@ import fray_ray
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
+pytestmark = pytest.mark.timeout(600)
 # Attributes that make a browser fetch something by itself; `a href` is followed by people.
 FETCHED = {("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src")}
 
