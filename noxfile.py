@@ -183,7 +183,15 @@ def workspace(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Do the docs make a site without a warning, in .nox/site, and does every Python block of them run?"""
     session.install(*wheels(*PACKAGES), *group("test"), *group("docs"))
-    session.run("sphinx-build", "--fail-on-warning", "--keep-going", "--quiet", "docs", str(NOX_DIR / "site"))
+    session.run(
+        "sphinx-build",
+        "--fresh-env",
+        "--fail-on-warning",
+        "--keep-going",
+        "--quiet",
+        "docs",
+        str(NOX_DIR / "site"),
+    )
     run_tests(session, "tests/docs")
 
 

@@ -23,6 +23,8 @@ myst_heading_anchors = 3
 # A name in a docstring that two classes have (`type`) leads to one of them.
 suppress_warnings = ["ref.python"]
 
+LINK = re.compile(r"\[([^]]+)\]\((\.\./[^)#\s]+)[^)]*\)")
+
 html_theme = "furo"
 html_title = f"Fray {release}"
 html_copy_source = False
@@ -54,6 +56,17 @@ def copy_llms_txt(app: Sphinx, error: Exception | None) -> None:
         shutil.copy(DOCS / "llms.txt", app.outdir)
 
 
+def unlink_pages_of_the_repository(_: Sphinx, page: str, source: list[str]) -> None:
+    """Keep only the words of a link to a page or folder outside of docs/, which is not on the site."""
+
+    def words(link: re.Match[str]) -> str:
+        target = (DOCS / page).parent.joinpath(link[2]).resolve()
+        outside = not target.is_relative_to(DOCS.resolve()) and (target.suffix == ".md" or target.is_dir())
+        return link[1] if outside else link[0]
+
+    source[0] = LINK.sub(words, source[0])
+
+
 def read_as_markdown(_: Sphinx, what: str, *event: Any) -> None:
     """Docstrings indent code and quote it with single backticks; say so in reStructuredText."""
     *_, lines = event
@@ -81,6 +94,7 @@ def drop_empty_signatures(_: Sphinx, what: str, __: str, thing: Any, *___: Any) 
 def setup(app: Sphinx) -> None:
     """Register what this site adds to Sphinx."""
     app.connect("build-finished", copy_llms_txt)
+    app.connect("source-read", unlink_pages_of_the_repository)
     # Before napoleon, which comes at 500 and makes indented lines of its sections.
     app.connect("autodoc-process-docstring", read_as_markdown, priority=400)
     app.connect("autodoc-process-signature", drop_empty_signatures)
