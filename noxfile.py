@@ -40,8 +40,9 @@ def bootstrap() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
     environment["PYTHONPATH"] = str(TOOLS)
     environment["PATH"] = f"{TOOLS / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
-    for report in REPORTS.glob("*.xml"):
-        report.unlink()
+    if sys.argv[1:] != ["-s", "matrix"]:  # which reads what the runs before it left
+        for report in REPORTS.glob("*.xml"):
+            report.unlink()
     nox = [sys.executable, "-m", "nox", "--noxfile", __file__, *sys.argv[1:]]
     code = subprocess.run(nox, env=environment, check=False, cwd=ROOT).returncode
     print_total()
@@ -73,12 +74,14 @@ nox.options.sessions = [
     "types",
     *(name.removeprefix("fray-") for name in PACKAGES),
     "workspace",
+    "examples",
     "docs",
+    "dist",
 ]
 
 # Everything a package can do, where its tests use it.
-EXTRAS = {"fray-queue": "[gcs,s3,http]"}
-QUEUE_TESTS = ("boto3", "moto[server]", "openapi-spec-validator", "selenium")
+EXTRAS = {"fray-core": "[otel]", "fray-queue": "[gcs,s3,http]"}
+QUEUE_TESTS = ("boto3", "moto[server]", "openapi-spec-validator", "prometheus-client", "selenium")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 # Programs that tests of queues start, and the Debian packages that they come in.
 PROGRAMS = {"chromium": "chromium", "chromedriver": "chromium-driver", "openssl": "openssl"}
@@ -180,6 +183,13 @@ def workspace(session: nox.Session) -> None:
 
 
 @nox.session
+def examples(session: nox.Session) -> None:
+    """Do the programs in examples/ keep what their pages say, whoever is killed?"""
+    session.install(*wheels(*PACKAGES), *group("test"), "psutil")
+    run_tests(session, "tests/examples")
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Do the docs make a site without a warning, in .nox/site, and does every Python block of them run?"""
     session.install(*wheels(*PACKAGES), *group("test"), *group("docs"))
@@ -193,6 +203,22 @@ def docs(session: nox.Session) -> None:
         str(NOX_DIR / "site"),
     )
     run_tests(session, "tests/docs")
+
+
+@nox.session
+def dist(session: nox.Session) -> None:
+    """Could the five be published: built whole, described, and able to run in an empty environment?"""
+    session.install(*group("test"), "uv")
+    run_tests(session, "tests/dist")
+
+
+@nox.session(default=False)
+def matrix(session: nox.Session) -> None:
+    """Write docs/capabilities.md from the reports: `python noxfile.py -s local ray queue matrix`."""
+    session.install(*wheels("fray-core"), *group("test"))
+    reports = [str(REPORTS / f"{name}.xml") for name in ("local", "ray", "queue")]
+    page = ["--write", "docs/capabilities.md"]
+    session.run("python", "-m", "fray.testing.matrix", *page, *session.posargs, *reports)
 
 
 @nox.session(default=False)

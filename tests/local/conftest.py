@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from fray.testing.cluster import until
+from fray.testing.leaks import leaks_nothing, own_temporary_folder  # noqa: F401
 from fray_local._supervisor.processes import environment_of, send
+
+
+@pytest.fixture
+def process_wide() -> tuple[str, ...]:
+    """What may stay: uv's own locks."""
+    return (r"^path .*/uv-\w+\.lock$",)
 
 
 @pytest.fixture(autouse=True)

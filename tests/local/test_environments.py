@@ -189,3 +189,21 @@ def test_a_build_that_died_half_way_is_made_anew(
     (built / ".fray-ready").unlink()
     (built / "bin" / "python").unlink()
     finish(cluster, launch(cluster, program("import half_built"), environment=environment))
+
+
+@pytest.mark.parametrize("own", [[], ["fray"]], ids=["no Fray", "another Fray"])
+def test_where_the_environment_has_no_fray_the_job_runs_unheard(
+    own: list[str],
+    cluster: LocalCluster,
+    workspace: Path,
+    make_wheel: MakeWheel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wheels = [str(make_wheel(name)) for name in ["some-package", *own]]
+    environment = create_environment(workspace=workspace, pip_packages=wheels)
+    monkeypatch.setenv("FRAY_LISTENERS", "logging")
+
+    def use() -> None:
+        print("ran")
+
+    assert finish(cluster, launch(cluster, use, environment=environment))[-1] == "ran"

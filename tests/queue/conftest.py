@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fray.testing.leaks import leaks_nothing, own_temporary_folder, process_wide  # noqa: F401
+
 # gcsfs would ask every bucket for its layout over gRPC, which no emulator speaks, for a minute each.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))

@@ -28,6 +28,8 @@ def clock() -> ManualClock:
 
 
 class _Local:
+    BACKEND = "file"
+
     @pytest.fixture
     def make_queue(self, clock: ManualClock, tmp_path: Path) -> MakeQueue:
         numbers = itertools.count()

@@ -18,6 +18,8 @@ from fray_queue import HttpQueueServer
 
 
 class _Http:
+    BACKEND = "http"
+
     @pytest.fixture
     def server(self, clock: ManualClock) -> Iterator[HttpQueueServer]:
         with HttpQueueServer(clock=clock) as server:
@@ -30,6 +32,8 @@ class _Http:
 
 
 class _Stored(_Http):
+    BACKEND = "http+store"
+
     @pytest.fixture
     def server(self, clock: ManualClock, tmp_path: Path) -> Iterator[HttpQueueServer]:
         with HttpQueueServer(clock=clock, store=tmp_path / "store") as server:

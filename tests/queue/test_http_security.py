@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from openapi_spec_validator import validate
+from prometheus_client.parser import text_string_to_metric_families
 
 from fray_queue import HttpQueue, HttpQueueServer, Limits, TokenError
 from fray_queue._routes import ROUTES
@@ -183,18 +184,42 @@ def test_a_failure_of_the_server_shows_no_traceback(monkeypatch: pytest.MonkeyPa
     assert "inner secret" in caplog.text
 
 
-def test_metrics_are_prometheus_text() -> None:
+def test_metrics_are_what_prometheus_reads() -> None:
     with HttpQueueServer() as server:
-        queue = server.new_queue("q")
-        queue.push_many(range(3))
+        queue, other = server.new_queue("q", max_attempts=1), server.new_queue("Other.queue-2_x")
+        queue.push_many(range(5))
         queue.done(queue.pop())  # type: ignore[arg-type]
+        queue.release(queue.pop())  # type: ignore[arg-type]
+        assert queue.pop() is not None
+        other.push("x")
         status, text, headers = ask(server, "GET", "/metrics")
     assert status == 200
-    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
-    lines = text.decode().splitlines()
-    assert 'fray_queue_pending{queue="q"} 2' in lines
-    assert 'fray_queue_done_total{queue="q"} 1' in lines
-    assert "# TYPE fray_queue_pushed_total counter" in lines
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    families = {family.name: family for family in text_string_to_metric_families(text.decode())}
+    assert all(family.documentation for family in families.values())
+    found = {
+        (sample.name, sample.labels["queue"]): sample.value
+        for family in families.values()
+        for sample in family.samples
+    }
+    kinds = {sample.name: family.type for family in families.values() for sample in family.samples}
+    assert {name for name, kind in kinds.items() if kind == "counter"} == {
+        "fray_queue_pushed_total",
+        "fray_queue_popped_total",
+        "fray_queue_done_total",
+    }
+    assert {kind for name, kind in kinds.items() if not name.endswith("_total")} == {"gauge"}
+    expected = {
+        "pending": 2,
+        "in_flight": 1,
+        "dead": 1,
+        "pushed_total": 5,
+        "popped_total": 3,
+        "done_total": 1,
+    }
+    assert {name: found[f"fray_queue_{name}", "q"] for name in expected} == expected
+    assert found["fray_queue_oldest_seconds", "q"] >= 0
+    assert found["fray_queue_pending", "Other.queue-2_x"] == 1
 
 
 def test_the_description_is_valid_and_is_what_the_server_does() -> None:

@@ -14,6 +14,8 @@ from fray_queue import MemoryQueue
 
 
 class TestMemoryQueue(QueueContract):
+    BACKEND = "memory"
+
     @pytest.fixture
     def make_queue(self, clock: ManualClock) -> MakeQueue:
         return lambda **options: MemoryQueue(clock=clock, **options)

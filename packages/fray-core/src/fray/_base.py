@@ -14,7 +14,9 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from fray import _events
 from fray._context import CreateTask, Run
+from fray._observing import observed_actor, observed_task
 from fray._options import ActorOptions, Lifetime, TaskOptions
 
 R = TypeVar("R")
@@ -94,13 +96,18 @@ class ContextBase(ABC):
 
         def run(self, fn, /, *args, **kwargs):
             """Start `fn(*args, **kwargs)` as a task; see `JobContext.run`."""
+            if _events.watching:
+                fn = observed_task(fn, None)
             return self._submit(fn, args, kwargs, DEFAULT_TASK)
 
         def create_task(self, fn, /, *args, options=None, **kwargs):
             """Start a task under options; see `JobContext.create_task`."""
             if options is not None and not isinstance(options, TaskOptions):
                 raise ValueError(f"options must be TaskOptions, got {options!r}")
-            return self._submit(fn, args, kwargs, DEFAULT_TASK if options is None else options)
+            options = DEFAULT_TASK if options is None else options
+            if _events.watching:
+                fn = observed_task(fn, options.name)
+            return self._submit(fn, args, kwargs, options)
 
     def map(
         self,
@@ -155,6 +162,8 @@ class ContextBase(ABC):
             num_cpus, name=name, get_if_exists=get_if_exists, lifetime=lifetime, preemptible=preemptible
         )
         args, kwargs = constructor_arguments(cls, args, kwargs)
+        if _events.watching:
+            cls = observed_actor(cls, merged.name)
         return self._start_actor(cls, args, kwargs, merged)
 
     def __enter__(self) -> Self:

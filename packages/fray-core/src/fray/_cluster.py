@@ -1,8 +1,7 @@
 """The contract of a cluster: launch jobs, look at them, follow them, stop them.
 
-A backend is any object of this shape. Four methods are its own: `launch`, `poll`, `terminate` and
-`list_jobs`; the other two are `fray.cluster.wait_for_jobs` and `fray.cluster.follow_logs` called
-with what it has.
+A backend is any object of this shape. `ClusterBase` derives it from five primitives, `DirectoryCluster`
+from one; who implements it from scratch has `wait_for_jobs` and `follow_logs`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +36,8 @@ class Cluster(Protocol):
 
     Other processes may open the same cluster at the same time and see, follow and stop the same jobs.
     A cluster is named by a spec, which jobs find in `FRAY_CLUSTER_SPEC`; a launch from inside a job
-    puts the new job under it (`fray.cluster.parent_job`).
+    puts the new job under it (`fray.cluster.parent_job`). What starts the job stands inside
+    `fray.cluster.launching`, which gives variables for its processes, so that listeners hear of it.
     """
 
     def launch(self, request: JobRequest, /) -> JobId:

@@ -1,7 +1,8 @@
 """The contract of a job context: tasks, objects and actors inside one job.
 
 `JobContext` is what users hold. A backend may implement it from scratch, or inherit
-`ContextBase` (`_base.py`), which derives most of it from a handful of primitives.
+`ContextBase` (`_base.py`), which derives most of it from a handful of primitives, or, where its tasks
+run in threads of one process, `InProcessContext`, which asks only where.
 """
 
 from abc import ABC, abstractmethod

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from fray._delays import poll_delays
 from fray._errors import GetTimeoutError, JobFailedError
 from fray._jobs import JobId, JobInfo, JobStatus
+from fray._observing_jobs import job_seen
 
 if TYPE_CHECKING:
     from fray._cluster import Cluster, LogStream
@@ -158,6 +159,7 @@ def _final(poll: Callable[[], JobInfo]) -> JobInfo:
             break
         time.sleep(delay)
         info = poll()
+    job_seen(info)
     return info
 
 
@@ -171,6 +173,7 @@ def _poll_until_finished(
     deadline = None if timeout is None else time.monotonic() + timeout
     for delay in poll_delays(longest=interval):
         for info in found.values():
+            job_seen(info)
             if raise_on_failure and info.finished and info.status is not JobStatus.SUCCEEDED:
                 raise JobFailedError(info)
         unfinished = [job_id for job_id, info in found.items() if not info.finished]

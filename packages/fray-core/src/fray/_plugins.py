@@ -13,14 +13,15 @@ from fray._errors import PluginConflictError, PluginLoadError, PluginNotFoundErr
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-CONTEXTS, CLUSTERS, QUEUES, COMMANDS, NAMES = (
-    f"fray.{group}" for group in ("contexts", "clusters", "queues", "commands", "names")
+CONTEXTS, CLUSTERS, QUEUES, COMMANDS, LISTENERS, NAMES = (
+    f"fray.{group}" for group in ("contexts", "clusters", "queues", "commands", "listeners", "names")
 )
 KINDS = {
     CONTEXTS: "context type",
     CLUSTERS: "cluster type",
     QUEUES: "queue scheme",
     COMMANDS: "command",
+    LISTENERS: "listener",
     NAMES: "name",
 }
 
@@ -37,6 +38,7 @@ _PROVIDERS = {
         "https": "fray-queue[http]",
     },
     COMMANDS: {"queue": "fray-queue"},
+    LISTENERS: {},
     NAMES: {
         "job.SyncContext": "fray-local",
         "job.ThreadContext": "fray-local",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from fray._errors import LeaseExpiredError, QueueUnavailableError, SpecError
+from fray._observing_jobs import observe_leases
 from fray._plugins import QUEUES, load
 from fray._specs import bind_options, parse_query
 
@@ -72,7 +73,8 @@ class Queue(Protocol[T]):
     For implementers: safe among threads; every operation costs the same at any depth. An item stays until
     `done`. Never are there two live leases on one item. A lease that ran out and was not taken again is
     still good; once another lease took or finished its item, settling it raises `LeaseExpiredError` and
-    changes nothing. `QueueBase` derives `push`, `pop`, `done` and `lease` from the rest.
+    changes nothing. `QueueBase` derives `push`, `pop`, `done` and `lease` from the rest,
+    `StoredQueue` all of it from a store of rows.
     """
 
     def push(self, item: T) -> str:
@@ -130,7 +132,11 @@ class Queue(Protocol[T]):
 
 
 class QueueBase(ABC, Generic[T]):
-    """Derive the single-item calls and `lease` from the calls that take many."""
+    """Derive the single-item calls and `lease` from the calls that take many; tell listeners of leases."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        observe_leases(cls)
 
     @abstractmethod
     def push_many(self, items: Iterable[T]) -> list[str]: ...

@@ -1,6 +1,7 @@
 """Jobs: what to run, with which resources, in which environment, on which cluster."""
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fray import _plugins
 from fray._cluster import Cluster, LogStream
@@ -11,19 +12,28 @@ from fray._entrypoint import Entrypoint
 from fray._environment import EnvironmentConfig, create_environment
 from fray._following import follow_logs, parent_job, wait_for_jobs
 from fray._jobs import ExitReason, JobId, JobInfo, JobRequest, JobStatus, TaskStatus
+from fray._observing_jobs import launching
 from fray_resources import CpuConfig, DeviceConfig, GpuConfig, ResourceConfig, TpuConfig
+
+if TYPE_CHECKING:
+    from fray._cluster_base import ClusterBase
+    from fray._directory_cluster import DirectoryCluster
+    from fray._job_plans import JobPlan
 
 __all__ = [
     "Cluster",
+    "ClusterBase",
     "ClusterContext",
     "CpuConfig",
     "DeviceConfig",
+    "DirectoryCluster",
     "Entrypoint",
     "EnvironmentConfig",
     "ExitReason",
     "GpuConfig",
     "JobId",
     "JobInfo",
+    "JobPlan",
     "JobRequest",
     "JobStatus",
     "LogStream",
@@ -34,6 +44,7 @@ __all__ = [
     "create_environment",
     "current_cluster",
     "follow_logs",
+    "launching",
     "parent_job",
     "poll_delays",
     "retry_delays",
@@ -43,5 +54,15 @@ __all__ = [
 ]
 
 
+# Loaded when asked for: only who writes a backend needs them.
+_HOMES = {"ClusterBase": "_cluster_base", "DirectoryCluster": "_directory_cluster", "JobPlan": "_job_plans"}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"fray.{_HOMES[name]}"), name)
     return _plugins.public_name("cluster", name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

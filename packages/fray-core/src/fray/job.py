@@ -1,12 +1,17 @@
 """Tasks, objects and actors inside one job."""
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fray import _plugins
 from fray._base import ContextBase
 from fray._context import ActorEndpoint, ActorHandle, JobContext, ObjectRef, ObjectStream, actor_methods
 from fray._current import create_context, get_job_context, use_context
 from fray._options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
+
+if TYPE_CHECKING:
+    from fray._inprocess.context import InProcessContext
+    from fray._inprocess.pool import WorkerPool
 
 # The names of an earlier generation, for the code that still uses them.
 ExecutionContext = JobContext
@@ -21,12 +26,14 @@ __all__ = [
     "ActorOptions",
     "ContextBase",
     "ExecutionContext",
+    "InProcessContext",
     "JobContext",
     "Lifetime",
     "ObjectRef",
     "ObjectStream",
     "RuntimeEnv",
     "TaskOptions",
+    "WorkerPool",
     "actor_methods",
     "create_context",
     "create_job_ctx",
@@ -38,5 +45,15 @@ __all__ = [
 ]
 
 
+# Loaded when asked for: who only submits tasks to another backend does not need what runs them here.
+_HOMES = {"InProcessContext": "context", "WorkerPool": "pool"}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"fray._inprocess.{_HOMES[name]}"), name)
     return _plugins.public_name("job", name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -11,10 +11,12 @@ from fray._cluster import LogStream
 from fray._delays import poll_delays
 from fray._following import follow_logs, parent_job, wait_for_jobs
 from fray._jobs import JobId, JobInfo, JobRequest
+from fray._observing_jobs import launching
 from fray._specs import Spec
 from fray_local._launching import start_job
 from fray_local._plans import Machine, Settings, make_plan
 from fray_local._records import Records, state_dir
+from fray_local._slices import Slices
 from fray_local._supervisor.mailbox import post
 
 _PRUNE_EVERY = 3600.0  # seconds
@@ -29,6 +31,8 @@ class LocalCluster:
     Args:
         use_isolated_env: Give every job an environment of its own, as `pip_packages` or `extras` do.
         overcommit: Start every job at once, whatever the machine has.
+        simulate: `"tpu"` runs the hosts of TPU slices as processes, for tests of training code.
+        slices: Simulated slices that there are, of whatever type; None for as many as are asked for.
         context: The spec of the context that jobs find as their current one, e.g. `"process"`.
         cpus: CPUs that jobs may use; None for all that this process may.
         memory: Memory that jobs may use, e.g. `"16g"`; None for all there is.
@@ -42,6 +46,8 @@ class LocalCluster:
         *,
         use_isolated_env: bool = False,
         overcommit: bool = False,
+        simulate: str | None = None,
+        slices: int | None = None,
         context: str | None = None,
         cpus: float | None = None,
         memory: str | None = None,
@@ -51,8 +57,9 @@ class LocalCluster:
     ) -> None:
         check_count("keep_jobs", keep_jobs)
         check_seconds("keep_days", keep_days, zero=True)
-        switches = {"use_isolated_env": use_isolated_env, "overcommit": overcommit, "context": context}
-        self.spec = _spec(**switches, cpus=cpus, memory=memory, gpus=gpus)
+        switches = {"use_isolated_env": use_isolated_env, "overcommit": overcommit}
+        simulated = {"simulate": simulate, "slices": slices}
+        self.spec = _spec(**switches, **simulated, context=context, cpus=cpus, memory=memory, gpus=gpus)
         self._root = state_dir()
         self._records = Records(self._root / "jobs")
         self._keep = keep_jobs, keep_days
@@ -62,6 +69,7 @@ class LocalCluster:
             state_dir=self._root,
             machine=Machine.of(cpus, memory, gpus),
             counted=not overcommit,
+            slices=Slices.of(simulate, slices),
             isolated=use_isolated_env,
             variables=variables | ({"FRAY_CONTEXT_SPEC": context} if context else {}),
         )
@@ -86,9 +94,10 @@ class LocalCluster:
         parent = self._parent()
         job_id = JobId.new(request.name, parent)
         job_dir = self._records.path(job_id)
-        plan = make_plan(request, job_id, job_dir, self._settings)
-        self._make_room()
-        start_job(request, job_id, job_dir, plan)
+        with launching(request, job_id) as variables:
+            plan = make_plan(request, job_id, job_dir, self._settings.with_variables(variables))
+            self._make_room()
+            start_job(request, job_id, job_dir, plan)
         self._launched.append(job_id)
         return job_id
 

@@ -5,10 +5,10 @@ import os
 from weakref import WeakSet
 
 from fray._errors import DeadlockError
-from fray_local._actors import Mailbox
+from fray._inprocess.actors import Mailbox
+from fray._inprocess.context import InProcessContext
+from fray._inprocess.pool import ThreadPool
 from fray_local._inline import InlineMailbox, InlinePool, inside_an_actor
-from fray_local._inprocess import InProcessContext
-from fray_local._pool import ThreadPool
 
 
 class SyncContext(InProcessContext):
@@ -56,9 +56,6 @@ class ThreadContext(InProcessContext):
         pool = ThreadPool(workers, "fray-worker")
         super().__init__(pool, check_serialization=check_serialization, stream_buffer=stream_buffer)
         _open_contexts.add(self)
-
-    def _mailbox(self, label: str) -> Mailbox:
-        return ThreadPool(0, f"fray-actor-{label}", lends=False)
 
     def _map_window(self) -> int:
         return max(16, 4 * self._workers)

@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
-from fray_local._pool import Job
+from fray._inprocess.pool import Job, WorkerPool
 
 
 @dataclass
@@ -21,7 +21,7 @@ def inside_an_actor() -> bool:
     return bool(_thread.mailboxes)
 
 
-class InlinePool:
+class InlinePool(WorkerPool):
     """Runs a new job at once, inside its caller."""
 
     inline = True

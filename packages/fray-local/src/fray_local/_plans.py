@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from fray._errors import UnsupportedError
 from fray._jobs import JobRequest
 from fray._pickling import dumps, dumps_call
 from fray_local import _machine
+from fray_local._slices import HOST_VARIABLES, Slices
 from fray_local._supervisor.ledger import amount
 from fray_local._supervisor.processes import COOKIE
 from fray_resources import GpuConfig, TpuConfig, parse_size
@@ -59,8 +60,13 @@ class Settings:
     state_dir: Path
     machine: Machine
     counted: bool
+    slices: Slices | None
     isolated: bool
     variables: dict[str, str]
+
+    def with_variables(self, more: dict[str, str]) -> "Settings":
+        """Return these settings with variables of one job added."""
+        return replace(self, variables=self.variables | more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +86,15 @@ def make_plan(request: JobRequest, job_id: str, job_dir: Path, settings: Setting
     """
     environment = request.environment or EnvironmentConfig()
     entrypoint = Entrypoint.of(request.entrypoint)
-    _check_supported(request, environment)
+    _check_supported(environment)
     workspace = _workspace(environment)
-    replicas = _replicas(request, settings)
+    gang = _gang(request, settings)
+    replicas = gang["slices"] * gang["hosts"] if gang else _replicas(request, settings)
     isolated = settings.isolated or bool(environment.pip_packages or environment.extras)
     python = job_dir / "environment" / "bin" / "python" if isolated else Path(sys.executable)
     environ = _environ(environment, isolated, python)
+    if gang and "JAX_PLATFORMS" not in environment.env_vars:
+        environ["JAX_PLATFORMS"] = "cpu"
     environ.update(settings.variables, FRAY_JOB_ID=job_id, FRAY_REPLICA_COUNT=str(replicas))
     environ.update({COOKIE: os.fspath(job_dir), _machine.GPUS_VARIABLE: ",".join(settings.machine.gpus)})
     values = {
@@ -96,9 +105,10 @@ def make_plan(request: JobRequest, job_id: str, job_dir: Path, settings: Setting
         "environ": environ,
         "secrets": list(environment.env_vars.values()),
         "build": _needs(environment, workspace) if isolated else None,
-        "claim": _claim(request, job_id, job_dir, replicas, settings) if settings.counted else None,
+        "claim": _claim(_counted(request, replicas, gang, settings), job_id, job_dir),
         "gpu_ids": _gpus_uncounted(request, replicas, settings.machine),
         "gpus_per_replica": _gpus(request),
+        "gang": gang,
         "max_retries_failure": request.max_retries_failure,
         "timeout": request.timeout,
         "replicas": replicas,
@@ -106,12 +116,7 @@ def make_plan(request: JobRequest, job_id: str, job_dir: Path, settings: Setting
     return Plan(values=values, payload=_payload(entrypoint, workspace, isolated))
 
 
-def _check_supported(request: JobRequest, environment: EnvironmentConfig) -> None:
-    if isinstance(request.resources.device, TpuConfig):
-        raise UnsupportedError(
-            f"this machine has no TPU for job {request.name!r} ({request.resources.device.type}); "
-            "a Ray cluster may have one, and local?simulate=tpu runs the hosts of a slice as local processes"
-        )
+def _check_supported(environment: EnvironmentConfig) -> None:
     if environment.docker_image is not None:
         raise UnsupportedError(
             f"LocalCluster runs no containers (docker_image={environment.docker_image!r}); "
@@ -124,6 +129,19 @@ def _workspace(environment: EnvironmentConfig) -> Path:
     if not workspace.is_dir():
         raise ValueError(f"workspace must be a directory, got {os.fspath(workspace)!r}")
     return workspace
+
+
+def _gang(request: JobRequest, settings: Settings) -> dict[str, int] | None:
+    """The hosts of a TPU job; None where it asks for no TPU."""
+    tpu = request.resources.device
+    if not isinstance(tpu, TpuConfig):
+        return None
+    if settings.slices is None:
+        raise UnsupportedError(
+            f"this machine has no TPU for job {request.name!r} ({tpu.type}); a Ray cluster may have one, "
+            "and for tests local?simulate=tpu runs the hosts of a slice as local processes"
+        )
+    return settings.slices.gang(request, tpu, settings.state_dir)
 
 
 def _replicas(request: JobRequest, settings: Settings) -> int:
@@ -161,22 +179,27 @@ def _gpus_uncounted(request: JobRequest, replicas: int, machine: Machine) -> lis
     return [ids[number % len(ids)] for number in range(_gpus(request) * replicas)]
 
 
-def _claim(
-    request: JobRequest, job_id: str, job_dir: Path, replicas: int, settings: Settings
-) -> dict[str, Any]:
-    return {
-        "job": job_id,
-        "dir": os.fspath(job_dir),
-        "child": "/" in job_id,
-        "need": _need(request, replicas),
-        "room": settings.machine.room,
-        "gpu_ids": list(settings.machine.gpus),
-    }
+def _counted(
+    request: JobRequest, replicas: int, gang: dict[str, int] | None, settings: Settings
+) -> dict[str, Any] | None:
+    """What the job has of what is counted: of the simulated slices, or of the machine."""
+    if gang is not None and settings.slices is not None:
+        return settings.slices.claim(gang)
+    if not settings.counted:
+        return None
+    machine = settings.machine
+    return {"need": _need(request, replicas), "room": machine.room, "gpu_ids": list(machine.gpus)}
+
+
+def _claim(counted: dict[str, Any] | None, job_id: str, job_dir: Path) -> dict[str, Any] | None:
+    if counted is None:
+        return None
+    return {"job": job_id, "dir": os.fspath(job_dir), "child": "/" in job_id, **counted}
 
 
 def _environ(environment: EnvironmentConfig, isolated: bool, python: Path) -> dict[str, str]:
     """The launcher's variables, then those that the job's interpreter needs, then the job's own."""
-    environ = dict(os.environ)
+    environ = {name: value for name, value in os.environ.items() if name not in HOST_VARIABLES}
     if isolated:
         for name in _PATH_VARIABLES:
             environ.pop(name, None)

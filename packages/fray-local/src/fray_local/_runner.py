@@ -4,6 +4,7 @@ A file of its own that imports nothing but the standard library and, through pic
 an environment built for the job holds no Fray.
 """
 
+import contextlib
 import os
 import pickle
 import sys
@@ -17,6 +18,11 @@ def main(payload: str) -> None:
     with open(payload, "rb") as file:  # noqa: PTH123
         sys.path.extend(path for path in pickle.load(file) if path not in sys.path)
         function, args, kwargs = pickle.load(file)
+    if os.environ.get("FRAY_LISTENERS"):
+        with contextlib.suppress(ImportError):  # an environment without Fray has no listeners either
+            from fray.events import observed_replica
+
+            function = observed_replica(function)
     try:
         function(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - whatever it is ends this process, as an uncaught one would

@@ -55,7 +55,10 @@ class Hub:
             None if store is None else Journal(store, settled=self._settled, largest=limits.store_bytes)
         )
         if self._journal is not None:
-            self._restore(self._journal.load())
+            with contextlib.ExitStack() as undo:
+                undo.callback(self._journal.close)
+                self._restore(self._journal.load())
+                undo.pop_all()
             self._journal.start()
 
     async def close(self) -> None:

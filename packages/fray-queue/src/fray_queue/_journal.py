@@ -204,7 +204,8 @@ class Journal:
         path = self._folder / _DATABASE
         new = not path.exists()
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.2)
-        with self._damage_named():
+        with self._damage_named(), contextlib.ExitStack() as undo:
+            undo.callback(connection.close)
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
@@ -218,6 +219,7 @@ class Journal:
                     connection.execute(statement)
                 connection.execute("INSERT INTO meta VALUES (?, 0, 0)", (_VERSION,))
             connection.execute("COMMIT")
+            undo.pop_all()
         path.chmod(0o600)
         self._commits, self._items = connection.execute("SELECT commits, items FROM meta").fetchone()
         return connection

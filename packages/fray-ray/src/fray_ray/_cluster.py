@@ -26,6 +26,7 @@ from fray.cluster import (
     LogStream,
     TpuConfig,
     follow_logs,
+    launching,
     parent_job,
     wait_for_jobs,
 )
@@ -105,7 +106,12 @@ class RayCluster:
         here = self._shares_files()
         ships = not here if self._ship is None else self._ship
         job_id = JobId.new(request.name, parent_job())
-        plan = self._plan(request, job_id, ships)
+        with launching(request, job_id) as variables:
+            self._submit(request, self._plan(request, job_id, ships, variables), here, ships)
+        self._launched.append(job_id)
+        return job_id
+
+    def _submit(self, request: JobRequest, plan: Plan, here: bool, ships: bool) -> None:
         data = pickle.dumps(plan)
         if len(data) >= _mail.LIMIT:
             raise ValueError(
@@ -117,11 +123,9 @@ class RayCluster:
         self._client.submit(
             f"exec {python} -m fray_ray._driver {plan.submission}",
             plan.submission,
-            _table.describe(job_id, request.name, plan.replicas),
+            _table.describe(JobId(plan.job_id), request.name, plan.replicas),
             {"working_dir": os.fspath(_workspace(request)), "excludes": list(_EXCLUDED)} if ships else {},
         )
-        self._launched.append(job_id)
-        return job_id
 
     def poll(self, job_id: str, /) -> JobInfo:
         """See `fray.cluster.Cluster.poll`."""
@@ -205,7 +209,7 @@ class RayCluster:
         bundle = _requests.bundle_of(request.resources, {})
         return {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
 
-    def _plan(self, request: JobRequest, job_id: JobId, ships: bool) -> Plan:
+    def _plan(self, request: JobRequest, job_id: JobId, ships: bool, variables: dict[str, str]) -> Plan:
         environment = request.environment or EnvironmentConfig()
         workspace, entrypoint = _workspace(request), request.entrypoint
         assert isinstance(entrypoint, Entrypoint)
@@ -226,7 +230,7 @@ class RayCluster:
             labels=_requests.labels_of(request.resources),
             command=None if entrypoint.callable is not None else entrypoint.command,
             payload=_payload(entrypoint, workspace, ships),
-            environ=dict(environment.env_vars) | own,
+            environ=dict(environment.env_vars) | own | variables,
             secrets=tuple(environment.env_vars.values()),
             cwd=None if ships else os.fspath(workspace),
             pip=(*requirements(workspace, tuple(environment.extras)), *environment.pip_packages),

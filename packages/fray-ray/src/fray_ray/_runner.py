@@ -1,5 +1,7 @@
 """Call the pickled callable of a job: `python _runner.py PAYLOAD`; needs cloudpickle at the most."""
 
+import contextlib
+import os
 import pickle
 import sys
 import traceback
@@ -13,6 +15,11 @@ def main(payload: str) -> None:
     with Path(payload).open("rb") as file:
         sys.path.extend(path for path in pickle.load(file) if path not in sys.path)
         function, args, kwargs = pickle.load(file)
+    if os.environ.get("FRAY_LISTENERS"):
+        with contextlib.suppress(ImportError):  # an environment without Fray has no listeners either
+            from fray.events import observed_replica
+
+            function = observed_replica(function)
     try:
         function(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 - whatever it is ends this process, as an uncaught one would

@@ -13,9 +13,10 @@ declares in the class attributes of `ClusterFixtures`.
 
 import pytest
 
-_PARTS = ("fixtures", "life", "reading", "stopping")
+_PARTS = ("events", "fixtures", "life", "reading", "stopping")
 pytest.register_assert_rewrite(*(f"fray.testing.cluster_{part}" for part in _PARTS))
 
+from fray.testing.cluster_events import JobEventsContract  # noqa: E402
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, program, until  # noqa: E402
 from fray.testing.cluster_life import (  # noqa: E402
     EnvironmentContract,
@@ -37,6 +38,7 @@ __all__ = [
     "EnvironmentContract",
     "FailureContract",
     "FamilyContract",
+    "JobEventsContract",
     "LaunchContract",
     "LogContract",
     "ReplicaContract",
@@ -63,5 +65,6 @@ class ClusterContract(
     LogContract,
     SecretContract,
     UnsupportedContract,
+    JobEventsContract,
 ):
     """Everything; a backend may also take the areas one by one."""

@@ -14,11 +14,12 @@ from fray._cluster import Cluster
 from fray._current import create_cluster
 from fray._entrypoint import Entrypoint
 from fray._jobs import JobId, JobRequest
+from fray.testing.promises import Promises
 
 T = TypeVar("T")
 
 
-class ClusterFixtures:
+class ClusterFixtures(Promises):
     """The fixtures of every area, and what a backend declares of itself."""
 
     PATIENCE = 60.0

@@ -9,7 +9,7 @@ import pytest
 from fray._cluster import Cluster
 from fray._entrypoint import Entrypoint
 from fray._environment import create_environment
-from fray._errors import JobFailedError, JobNotFoundError, UnsupportedError
+from fray._errors import JobFailedError, JobNotFoundError
 from fray._jobs import JobRequest, JobStatus
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, program
 from fray_resources import ResourceConfig
@@ -144,19 +144,23 @@ class SecretContract(ClusterFixtures):
 class UnsupportedContract(ClusterFixtures):
     """Rule 8: what a cluster cannot do is refused at launch, in words that help."""
 
-    def test_what_it_cannot_do_is_refused_at_launch(self, cluster: Cluster) -> None:
+    def test_a_tpu_that_it_does_not_have_is_refused_at_launch(self, cluster: Cluster) -> None:
+        if self.HAS_TPUS:
+            self.moot("HAS_TPUS")
+            return
         before = cluster.list_jobs()
-        if not self.HAS_TPUS:
-            request = JobRequest("tpu", program("pass"), resources=ResourceConfig.with_tpu("v5litepod-16"))
-            with pytest.raises(UnsupportedError, match="TPU") as caught:
-                cluster.launch(request)
-            assert isinstance(caught.value, NotImplementedError)
-        if not self.RUNS_CONTAINERS:
-            request = JobRequest(
-                "boxed",
-                Entrypoint.from_binary("true"),
-                environment=create_environment(docker_image="ubuntu:24.04"),
-            )
-            with pytest.raises(UnsupportedError, match=r"ubuntu:24\.04"):
-                cluster.launch(request)
+        request = JobRequest("tpu", program("pass"), resources=ResourceConfig.with_tpu("v5litepod-16"))
+        with self.refuses("TPU") as caught:
+            cluster.launch(request)
+        assert isinstance(caught.value, NotImplementedError)
+        assert cluster.list_jobs() == before
+
+    def test_a_container_that_it_cannot_run_is_refused_at_launch(self, cluster: Cluster) -> None:
+        if self.RUNS_CONTAINERS:
+            self.moot("RUNS_CONTAINERS")
+            return
+        before = cluster.list_jobs()
+        environment = create_environment(docker_image="ubuntu:24.04")
+        with self.refuses(r"ubuntu:24\.04"):
+            cluster.launch(JobRequest("boxed", Entrypoint.from_binary("true"), environment=environment))
         assert cluster.list_jobs() == before

@@ -23,6 +23,7 @@ _PARTS = (
     "sharing",
     "ending",
     "programs",
+    "events",
 )
 pytest.register_assert_rewrite(*(f"fray.testing.context_{part}" for part in _PARTS))
 
@@ -30,6 +31,7 @@ from fray.testing.context_actors import ActorContract  # noqa: E402
 from fray.testing.context_async import AsyncContract, ExecutorContract, ManyItemsContract  # noqa: E402
 from fray.testing.context_calls import ActorCallContract  # noqa: E402
 from fray.testing.context_ending import CancelContract, ShutdownContract  # noqa: E402
+from fray.testing.context_events import EventsContract  # noqa: E402
 from fray.testing.context_fixtures import ContextFixtures  # noqa: E402
 from fray.testing.context_programs import ProgramContract  # noqa: E402
 from fray.testing.context_sharing import SerializationContract, SharingContract  # noqa: E402
@@ -45,6 +47,7 @@ __all__ = [
     "ContextContract",
     "ContextFixtures",
     "ErrorContract",
+    "EventsContract",
     "ExecutorContract",
     "ManyItemsContract",
     "MapContract",
@@ -76,5 +79,6 @@ class ContextContract(
     AsyncContract,
     ManyItemsContract,
     ProgramContract,
+    EventsContract,
 ):
     """Everything; a backend may also take the areas one by one."""

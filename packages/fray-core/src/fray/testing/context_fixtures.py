@@ -9,12 +9,13 @@ import pytest
 
 from fray._context import JobContext
 from fray._current import create_context
+from fray.testing.promises import Promises
 
 PATIENCE = 60.0
 """Seconds within which anything that should happen has happened."""
 
 
-class ContextFixtures:
+class ContextFixtures(Promises):
     """The fixtures of every area, and what a backend declares of itself."""
 
     INLINE = False
@@ -23,6 +24,8 @@ class ContextFixtures:
     """Arguments and results are pickled on their way, so that what cannot be is refused."""
     INTERRUPTS = False
     """`cancel` stops a function that runs."""
+    BOUNDED = True
+    """`max_workers` says how many tasks run at the same time."""
     RUN_AHEAD = 64
     """Items that a generator task may be ahead of its consumer, at the most."""
     CHAIN = 10_000
@@ -39,8 +42,10 @@ class ContextFixtures:
 
     @pytest.fixture
     def narrow_spec(self, spec: str) -> str:
-        """The spec of a context that runs one task at a time."""
-        return spec if self.INLINE else f"{spec}{'&' if '?' in spec else '?'}max_workers=1"
+        """The spec of a context that runs one task at a time, where it can."""
+        return (
+            spec if self.INLINE or not self.BOUNDED else f"{spec}{'&' if '?' in spec else '?'}max_workers=1"
+        )
 
     @pytest.fixture
     def context(self, spec: str) -> Iterator[JobContext]:
@@ -50,7 +55,7 @@ class ContextFixtures:
 
     @pytest.fixture
     def narrow(self, narrow_spec: str) -> Iterator[JobContext]:
-        """A context that runs one task at a time, shut down after the test."""
+        """A context that runs one task at a time, where it can; shut down after the test."""
         with create_context(narrow_spec) as context:
             yield context
 

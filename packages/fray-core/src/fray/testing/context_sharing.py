@@ -68,6 +68,7 @@ class SerializationContract(ContextFixtures):
     def test_an_argument_that_cannot_be_pickled_is_named(self, context: JobContext, tmp_path: Path) -> None:
         lock = threading.Lock()
         if not self.SERIALIZES:
+            self.moot("SERIALIZES")
             assert context.get(context.run(lambda value: value, lock)) is lock
             return
         with pytest.raises(SerializationError, match=r"argument 2 \('value'\) of touch\(\)") as caught:
@@ -81,6 +82,8 @@ class SerializationContract(ContextFixtures):
         if self.SERIALIZES:
             with pytest.raises(SerializationError, match=r"argument 'value' of touch\(\)"):
                 context.run(tasks.touch, tmp_path / "ran", value=threading.Lock())
+        else:
+            self.moot("SERIALIZES")
 
     def test_a_function_that_holds_what_cannot_be_pickled_is_named(self, context: JobContext) -> None:
         lock = threading.Lock()
@@ -89,6 +92,7 @@ class SerializationContract(ContextFixtures):
             return lock.locked()
 
         if not self.SERIALIZES:
+            self.moot("SERIALIZES")
             assert context.get(context.run(guarded)) is False
             return
         with pytest.raises(SerializationError, match="guarded"):
@@ -97,6 +101,7 @@ class SerializationContract(ContextFixtures):
     def test_a_result_that_cannot_be_pickled_is_named(self, context: JobContext) -> None:
         ref = context.run(threading.Lock)
         if not self.SERIALIZES:
+            self.moot("SERIALIZES")
             assert context.get(ref).locked() is False
             return
         with pytest.raises(SerializationError, match=r"result of .*lock"):
@@ -106,11 +111,15 @@ class SerializationContract(ContextFixtures):
         if self.SERIALIZES:
             with pytest.raises(SerializationError, match=r"put\(\)"):
                 context.put(threading.Lock())
+        else:
+            self.moot("SERIALIZES")
 
     def test_a_constructor_argument_that_cannot_be_pickled_is_named(self, context: JobContext) -> None:
         if self.SERIALIZES:
             with pytest.raises(SerializationError, match=r"argument 1 \('start'\) of Counter\(\)"):
                 context.create_actor(Counter, threading.Lock())
+        else:
+            self.moot("SERIALIZES")
 
     def test_a_task_cannot_change_what_its_caller_holds(self, context: JobContext) -> None:
         def grow(numbers: list[int]) -> int:

@@ -9,6 +9,7 @@
 histories and compares them with a model; `check_queue_machine` runs it.
 """
 
+from fray.testing.queue_events import EventPromises
 from fray.testing.queue_fixtures import MakeQueue, ManualClock
 from fray.testing.queue_leases import DeadLetterPromises, LeasePromises
 from fray.testing.queue_machine import QueueMachine, check_queue_machine
@@ -24,5 +25,5 @@ __all__ = [
 ]
 
 
-class QueueContract(LeasePromises, DeadLetterPromises, WaitingPromises, InputPromises):
+class QueueContract(LeasePromises, DeadLetterPromises, WaitingPromises, InputPromises, EventPromises):
     """What every queue promises."""

@@ -7,6 +7,7 @@ import pytest
 
 from fray._errors import LeaseExpiredError
 from fray._queue import Lease, Queue
+from fray.testing.promises import Promises
 
 MakeQueue = Callable[..., Queue[Any]]
 SOON = 5.0  # seconds within which a waiting pop must have woken; far below LONG, far above a slow machine
@@ -40,7 +41,7 @@ def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         call(*args, **kwargs)
 
 
-class QueueFixtures:
+class QueueFixtures(Promises):
     """What the promises are tested with."""
 
     @pytest.fixture

@@ -13,7 +13,7 @@ from fray.testing.queue_fixtures import LONG, SOON, MakeQueue, ManualClock, Queu
 
 
 class WaitingPromises(QueueFixtures):
-    """Waiting pops, the `with` block, threads."""
+    """Rule 8 and the calls that block: waiting pops, the `with` block, threads."""
 
     def test_a_waiting_pop_wakes_when_an_item_is_pushed(self, queue: Queue[Any]) -> None:
         assert self._wakes(queue, lambda: queue.push("x")) == "x"
@@ -167,7 +167,7 @@ class InputPromises(QueueFixtures):
 
 
 class SharedQueueContract(QueueFixtures):
-    """What a queue adds that several processes share: `queue` pickled and unpickled is the same queue."""
+    """Rule 8, between processes: a queue that was pickled and unpickled is the same queue."""
 
     @pytest.fixture
     def other(self, queue: Queue[Any]) -> Queue[Any]:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fray._errors import ActorDiedError, WrongProcessError
+from fray._inprocess import refs as _refs
+from fray._inprocess.actors import Actor, ActorProducer, Construction, Endpoint
+from fray._inprocess.refs import reduce_by_identity
+from fray._inprocess.streams import LocalStream
 from fray.job import ActorEndpoint, get_job_context
-from fray_local import _refs
-from fray_local._actors import Actor, ActorProducer, Construction, Endpoint
 from fray_local._process.calls import (
     AnyCall,
     RemoteActorProducer,
@@ -19,8 +21,6 @@ from fray_local._process.directory import Card
 from fray_local._process.hub import Hub
 from fray_local._process.links import Link
 from fray_local._process.packing import PackedCall
-from fray_local._refs import reduce_by_identity
-from fray_local._streams import LocalStream
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext

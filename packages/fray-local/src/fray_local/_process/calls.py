@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fray._errors import TaskCancelledError, TaskError, WorkerDiedError
+from fray._inprocess.actors import ActorProducer, ActorTask, Construction
+from fray._inprocess.refs import ERROR, LOCK, VALUE, LocalRef, failure, outcome, settle, value_ref
+from fray._inprocess.streams import Producer
+from fray._inprocess.tasks import Task
 from fray._pickling import unpack_exception
-from fray_local._actors import ActorProducer, ActorTask, Construction
 from fray_local._process.objects import Blob, Budget
 from fray_local._process.packing import Export, PackedCall, pack
 from fray_local._process.resources import Needs
-from fray_local._refs import ERROR, LOCK, VALUE, LocalRef, failure, outcome, settle, value_ref
-from fray_local._streams import Producer
-from fray_local._tasks import Task
 
 if TYPE_CHECKING:
     from fray_local._process.links import Link

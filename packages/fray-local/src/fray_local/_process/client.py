@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 
 from fray._errors import GetTimeoutError, TaskCancelledError, UnsupportedError, WrongProcessError
 from fray._generators import is_generator_function
+from fray._inprocess import refs as _refs
+from fray._inprocess.refs import ERROR, VALUE, _find, note_kept
 from fray._pickling import callable_name, pack_exception, unpack_exception
 from fray.job import (
     ActorEndpoint,
@@ -22,11 +24,9 @@ from fray.job import (
     TaskOptions,
     actor_methods,
 )
-from fray_local import _refs
 from fray_local._process.objects import Blob, Budget, received
 from fray_local._process.packing import Export, PackedCall, pack, pack_call
 from fray_local._process.wire import Sender
-from fray_local._refs import ERROR, VALUE, _find, note_kept
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -16,12 +16,21 @@ from fray._base import DEFAULT_TASK
 from fray._current import current_context_var
 from fray._errors import TaskCancelledError
 from fray._generators import is_generator_function
+from fray._inprocess.actors import Actor
+from fray._inprocess.context import InProcessContext, _future_as_ref
+from fray._inprocess.pool import blocking, current_task, set_current_task
+from fray._inprocess.refs import (
+    LocalRef,
+    error_ref,
+    note_kept,
+    reduce_by_identity,
+    value_ref,
+)
+from fray._inprocess.scope import Scope
+from fray._inprocess.streams import LocalStream
 from fray._pickling import callable_name
 from fray.job import ActorHandle, ActorOptions, TaskOptions, actor_methods
-from fray_local._actors import Actor
-from fray_local._inprocess import InProcessContext, _future_as_ref
 from fray_local._machine import cpu_count
-from fray_local._pool import blocking, current_task, set_current_task
 from fray_local._process.actors import ProcessEndpoint
 from fray_local._process.calls import (
     Remote,
@@ -39,15 +48,6 @@ from fray_local._process.requests import Requests
 from fray_local._process.resources import PLAIN, Resources
 from fray_local._process.troupe import Troupe
 from fray_local._process.workers import WorkerProcess
-from fray_local._refs import (
-    LocalRef,
-    error_ref,
-    note_kept,
-    reduce_by_identity,
-    value_ref,
-)
-from fray_local._scope import Scope
-from fray_local._streams import LocalStream
 
 T = TypeVar("T")
 _STOP_SECONDS = 2.0  # that an interrupted task has to end before its worker is killed

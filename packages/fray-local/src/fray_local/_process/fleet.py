@@ -14,11 +14,11 @@ from itertools import count
 from typing import Any
 
 from fray._errors import WorkerDiedError
+from fray._inprocess.tasks import shutting_down
 from fray_local._process.calls import AnyCall, RemoteProducer, RemoteTask, died
 from fray_local._process.hub import Hub
 from fray_local._process.links import Link
 from fray_local._process.resources import Needs, Resources, environment
-from fray_local._tasks import shutting_down
 
 _AHEAD_SECONDS = 0.002  # of work that a worker may have beyond the task it runs
 _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead is bounded

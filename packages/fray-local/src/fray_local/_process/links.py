@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from fray._errors import TaskCancelledError
+from fray._inprocess.refs import ERROR, _by_id
 from fray._pickling import pack_exception
 from fray_local._process.calls import AnyCall, RemoteActorProducer, RemoteProducer
 from fray_local._process.hub import Channel
 from fray_local._process.objects import Blob, Budget, ObjectStoreFullError, received
 from fray_local._process.wire import close_all, encode
-from fray_local._refs import ERROR, _by_id
 
 _FUNCTIONS = 256  # that a worker keeps
 _numbers = itertools.count(1)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fray._errors import FrayError
+from fray._inprocess.refs import Packed
 from fray_local._machine import memory_bytes
-from fray_local._refs import Packed
 
 LARGE = 1 << 16
 """Bytes from which on a value, or one of its buffers, lies in a memory file."""

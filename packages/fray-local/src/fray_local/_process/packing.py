@@ -16,9 +16,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fray._errors import SerializationError
+from fray._inprocess.refs import keeping
 from fray._pickling import callable_name, dumps_call
 from fray_local._process.objects import LARGE, Blob, Budget, lay_out
-from fray_local._refs import keeping
 
 Place = int | str
 """Where an argument stands: its position, or its keyword."""

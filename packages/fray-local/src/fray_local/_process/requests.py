@@ -12,13 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fray._errors import WrongProcessError
-from fray._pickling import pack_exception
-from fray.job import ActorHandle, ActorOptions, TaskOptions
-from fray_local._pool import set_current_task
-from fray_local._process.client import Shipped
-from fray_local._process.objects import Blob, received
-from fray_local._process.packing import Export, PackedCall, pack
-from fray_local._refs import (
+from fray._inprocess.pool import set_current_task
+from fray._inprocess.refs import (
     ERROR,
     VALUE,
     LocalRef,
@@ -31,9 +26,14 @@ from fray_local._refs import (
     value_ref,
     watch,
 )
-from fray_local._scope import Scope
-from fray_local._streams import LocalStream
-from fray_local._waiting import ready_positions
+from fray._inprocess.scope import Scope
+from fray._inprocess.streams import LocalStream
+from fray._inprocess.waiting import ready_positions
+from fray._pickling import pack_exception
+from fray.job import ActorHandle, ActorOptions, TaskOptions
+from fray_local._process.client import Shipped
+from fray_local._process.objects import Blob, received
+from fray_local._process.packing import Export, PackedCall, pack
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from fray._errors import ActorAlreadyExistsError, ActorNotFoundError, UnsupportedError
+from fray._inprocess.actors import Actor
 from fray.job import ActorHandle, ActorOptions, Lifetime, TaskOptions
-from fray_local._actors import Actor
 from fray_local._process.actors import Crew, ProcessEndpoint, remote_kind, stand_in
 from fray_local._process.calls import RemoteConstruction
 from fray_local._process.directory import DEFAULT, Card, Directory, family, new_card

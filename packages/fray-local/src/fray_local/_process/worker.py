@@ -20,6 +20,8 @@ from contextvars import copy_context
 from typing import Any
 
 from fray._current import current_context_var
+from fray._inprocess.refs import ERROR, VALUE
+from fray._inprocess.tasks import strip_frames
 from fray._pickling import pack_exception
 from fray_local._process import output
 from fray_local._process.client import Owner, WorkerContext
@@ -27,8 +29,6 @@ from fray_local._process.connections import Connection, accept_all
 from fray_local._process.inbox import Job
 from fray_local._process.objects import Blob, Budget
 from fray_local._process.packing import pack
-from fray_local._refs import ERROR, VALUE
-from fray_local._tasks import strip_frames
 
 END = 3  # beside VALUE and ERROR: a stream has no more items
 _INTERRUPT = signal.SIGUSR1

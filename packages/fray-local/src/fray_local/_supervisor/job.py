@@ -12,9 +12,10 @@ import os
 import sys
 import time
 
+from fray_local._supervisor.crew import Crew
 from fray_local._supervisor.ledger import Ledger, explain
 from fray_local._supervisor.mailbox import Mailbox, StopRequested
-from fray_local._supervisor.outcomes import Outcome, TimedOut, failure_of_exit, failure_of_start, job_error
+from fray_local._supervisor.outcomes import Outcome, TimedOut, failure_of_start, job_error
 from fray_local._supervisor.replicas import Replica
 from fray_local._supervisor.status import StatusFile
 from fray_local._supervisor.tree import Tree
@@ -22,6 +23,8 @@ from fray_local._supervisor.tree import Tree
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from fray_local._supervisor.gang import Gang
 
 _LAST_GRACE = 10.0  # seconds that a replica has after SIGTERM when its time is up
 _SWEEP = 2.0  # seconds after which one who waits looks whether a holder died without giving back
@@ -65,11 +68,19 @@ class Supervisor:
         if self._plan["timeout"] is not None:
             self._deadline = time.monotonic() + self._plan["timeout"]
         self._status.start()
-        while unfinished := [replica for replica in self._replicas if not replica.finished]:
-            self._start_due(unfinished)
-            due = min((replica.due for replica in unfinished if replica.due is not None), default=None)
-            self._wait_until(due)
-        return Outcome.of_tasks()
+        crew = self._crew()
+        while not crew.finished:
+            crew.act(time.monotonic())
+            self._status.write()
+            self._wait(crew)
+        return crew.outcome()
+
+    def _crew(self) -> "Crew | Gang":
+        if self._plan["gang"] is None:
+            return Crew(self._replicas, self._tree)
+        from fray_local._supervisor.gang import Gang
+
+        return Gang(self._replicas, self._plan, self._tree, self._mailbox)
 
     def _build(self) -> Outcome | None:
         """Build the environment in a child; its failure is the job's."""
@@ -93,21 +104,11 @@ class Supervisor:
             self._mailbox.wait(_SWEEP)
         return list(entered["gpus"])
 
-    def _start_due(self, replicas: list[Replica]) -> None:
-        for replica in replicas:
-            if replica.due is not None and time.monotonic() >= replica.due:
-                replica.start()
-        self._status.write()
-
-    def _wait_until(self, due: float | None) -> None:
-        """Wait for a replica to end, and settle it; or for a moment to come."""
-        moments = [moment for moment in (due, self._deadline) if moment is not None]
+    def _wait(self, crew: "Crew | Gang") -> None:
+        """Wait for something to happen and settle it, or for a moment to come."""
+        moments = [moment for moment in (crew.due, self._deadline) if moment is not None]
         self._mailbox.wait_until(min(moments, default=None))
-        ended = self._tree.reap()
-        for replica in self._replicas:
-            if replica.pid in ended:
-                self._tree.end_session(replica.pid)
-                replica.ended(failure_of_exit(replica, ended[replica.pid]))
+        crew.settle(self._tree.reap())
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise TimedOut
 

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     Claim = dict[str, Any]
 
-_KINDS = ("cpu", "ram", "gpu")
+_KINDS = ("cpu", "ram", "gpu", "slice")
 
 
 class Ledger:
     """The ledger of a state directory.
 
     A claim: `job`, `dir` (its record), `process` (its supervisor's identity), `ticket` (when it was
-    launched), `child` (whether a job launched it), `need` and `room` (amounts by kind), `gpu_ids`
-    (of the machine), and from its entry on `granted` and `gpus`.
+    launched), `child` (whether a job launched it), `need` and `room` (amounts by kind, those that it
+    needs none of may be left out), `gpu_ids` (of the machine), and from its entry on `granted` and `gpus`.
     """
 
     def __init__(self, state_dir: str) -> None:
@@ -99,10 +99,11 @@ def admit(claims: "list[Claim]") -> "list[Claim]":
         if claim["granted"]:
             continue
         if short := shortage(claim, held):
-            held.update({kind: float("inf") for kind in short})
+            # What waits for more than there is at all keeps nobody else waiting.
+            held.update({kind: float("inf") for kind in short if claim["need"][kind] <= claim["room"][kind]})
             continue
         free = [gpu for gpu in claim["gpu_ids"] if gpu not in taken]
-        claim["gpus"] = free[: int(claim["need"]["gpu"])]
+        claim["gpus"] = free[: int(claim["need"].get("gpu", 0))]
         claim["granted"] = True
         taken.update(claim["gpus"])
         _add(held, claim["need"])
@@ -115,16 +116,16 @@ def shortage(claim: "Claim", held: "dict[str, float]") -> list[str]:
     return [
         kind
         for kind in _KINDS
-        if claim["need"][kind] and held[kind] + claim["need"][kind] > claim["room"][kind] + 1e-9
+        if claim["need"].get(kind) and held[kind] + claim["need"][kind] > claim["room"][kind] + 1e-9
     ]
 
 
 def explain(claim: "Claim", claims: "list[Claim]") -> str:
     """Say what a claim waits for: how much it needs, how much is free, who has the rest."""
     others = [other for other in claims if other["granted"]]
-    held = {kind: sum(other["need"][kind] for other in others) for kind in _KINDS}
+    held = {kind: sum(other["need"].get(kind, 0) for other in others) for kind in _KINDS}
     # Where there is room and it waits nevertheless, jobs launched before it have the first right.
-    kinds = shortage(claim, held) or [kind for kind in _KINDS if claim["need"][kind]]
+    kinds = shortage(claim, held) or [kind for kind in _KINDS if claim["need"].get(kind)]
     parts = [
         f"{amount(kind, claim['need'][kind])} ({amount(kind, claim['room'][kind] - held[kind])} "
         f"of {amount(kind, claim['room'][kind])} free)"
@@ -135,16 +136,17 @@ def explain(claim: "Claim", claims: "list[Claim]") -> str:
 
 
 def amount(kind: str, value: float) -> str:
-    """Write an amount as people do: `2 CPUs`, `1.5 GiB`, `1 GPU`."""
+    """Write an amount as people do: `2 CPUs`, `1.5 GiB`, `1 GPU`, `3 TPU slices`."""
     value = max(value, 0)
     if kind == "ram":
         return f"{value / 2**30:.3g} GiB"
-    return f"{value:g} {kind.upper()}{'' if value == 1 else 's'}"
+    unit = "TPU slice" if kind == "slice" else kind.upper()
+    return f"{value:g} {unit}{'' if value == 1 else 's'}"
 
 
 def _add(held: "dict[str, float]", need: "dict[str, float]") -> None:
     for kind in _KINDS:
-        held[kind] += need[kind]
+        held[kind] += need.get(kind, 0)
 
 
 def _private(path: str, flags: int) -> int:

@@ -55,6 +55,12 @@ class Mailbox:
         for number in (signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)
         self._rest = b""
+        self._notices: list[tuple[int, int, float]] = []
+
+    def notices(self) -> list[tuple[int, int, float]]:
+        """Return the preemption notices since the last call: replica, attempt, seconds of grace."""
+        notices, self._notices = self._notices, []
+        return notices
 
     def wait(self, seconds: float | None = None) -> None:
         """Sleep until something happens, at most so long.
@@ -67,6 +73,10 @@ class Mailbox:
             raise StopRequested(10.0)
         if self._pipe in ready:
             *lines, self._rest = (self._rest + _drain(self._pipe)).split(b"\n")
+            notices = [line.split()[1:] for line in lines if line.startswith(b"preempt ")]
+            self._notices += [
+                (int(replica), int(attempt), float(grace)) for replica, attempt, grace in notices
+            ]
             stops = [line for line in lines if line.startswith(b"stop ")]
             if stops:
                 raise StopRequested(min(float(line[5:]) for line in stops))

@@ -60,11 +60,18 @@ def failure_of_exit(replica: "Replica", code: int) -> Failure | None:
         reason, how = "signalled", f"was ended by {_signal_name(-code)}"
     else:
         reason, how = "exited", f"exited with code {code}"
-    attempts = replica.plan["max_retries_failure"] + 1
-    which = f" (attempt {replica.task['attempt']} of {attempts})" if attempts > 1 else ""
-    return Failure(
-        reason, code, f"replica {replica.number} {how}{which}{last_lines(replica.log, replica.plan)}"
-    )
+    which, lines = _which_attempt(replica), last_lines(replica.log, replica.plan)
+    return Failure(reason, code, f"replica {replica.number} {how}{which}{lines}")
+
+
+def _which_attempt(replica: "Replica") -> str:
+    allowed, attempt = replica.plan["max_retries_failure"], replica.task["attempt"]
+    if not allowed:
+        return ""
+    if attempt == replica.failures + 1:
+        return f" (attempt {attempt} of {allowed + 1})"
+    # Attempts that were preempted are not counted here.
+    return f" (attempt {attempt}, failure {replica.failures + 1}; max_retries_failure={allowed})"
 
 
 def failure_of_start(plan: "dict[str, Any]", log: str) -> str:

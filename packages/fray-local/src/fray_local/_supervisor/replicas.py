@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds between a failure and the next attempt
+_NO_VARIABLES: dict[str, str] = {}
 _ATTEMPT = ("status", "attempt", "exit_code", "reason", "error_message", "started_at", "finished_at")
 
 
@@ -24,8 +25,11 @@ class Replica:
         self.pid: int | None = None
         self.due: float | None = time.monotonic()
         """When to start the next attempt; None while one runs, and at the end."""
+        self.failures = 0
+        """The attempts that were counted as failures."""
         self.oom_kills_before = 0
         self._environ: dict[str, str] = {}
+        self._ended_as = "failed"  # the status of the latest attempt that has ended
 
     @property
     def finished(self) -> bool:
@@ -43,40 +47,44 @@ class Replica:
             own = gpus[self.number * count : (self.number + 1) * count]
             self._environ["CUDA_VISIBLE_DEVICES"] = ",".join(own)
 
-    def start(self) -> None:
-        """Start the next attempt; one that cannot be started ends the replica."""
+    def start(self, variables: dict[str, str] = _NO_VARIABLES) -> None:
+        """Start the next attempt, with variables of its own; one that cannot be started ends the replica."""
         task = self.task
         if task["attempt"]:
-            earlier = {key: task[key] for key in _ATTEMPT} | {"replica": self.number, "status": "failed"}
-            task["previous"].append(earlier)
+            earlier = {key: task[key] for key in _ATTEMPT} | {"replica": self.number}
+            task["previous"].append(earlier | {"status": self._ended_as})
         task.update(dict.fromkeys(_ATTEMPT))
         task.update(status="running", attempt=len(task["previous"]) + 1, started_at=time.time())
         self.due, self.oom_kills_before = None, oom_kills()
+        environ = self._environ | variables
         try:
-            self.pid = start_program(self.plan["command"], self._environ, self.plan["cwd"], self.log)
+            self.pid = start_program(self.plan["command"], environ, self.plan["cwd"], self.log)
         except OSError as error:
-            self._settle(
-                Failure("could_not_start", None, f"replica {self.number} {no_program(error, self.plan)}")
-            )
+            message = f"replica {self.number} {no_program(error, self.plan)}"
+            self.ended(Failure("could_not_start", None, message))
 
-    def ended(self, failure: "Failure | None") -> None:
-        """Book the end of the running attempt and, where retries are left, plan the next."""
+    def ended(self, failure: "Failure | None", status: str = "failed") -> None:
+        """Book the end of the running attempt: its success, or its failure under a status."""
         self.pid = None
-        self._settle(failure)
-        failures = self.task["attempt"]
-        if failure is not None and failures <= self.plan["max_retries_failure"]:
-            # The last attempt's failure stays to be seen until the next one starts.
-            self.task["status"] = "pending"
-            self.due = time.monotonic() + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(failures - 1, 16))
-
-    def _settle(self, failure: "Failure | None") -> None:
+        self._ended_as = status if failure else "succeeded"
         self.task.update(
-            status="failed" if failure else "succeeded",
+            status=self._ended_as,
             reason=failure.reason if failure else "exited",
             exit_code=failure.exit_code if failure else 0,
             error_message=failure.message if failure else None,
             finished_at=time.time(),
         )
+
+    def try_again(self, at: float) -> None:
+        """Plan the next attempt; how the last one ended stays to be seen until then."""
+        self.task["status"] = "pending"
+        self.due = at
+
+
+def after_failure(failures: int) -> float:
+    """Return the moment of the next attempt after so many failures: each time twice as far away."""
+    pause: float = _FIRST_PAUSE * 2 ** min(failures - 1, 16)
+    return time.monotonic() + min(_LONGEST_PAUSE, pause)
 
 
 def log_path(job_dir: str, replica: int, attempt: int) -> str:

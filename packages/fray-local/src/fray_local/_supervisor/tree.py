@@ -10,7 +10,7 @@ import sys
 import time
 
 from fray_local._supervisor.mailbox import Mailbox, StopRequested, post
-from fray_local._supervisor.processes import alive, descendants, send, with_cookie
+from fray_local._supervisor.processes import alive, descendants, kill_until_gone, send, with_cookie
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,9 +69,16 @@ class Tree:
 
     def end_session(self, leader: int) -> None:
         """Kill what a replica's main process left in its session, before its next attempt starts."""
-        if self._childless:
-            return
-        send((pid for pid in self.members() if _session(pid) == leader), signal.SIGKILL)
+        if not self._childless:
+            self.send_session(leader, signal.SIGKILL)
+
+    def send_session(self, leader: int, number: int) -> None:
+        """Send a signal to a replica's main process and to all that is in its session."""
+        send((pid for pid in self.members() if _session(pid) == leader), number)
+
+    def clear(self) -> None:
+        """Kill every process, whichever session it went to; children's exit codes are left to `reap`."""
+        kill_until_gone(self.members)
 
     def tell_children(self, grace: float) -> bool:
         """Ask the jobs that this one launched to stop; whether there are any."""

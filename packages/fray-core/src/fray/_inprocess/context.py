@@ -14,13 +14,10 @@ from fray._errors import (
     UnsupportedError,
 )
 from fray._generators import is_generator_function
-from fray._pickling import callable_name, dumps_call
-from fray.job import ActorHandle, ActorOptions, ContextBase, Lifetime, TaskOptions
-from fray_local._actors import Actor, ActorProducer, ActorTask, Endpoint, Mailbox
-from fray_local._futures import LocalFuture
-from fray_local._inline import InlinePool
-from fray_local._pool import ThreadPool, blocking
-from fray_local._refs import (
+from fray._inprocess.actors import Actor, ActorProducer, ActorTask, Endpoint, Mailbox
+from fray._inprocess.futures import LocalFuture
+from fray._inprocess.pool import ThreadPool, WorkerPool, blocking
+from fray._inprocess.refs import (
     LocalRef,
     Packed,
     await_refs,
@@ -29,10 +26,12 @@ from fray_local._refs import (
     timed_out,
     value_ref,
 )
-from fray_local._scope import Scope
-from fray_local._streams import LocalStream, Producer
-from fray_local._tasks import Call, Task, cancel_ref, ref_of_future
-from fray_local._waiting import block_until_ready, ready_positions
+from fray._inprocess.scope import Scope
+from fray._inprocess.streams import LocalStream, Producer
+from fray._inprocess.tasks import Call, Task, cancel_ref, ref_of_future
+from fray._inprocess.waiting import block_until_ready, ready_positions
+from fray._pickling import callable_name, dumps_call
+from fray.job import ActorHandle, ActorOptions, ContextBase, Lifetime, TaskOptions
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,10 +51,19 @@ _detached = _Detached()
 
 
 class InProcessContext(ContextBase):
-    """What the two contexts of this process share: everything but where jobs run."""
+    """Every promise of a context, kept in one process; a backend says where its tasks run.
+
+    A task is handed to the pool once its arguments are there. Actors have a thread each, unless
+    `_mailbox` says otherwise.
+
+    Args:
+        pool: Where ready tasks run; the context closes it at its own end.
+        check_serialization: Pickle arguments and results as a cluster would.
+        stream_buffer: Items that a generator task may be ahead of its consumer.
+    """
 
     def __init__(
-        self, pool: "InlinePool | ThreadPool", *, check_serialization: bool, stream_buffer: int
+        self, pool: WorkerPool, *, check_serialization: bool = False, stream_buffer: int = 16
     ) -> None:
         if stream_buffer < 1:
             raise ValueError(f"stream_buffer must be 1 or more, got {stream_buffer!r}")
@@ -68,7 +76,8 @@ class InProcessContext(ContextBase):
         self._mailboxes: WeakSet[Mailbox] = WeakSet()  # a thread keeps its own alive
 
     def _mailbox(self, label: str) -> Mailbox:
-        raise NotImplementedError
+        """Return where the calls of one actor run."""
+        return ThreadPool(0, f"fray-actor-{label}", lends=False)
 
     def put(self, obj: T, /) -> LocalRef[T]:
         """Store a value; in this process that is a reference to the very object, or with checks to a copy."""
@@ -235,7 +244,8 @@ class InProcessContext(ContextBase):
             return
         with blocking():
             self._scope.wait()
-            for pool in [self._pool, *self._mailboxes]:
+            pools: list[WorkerPool | Mailbox] = [self._pool, *self._mailboxes]
+            for pool in pools:
                 pool.close(wait=True)
 
     def _end(self) -> None:

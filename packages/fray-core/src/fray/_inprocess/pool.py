@@ -10,6 +10,7 @@ had blocked come back.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from types import TracebackType
 from typing import Any, Protocol
@@ -19,6 +20,32 @@ class Job(Protocol):
     """Something to run once; it keeps its own errors."""
 
     def run(self) -> None: ...
+
+
+class WorkerPool(ABC):
+    """Where the ready tasks of an `InProcessContext` run; a backend of its own kind subclasses this.
+
+    `submit` is called from any thread. A job that waits for another occupies its thread meanwhile, so
+    that a pool of a fixed size must run more jobs than that, or nested tasks never end.
+    """
+
+    inline = False
+    """Whether a job runs inside the call that submits it."""
+
+    @abstractmethod
+    def submit(self, job: Job) -> None:
+        """Let `job.run()` be called soon, once, in some thread of this process; it raises nothing."""
+
+    def start(self, job: Job) -> None:
+        """Do the same for a job that was made just now, in the thread that made it."""
+        self.submit(job)
+
+    @abstractmethod
+    def close(self, *, wait: bool = False) -> None:
+        """Let the threads end when no job is left; with `wait`, block until they have.
+
+        It is called several times, also from a job of this pool, and only once all jobs were submitted.
+        """
 
 
 class _Local(threading.local):
@@ -40,15 +67,13 @@ def set_current_task(task: Any) -> Any:
     return before
 
 
-class ThreadPool:
+class ThreadPool(WorkerPool):
     """Up to `size` threads that run jobs first in, first out.
 
     Args:
         lends: Whether a thread that blocks frees its place. Not for actors: one call at a time
             means that no other runs while it waits.
     """
-
-    inline = False
 
     def __init__(self, size: int, name: str, *, lends: bool = True) -> None:
         self._size, self._name, self._lends = size, name, lends
@@ -68,7 +93,7 @@ class ThreadPool:
             thread = self._claim()
         self._go(thread)
 
-    start = submit
+    start = submit  # no second call for what is the common case
 
     def submit_first(self, job: Job) -> None:
         """Queue a job before all others."""

@@ -11,9 +11,8 @@ from collections.abc import Generator
 from typing import Any, TypeVar, cast
 
 from fray._errors import TaskCancelledError
-from fray.job import ObjectStream
-from fray_local._pool import blocking, set_current_task
-from fray_local._refs import (
+from fray._inprocess.pool import blocking, set_current_task
+from fray._inprocess.refs import (
     LOCK,
     LocalRef,
     Settlement,
@@ -23,7 +22,8 @@ from fray_local._refs import (
     reduce_by_identity,
     value_ref,
 )
-from fray_local._tasks import Call
+from fray._inprocess.tasks import Call
+from fray.job import ObjectStream
 
 T_co = TypeVar("T_co", covariant=True)
 _END = object()

@@ -4,9 +4,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from fray._errors import TaskCancelledError
-from fray_local._pool import blocking
-from fray_local._refs import ERROR, LocalRef, Settlement, outcome, watch
-from fray_local._tasks import cancel_ref
+from fray._inprocess.pool import blocking
+from fray._inprocess.refs import ERROR, LocalRef, Settlement, outcome, watch
+from fray._inprocess.tasks import cancel_ref
 
 
 class LocalFuture(Future[Any]):

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 
 from fray._errors import ContextClosedError
-from fray_local._pool import current_task
-from fray_local._refs import LOCK
+from fray._inprocess.pool import current_task
+from fray._inprocess.refs import LOCK
 
 
 class Scope:

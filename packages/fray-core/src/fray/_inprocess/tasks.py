@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 from fray._current import current_context_var
 from fray._errors import TaskCancelledError
-from fray._pickling import callable_name, pack_exception, unpack_exception
-from fray_local._pool import Job, set_current_task
-from fray_local._refs import (
+from fray._inprocess.pool import Job, set_current_task
+from fray._inprocess.refs import (
     ERROR,
     LOCK,
     VALUE,
@@ -23,7 +22,8 @@ from fray_local._refs import (
     settle,
     watch,
 )
-from fray_local._scope import Scope
+from fray._inprocess.scope import Scope
+from fray._pickling import callable_name, pack_exception, unpack_exception
 
 
 class Pool(Protocol):

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 from fray._errors import ActorDiedError
 from fray._generators import is_generator_function
+from fray._inprocess.pool import Job, current_task
+from fray._inprocess.refs import ERROR, Settlement, reduce_by_identity
+from fray._inprocess.streams import LocalStream, Producer
+from fray._inprocess.tasks import Task, pending_refs
 from fray._pickling import callable_name
 from fray.job import ActorEndpoint, ActorOptions, actor_methods
-from fray_local._pool import Job, current_task
-from fray_local._refs import ERROR, Settlement, reduce_by_identity
-from fray_local._streams import LocalStream, Producer
-from fray_local._tasks import Task, pending_refs
 
 
 class Mailbox(Protocol):

@@ -4,9 +4,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fray_local._pool import blocking
-from fray_local._refs import await_refs
-from fray_local._streams import LocalStream, Producer
+from fray._inprocess.pool import blocking
+from fray._inprocess.refs import await_refs
+from fray._inprocess.streams import LocalStream, Producer
 
 
 def ready_positions(refs: Sequence[Any], needed: int) -> list[int]:

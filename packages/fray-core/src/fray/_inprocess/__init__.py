@@ -1,0 +1,1 @@
+"""Tasks, streams and actors inside one process: what `InProcessContext` is made of."""

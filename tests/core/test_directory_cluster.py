@@ -1,0 +1,119 @@
+"""DirectoryCluster, beyond its contract: what is left when a start fails, a carrier dies, a job runs."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from fray import UnsupportedError
+from fray.cluster import (
+    DirectoryCluster,
+    ExitReason,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    create_environment,
+)
+from fray.testing.cluster import launch, program, until
+from fray.testing.cluster_fixtures import numbers_in, running
+
+SLEEP = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w', 1)); time.sleep(600)"
+
+
+class ChildCluster(DirectoryCluster):
+    """Carries each job in a child of this process."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(f"child?root={root}", root)
+        self.carriers: list[subprocess.Popen[bytes]] = []
+
+    def _start(self, job_id: str, command: list[str]) -> None:
+        self.carriers.append(subprocess.Popen(command, start_new_session=True))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ChildCluster]:
+    cluster = ChildCluster(tmp_path / "jobs")
+    yield cluster
+    for carrier in cluster.carriers:
+        carrier.kill()
+        carrier.wait()
+
+
+def test_a_start_that_fails_leaves_no_job(tmp_path: Path) -> None:
+    class Broken(ChildCluster):
+        def _start(self, job_id: str, command: list[str]) -> None:
+            raise OSError("no room on any host")
+
+    cluster = Broken(tmp_path / "jobs")
+    with pytest.raises(OSError, match="no room"):
+        launch(cluster, program("pass"))
+    assert cluster.list_jobs() == []
+    assert list((tmp_path / "jobs").iterdir()) == []
+
+
+def test_a_job_whose_carrier_was_killed_reads_lost(cluster: ChildCluster, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    job_id = launch(cluster, program(SLEEP, pids))
+    (pid,) = until(lambda: numbers_in(pids), "the job starts")
+    until(lambda: cluster.poll(job_id).status is JobStatus.RUNNING, "the job reads running")
+    try:
+        cluster.carriers[0].kill()
+        cluster.carriers[0].wait()
+        info = cluster.poll(job_id)
+        assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+        assert "was killed" in str(info.error_message)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not running(pid), "the replica ends")
+
+
+def test_a_job_that_waits_for_its_start_is_stopped_at_once_and_never_runs(tmp_path: Path) -> None:
+    class Queueing(ChildCluster):
+        """Starts nothing; the commands wait."""
+
+        commands: ClassVar[list[list[str]]] = []
+
+        def _start(self, job_id: str, command: list[str]) -> None:
+            self.commands.append(command)
+
+    cluster, ran = Queueing(tmp_path / "jobs"), tmp_path / "ran"
+    job_id = launch(cluster, program("import sys; open(sys.argv[1], 'w')", ran))
+    assert cluster.poll(job_id).status is JobStatus.PENDING
+    cluster.terminate(job_id)
+    info = cluster.poll(job_id)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.STOPPED, ExitReason.STOPPED)
+    subprocess.run(cluster.commands[0], check=True)
+    assert cluster.poll(job_id) == info
+    assert not ran.exists()
+
+
+def test_what_a_running_job_was_told_is_on_no_disk(cluster: ChildCluster, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    request = JobRequest(
+        "secret", program(SLEEP, pids), environment=create_environment(env_vars={"TOKEN": "hush-hush"})
+    )
+    job_id = cluster.launch(request)
+    until(lambda: numbers_in(pids), "the job starts")
+    files = [path for path in (tmp_path / "jobs").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"hush-hush" in path.read_bytes()]
+    assert (tmp_path / "jobs").stat().st_mode & 0o777 == 0o700
+    cluster.terminate(job_id, grace=0.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"resources": ResourceConfig.with_gpu("H100", 1)}, "GPU"),
+        ({"environment": create_environment(extras=["gpu-support"])}, "gpu-support"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(cluster: ChildCluster, fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(UnsupportedError, match=named):
+        launch(cluster, program("pass"), **fields)
+    assert cluster.list_jobs() == []

@@ -1,0 +1,167 @@
+"""Who listens, and what the logging listener writes."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.core.conftest import Install
+
+from fray import ContextBase, TaskOptions, _events
+from fray.events import (
+    Event,
+    EventKind,
+    LoggingListener,
+    Outcome,
+    add_listener,
+    remove_listener,
+    use_listener,
+)
+
+
+class Inline(ContextBase):
+    """A stranger's context, as small as can be, whose references are the values themselves."""
+
+    def _submit(self, fn, args, kwargs, options):  # type: ignore[no-untyped-def]
+        return fn(*args, **kwargs)
+
+    def _start_actor(self, cls, args, kwargs, options):  # type: ignore[no-untyped-def]
+        return cls(*args, **kwargs)
+
+    put = get = wait = cancel = get_actor = kill = shutdown = lambda self, *args, **kwargs: None  # type: ignore[assignment]
+
+
+class Diary:
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+
+    def on_event(self, event: Event) -> None:
+        self.kinds.append(event.kind)
+
+
+class Broken:
+    def on_event(self, event: Event) -> None:
+        raise RuntimeError("broken")
+
+
+TASK = ["task_submitted", "task_started", "task_ended"]
+
+
+@pytest.fixture(autouse=True)
+def nobody_listens() -> Iterator[None]:
+    _events.forget()
+    yield
+    _events.forget()
+
+
+@pytest.fixture
+def context() -> Any:
+    return Inline()
+
+
+def test_a_listener_hears_until_it_is_removed(context: Any) -> None:
+    diary = Diary()
+    add_listener(diary)
+    context.run(abs, -1)
+    remove_listener(diary)
+    remove_listener(diary)
+    context.run(abs, -1)
+    assert diary.kinds == TASK
+
+
+def test_a_listener_may_be_there_for_a_block(context: Any) -> None:
+    first, second = Diary(), Diary()
+    with use_listener(first), use_listener(second):
+        context.create_task(abs, -1, options=TaskOptions(name="size"))
+    context.run(abs, -1)
+    assert first.kinds == second.kinds == TASK
+
+
+def test_a_function_is_itself_where_nobody_listens(context: Any) -> None:
+    given: list[object] = []
+    context._submit = lambda fn, args, kwargs, options: given.append(fn)
+    context.run(abs, 1)
+    with use_listener(Diary()):
+        context.run(abs, 1)
+    context.run(abs, 1)
+    assert given[0] is given[2] is abs
+    assert given[1] is not abs
+
+
+def test_a_listener_that_fails_is_reported_once_and_the_others_hear(
+    context: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    diary = Diary()
+    with use_listener(Broken()), use_listener(diary):
+        assert context.run(abs, -1) == 1
+        assert context.run(abs, -1) == 1
+    assert diary.kinds == TASK * 2
+    (record,) = caplog.records
+    assert record.name == "fray.events"
+    assert "Broken" in record.message
+
+
+def test_installed_listeners_are_named_by_the_environment(
+    context: Any, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "heard = []\nclass L:\n    def __init__(self, mark: int = 0): self.mark = mark\n"
+    code += "    def on_event(self, event): heard.append((self.mark, str(event.kind)))\n"
+    install("fray-diary", {"fray.listeners": {"diary": "diary_mod:L"}}, diary_mod=code)
+    monkeypatch.setenv("FRAY_LISTENERS", "diary?mark=1, diary_mod:L?mark=2")
+    context.run(abs, -1)
+    heard = sys.modules["diary_mod"].heard
+    assert heard == [(mark, kind) for kind in TASK for mark in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        ("loging", "did you mean 'logging'"),
+        ("logging?colour=red", "colour"),
+        ("logging?level=loud", "level must be one of"),
+        ("nowhere_at_all:L", "nowhere_at_all"),
+    ],
+)
+def test_a_listener_that_cannot_be_had_is_reported_and_does_not_stop_the_program(
+    spec: str,
+    complaint: str,
+    context: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("FRAY_LISTENERS", spec)
+    assert [context.run(abs, -1), context.run(abs, -2)] == [1, 2]
+    (record,) = caplog.records
+    assert repr(spec) in record.message
+    assert complaint in record.message
+
+
+def test_the_logging_listener_writes_a_line_each_and_warns_of_errors(
+    context: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "fray.events")
+    listener = LoggingListener(level="debug")
+    facts: dict[str, Any] = {"id": "1f", "name": "train", "time": 0.0, "parent_id": "job-1"}
+    listener.on_event(Event(kind=EventKind.TASK_STARTED, **facts))
+    listener.on_event(
+        Event(kind=EventKind.TASK_ENDED, outcome=Outcome.ERROR, error="ValueError", seconds=0.25, **facts)
+    )
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("DEBUG", "task_started train id=1f parent=job-1"),
+        ("WARNING", "task_ended train id=1f parent=job-1 outcome=error error=ValueError seconds=0.250000"),
+    ]
+
+
+def test_a_program_without_logging_gets_the_lines_on_stderr() -> None:
+    code = "from fray.events import *\n"
+    code += "LoggingListener().on_event(Event(kind=EventKind.JOB_LAUNCHED, id='a-1', name='a'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "job_launched a id=a-1\n")
+
+
+def test_without_opentelemetry_its_listener_says_what_to_install() -> None:
+    code = "import sys; sys.modules['opentelemetry'] = None\nimport fray._otel"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'fray-core[otel]'" in done.stderr

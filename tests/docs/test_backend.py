@@ -1,0 +1,90 @@
+"""The distribution that docs/adding-a-backend.md builds: short, installed alone, found, and green."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import uv
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "adding-a-backend.md"
+# A block whose first line is a comment with a path is that file.
+FILE = re.compile(r"^```(?:py|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LIMIT = 150
+
+
+def files() -> dict[str, str]:
+    return dict(FILE.findall(PAGE.read_text()))
+
+
+def run(*command: str, cwd: Path) -> str:
+    environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def run_uv(*command: str, cwd: Path) -> str:
+    """Run uv on what its cache has, or else with what it may download."""
+    try:
+        return run(uv.find_uv_bin(), "--offline", *command, cwd=cwd)
+    except AssertionError:
+        return run(uv.find_uv_bin(), *command, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the page, and an environment with them, `fray-core` and what that needs."""
+    folder, wheels = tmp_path_factory.mktemp("fray-swarm"), tmp_path_factory.mktemp("wheels")
+    for name, text in files().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    for source in (ROOT / "packages" / "fray-resources", ROOT / "packages" / "fray-core", folder):
+        run_uv("build", "--quiet", "--wheel", "--out-dir", str(wheels), str(source), cwd=wheels)
+    run_uv("venv", "--quiet", "--python", sys.executable, "venv", cwd=folder)
+    found = {path.name.partition("-")[0]: path for path in wheels.glob("*.whl")}
+    needs = [str(found["fray_resources"]), f"fray-core[testing] @ {found['fray_core'].as_uri()}"]
+    needs += [str(found["fray_swarm"]), "pytest-timeout"]
+    run_uv("pip", "install", "--quiet", "--python", "venv", *needs, cwd=folder)
+    return folder
+
+
+def test_the_whole_distribution_is_short() -> None:
+    lines = {name: len(text.splitlines()) for name, text in files().items()}
+    code = {name: count for name, count in lines.items() if not name.startswith("tests/")}
+    assert set(code) == {
+        "pyproject.toml",
+        *(f"src/fray_swarm/{part}.py" for part in ("__init__", "context", "cluster", "queue")),
+    }
+    assert sum(code.values()) < LIMIT, code
+
+
+def test_it_uses_public_doors_only() -> None:
+    for name, text in files().items():
+        for module in re.findall(r"^(?:from|import) (fray\b\S*)", text, re.MULTILINE):
+            doors = ("fray", "fray.job", "fray.cluster", "fray.queue", "fray.types")
+            assert module in doors or module.startswith(("fray.testing.", "fray_swarm")), f"{name}: {module}"
+            assert "._" not in module
+
+
+def test_no_other_wheel_of_fray_is_there_and_its_names_are_found(project: Path) -> None:
+    shown = run("venv/bin/fray", "plugins", cwd=project)
+    rows = [line.split() for line in shown.splitlines()[1:] if line.startswith("fray.")]
+    assert {row[2] for row in rows} <= {"fray-swarm", "fray-core"}
+    assert [row[:2] + row[4:] for row in rows if row[2] == "fray-swarm"] == [
+        ["fray.contexts", "swarm", "ok"],
+        ["fray.clusters", "swarm", "ok"],
+        ["fray.queues", "sqlite", "ok"],
+    ]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("contract", ["TestContext", "TestCluster", "TestQueue"])
+def test_it_keeps_a_contract(project: Path, contract: str) -> None:
+    options = ["-q", "-W", "error", "--timeout", "120", "-p", "no:cacheprovider"]
+    shown = run("venv/bin/python", "-m", "pytest", *options, f"tests/test_swarm.py::{contract}", cwd=project)
+    assert re.search(r"\d+ passed", shown)
+    assert not re.search(r"skipped|xfailed", shown)

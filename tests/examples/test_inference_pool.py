@@ -1,0 +1,73 @@
+"""The pool answers every request once and in order, whoever of its workers dies."""
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType
+
+import psutil
+import pytest
+
+REQUESTS = 600
+
+
+@pytest.fixture
+def pool(load: Callable[[str], ModuleType]) -> ModuleType:
+    return load("inference_pool")
+
+
+@pytest.fixture
+def expected(pool: ModuleType) -> list[str]:
+    """What one model in one process says."""
+    model = pool.Model()
+    return [model.predict(line) for _, line in pool.questions(REQUESTS)]
+
+
+def test_every_request_is_answered_in_order(pool: ModuleType, expected: list[str]) -> None:
+    assert pool.run(REQUESTS, workers=2, crash=0.0) == expected
+
+
+def test_workers_that_die_between_taking_and_settling_lose_nothing(
+    pool: ModuleType, expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pool.run(REQUESTS, workers=2, crash=0.1) == expected
+    died = re.search(r"^(\d+) workers died", capsys.readouterr().out, re.MULTILINE)
+    assert died is not None
+    assert int(died[1]) > 0, "76 chances of a tenth: none dies once in 3,000 runs"
+
+
+def test_workers_that_are_killed_at_any_moment_lose_nothing(pool: ModuleType, expected: list[str]) -> None:
+    with killer(times=5) as killed:
+        for _ in range(20):  # until all five are dead
+            assert pool.run(REQUESTS, workers=2, crash=0.0) == expected
+            if len(killed) == 5:
+                break
+    assert len(killed) == 5
+
+
+@contextmanager
+def killer(times: int) -> Iterator[set[int]]:
+    """Kill a worker of the pool now and then; the set is of the process ids that are no more."""
+    killed: set[int] = set()
+    over = threading.Event()
+
+    def kill() -> None:
+        while len(killed) < times and not over.wait(0.2):
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):
+                    environ = process.environ()
+                    ours = environ.get("FRAY_STATE_DIR") == os.environ["FRAY_STATE_DIR"]
+                    if ours and "FRAY_REPLICA_ID" in environ:
+                        process.kill()
+                        killed.add(process.pid)
+                        break
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()

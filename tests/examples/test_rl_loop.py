@@ -1,0 +1,29 @@
+"""The same program learns on this machine and on Ray: only the specs differ."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from fray_ray.testing import LocalRayCluster
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "rl_loop.py"
+
+
+def learn(*argv: str, cluster: str) -> str:
+    """Run the program as its users do and return what it prints."""
+    environment = os.environ | {"FRAY_CLUSTER_SPEC": cluster}
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *argv], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_it_learns_with_processes_of_this_machine() -> None:
+    assert "mastered 4 levels" in learn("--context", "process", cluster="local")
+
+
+def test_it_learns_on_ray() -> None:
+    with LocalRayCluster(num_cpus=4) as ray_cluster:
+        assert "mastered 4 levels" in learn(cluster=f"ray?address={ray_cluster.address}")
