@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 import fray.cluster
+import fray.events
 import fray.job
 import fray.queue
 import fray_local
@@ -68,6 +69,7 @@ def test_llms_txt_stands_at_the_root_and_leads_to_pages(site: Path) -> None:
     [
         (fray, ["fray.md", "errors.md"]),
         (fray.cluster, ["fray-cluster.md"]),
+        (fray.events, ["fray-events.md"]),
         (fray.job, ["fray-job.md"]),
         (fray.queue, ["fray-queue.md"]),
         (fray_local, ["fray_local.md"]),
