@@ -13,6 +13,7 @@ so its holder may still finish, release or extend it.
 import enum
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
@@ -37,23 +38,21 @@ _TIMED = (LEASED, DELAYED)
 _FEW_TIMERS = 64  # below this many, stale timers are not worth a rebuild
 
 
+@dataclass(slots=True, eq=False)
 class Entry(Generic[P]):
     """One item in the machine."""
 
-    # Defaults of the class: an entry that was never leased sets four attributes, a third of a push's cost.
-    phase = Phase.WAITING
-    attempt = 0
-    grants = 0  # leases ever given; unlike `attempt`, never reset: it makes lease ids unique
-    lease_id = ""
-    leased_at = 0.0
-    until = 0.0  # when the lease or the delay ends
+    seq: int  # its place in line, for good
+    item_id: str
+    payload: P
+    pushed_at: float
+    phase: Phase = WAITING
+    attempt: int = 0
+    grants: int = 0  # leases ever given; unlike `attempt`, never reset: it makes lease ids unique
+    lease_id: str = ""
+    leased_at: float = 0.0
+    until: float = 0.0  # when the lease or the delay ends
     history: tuple[Attempt, ...] = ()
-
-    def __init__(self, seq: int, item_id: str, payload: P, pushed_at: float) -> None:
-        self.seq = seq  # its place in line, for good
-        self.item_id = item_id
-        self.payload = payload
-        self.pushed_at = pushed_at
 
     def __lt__(self, other: "Entry[P]") -> bool:
         return self.seq < other.seq
@@ -76,7 +75,7 @@ class LeaseMachine(Generic[P]):
         self.dead: dict[str, Entry[P]] = {}
         self._changed = changed
         self._live: dict[str, Entry[P]] = {}
-        self._line: deque[Entry[P]] = deque()  # never leased, in order of arrival
+        self._line: deque[Entry[P]] = deque()  # not leased yet, in order of arrival
         self._returned: list[Entry[P]] = []  # a heap by place in line; all of it is before all of `_line`
         self._timers: list[tuple[float, Entry[P]]] = []  # a heap; a timer whose entry moved on is stale
         self._waiting = 0
@@ -86,13 +85,10 @@ class LeaseMachine(Generic[P]):
 
     def push(self, item_id: str, payload: P, now: float) -> Entry[P] | None:
         """Add an item at the end of the line; None when one of that id is there already."""
-        entry = Entry(self._last_seq + 1, item_id, payload, now)
-        if self._live.setdefault(item_id, entry) is not entry:
+        if item_id in self._live or item_id in self.dead:
             return None
-        if self.dead and item_id in self.dead:
-            del self._live[item_id]
-            return None
-        self._last_seq += 1
+        self._last_seq = seq = self._last_seq + 1
+        self._live[item_id] = entry = Entry(seq, item_id, payload, now)
         self._line.append(entry)
         self._waiting += 1
         if self._changed is not None:
@@ -101,15 +97,12 @@ class LeaseMachine(Generic[P]):
 
     def take(self, lease_timeout: float, now: float) -> Entry[P] | None:
         """Lease the oldest item that waits."""
-        if self._timers and self._timers[0][0] <= now:
+        timers = self._timers
+        if timers and timers[0][0] <= now:
             self._advance(now)
-        entry = self._oldest()
+        entry = self._pull() if self._returned or not self._line else self._line.popleft()
         if entry is None:
             return None
-        if self._returned:
-            heappop(self._returned)
-        else:
-            self._line.popleft()
         self._waiting -= 1
         entry.attempt += 1
         entry.grants = grant = entry.grants + 1
@@ -121,6 +114,9 @@ class LeaseMachine(Generic[P]):
     def finish(self, item_id: str, lease_id: str) -> Entry[P]:
         """Remove the item that a lease holds."""
         entry = self._held(item_id, lease_id)
+        timers = self._timers
+        if timers and timers[-1][1] is entry:  # a heap's last may go: short work leaves no stale timers
+            timers.pop()
         self._remove(entry)
         return entry
 
@@ -202,6 +198,7 @@ class LeaseMachine(Generic[P]):
         entries = list(self._live.values())
         for entry in entries:
             self._remove(entry)
+        self._line.clear()
         return len(entries)
 
     def purge_dead(self, item_ids: Iterable[str] | None, now: float) -> int:
@@ -230,8 +227,8 @@ class LeaseMachine(Generic[P]):
     # --- the moves ---
 
     def _held(self, item_id: str, lease_id: str) -> Entry[P]:
-        entry = self.held(item_id, lease_id)
-        if entry is None or not lease_id:
+        entry = self._live.get(item_id)
+        if entry is None or entry.lease_id != lease_id or not lease_id:
             raise LeaseExpiredError(lease_id)
         return entry
 
@@ -283,14 +280,16 @@ class LeaseMachine(Generic[P]):
         if self._changed is not None:
             self._changed(entry)
 
-    def _oldest(self) -> Entry[P] | None:
-        """Return the first entry in line that still waits, and drop what stands before it and does not."""
+    def _pull(self) -> Entry[P] | None:
+        """Take the first entry in line, and drop what stands before it and does not wait any more."""
         while self._returned:
-            if self._returned[0].phase is WAITING:
-                return self._returned[0]
-            heappop(self._returned)
-        while self._line:
-            if self._line[0].phase is WAITING:
-                return self._line[0]
-            self._line.popleft()
-        return None
+            entry = heappop(self._returned)
+            if entry.phase is WAITING:
+                return entry
+        return self._line.popleft() if self._line else None
+
+    def _oldest(self) -> Entry[P] | None:
+        entry = self._pull()
+        if entry is not None:
+            heappush(self._returned, entry)  # before all of `_line` still
+        return entry
