@@ -2,15 +2,17 @@
 
 import itertools
 import os
+import threading
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fray.queue import open_queue
+from fray.queue import Lease, LeaseExpiredError, open_queue
 from fray.testing.queue import (
     MakeQueue,
     ManualClock,
@@ -280,6 +282,44 @@ def test_a_forked_child_gives_other_names(tmp_path: Path) -> None:
     queue.push(2)
     assert os.waitpid(child, 0)[1] == 0
     assert sorted(lease.item for lease in queue.pop_many(5)) == [0, 1, 2]
+
+
+def test_a_forked_child_is_not_taken_for_its_parent(tmp_path: Path) -> None:
+    # The clock stands still, so that what both write next could be one and the same record.
+    queue: FileQueue[int] = FileQueue(tmp_path / "q", clock=ManualClock(), fsync=False)
+    queue.push_many(range(3))
+    assert queue.pop() is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of fork in a process with threads
+        child = os.fork()
+    if child == 0:
+        lease = queue.pop()
+        os._exit(100 if lease is None else lease.item)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    lease = queue.pop()
+    assert lease is not None
+    assert lease.item == 2
+    queue.done(lease)
+    assert queue.size() == 2
+
+
+def test_of_threads_that_finish_one_lease_one_is_told_so(tmp_path: Path) -> None:
+    queue: FileQueue[int] = FileQueue(tmp_path / "q", clock=ManualClock(), fsync=False)
+    queue.push_many(range(50))
+
+    def finish(lease: Lease[int]) -> bool:
+        barrier.wait()
+        try:
+            queue.done(lease)
+        except LeaseExpiredError:
+            return False
+        return True
+
+    barrier = threading.Barrier(4)
+    with ThreadPoolExecutor(4) as pool:
+        for lease in queue.pop_many(50):
+            assert sum(pool.map(finish, [lease] * 4)) == 1
+    assert queue.size() == 0
 
 
 def test_a_url_names_a_folder(tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
 """The FileQueue's protocol under thousands of seeded schedules, and broken protocols that they catch."""
 
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from queue_simulation import Schedule, SimStore, Variant, Violation, World
 
-from fray_queue import _scan
+from fray_queue import _histories, _scan
 from fray_queue._chains import Chains
 from fray_queue._histories import Claim
-from fray_queue._records import encode_extension
+from fray_queue._records import Record, SharedRecord, encode_extension
 from fray_queue._scan import Spot
 
 SKEW = 2.0
@@ -19,12 +19,23 @@ def run(seed: int, variant: type[Variant] = Variant, *, clients: int = 3, real_s
     return Schedule(seed, variant, clients=clients, skew=SKEW, real_skew=real_skew).run()
 
 
+class Sharing(Variant):
+    """As on a local disk, where a record may be a link to one that was written just before."""
+
+    share = 5.0
+
+
+@pytest.fixture(autouse=True)
+def leases_that_share_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_histories, "SHORTENED", 0.5)
+
+
 @pytest.mark.timeout(300)
 def test_no_schedule_breaks_a_promise(torture: int) -> None:
     totals = dict.fromkeys(("requests", "crashes", "stalls", "lost_answers", "taken"), 0)
     count = 2500 * torture
     for seed in range(count):
-        world = run(seed, clients=3 if seed % 4 else 5)
+        world = run(seed, Sharing if seed % 2 else Variant, clients=5 if seed % 4 > 1 else 3)
         for name in totals:
             totals[name] += getattr(world, name)
     print(f"\nsimulation: {count} schedules, {totals}, 0 violations")
@@ -53,9 +64,10 @@ def _violation(seed: int) -> Violation | None:
 
 class HistoryFirst(Variant):
     @staticmethod
-    def remove(store: Any, payload: str, records: list[str]) -> None:
+    def remove(store: Any, payload: str, records: list[str]) -> bool:
         store.delete(records)
         store.delete([payload])
+        return True
 
 
 class _Unconfirmed(Chains):
@@ -111,6 +123,23 @@ class SkewIgnored(Variant):
     items, pushes = 1, 0.0
 
 
+class _OneForAll(Chains):
+    _everybodys: ClassVar[dict[tuple[str, float], SharedRecord]] = {}
+
+    def _common(self, kind: str, now: float, length: float = 0.0) -> Record:
+        self._shared = self._everybodys
+        return super()._common(kind, now, length)
+
+    def _is_first(self, path: str, record: Record) -> bool:
+        return True
+
+
+class RecordsOfAnotherClient(Sharing):
+    """What a forked child would do that went on with its parent's records."""
+
+    chains = _OneForAll
+
+
 class _Overwriting(SimStore):
     def create(self, path: str, data: bytes) -> bool:
         there = self._request(lambda: path in self.world.files)
@@ -145,6 +174,7 @@ BROKEN = [
     DoneByDelete,
     BlindExtend,
     SkewIgnored,
+    RecordsOfAnotherClient,
     LooksFirstAndWritesThen,
     OrphansUnchecked,
 ]

@@ -164,6 +164,7 @@ class Client:
             skew=skew,
             max_attempts=None,
             remove=lambda payload, records: variant.remove(self.store, payload, records),
+            share=variant.share,
         )
 
     def work(self, rounds: int) -> None:
@@ -236,12 +237,14 @@ class Variant:
     store: Any = SimStore
     remove_orphans: Any = staticmethod(_scan.remove_orphans)
     taker_skew: float | None = None
+    share = 0.0  # seconds for which clients use a record again
     items, pushes = 3, 0.3  # there at the start; chance of a push before each take
 
     @staticmethod
-    def remove(store: Any, payload: str, records: list[str]) -> None:
+    def remove(store: Any, payload: str, records: list[str]) -> bool:
         store.delete([payload])
         store.delete(records)
+        return True
 
 
 class Schedule:

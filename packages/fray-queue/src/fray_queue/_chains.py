@@ -57,12 +57,16 @@ class Chains(Histories):
         if self._max_attempts is not None and len(attempts) >= self._max_attempts:
             self._bury(spot.address, spot.number, head, attempts)
             return None
-        now = self._clock()
-        attempt = 1 if head is None or head.kind == REQUEUE else head.attempt + 1
-        extended = head.extended if head else ()
-        record = Record(LEASE, new_nonce(), now, now + lease_timeout, attempt, attempts, extended)
+        record = self._lease_after(head, attempts, lease_timeout)
         claim = Claim(spot.address, spot.number + 1, record, record.until, first=spot.number + 1)
         return claim if self._win(claim) else None
+
+    def _lease_after(self, head: Record | None, attempts: Attempts, lease_timeout: float) -> Record:
+        now = self._clock()
+        if head is None:
+            return self._common(LEASE, now, lease_timeout)
+        attempt = 1 if head.kind == REQUEUE else head.attempt + 1
+        return Record(LEASE, new_nonce(), now, now + lease_timeout, attempt, attempts, head.extended)
 
     def _win(self, claim: Claim) -> bool:
         address = claim.address
@@ -91,7 +95,12 @@ class Chains(Histories):
         self._clean(claim.address, claim.number + 1, claim.record)
 
     def _done(self, claim: Claim) -> Record:
-        return Record(DONE, new_nonce(), self._clock(), extended=claim.record.extended)
+        extended = claim.record.extended
+        return (
+            Record(DONE, new_nonce(), self._clock(), extended=extended)
+            if extended
+            else self._common(DONE, self._clock())
+        )
 
     def release(self, lease_id: str, delay: float) -> None:
         """Give the item back, or bury it after its last attempt."""
@@ -109,12 +118,11 @@ class Chains(Histories):
 
     def _settle(self, lease_id: str, record_for: Callable[[Claim], Record]) -> Claim:
         claim = self._find(lease_id)
-        while not self._append(claim.address, claim.number + 1, record := record_for(claim)):
+        while not self._append(claim.address, claim.number + 1, record_for(claim)):
             claim = self._renewed(claim, lease_id)
         self._confirm(claim, lease_id)
         with self._lock:
             self._held.pop(lease_id, None)
-        self._note(claim.address, claim.number + 1, record)
         return claim
 
     def _confirm(self, claim: Claim, lease_id: str) -> None:

@@ -21,11 +21,11 @@ class Cleaner:
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def remove(self, payload: str, records: list[str]) -> None:
-        """Remove the files of one item."""
+    def remove(self, payload: str, records: list[str]) -> bool:
+        """Remove the files of one item; False: later."""
         if not self._background:
             self._store.delete([payload, *records])
-            return
+            return True
         with self._changed:
             self._waiting.append((payload, records))
             if self._thread is None:
@@ -35,6 +35,7 @@ class Cleaner:
                 self._thread.start()
             elif len(self._waiting) >= _BULK:
                 self._changed.notify_all()
+        return False
 
     def close(self) -> None:
         """Return when all is removed."""

@@ -4,6 +4,7 @@ What happened to an item is a row of records, each the exclusive creation of the
 it decided; everybody else learns that something else happened first.
 """
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +18,19 @@ from fray_queue._records import (
     Address,
     Attempts,
     Record,
+    SharedRecord,
     decode_extension,
     decode_record,
     new_nonce,
     open_payload,
+    shared,
 )
 from fray_queue._scan import Scan, Spot
 from fray_queue._store import Store
 
+SHORTENED = 0.01  # of a lease: what it may lose by a record that was made for another item
+_MOST_SHARED = 1000  # names of one file; file systems allow a few ten thousand
+_LENGTHS = 8  # of leases, whose newest common records are kept
 GRACE = 60.0  # seconds after which somebody else removes what the finisher of an item did not
 
 
@@ -48,7 +54,9 @@ class Histories:
     """The histories of all items of one queue, as one client reads and writes them.
 
     Args:
-        remove: Is handed the files of a finished item, the payload first.
+        remove: Is handed the files of a finished item, the payload first; tells whether they are gone.
+        share: Seconds within which first leases, and `done`s, have one and the same record. A lease is up to
+            that much shorter than it was asked for.
     """
 
     def __init__(
@@ -59,11 +67,14 @@ class Histories:
         clock: Callable[[], float],
         skew: float,
         max_attempts: int | None,
-        remove: Callable[[str, list[str]], None],
+        remove: Callable[[str, list[str]], bool],
+        share: float = 0.0,
     ) -> None:
         self._store, self._scan, self._clock, self._skew = store, scan, clock, skew
         self._max_attempts = max_attempts
         self._remove = remove
+        self._share, self._shared_by = share, os.getpid()
+        self._shared: dict[tuple[str, float], SharedRecord] = {}  # by kind and length
         self._held: dict[str, Claim] = {}
         self._lock = threading.Lock()  # guards beliefs and holds; never held during a claim's own requests
         self._extending = threading.Lock()  # the later of two extensions must be the one that stays
@@ -155,12 +166,40 @@ class Histories:
     def _append(self, address: Address, number: int, record: Record) -> bool:
         path, data = address.record(number), record.encode()
         # The store may have told somebody's request twice, or lost the answer to ours: the nonce knows.
-        won = self._store.create(path, data) or self._store.read(path) == data
+        won = self._is_first(path, record) and (
+            self._store.create(path, data) or self._store.read(path) == data
+        )
         if won:
             self._note(address, number, record)
         else:
             self._unknown(address, number)
         return won
+
+    def _is_first(self, path: str, record: Record) -> bool:
+        """Tell whether no other thread writes the same record there: its nonce could not tell them apart."""
+        if not isinstance(record, SharedRecord):
+            return True
+        with self._lock:
+            first = path not in record.paths
+            record.paths.add(path)
+        return first
+
+    def _common(self, kind: str, now: float, length: float = 0.0) -> Record:
+        """Return a first lease of that length, or a `done`: the one written just before, where it may do."""
+        longest = min(self._share, length * SHORTENED) if length else self._share
+        with self._lock:
+            if self._shared_by != os.getpid():  # a forked child must not be taken for its parent
+                self._shared, self._shared_by = {}, os.getpid()
+            known = self._shared.get((kind, length))
+            if known and 0 <= now - known.at < longest and len(known.paths) < _MOST_SHARED:
+                return known
+            record = Record(kind, new_nonce(), now, now + length if length else 0.0, 1 if length else 0)
+            if not longest:
+                return record
+            if len(self._shared) >= _LENGTHS:
+                self._shared.clear()
+            self._shared[kind, length] = common = shared(record)
+            return common
 
     def _read_record(self, address: Address, number: int) -> Record | None:
         data = self._store.read(address.record(number))
@@ -168,7 +207,8 @@ class Histories:
 
     def _clean(self, address: Address, number: int, record: Record) -> None:
         records = [address.record(each) for each in range(1, number + 1)]
-        self._remove(address.path, records + [address.extension(each) for each in record.extended])
+        if self._remove(address.path, records + [address.extension(each) for each in record.extended]):
+            self._forget(address)
 
     def _note(self, address: Address, number: int, record: Record, until: float | None = None) -> None:
         with self._lock:

@@ -11,7 +11,7 @@ import json
 import re
 import secrets
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fray_queue._errors import DamagedError
@@ -42,7 +42,35 @@ class Record:
 
     def encode(self) -> bytes:
         """Return the record as a line of JSON with its checksum, readable with plain tools."""
-        return _sealed({name: getattr(self, name) for name in self.__slots__})
+        return _sealed({name: getattr(self, name) for name in _FIELDS})
+
+
+_FIELDS = Record.__slots__
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRecord(Record):
+    """A record that several items of one client have, byte for byte: on a disk each is a link to one file."""
+
+    data: bytes = b""
+    paths: set[str] = field(default_factory=set, compare=False)  # where this client wrote it, or tries to
+
+    def encode(self) -> bytes:
+        return self.data
+
+
+def shared(record: Record) -> SharedRecord:
+    """Return a record that says the same and can be written for several items."""
+    return SharedRecord(
+        record.kind,
+        record.nonce,
+        record.at,
+        record.until,
+        record.attempt,
+        record.attempts,
+        record.extended,
+        record.encode(),
+    )
 
 
 def _sealed(fields: dict[str, Any]) -> bytes:

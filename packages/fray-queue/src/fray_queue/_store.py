@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 _TEMPORARY = ".tmp"
+_KEPT = 4  # temporary files that the next records may be links to
+_PIECE = 1 << 16  # bytes read at once
 _ABANDONED = 3600.0  # seconds after which a temporary folder belongs to nobody
 
 
@@ -56,15 +59,28 @@ class LocalStore:
         self.name = root
         self._root = root
         self._fsync = fsync
-        self._temporary = f"{root}/{_TEMPORARY}/{uuid.uuid4().hex}"
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._temporary = f"{self._root}/{_TEMPORARY}/{uuid.uuid4().hex}"
         self._numbers = itertools.count()
+        self._kept: dict[bytes, str] = {}  # content -> a temporary file that has it, for the next link
+        self._lock = threading.Lock()
 
     def create(self, path: str, data: bytes) -> bool:
-        try:
-            self._link(path, data, fsync=False)
-        except (FileExistsError, FileNotFoundError):
-            return False
-        return True
+        while True:
+            temporary = self._file_of(data)
+            try:
+                os.link(temporary, f"{self._root}/{path}")
+            except FileExistsError:
+                return False
+            except FileNotFoundError:
+                if os.path.exists(temporary):  # noqa: PTH110
+                    return False
+                self._kept.pop(data, None)  # another thread had no more use for it
+            else:
+                return True
 
     def put(self, files: Sequence[tuple[str, bytes]]) -> None:
         folders = {_folder(path) for path, _ in files}
@@ -84,10 +100,19 @@ class LocalStore:
 
     def read(self, path: str) -> bytes | None:
         try:
-            with open(f"{self._root}/{path}", "rb", buffering=0) as file:  # noqa: PTH123
-                return file.read()
+            descriptor = os.open(f"{self._root}/{path}", os.O_RDONLY)
         except FileNotFoundError:
             return None
+        try:
+            data = os.read(descriptor, _PIECE)
+            if len(data) < _PIECE:
+                return data
+            pieces = [data]
+            while piece := os.read(descriptor, _PIECE):
+                pieces.append(piece)
+            return b"".join(pieces)
+        finally:
+            os.close(descriptor)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(f"{self._root}/{path}")  # noqa: PTH110
@@ -100,8 +125,10 @@ class LocalStore:
 
     def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 os.unlink(f"{self._root}/{path}")  # noqa: PTH108
+            except FileNotFoundError:
+                continue
         for folder in {_folder(path) for path in paths}:
             with contextlib.suppress(OSError):  # not empty, or gone
                 os.rmdir(f"{self._root}/{folder}")  # noqa: PTH106
@@ -117,6 +144,22 @@ class LocalStore:
     def close(self) -> None:
         """Remove this client's temporary folder."""
         shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _file_of(self, data: bytes) -> str:
+        """Return a temporary file of that content: one of those written last, or a new one."""
+        if self._pid != os.getpid():  # a forked child would use up its parent's files
+            self._start()
+        known = self._kept.get(data)
+        if known is not None:
+            return known
+        temporary = self._write_temporary(data, fsync=False)
+        with self._lock:
+            old = self._kept.pop(next(iter(self._kept)), None) if len(self._kept) >= _KEPT else None
+            self._kept[data] = temporary
+        if old is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(old)  # noqa: PTH108
+        return temporary
 
     def _link_in_folder(self, path: str, data: bytes) -> None:
         while True:
