@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fray.queue import Lease, LeaseExpiredError, open_queue
+from fray.queue import LeaseExpiredError, open_queue
 from fray.testing.queue import (
     MakeQueue,
     ManualClock,
@@ -21,6 +21,9 @@ from fray.testing.queue import (
     check_queue_machine,
 )
 from fray_queue import DamagedError, FileQueue, _file
+from fray_queue._chains import Chains
+from fray_queue._histories import Claim
+from fray_queue._records import Record
 from fray_queue._store import LocalStore
 
 
@@ -303,23 +306,36 @@ def test_a_forked_child_is_not_taken_for_its_parent(tmp_path: Path) -> None:
     assert queue.size() == 2
 
 
-def test_of_threads_that_finish_one_lease_one_is_told_so(tmp_path: Path) -> None:
-    queue: FileQueue[int] = FileQueue(tmp_path / "q", clock=ManualClock(), fsync=False)
-    queue.push_many(range(50))
+def test_of_threads_that_finish_one_lease_one_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue: FileQueue[str] = FileQueue(tmp_path / "q", fsync=False)
+    queue.push("x")
+    lease = queue.pop()
+    assert lease is not None
+    found, told = threading.Barrier(4), threading.Barrier(4)
+    done_record, delete = Chains._done, LocalStore.delete
 
-    def finish(lease: Lease[int]) -> bool:
-        barrier.wait()
+    def together(chains: Chains, claim: Claim) -> Record:
+        found.wait(30)  # all have found the lease good
+        return done_record(chains, claim)
+
+    def finish(_: int) -> bool:
         try:
             queue.done(lease)
         except LeaseExpiredError:
+            told.wait(30)
             return False
         return True
 
-    barrier = threading.Barrier(4)
+    def delete_late(store: LocalStore, paths: Sequence[str]) -> None:
+        told.wait(30)  # the others have been told
+        delete(store, paths)
+
+    monkeypatch.setattr(Chains, "_done", together)
+    monkeypatch.setattr(LocalStore, "delete", delete_late)
     with ThreadPoolExecutor(4) as pool:
-        for lease in queue.pop_many(50):
-            assert sum(pool.map(finish, [lease] * 4)) == 1
-    assert queue.size() == 0
+        assert sorted(pool.map(finish, range(4))) == [False, False, False, True]
 
 
 def test_a_url_names_a_folder(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ class LocalStore:
             except FileNotFoundError:
                 if os.path.exists(temporary):  # noqa: PTH110
                     return False
-                self._kept.pop(data, None)  # another thread had no more use for it
+                if self._kept.get(data) == temporary:  # whoever tidied the folder took it for abandoned
+                    del self._kept[data]
             else:
                 return True
 
@@ -147,14 +148,14 @@ class LocalStore:
 
     def _file_of(self, data: bytes) -> str:
         """Return a temporary file of that content: one of those written last, or a new one."""
-        if self._pid != os.getpid():  # a forked child would use up its parent's files
-            self._start()
         known = self._kept.get(data)
-        if known is not None:
+        if known is not None and self._pid == os.getpid():
             return known
         temporary = self._write_temporary(data, fsync=False)
         with self._lock:
-            old = self._kept.pop(next(iter(self._kept)), None) if len(self._kept) >= _KEPT else None
+            old = self._kept.pop(data, None)
+            if old is None and len(self._kept) >= _KEPT:
+                old = self._kept.pop(next(iter(self._kept)))
             self._kept[data] = temporary
         if old is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -181,6 +182,8 @@ class LocalStore:
             os.unlink(temporary)  # noqa: PTH108
 
     def _write_temporary(self, data: bytes, *, fsync: bool) -> str:
+        if self._pid != os.getpid():  # a forked child must not meddle with its parent's files
+            self._start()
         path = f"{self._temporary}/{next(self._numbers)}"
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
