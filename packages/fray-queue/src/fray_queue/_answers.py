@@ -30,7 +30,7 @@ class BadRequestError(ValueError):
     """The request cannot be understood."""
 
 
-def slot_of(request: web.Request) -> tuple[str | None, int]:
+def slot_of(request: web.BaseRequest) -> tuple[str | None, int]:
     """Return the connection and the number that a request carries; None for one that carries none."""
     header = request.headers.get(SLOT_HEADER)
     if header is None:

@@ -7,9 +7,13 @@ from typing import Any
 from fray._pickling import dumps
 from fray._queue import Lease
 
+_PLAIN = frozenset({bytes, str, int, float, bool, type(None)})  # by exact class: they need no cloudpickle
+
 
 def encode(item: Any) -> bytes:
     """Pickle an item; what cannot be pickled is a SerializationError."""
+    if item.__class__ in _PLAIN:
+        return pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
     return dumps(item, f"the item {type(item).__name__}")
 
 

@@ -26,11 +26,41 @@ _AWAY = {502, 503, 504}
 _RETRIED = (OSError, http.client.HTTPException)
 
 
+class _Plain(http.client.HTTPConnection):
+    """A connection that sends head and body of a request together: apart, they wake the server twice."""
+
+    _parts: list[bytes] | None = None
+
+    def ask(self, request: "_Request") -> None:
+        self._parts = []
+        try:
+            self.putrequest(request.method, request.path, skip_accept_encoding=True)
+            for name, value in request.headers.items():
+                self.putheader(name, value)
+            if request.body is not None:
+                self.putheader("Content-Length", str(len(request.body)))
+            self.endheaders(request.body)
+        finally:
+            parts, self._parts = self._parts, None
+        super().send(b"".join(parts))
+
+    def send(self, data: Any) -> None:
+        if self._parts is None:
+            super().send(data)
+        else:
+            self._parts.append(data)
+
+
+class _Secure(_Plain, http.client.HTTPSConnection):
+    pass
+
+
 @dataclass
 class _Line:
     """One connection: its name and number outlive its sockets."""
 
-    socket: http.client.HTTPConnection | None = None
+    socket: _Plain | None = None
+    timeout: float = 0.0  # of the socket
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     number: int = 0
 
@@ -121,21 +151,20 @@ class Connections:
 
     def _once(self, line: _Line, request: _Request) -> tuple[int, bytes]:
         if line.socket is None:
-            line.socket = self._connect()
-        if line.socket.sock is not None:
-            line.socket.sock.settimeout(self._timeout + request.patience)
-        line.socket.request(request.method, request.path, request.body, request.headers)
+            line.socket, line.timeout = self._connect(), self._timeout
+        timeout = self._timeout + request.patience
+        if line.socket.sock is not None and line.timeout != timeout:
+            line.socket.sock.settimeout(timeout)
+            line.timeout = timeout
+        line.socket.ask(request)
         response = line.socket.getresponse()
         return response.status, response.read()
 
-    def _connect(self) -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection
-        if self._tls is not None:
-            connection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=self._timeout, context=self._tls
-            )
+    def _connect(self) -> _Plain:
+        if self._tls is None:
+            connection = _Plain(self._host, self._port, timeout=self._timeout)
         else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+            connection = _Secure(self._host, self._port, timeout=self._timeout, context=self._tls)
         connection.connect()
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection

@@ -32,7 +32,7 @@ class Guard:
         )
         self._good_hosts: set[str] = set()  # headers that were checked: a client sends the same each time
 
-    def refuse(self, request: web.Request) -> web.Response | None:
+    def refuse(self, request: web.BaseRequest) -> web.Response | None:
         """Return the answer to a request that may go no further."""
         headers = request.headers
         host = headers.get("Host", "")
@@ -52,7 +52,7 @@ class Guard:
             return answer
         return None
 
-    def _is_own(self, host: str, request: web.Request) -> bool:
+    def _is_own(self, host: str, request: web.BaseRequest) -> bool:
         name = (urlsplit(f"//{host}").hostname or "").lower()
         if name in self._names:
             return True

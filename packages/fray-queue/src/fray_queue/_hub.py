@@ -132,14 +132,13 @@ class Hub:
         self, queue: NamedQueue, n: int, lease_timeout: float, wait: float, gone: Callable[[], bool]
     ) -> list[Entry[bytes]]:
         """Lease up to `n` items, waiting for the first; nothing for a client that is gone."""
-        end = self._loop.time() + wait
+        end = self._loop.time() + wait if wait else 0.0
         while True:
             if gone():
                 queue.wake()  # whoever woke this pop meant to wake one that takes
                 return []
             entries = self._take(queue, n, lease_timeout)
-            left = end - self._loop.time()
-            if entries or left <= 0:
+            if entries or not wait or (left := end - self._loop.time()) <= 0:
                 return entries
             if self.closing or self.queues.get(queue.name) is not queue:
                 raise QueueUnavailableError("the server is stopping, or the queue was deleted")

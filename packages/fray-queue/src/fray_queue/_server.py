@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from fray_queue._api import Api
+from fray_queue._dispatch import Dispatch
 from fray_queue._guard import Guard, is_loopback
 from fray_queue._http import HttpQueue, token_from_environment
 from fray_queue._hub import Hub
@@ -125,11 +126,9 @@ class HttpQueueServer:
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller of start
             ready.set_exception(error)
             return
-        runner = web.AppRunner(
-            Api(hub, Guard(self._host, self._token, self._allowed_hosts)).application(),
-            access_log=None,
-            shutdown_timeout=_GOODBYE,
-        )
+        dispatch = Dispatch(Api(hub).handlers(), Guard(self._host, self._token, self._allowed_hosts))
+        server = web.Server(dispatch, request_factory=self._request, access_log=None)
+        runner = web.ServerRunner(server, shutdown_timeout=_GOODBYE)
         sampler = asyncio.create_task(_sample(hub))
         try:
             await runner.setup()
@@ -148,6 +147,12 @@ class HttpQueueServer:
             await _hang_up(runner)
             await hub.close()
 
+    def _request(
+        self, message: Any, payload: Any, protocol: Any, writer: Any, task: "asyncio.Task[None]"
+    ) -> web.BaseRequest:
+        loop, size = task.get_loop(), self._limits.body_bytes
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=size)
+
     def _tls(self) -> ssl.SSLContext | None:
         if self._certificate is None:
             return None
@@ -156,7 +161,7 @@ class HttpQueueServer:
         return context
 
 
-async def _hang_up(runner: web.AppRunner) -> None:
+async def _hang_up(runner: web.ServerRunner) -> None:
     """Let answers under way be given, then close; a TLS peer that does not say goodbye is not waited for."""
     connections = runner.server.connections if runner.server is not None else []
     transports = [connection.transport for connection in connections]

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from typing import Any
 
 _MAGIC = b"FRQ1"
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would make one at each call
 _PREFIX = struct.Struct(">4sII")
 
 
 def pack(metas: Sequence[dict[str, Any]], payloads: Sequence[bytes]) -> bytes:
     """Return one body that holds the payloads and what is said of each."""
-    header = json.dumps(
+    header = _encode(
         [
             {**meta, "size": len(payload), "crc": zlib.crc32(payload)}
             for meta, payload in zip(metas, payloads, strict=True)
-        ],
-        separators=(",", ":"),
+        ]
     ).encode()
     return b"".join([_PREFIX.pack(_MAGIC, len(header), zlib.crc32(header)), header, *payloads])
 

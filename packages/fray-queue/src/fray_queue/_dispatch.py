@@ -1,0 +1,80 @@
+"""From a request to its handler, and from what went wrong to an answer.
+
+It stands right behind aiohttp's protocol, in the place of an application: a router and middlewares
+cost as much as all that a queue does for a request.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from fray import FrayError
+from fray_queue._answers import error_answer, refusal
+from fray_queue._guard import OPEN_PATH, Guard
+
+_log = logging.getLogger("fray.queue")
+_QUEUES = "/queues/"
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+}
+
+Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
+"""Is called with a request and the name of the queue in its path, if there is one."""
+
+
+class Dispatch:
+    """What answers each request of a server.
+
+    Args:
+        handlers: By method, then by path with `{name}` for a queue's name.
+    """
+
+    def __init__(self, handlers: Mapping[str, Mapping[str, Handler]], guard: Guard) -> None:
+        self._handlers, self._guard = handlers, guard
+        self._paths = {path for paths in handlers.values() for path in paths}
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        response: web.StreamResponse
+        path, name = _split(request)
+        try:
+            refused = None if path == OPEN_PATH else self._guard.refuse(request)
+            response = await self._handle(request, path, name) if refused is None else refused
+        except web.HTTPException as error:
+            response = refusal(error.status, "http", error.reason)
+        except (FrayError, ValueError, TimeoutError) as error:
+            response = error_answer(error)
+        except ConnectionError:  # the client went away before it had said everything
+            response = refusal(400, "bad_request", "the body did not arrive")
+        except Exception:  # noqa: BLE001 - a client is told that it failed, not how
+            _log.exception("%s %s failed", request.method, request.path)
+            response = refusal(500, "internal", "the server failed; its log says why")
+        if request.method == "GET":  # what a browser shows; a client's own calls are spared their parsing
+            response.headers.update(_HEADERS)
+        return response
+
+    async def _handle(self, request: web.BaseRequest, path: str, name: str) -> web.StreamResponse:
+        handler = self._handlers.get(request.method, {}).get(path)
+        if handler is not None:
+            return await handler(request, name)
+        if path in self._paths:
+            return refusal(405, "http", "Method Not Allowed")
+        return refusal(404, "http", "Not Found")
+
+
+def _split(request: web.BaseRequest) -> tuple[str, str]:
+    """Return a request's path with `{name}` in the place of a queue's name, and that name."""
+    path = request.raw_path
+    if not path.startswith("/") or "?" in path:
+        path = request.rel_url.raw_path
+    if not path.startswith(_QUEUES):
+        return path, ""
+    name, slash, verb = path[len(_QUEUES) :].partition("/")
+    return f"{_QUEUES}{{name}}{slash}{verb}", unquote(name)
