@@ -4,7 +4,8 @@ import itertools
 from typing import Any, ClassVar
 
 import pytest
-from queue_simulation import Schedule, SimStore, Variant, Violation, World
+from queue_simulation import Schedule, Variant
+from simulated_store import SimStore, Violation, World
 
 from fray_queue import _histories, _scan
 from fray_queue._chains import Chains

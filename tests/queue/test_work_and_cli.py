@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from fray._cli import main
-from fray.queue import open_queue
-from fray_queue import FileQueue, HttpQueueServer, MemoryQueue, work
+from fray.queue import Lease, open_queue
+from fray.testing.queue import ManualClock
+from fray_queue import FileQueue, HttpQueueServer, Limits, MemoryQueue, work
 
 
 def test_workers_share_the_items() -> None:
@@ -47,6 +48,27 @@ def test_a_failing_item_is_tried_again_and_given_up_in_the_end() -> None:
     assert (summary.done, summary.failed) == (1, 2)
     assert calls.count("bad") == 6  # three calls in each of two attempts
     assert [letter.item for letter in queue.dead_letters()] == ["bad"]
+
+
+def test_an_item_that_fails_rests_longer_each_time() -> None:
+    clock = ManualClock()
+    delays: list[float] = []
+
+    class Watched(MemoryQueue[str]):
+        def release(self, lease: Lease[str], *, delay: float = 0.0) -> None:
+            super().release(lease, delay=delay)
+            assert self.pending() == 0
+            delays.append(delay)
+            clock.advance(delay)
+
+    queue = Watched(max_attempts=9, clock=clock)
+    queue.push("bad")
+    summary = work(queue, int, lease_timeout=10_000, retry_delay=1.0, stop_when_empty=True)
+    assert summary.failed == 9
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert len(queue.dead_letters()) == 1
+    with pytest.raises(ValueError, match="retries"):
+        work(queue, print, retries=-1)
 
 
 def test_a_lease_lasts_as_long_as_its_function() -> None:
@@ -151,6 +173,31 @@ def test_a_server_is_served_listed_and_ended(tmp_path: Path, capsys: pytest.Capt
         finally:
             process.terminate()
             assert process.wait(20) == 0
+
+
+def test_limits_of_a_server_are_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-c", "from fray._cli import entry; entry()", "queue", "serve"]
+    command += ["--queue", "tasks", "--queues", "1", "--item-bytes", "1000"]
+    command += ["--body-seconds", "5", "--free-disk", "0", "--store-bytes", "1000000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            run(capsys, "push", f"{url}/tasks", "x" * 900)
+            assert main(["queue", "push", f"{url}/tasks", "x" * 1100]) == 1
+            assert "an item has at most 1000 bytes" in capsys.readouterr().err
+            assert main(["queue", "push", "--create", f"{url}/others", "x"]) == 1
+            assert "takes no more" in capsys.readouterr().err
+        finally:
+            process.terminate()
+            assert process.wait(20) == 0
+    for option in ("--item-bytes", "--queues", "--body-seconds", "--store-bytes"):
+        assert main(["queue", "serve", option, "0"]) == 2
+        assert option in capsys.readouterr().err
+    with pytest.raises(ValueError, match="batch"):
+        Limits(batch=0)
+    with pytest.raises(ValueError, match="wait_seconds"):
+        Limits(wait_seconds=-1)
 
 
 def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

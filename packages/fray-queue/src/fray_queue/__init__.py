@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fray_queue._errors import DamagedError as DamagedError
+    from fray_queue._errors import LimitError as LimitError
     from fray_queue._errors import QueueExistsError as QueueExistsError
     from fray_queue._errors import QueueNotFoundError as QueueNotFoundError
     from fray_queue._errors import TokenError as TokenError
@@ -22,6 +23,7 @@ _HOMES = {
     "FileQueue": "_file",
     "HttpQueue": "_http",
     "HttpQueueServer": "_server",
+    "LimitError": "_errors",
     "Limits": "_server",
     "MemoryQueue": "_memory",
     "QueueExistsError": "_errors",

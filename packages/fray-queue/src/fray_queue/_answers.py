@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from fray import LeaseExpiredError, QueueUnavailableError
-from fray_queue._errors import QueueExistsError, QueueFullError, QueueNotFoundError
+from fray_queue._errors import LimitError, QueueExistsError, QueueFullError, QueueNotFoundError
 from fray_queue._machine import Entry
 from fray_queue._routes import JSON, RECORDS
 from fray_queue._wire import pack
@@ -21,6 +21,7 @@ _STATUS: dict[type[Exception], tuple[int, str]] = {
     QueueExistsError: (409, "queue_exists"),
     QueueNotFoundError: (404, "queue_not_found"),
     QueueFullError: (507, "full"),
+    LimitError: (413, "limit"),
     QueueUnavailableError: (503, "unavailable"),
     TimeoutError: (408, "slow"),
 }

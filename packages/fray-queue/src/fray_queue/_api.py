@@ -24,6 +24,7 @@ from fray_queue._answers import (
 from fray_queue._checks import check_count
 from fray_queue._describe import description, metrics_text, queue_stats
 from fray_queue._dispatch import Handler
+from fray_queue._errors import LimitError
 from fray_queue._hub import Hub
 from fray_queue._machine import Entry
 from fray_queue._routes import CSS, HTML, ROUTES, SCRIPT, TEXT
@@ -111,7 +112,7 @@ class Api:
         limits = self._hub.limits
         records = unpack(await self._read(request))
         if len(records) > limits.batch:
-            raise web.HTTPRequestEntityTooLarge(limits.batch, len(records))
+            raise LimitError(f"a request has at most {limits.batch} items; this one has {len(records)}")
         for meta, payload in records:
             item_id = meta.get("id")
             if (
@@ -121,7 +122,9 @@ class Api:
             ):
                 raise BadRequestError(f"an item's id is 1 to {_LONGEST_ID} printable characters")
             if len(payload) > limits.item_bytes:
-                raise web.HTTPRequestEntityTooLarge(limits.item_bytes, len(payload))
+                raise LimitError(
+                    f"an item has at most {limits.item_bytes} bytes when pickled; this one has {len(payload)}"
+                )
         return {"stored": self._hub.push(queue, [(meta["id"], payload) for meta, payload in records])}
 
     async def _pop(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
@@ -178,7 +181,8 @@ class Api:
         return records_answer([dead_meta(entry) for entry in entries], entries)
 
     async def _stats(self, request: web.BaseRequest, name: str) -> web.Response:
-        return json_answer(queue_stats(self._hub.get(name), self._hub.clock()))
+        stats = queue_stats(self._hub.get(name), self._hub.clock())
+        return json_answer({**stats, "item_bytes": self._hub.limits.item_bytes})
 
     async def _list_queues(self, request: web.BaseRequest, name: str) -> web.Response:
         return json_answer({"queues": [queue_stats(queue, self._hub.clock()) for queue in self._hub.each()]})
@@ -211,12 +215,15 @@ class Api:
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         if request.content.is_eof():  # it came with its head
-            data = request.content.read_nowait()
-            if len(data) > self._hub.limits.body_bytes:
-                raise web.HTTPRequestEntityTooLarge(self._hub.limits.body_bytes, len(data))
-            return data
-        async with asyncio.timeout(self._hub.limits.body_seconds):
-            return await request.read()
+            return request.content.read_nowait()
+        try:
+            async with asyncio.timeout(self._hub.limits.body_seconds):
+                return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            limits = self._hub.limits
+            raise LimitError(
+                f"a request has at most {limits.body_bytes} bytes, an item {limits.item_bytes} when pickled"
+            ) from None
 
     async def _body(self, request: web.BaseRequest, *fields: str) -> dict[str, Any]:
         data = await self._read(request)

@@ -5,14 +5,18 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from fray import UnsupportedError
 from fray._queue import open_queue
 from fray._tables import print_table
+from fray_queue._limits import Limits
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _token_file = click.option(
@@ -20,6 +24,30 @@ _token_file = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file with the server's token; else FRAY_QUEUE_TOKEN.",
 )
+
+
+_LIMITS: dict[str, tuple[click.IntRange | click.FloatRange, str]] = {
+    "item_bytes": (click.IntRange(min=1), "Size of one item."),
+    "queues": (click.IntRange(min=1), "Number of queues."),
+    "body_seconds": (click.FloatRange(min=0, min_open=True), "Time in which a request's body has to arrive."),
+    "free_disk": (click.IntRange(min=0), "Bytes of the store's disk that pushes leave free."),
+    "store_bytes": (click.IntRange(min=1), "Size that the store may grow to."),
+}
+
+
+def _limits(command: F) -> F:
+    """Add an option for each limit that an operator has a reason to change."""
+    for name, (kind, text) in reversed(_LIMITS.items()):
+        default = getattr(Limits, name)
+        option = click.option(
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            default=default,
+            show_default=default is not None,
+            help=text,
+        )
+        command = option(command)
+    return command
 
 
 @click.group()
@@ -40,6 +68,7 @@ def queue() -> None:
 @click.option(
     "--certificate", nargs=2, type=click.Path(exists=True), metavar="CERT KEY", help="PEM files, for HTTPS."
 )
+@_limits
 def serve(
     host: str,
     port: int,
@@ -49,6 +78,7 @@ def serve(
     max_attempts: int | None,
     allowed_hosts: tuple[str, ...],
     certificate: tuple[str, str] | None,
+    **limits: Any,
 ) -> None:
     """Serve queues until SIGTERM or SIGINT."""
     from fray_queue._server import HttpQueueServer
@@ -57,7 +87,13 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     server = HttpQueueServer(
-        host, port, _token(token_file), store, certificate=certificate, allowed_hosts=allowed_hosts
+        host,
+        port,
+        _token(token_file),
+        store,
+        certificate=certificate,
+        allowed_hosts=allowed_hosts,
+        limits=Limits(**limits),
     )
     with server:
         for name in names:

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fray import FrayError, LeaseExpiredError, QueueUnavailableError
-from fray_queue._errors import QueueExistsError, QueueFullError, QueueNotFoundError, TokenError
+from fray_queue._errors import LimitError, QueueExistsError, QueueFullError, QueueNotFoundError, TokenError
 
 _LONGEST_PAUSE = 2.0
 _AWAY = {502, 503, 504}
@@ -201,7 +201,7 @@ def _error_of(status: int, answer: bytes) -> Exception:
         return QueueNotFoundError(facts[0], tuple(facts[1]))
     if status in (401, 403):
         return TokenError(message)
-    kinds: dict[str, type[Exception]] = {"queue_exists": QueueExistsError, "full": QueueFullError}
+    kinds = {"queue_exists": QueueExistsError, "full": QueueFullError, "limit": LimitError}
     if status in _AWAY:
         return QueueUnavailableError(message)
     return kinds.get(code, ValueError)(message)

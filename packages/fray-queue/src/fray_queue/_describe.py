@@ -53,7 +53,7 @@ _ERRORS = {
     403: "The Host or the Origin is foreign.",
     404: "There is no queue of that name.",
     409: "The lease is not good any more, or a later request came before this one; nothing changed.",
-    413: "The body or an item is too large.",
+    413: "The request is beyond a limit of the server; nothing changed.",
     503: "The server is stopping.",
     507: "The store is full; it keeps what it has.",
 }

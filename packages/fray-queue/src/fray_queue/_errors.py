@@ -28,5 +28,9 @@ class TokenError(FrayError, PermissionError):
     """The server refuses the token, or wants one."""
 
 
+class LimitError(FrayError, ValueError):
+    """The request is beyond what the server takes; nothing was changed."""
+
+
 class QueueFullError(FrayError, OSError):
     """The server cannot store more; what it has it keeps."""

@@ -17,7 +17,7 @@ from fray._queue import Attempt, DeadLetter, Lease, QueueBase, check_seconds
 from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import decode_leases, encode_many
 from fray_queue._connections import Connections
-from fray_queue._errors import DamagedError
+from fray_queue._errors import DamagedError, LimitError
 from fray_queue._limits import ITEM_BYTES, MIB
 from fray_queue._wire import pack, unpack
 
@@ -99,9 +99,9 @@ class HttpQueue(QueueBase[T]):
         """Store items in order; see `Queue.push_many`."""
         payloads = encode_many(items)
         for payload in payloads:
-            if len(payload) > ITEM_BYTES:
-                raise ValueError(
-                    f"an item has at most {ITEM_BYTES} bytes when pickled; this one has {len(payload)}"
+            if len(payload) > ITEM_BYTES and len(payload) > (most := self.stats()["item_bytes"]):
+                raise LimitError(
+                    f"an item has at most {most} bytes when pickled; this one has {len(payload)}"
                 )
         ids: list[str] = []
         for batch in _batches(payloads):

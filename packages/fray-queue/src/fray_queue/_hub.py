@@ -12,7 +12,7 @@ from typing import Any
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray_queue._checks import check_name
-from fray_queue._errors import QueueExistsError, QueueFullError, QueueNotFoundError
+from fray_queue._errors import LimitError, QueueExistsError, QueueFullError, QueueNotFoundError
 from fray_queue._journal import Journal
 from fray_queue._limits import Limits
 from fray_queue._machine import Entry
@@ -92,7 +92,7 @@ class Hub:
                 )
             return queue
         if len(self.queues) >= self.limits.queues:
-            raise ValueError(f"the server has {len(self.queues)} queues, and takes no more")
+            raise LimitError(f"the server has {len(self.queues)} queues, and takes no more")
         number = self._last_number + 1
         queue = self._add(name, number, max_attempts)
         self._dirty.append(("INSERT INTO queues VALUES (?, ?, ?)", (name, number, max_attempts)))

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from fray._queue import check_seconds
+from fray_queue._checks import check_count
+
 MIB = 1 << 20
 ITEM_BYTES = 64 * MIB
 
@@ -27,6 +30,16 @@ class Limits:
     wait_seconds: float = 3600.0
     free_disk: int = 16 * MIB
     store_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("item_bytes", "batch", "queues"):
+            check_count(name, getattr(self, name))
+        for name in ("body_seconds", "wait_seconds"):
+            check_seconds(name, getattr(self, name))
+        if self.store_bytes is not None:
+            check_count("store_bytes", self.store_bytes)
+        if self.free_disk != 0:
+            check_count("free_disk", self.free_disk)
 
     @property
     def body_bytes(self) -> int:

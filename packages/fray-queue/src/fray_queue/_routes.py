@@ -45,7 +45,7 @@ ROUTES = (
         takes=JSON,
         fields=("max_attempts",),
         changes=True,
-        errors=(400, 409, 507),
+        errors=(400, 409, 413, 507),
     ),
     Route(
         "DELETE", _QUEUE, "delete", "Remove a queue with all that is in it.", changes=True, errors=(404, 507)

@@ -16,6 +16,7 @@ from fray_queue._checks import check_count
 T = TypeVar("T")
 
 _log = logging.getLogger("fray.queue")
+_LONGEST_DELAY = 60.0  # seconds before an item that failed many times is tried again
 _LONGEST_WAIT = 1.0  # seconds of one waiting pop: how late a worker may notice that it is to stop
 
 
@@ -82,8 +83,8 @@ class _Pool:
 
     def _call(self, lease: Lease[Any]) -> Exception | None:
         failure: Exception | None = None
-        for attempt in range(1 + self.retries):
-            if attempt and self.stopping.wait(self.retry_delay):
+        for retry in range(1 + self.retries):
+            if retry and self.stopping.wait(self._delay_after(lease, retry)):
                 break
             try:
                 self.fn(lease.item)
@@ -102,11 +103,17 @@ class _Pool:
                 self.queue.done(lease)
                 self._count("done")
             else:
-                self.queue.release(lease, delay=self.retry_delay)
+                self.queue.release(lease, delay=self._delay_after(lease, 1 + self.retries))
                 self._count("failed")
         except LeaseExpiredError:
             _log.warning("item %s: its lease was lost while it was worked on", lease.item_id)
             self._count("lost")
+
+    def _delay_after(self, lease: Lease[Any], calls: int) -> float:
+        """Return the seconds that an item rests after so many calls under this lease, all of which failed."""
+        failures = (lease.attempt - 1) * (1 + self.retries) + calls
+        doublings = min(failures - 1, 64)  # a float holds that; the bound comes long before
+        return min(_LONGEST_DELAY, self.retry_delay * 2.0**doublings)
 
     def _let_go(self, lease: Lease[Any]) -> bool:
         with self._lock:
@@ -132,7 +139,7 @@ def work(
     concurrency: int = 1,
     lease_timeout: float = 60.0,
     retries: int = 0,
-    retry_delay: float = 0.0,
+    retry_delay: float = 0.1,
     stop_when_empty: bool = False,
     grace: float = 30.0,
 ) -> WorkSummary:
@@ -143,10 +150,13 @@ def work(
 
     Args:
         retries: Calls of `fn` after a failed one, before the item is released and its attempt counts.
-        retry_delay: Seconds before such a call, and before a released item can be taken again.
+        retry_delay: Seconds before an item that failed is tried again, by such a call or under another lease.
+            They double with each failure of the item, up to a minute; with 0 it is tried again at once.
         stop_when_empty: Return when nothing is left, items that others lease included.
     """
     check_count("concurrency", concurrency)
+    if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
+        raise ValueError(f"retries is a whole number, 0 or more; got {retries!r}")
     check_seconds("lease_timeout", lease_timeout)
     check_seconds("retry_delay", retry_delay, zero=True)
     check_seconds("grace", grace, zero=True)
