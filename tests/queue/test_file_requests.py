@@ -15,6 +15,11 @@ from fray_queue import FileQueue, _file
 from fray_queue._store import LocalStore
 
 
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
 class CrashError(BaseException):
     pass
 
