@@ -15,6 +15,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fray_queue._connections import Connections
+
 BARE_SERVER = """
 import collections, sys
 from aiohttp import web
@@ -102,6 +104,22 @@ class Bare(Peer):
 
     def done(self, token: Any) -> None:
         self._ask("/done", token.encode())
+
+
+class BareByOurs(Peer):
+    """The same server behind the client of HttpQueue: so the rest is what server and records of it add."""
+
+    def __init__(self, port: int) -> None:
+        self.lines = Connections(f"http://127.0.0.1:{port}", None, timeout=30, ca_file=None)
+
+    def push(self, payload: bytes) -> None:
+        self.lines.ask("POST", "/push", payload, media="application/octet-stream")
+
+    def take(self) -> Any:
+        return "1" if self.lines.ask("POST", "/pop", b"") else None
+
+    def done(self, token: Any) -> None:
+        self.lines.ask("POST", "/done", token.encode(), media="application/octet-stream")
 
 
 class Beanstalk(Peer):

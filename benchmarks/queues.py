@@ -2,6 +2,8 @@
 
 Needs beanstalkd and redis-server, and `pip install greenstalk redis persist-queue litequeue`. Each figure is
 the median of interleaved rounds in items per second; ratios hold between machines, figures do not.
+
+ROUNDS=5 BENCH_DIR=/somewhere ONLY=FileQueue,litequeue python benchmarks/queues.py rates depth latency clients
 """
 
 import multiprocessing
@@ -18,7 +20,9 @@ from queue_peers import Fray, Peer
 
 from fray_queue import FileQueue, HttpQueue, MemoryQueue
 
+ONLY = tuple(os.environ.get("ONLY", "").split(","))  # beginnings of the rows to measure; all of them
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
+BASE = "bare aiohttp, http.client"
 Open = Callable[[], Peer]
 
 
@@ -86,7 +90,8 @@ def subjects(stack: Any) -> dict[str, tuple[Open, int, Any]]:
         return lambda: Fray(HttpQueue(f"http://127.0.0.1:{port}", "q"), batch)
 
     return {
-        "bare aiohttp, http.client": (lambda: peers.Bare(bare), 1000, process),
+        BASE: (lambda: peers.Bare(bare), 1000, process),
+        "bare aiohttp, HttpQueue's client": (lambda: peers.BareByOurs(bare), 1000, process),
         "SimpleQueue (threads, no lease)": (shared(peers.Simple()), 50_000, threading.Thread),
         "MemoryQueue": (shared(Fray(MemoryQueue())), 50_000, threading.Thread),
         "FileQueue, fsync": (lambda: Fray(FileQueue(f"{disk}/a")), 600, process),
@@ -107,7 +112,7 @@ def rates() -> None:
     import contextlib
 
     with contextlib.ExitStack() as stack:
-        table = subjects(stack)
+        table = {name: subject for name, subject in subjects(stack).items() if name.startswith((BASE, *ONLY))}
         figures: dict[tuple[str, str], list[float]] = {}
         for _ in range(ROUNDS):
             for name, (opened, count, parallel) in table.items():
@@ -133,7 +138,7 @@ def _print(table: dict[str, Any], figures: dict[tuple[str, str], list[float]]) -
         row = f"{name:<40}"
         for column in columns:
             value = medians.get((name, column))
-            ratio = value / medians["bare aiohttp, http.client", column] if value else 0
+            ratio = value / medians[BASE, column] if value else 0
             row += f"{value:>13,.0f} ({ratio:>6.2f})" if value else f"{'-':>22}"
         print(row)
 

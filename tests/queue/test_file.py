@@ -1,5 +1,6 @@
 """FileQueue on a local disk keeps the contract."""
 
+import errno
 import itertools
 import os
 import threading
@@ -18,7 +19,7 @@ from fray.testing.queue import (
     SharedQueueContract,
     check_queue_machine,
 )
-from fray_queue import DamagedError, FileQueue
+from fray_queue import DamagedError, FileQueue, _store
 from fray_queue._chains import Chains
 from fray_queue._histories import Claim
 from fray_queue._records import Record
@@ -103,6 +104,27 @@ def test_a_push_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.M
     synced.clear()
     FileQueue[str](tmp_path / "q", fsync=False).push("y")
     assert synced == []
+
+
+def test_a_full_disk_refuses_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue: FileQueue[str] = FileQueue(tmp_path / "q", clock=ManualClock())
+    queue.push_many("ab")
+    held = queue.pop()
+    assert held is not None
+    files = sorted(tmp_path.rglob("*"))
+
+    def full(descriptor: int, data: bytes) -> None:
+        os.write(descriptor, data[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_store, "_write_all", full)
+        for refused in (lambda: queue.push("c"), lambda: queue.release(held)):
+            with pytest.raises(OSError, match="No space left"):
+                refused()
+        assert sorted(tmp_path.rglob("*")) == files
+    queue.release(held)
+    assert [lease.item for lease in queue.pop_many(3)] == ["a", "b"]
 
 
 def test_a_forked_child_gives_other_names(tmp_path: Path) -> None:

@@ -72,3 +72,18 @@ def test_a_url_names_a_queue_of_this_process() -> None:
     assert open_queue("memory:").size() == 0
     with pytest.raises(ValueError, match="max_attempts"):
         open_queue("memory://of-this-test?max_attempts=3")
+
+
+def test_pushes_that_nobody_took_yet_are_in_line_in_order() -> None:
+    queue: MemoryQueue[int] = MemoryQueue(max_attempts=1)
+    for number in range(2500):
+        queue.push(number)
+    assert (queue.size(), queue.pending(), queue.peek()) == (2500, 2500, 0)
+    first = queue.pop()
+    queue.push_many(range(2500, 4000))
+    assert first is not None
+    queue.done(first)
+    assert [lease.item for lease in queue.pop_many(4000)] == list(range(1, 4000))
+    queue.push(4000)
+    assert queue.purge() == 4000
+    assert (queue.size(), queue.pop()) == (0, None)

@@ -22,6 +22,7 @@ from fray import FrayError, LeaseExpiredError, QueueUnavailableError
 from fray_queue._errors import LimitError, QueueExistsError, QueueFullError, QueueNotFoundError, TokenError
 
 _LONGEST_PAUSE = 2.0
+_SMALL = 1 << 16  # bytes of a body that are copied in order to go out with the head
 _AWAY = {502, 503, 504}
 _RETRIED = (OSError, http.client.HTTPException)
 
@@ -42,7 +43,10 @@ class _Plain(http.client.HTTPConnection):
             self.endheaders(request.body)
         finally:
             parts, self._parts = self._parts, None
-        super().send(b"".join(parts))
+        if request.body is None or len(request.body) <= _SMALL:
+            parts = [b"".join(parts)]
+        for part in parts:
+            super().send(part)
 
     def send(self, data: Any) -> None:
         if self._parts is None:
@@ -150,10 +154,10 @@ class Connections:
             pause = min(_LONGEST_PAUSE, pause * 2 or 0.05)
 
     def _once(self, line: _Line, request: _Request) -> tuple[int, bytes]:
-        if line.socket is None:
+        if line.socket is None or line.socket.sock is None:
             line.socket, line.timeout = self._connect(), self._timeout
         timeout = self._timeout + request.patience
-        if line.socket.sock is not None and line.timeout != timeout:
+        if line.timeout != timeout:
             line.socket.sock.settimeout(timeout)
             line.timeout = timeout
         line.socket.ask(request)
