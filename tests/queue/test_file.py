@@ -19,7 +19,7 @@ from fray.testing.queue import (
     SharedQueueContract,
     check_queue_machine,
 )
-from fray_queue import DamagedError, FileQueue, _store
+from fray_queue import DamagedError, FileQueue, _temporary
 from fray_queue._chains import Chains
 from fray_queue._histories import Claim
 from fray_queue._records import Record
@@ -118,13 +118,22 @@ def test_a_full_disk_refuses_and_keeps_what_it_has(tmp_path: Path, monkeypatch: 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(_store, "_write_all", full)
+        patch.setattr(_temporary, "_write_all", full)
         for refused in (lambda: queue.push("c"), lambda: queue.release(held)):
             with pytest.raises(OSError, match="No space left"):
                 refused()
         assert sorted(tmp_path.rglob("*")) == files
     queue.release(held)
     assert [lease.item for lease in queue.pop_many(3)] == ["a", "b"]
+
+
+def test_a_closed_queue_leaves_no_temporary_file(tmp_path: Path) -> None:
+    with FileQueue[int](tmp_path / "q", fsync=False) as queue:
+        queue.push_many(range(1200))
+        for lease in queue.pop_many(1200):
+            queue.done(lease)
+        assert len(list((tmp_path / "q").rglob("*"))) < 10
+    assert sorted(path.name for path in (tmp_path / "q").rglob("*")) == [".tmp", "fray-queue.json"]
 
 
 def test_a_forked_child_gives_other_names(tmp_path: Path) -> None:

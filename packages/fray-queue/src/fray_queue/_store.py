@@ -5,15 +5,15 @@ nonce, so that who was not told, because the answer got lost, can read it back a
 """
 
 import contextlib
-import itertools
 import os
 import shutil
 import threading
 import time
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
+
+from fray_queue._temporary import TemporaryFiles
 
 _TEMPORARY = ".tmp"
 _KEPT = 4  # temporary files that the next records may be links to
@@ -62,9 +62,7 @@ class LocalStore:
         self._start()
 
     def _start(self) -> None:
-        self._pid = os.getpid()
-        self._temporary = f"{self._root}/{_TEMPORARY}/{uuid.uuid4().hex}"
-        self._numbers = itertools.count()
+        self._temporary = TemporaryFiles(f"{self._root}/{_TEMPORARY}")
         self._kept: dict[bytes, str] = {}  # content -> a temporary file that has it, for the next link
         self._lock = threading.Lock()
 
@@ -93,7 +91,7 @@ class LocalStore:
                     _fsync_folder(f"{self._root}/{folder}")
 
     def write(self, path: str, data: bytes) -> None:
-        temporary = self._write_temporary(data, fsync=False)
+        temporary = self._write(data)
         try:
             os.replace(temporary, f"{self._root}/{path}")  # noqa: PTH105
         except FileNotFoundError:  # the item is finished and its folder gone
@@ -144,14 +142,14 @@ class LocalStore:
 
     def close(self) -> None:
         """Remove this client's temporary folder."""
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary.remove()
 
     def _file_of(self, data: bytes) -> str:
         """Return a temporary file of that content: one of those written last, or a new one."""
         known = self._kept.get(data)
-        if known is not None and self._pid == os.getpid():
+        if known is not None and self._temporary.process == os.getpid():
             return known
-        temporary = self._write_temporary(data, fsync=False)
+        temporary = self._write(data)
         with self._lock:
             old = self._kept.pop(data, None)
             if old is None and len(self._kept) >= _KEPT:
@@ -161,6 +159,11 @@ class LocalStore:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(old)  # noqa: PTH108
         return temporary
+
+    def _write(self, data: bytes, *, fsync: bool = False) -> str:
+        if self._temporary.process != os.getpid():  # a forked child must not meddle with its parent's files
+            self._start()
+        return self._temporary.write(data, fsync=fsync)
 
     def _link_in_folder(self, path: str, data: bytes) -> None:
         while True:
@@ -175,41 +178,15 @@ class LocalStore:
     def _link(self, path: str, data: bytes, *, fsync: bool) -> None:
         # `link` is the one call that is exclusive and shows the file whole; each client has its own folder
         # for temporary files, as one that all share slows them down fourfold.
-        temporary = self._write_temporary(data, fsync=fsync)
+        temporary = self._write(data, fsync=fsync)
         try:
             os.link(temporary, f"{self._root}/{path}")
         finally:
             os.unlink(temporary)  # noqa: PTH108
 
-    def _write_temporary(self, data: bytes, *, fsync: bool) -> str:
-        if self._pid != os.getpid():  # a forked child must not meddle with its parent's files
-            self._start()
-        path = f"{self._temporary}/{next(self._numbers)}"
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileNotFoundError:
-            os.makedirs(self._temporary, exist_ok=True)  # noqa: PTH103
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            _write_all(descriptor, data)
-            if fsync:
-                os.fsync(descriptor)
-        except OSError:
-            os.unlink(path)  # noqa: PTH108 - a full disk must not stay full of halves
-            raise
-        finally:
-            os.close(descriptor)
-        return path
-
 
 def _folder(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    written = os.write(descriptor, data)
-    while written < len(data):
-        written += os.write(descriptor, memoryview(data)[written:])
 
 
 def _fsync_folder(path: str) -> None:
