@@ -96,7 +96,7 @@ class Client:
         item = claim.address.path
         if item in self.world.done:
             raise Violation(f"two accepted dones of {item}")
-        if self.world.finisher.get(item) != claim.record.nonce:
+        if self.world.finisher.get(item) != claim.record.lease_nonce:
             raise Violation(f"a stale done of {item} was accepted")
         self.world.done.add(item)
 

@@ -56,7 +56,7 @@ class World:
         if item not in self.files:
             return  # it is finished and removed; this is the start of no history
         if record.kind == LEASE:
-            self.holder[item] = record.nonce
+            self.holder[item] = record.lease_nonce
         elif record.kind == DONE:
             self.finishing.add(item)
             self.finisher[item] = self.holder[item]

@@ -144,14 +144,14 @@ class Chains(Histories):
             raise LeaseExpiredError(lease_id)
         address, number, nonce = parsed
         record = self._read_record(address, number)
-        if record is None or record.nonce != nonce:
+        if record is None or record.lease_nonce != nonce:
             raise LeaseExpiredError(lease_id)
         return Claim(address, number, record, record.until, first=number)
 
     def _renewed(self, claim: Claim, lease_id: str) -> Claim:
         """Return the claim as its holder renewed it; its next record may be that."""
         record = self._read_record(claim.address, claim.number + 1)
-        if record is None or record.kind != LEASE or record.nonce != claim.record.nonce:
+        if record is None or record.kind != LEASE or record.lease_nonce != claim.record.lease_nonce:
             self._lost(lease_id)
         assert record is not None
         return Claim(claim.address, claim.number + 1, record, record.until, first=claim.first)
@@ -185,9 +185,8 @@ class Chains(Histories):
         while True:
             now, held = self._clock(), claim.record
             extended = (*held.extended, claim.number)
-            record = Record(
-                LEASE, held.nonce, now, now + lease_timeout, held.attempt, held.attempts, extended
-            )
+            nonce = f"{held.lease_nonce}-{new_nonce()}"  # a renewal of before must not pass for this one
+            record = Record(LEASE, nonce, now, now + lease_timeout, held.attempt, held.attempts, extended)
             if self._append(claim.address, claim.number + 1, record):
                 self._confirm(claim, lease_id)
                 return self._hold(claim, claim.number + 1, record, record.until)

@@ -47,7 +47,7 @@ class Claim:
 
     @property
     def lease_id(self) -> str:
-        return self.address.lease_id(self.first, self.record.nonce)
+        return self.address.lease_id(self.first, self.record.lease_nonce)
 
 
 class Histories:

@@ -40,6 +40,11 @@ class Record:
     attempts: Attempts = ()  # those that ended without `done`
     extended: tuple[int, ...] = ()  # numbers of the leases that have a `+` file
 
+    @property
+    def lease_nonce(self) -> str:
+        """The nonce of the lease's first record; those that renew it add one of their own."""
+        return self.nonce.partition("-")[0]
+
     def encode(self) -> bytes:
         """Return the record as a line of JSON with its checksum, readable with plain tools."""
         return _sealed({name: getattr(self, name) for name in _FIELDS})

@@ -131,6 +131,15 @@ class LeasePromises(QueueFixtures):
         assert queue.pop() is None
         queue.done(lease)  # the lease as first returned is good as long as it is held
 
+    def test_a_finished_item_is_not_extended_as_it_was_before(self, queue: Queue[Any]) -> None:
+        queue.push("a")
+        lease = take(queue, 5.0)
+        extended = queue.extend(lease, 3.0)
+        queue.done(extended)
+        refused(queue.extend, extended, 3.0)  # the same request as before, at the same moment
+        refused(queue.extend, lease, 3.0)
+        assert queue.size() == 0
+
     def test_an_extended_lease_ends_when_it_says(self, queue: Queue[Any], clock: ManualClock) -> None:
         queue.push("x")
         lease = queue.extend(take(queue, 10), 50)
