@@ -225,7 +225,7 @@ class ProcessEndpoint(Endpoint):
 
 def revive(token: tuple[Any, ...], label: str, methods: Mapping[str, bool], address: Any) -> ActorEndpoint:
     """Return the endpoint of a handle that was pickled, in whatever process."""
-    from fray_local._process.client import RemoteEndpoint
+    from fray_local._process.names import RemoteEndpoint
 
     try:
         found = _refs._find(*token)

@@ -5,7 +5,7 @@ import os
 import pickle
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import count
 from typing import Any, TypeVar, cast
@@ -13,20 +13,20 @@ from typing import Any, TypeVar, cast
 from fray._errors import GetTimeoutError, TaskCancelledError, UnsupportedError, WrongProcessError
 from fray._generators import is_generator_function
 from fray._inprocess import refs as _refs
-from fray._inprocess.refs import ERROR, VALUE, _find, note_kept
+from fray._inprocess.refs import ERROR, VALUE, _find
 from fray._pickling import callable_name, pack_exception, unpack_exception
 from fray.job import (
     ActorEndpoint,
     ActorHandle,
     ActorOptions,
     ContextBase,
-    ObjectRef,
-    ObjectStream,
     TaskOptions,
     actor_methods,
 )
+from fray_local._process.names import Named, Owner, RemoteEndpoint, RemoteRef, RemoteStream
 from fray_local._process.objects import Blob, Budget, Segment, received
 from fray_local._process.packing import Export, PackedCall, pack, pack_call
+from fray_local._process.shipping import Shipped
 from fray_local._process.wire import Sender
 
 T = TypeVar("T")
@@ -34,101 +34,6 @@ T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
 
 _COPIES = "a copy of the context inside a worker cannot be closed there; leave that to its owner"
-
-
-class Owner:
-    """The process that a worker belongs to, and its context, as they are named in pickles."""
-
-    def __init__(self, process: str, pid: int, context_key: Any, context_kind: str) -> None:
-        self.process, self.pid = process, pid
-        self.context_key, self.context_kind = context_key, context_kind
-
-
-class _Named:
-    """Something in the owner's memory; the owner keeps it for as long as this lives."""
-
-    __slots__ = ("_client", "key")
-    _KIND = ""
-
-    def __init__(self, client: "WorkerContext", key: Any) -> None:
-        self._client, self.key = client, key
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        note_kept(self)
-        owner = self._client.owner
-        return _find, (owner.process, owner.pid, self.key, self._KIND)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Named) and type(other) is type(self) and other.key == self.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __del__(self) -> None:
-        self._client.held.append((self.key, -1))
-
-
-class RemoteRef(_Named, ObjectRef[T_co]):
-    """A reference of the owner."""
-
-    __slots__ = ("blob",)
-    _KIND = "LocalRef"
-
-    def __init__(self, client: "WorkerContext", key: Any, blob: Blob | None = None) -> None:
-        super().__init__(client, key)
-        self.blob = blob  # the value, where it came along
-
-    def __repr__(self) -> str:
-        return f"<ref {self.key} of process {self._client.owner.pid}>"
-
-
-class RemoteStream(_Named, ObjectStream[T_co]):
-    """A stream of the owner."""
-
-    __slots__ = ()
-    _KIND = "LocalStream"
-
-    def __next__(self) -> RemoteRef[T_co]:
-        answer = self._client.ask("next", self.key)
-        if answer is None:
-            raise StopIteration
-        key, state, blob = answer
-        return RemoteRef(self._client, key, blob if state == VALUE else None)
-
-    def __repr__(self) -> str:
-        return f"<stream {self.key} of process {self._client.owner.pid}>"
-
-
-class RemoteEndpoint(_Named, ActorEndpoint):
-    """An actor that the owner started, or found."""
-
-    __slots__ = ("_label", "_methods", "address")
-    _KIND = "ProcessEndpoint"
-
-    def __init__(
-        self, client: "WorkerContext", key: Any, label: str, methods: Mapping[str, bool], address: Any
-    ) -> None:
-        super().__init__(client, key)
-        self._label, self._methods, self.address = label, methods, address
-
-    @property
-    def methods(self) -> Mapping[str, Any]:
-        return self._methods
-
-    @property
-    def label(self) -> str:
-        return self._label
-
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._client.call_actor(self, method, args, kwargs, self._methods[method])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from fray_local._process.actors import revive
-
-        note_kept(self)
-        owner = self._client.owner
-        token = (owner.process, owner.pid, self.key, self._KIND)
-        return revive, (token, self._label, self._methods, self.address)
 
 
 class WorkerContext(ContextBase):
@@ -264,7 +169,7 @@ class WorkerContext(ContextBase):
         for ref in refs:
             if not isinstance(ref, RemoteRef | RemoteStream):
                 raise ValueError(f"wait takes what put() and run() return, got {ref!r}")
-        keys = [cast("_Named", ref).key for ref in refs]
+        keys = [cast("Named", ref).key for ref in refs]
         needed = min(num_returns, len(refs))
         try:
             ready = set(self.ask("wait", keys, needed, timeout == 0, timeout=timeout or None))
@@ -426,16 +331,7 @@ def _describe(blob: Blob, descriptors: list[int]) -> Any:
 
 
 def _keys(kept: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(one.key for one in kept if isinstance(one, _Named))
-
-
-class Shipped:
-    """Marks, in an answer, what describes a value."""
-
-    __slots__ = ("description",)
-
-    def __init__(self, description: Any) -> None:
-        self.description = description
+    return tuple(one.key for one in kept if isinstance(one, Named))
 
 
 def _blobs(answer: Any, descriptors: deque[int], kept: dict[int, Segment]) -> Any:

@@ -1,8 +1,5 @@
 """`ProcessContext`: tasks and actors in processes of this machine."""
 
-import atexit
-import contextlib
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -10,11 +7,10 @@ from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, cast
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from fray._base import DEFAULT_TASK
 from fray._current import current_context_var
-from fray._errors import TaskCancelledError
 from fray._generators import is_generator_function
 from fray._inprocess.actors import Actor
 from fray._inprocess.context import InProcessContext, _future_as_ref
@@ -31,6 +27,7 @@ from fray._inprocess.streams import LocalStream
 from fray._pickling import callable_name
 from fray.job import ActorHandle, ActorOptions, TaskOptions, actor_methods
 from fray_local._machine import cpu_count
+from fray_local._process import endings
 from fray_local._process.actors import ProcessEndpoint
 from fray_local._process.calls import (
     Remote,
@@ -91,7 +88,7 @@ class ProcessContext(InProcessContext):
         self.troupe = Troupe(self, namespace)
         super().__init__(cast("Any", _Lazy(self)), check_serialization=False, stream_buffer=stream_buffer)
         self._rebuild = reduce_by_identity(self)
-        _open_contexts.add(self)
+        endings.open_contexts.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         note_kept(self)
@@ -342,16 +339,3 @@ def _count(what: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{what} must be a whole number of 1 or more, got {value!r}")
     return value
-
-
-_open_contexts: WeakSet[ProcessContext] = WeakSet()
-
-
-@atexit.register
-def _shutdown_open_contexts() -> None:
-    interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
-    for context in list(_open_contexts):
-        with contextlib.suppress(TaskCancelledError):
-            if interrupted:
-                context.abort()
-            context.shutdown()

@@ -9,57 +9,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from fray._errors import WorkerDiedError
 from fray._inprocess.tasks import shutting_down
-from fray_local._process.calls import AnyCall, RemoteProducer, RemoteTask, died
+from fray_local._process.calls import AnyCall, RemoteProducer
 from fray_local._process.hub import Hub
 from fray_local._process.links import Link
+from fray_local._process.places import Place, Plan, idle_since, sorted_out, work_ahead
 from fray_local._process.resources import Needs, Resources, environment
 
 _AHEAD_SECONDS = 0.002  # of work that a worker may have beyond the task it runs
 _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead is bounded
 _STUCK_SECONDS = 0.01  # without an end, after which what was sent ahead is asked back
-_SMOOTHING = 0.3
 _SPARE_SECONDS = 5.0  # that a worker beyond the size, made because others waited, is kept warm
-
-
-@dataclass(slots=True)
-class Plan:
-    """What was decided under the lock, to be done after it."""
-
-    given: list[tuple[Link, list[AnyCall]]] = field(default_factory=list)
-    retired: list[Link] = field(default_factory=list)
-    unwanted: list[AnyCall] = field(default_factory=list)
-
-
-class Place:
-    """What the fleet knows of one of its workers; under the fleet's lock."""
-
-    __slots__ = (
-        "ahead",
-        "away",
-        "gpus",
-        "idle_since",
-        "last_end",
-        "needs",
-        "revoking",
-        "runs",
-        "served",
-        "worker",
-    )
-
-    def __init__(self, worker: Link, needs: Needs, gpus: list[str]) -> None:
-        self.worker, self.needs, self.gpus = worker, needs, gpus
-        self.runs: dict[AnyCall, float] = {}  # what it has, with what each is expected to take
-        self.ahead = 0.0  # the sum of that
-        self.away = 0  # reasons why it takes no place: it waits for others, or for a consumer
-        self.served = self.last_end = 0
-        self.revoking = False
-        self.idle_since = 0.0
 
 
 class Fleet:
@@ -135,16 +98,14 @@ class Fleet:
 
     def done(self, worker: Link, call: AnyCall, seconds: float) -> None:
         """Have a place for another call."""
-        export = call.export
-        if export is not None and seconds:
-            known = export.seconds
-            export.seconds = seconds if known is None else known + _SMOOTHING * (seconds - known)
+        if call.export is not None and seconds:
+            call.export.took(seconds)
         plan = Plan()
         with self._lock:
             place = self._places.get(worker)
             if place is None:
                 return
-            self._drop(place, call)
+            place.drop(call)
             place.served += 1
             place.last_end = next(self._ends)
             if not place.runs:
@@ -164,7 +125,7 @@ class Fleet:
             if place is not None:
                 place.revoking = False
                 for call in calls:
-                    self._drop(place, call)
+                    place.drop(call)
                 if calls and not place.runs:
                     self._rest(place, plan)
             self._put_back(calls)
@@ -203,7 +164,7 @@ class Fleet:
             self._retiring.discard(worker)
             if place is not None:
                 self._leave(place)
-        again, lost = _sorted_out(worker, how, started, unstarted)
+        again, lost = sorted_out(worker, how, started, unstarted)
         for call in [*again, *unstarted]:
             call.unclaim()
         with self._lock:
@@ -249,7 +210,11 @@ class Fleet:
         if not self._free.fits(needs):
             return None
         gpus = self._free.take(needs)
-        return self._idle_place(needs) or self._new_place(needs, gpus)
+        try:
+            return self._idle_place(needs) or self._new_place(needs, gpus)
+        except BaseException:  # no more descriptors, say
+            self._free.give_back(needs, gpus)
+            raise
 
     def _place_ahead(self, needs: Needs, call: AnyCall) -> Place | None:
         """Return a busy place that a short call may be sent to already; only one that runs low."""
@@ -257,7 +222,7 @@ class Fleet:
         busy = self._busy.get(needs)
         if not busy or seconds is None or seconds > _AHEAD_SECONDS / 2 or isinstance(call, RemoteProducer):
             return None
-        place = min(busy, key=_ahead)
+        place = min(busy, key=work_ahead)
         blocked = place.away or place.revoking or self._most_tasks or needs.max_calls or needs.gpus
         return None if blocked or place.ahead > _AHEAD_SECONDS / 2 else place
 
@@ -293,8 +258,7 @@ class Fleet:
                 continue
             if not call.claim():
                 continue
-            place.runs[call] = estimate
-            place.ahead += estimate
+            place.take(call, estimate)
             calls.append(call)
             if stream or self._most_tasks or place.needs.max_calls or place.needs.gpus:
                 break
@@ -302,11 +266,6 @@ class Fleet:
             self._ticking = True
             self._hub.call_later(_STUCK_SECONDS, lambda: self._ask_back({}))
         return calls
-
-    def _drop(self, place: Place, call: AnyCall) -> None:
-        place.ahead -= place.runs.pop(call, 0.0)
-        if not place.runs:
-            place.ahead = 0.0
 
     def _rest(self, place: Place, plan: Plan) -> None:
         """Make a place idle, or let its worker be retired."""
@@ -385,7 +344,7 @@ class Fleet:
     def _trim(self) -> None:
         """Retire the workers beyond the size that were idle for long; those used last are the last to go."""
         with self._lock:
-            idle = sorted((place for kept in self._idle.values() for place in kept), key=_idle_since)
+            idle = sorted((place for kept in self._idle.values() for place in kept), key=idle_since)
             before = time.monotonic() - _SPARE_SECONDS
             old = [place.worker for place in idle[: max(0, self._spare())] if place.idle_since <= before]
             self._trimming = self._spare() > len(old)
@@ -394,31 +353,3 @@ class Fleet:
             self._retire(worker)
         if again:
             self._hub.call_later(_SPARE_SECONDS, self._trim)
-
-
-def _ahead(place: Place) -> float:
-    return place.ahead
-
-
-def _idle_since(place: Place) -> float:
-    return place.idle_since
-
-
-def _sorted_out(
-    worker: Link, how: str, started: list[AnyCall], unstarted: list[AnyCall]
-) -> tuple[list[AnyCall], list[tuple[AnyCall, WorkerDiedError]]]:
-    """Return what runs again, and what is lost with which error, of a dead worker's calls."""
-    again: list[AnyCall] = []
-    lost = []
-    for call in started:
-        error = died(call, worker.pid, how)
-        settled = isinstance(call, RemoteTask) and bool(call.ref._state)  # cancelled meanwhile
-        if call.retries > 0 and not settled:
-            call.retries -= 1
-            again.append(call)
-        else:
-            lost.append((call, error))
-    if not worker.pid:  # it never ran: starting workers over and over would not end
-        lost += [(call, died(call, worker.pid, how)) for call in unstarted]
-        unstarted.clear()
-    return again, lost

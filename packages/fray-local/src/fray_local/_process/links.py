@@ -10,10 +10,9 @@ from fray._errors import TaskCancelledError
 from fray._inprocess.refs import ERROR, _by_id
 from fray._pickling import pack_exception
 from fray_local._process.calls import AnyCall, RemoteActorProducer, RemoteProducer
-from fray_local._process.client import Shipped
 from fray_local._process.hub import Channel
 from fray_local._process.objects import Blob, Budget, ObjectStoreFullError, received
-from fray_local._process.shipping import Shipping
+from fray_local._process.shipping import Shipped, Shipping
 from fray_local._process.wire import close_all, encode
 
 _FUNCTIONS = 256  # that a worker keeps

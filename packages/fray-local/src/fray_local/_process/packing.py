@@ -24,6 +24,7 @@ Place = int | str
 
 _ATOMS = frozenset({int, float, bool, complex, type(None)})
 _TEXTS = frozenset({str, bytes})
+_SMOOTHING = 0.3
 _NAMED_IN_MODULES = (types.FunctionType, type)
 
 
@@ -36,6 +37,11 @@ class Export:
     keeps: tuple[Any, ...] = ()
     captured: tuple[Any, ...] | None = ()  # what it was pickled with; None where that may change unseen
     seconds: float | None = None  # what a call of it takes, once one is known to
+
+    def took(self, seconds: float) -> None:
+        """Take note of what a call has taken."""
+        known = self.seconds
+        self.seconds = seconds if known is None else known + _SMOOTHING * (seconds - known)
 
 
 @dataclass(slots=True)

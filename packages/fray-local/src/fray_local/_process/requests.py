@@ -5,9 +5,8 @@ leaves a watcher, and the worker's place goes to another task meanwhile.
 """
 
 import pickle
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,22 +16,19 @@ from fray._inprocess.refs import (
     ERROR,
     VALUE,
     LocalRef,
-    Settlement,
     _by_id,
     failure,
     outcome,
     settle,
-    unwatch,
     value_ref,
-    watch,
 )
 from fray._inprocess.scope import Scope
 from fray._inprocess.streams import LocalStream
 from fray._inprocess.waiting import ready_positions
-from fray._pickling import pack_exception
 from fray.job import ActorHandle, ActorOptions, TaskOptions
 from fray_local._process.objects import Blob, received
 from fray_local._process.packing import Export, PackedCall, pack
+from fray_local._process.questions import Question, Watching
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext
@@ -46,68 +42,6 @@ class Caller:
     worker: int
     thread: int
     scope: Scope
-
-
-class Watching:
-    """Acts once, when enough of what it watches has happened."""
-
-    def __init__(self, needed: int, act: Callable[[], None], *, stop_on_error: bool = False) -> None:
-        self._needed, self._act, self._stop_on_error = needed, act, stop_on_error
-        self._done: list[Any] = []  # append and len are atomic, a counter would not be
-        self._once = threading.Lock()
-        self.sources: list[Any] = []
-
-    def notify(self, source: Any, worklist: list[Settlement]) -> None:
-        """Take note that something has happened."""
-        self._done.append(source)
-        enough = len(self._done) >= self._needed or (self._stop_on_error and source._state == ERROR)
-        if enough and self._once.acquire(blocking=False):
-            self._act()
-
-    def begin(self, sources: Sequence[Any]) -> None:
-        """Watch; what has happened already counts."""
-        self.sources = list(sources)
-        for source in self.sources:
-            if not watch(source, self):
-                self.notify(source, [])
-
-    def stop(self) -> None:
-        """Act no more."""
-        self._once.acquire(blocking=False)
-        unwatch(self.sources, self)
-
-
-class Question:
-    """What a worker asked, until it is answered."""
-
-    def __init__(self, worker: "Link", number: int, lends: bool) -> None:
-        self.worker, self._number, self._lends = worker, number, lends
-        self._watching: Watching | None = None
-
-    def wait_for(self, watching: Watching, sources: Sequence[Any]) -> None:
-        """Answer when something has happened; until then the worker's place is free."""
-        self._watching = watching
-        self.worker.waiting[self._number] = self
-        if self._lends:
-            self.worker.employer.lend(self.worker)
-        watching.begin(sources)
-
-    def answer(self, answer: Any, *, fine: bool = True, blobs: Sequence[Blob] = ()) -> None:
-        """Answer, and take the place again."""
-        self.forget()
-        self.worker.answer(self._number, fine, answer, blobs)
-
-    def fail(self, error: BaseException) -> None:
-        """Answer with an exception."""
-        self.answer(pack_exception(error, traceback_text=""), fine=False)
-
-    def forget(self) -> None:
-        """Stop waiting: the answer is there, or nobody wants it."""
-        if self.worker.waiting.pop(self._number, None) is not None:
-            if self._watching is not None:
-                self._watching.stop()
-            if self._lends:
-                self.worker.employer.reclaim(self.worker)
 
 
 class Requests:

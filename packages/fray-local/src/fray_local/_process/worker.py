@@ -23,9 +23,10 @@ from fray._inprocess.refs import ERROR, VALUE
 from fray._inprocess.tasks import strip_frames
 from fray._pickling import pack_exception
 from fray_local._process import output
-from fray_local._process.client import Owner, WorkerContext
+from fray_local._process.client import WorkerContext
 from fray_local._process.connections import Connection, accept_all
 from fray_local._process.inbox import Job
+from fray_local._process.names import Owner
 from fray_local._process.objects import Blob, Budget
 from fray_local._process.packing import pack
 

@@ -1,0 +1,108 @@
+"""What a worker holds of its owner's references, streams and actors: names, which keep those alive."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fray._inprocess.refs import VALUE, _find, note_kept
+from fray.job import ActorEndpoint, ObjectRef, ObjectStream
+from fray_local._process.objects import Blob
+
+if TYPE_CHECKING:
+    from fray_local._process.client import WorkerContext
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Owner:
+    """The process that a worker belongs to, and its context, as they are named in pickles."""
+
+    def __init__(self, process: str, pid: int, context_key: Any, context_kind: str) -> None:
+        self.process, self.pid = process, pid
+        self.context_key, self.context_kind = context_key, context_kind
+
+
+class Named:
+    """Something in the owner's memory; the owner keeps it for as long as this lives."""
+
+    __slots__ = ("_client", "key")
+    _KIND = ""
+
+    def __init__(self, client: "WorkerContext", key: Any) -> None:
+        self._client, self.key = client, key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        note_kept(self)
+        owner = self._client.owner
+        return _find, (owner.process, owner.pid, self.key, self._KIND)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Named) and type(other) is type(self) and other.key == self.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __del__(self) -> None:
+        self._client.held.append((self.key, -1))
+
+
+class RemoteRef(Named, ObjectRef[T_co]):
+    """A reference of the owner."""
+
+    __slots__ = ("blob",)
+    _KIND = "LocalRef"
+
+    def __init__(self, client: "WorkerContext", key: Any, blob: Blob | None = None) -> None:
+        super().__init__(client, key)
+        self.blob = blob  # the value, where it came along
+
+    def __repr__(self) -> str:
+        return f"<ref {self.key} of process {self._client.owner.pid}>"
+
+
+class RemoteStream(Named, ObjectStream[T_co]):
+    """A stream of the owner."""
+
+    __slots__ = ()
+    _KIND = "LocalStream"
+
+    def __next__(self) -> RemoteRef[T_co]:
+        answer = self._client.ask("next", self.key)
+        if answer is None:
+            raise StopIteration
+        key, state, blob = answer
+        return RemoteRef(self._client, key, blob if state == VALUE else None)
+
+    def __repr__(self) -> str:
+        return f"<stream {self.key} of process {self._client.owner.pid}>"
+
+
+class RemoteEndpoint(Named, ActorEndpoint):
+    """An actor that the owner started, or found."""
+
+    __slots__ = ("_label", "_methods", "address")
+    _KIND = "ProcessEndpoint"
+
+    def __init__(
+        self, client: "WorkerContext", key: Any, label: str, methods: Mapping[str, bool], address: Any
+    ) -> None:
+        super().__init__(client, key)
+        self._label, self._methods, self.address = label, methods, address
+
+    @property
+    def methods(self) -> Mapping[str, Any]:
+        return self._methods
+
+    @property
+    def label(self) -> str:
+        return self._label
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._client.call_actor(self, method, args, kwargs, self._methods[method])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from fray_local._process.actors import revive
+
+        note_kept(self)
+        owner = self._client.owner
+        token = (owner.process, owner.pid, self.key, self._KIND)
+        return revive, (token, self._label, self._methods, self.address)

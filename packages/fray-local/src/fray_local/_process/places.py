@@ -1,0 +1,82 @@
+"""What a fleet knows of each of its workers, and what it decides about them."""
+
+from dataclasses import dataclass, field
+
+from fray._errors import WorkerDiedError
+from fray_local._process.calls import AnyCall, RemoteTask, died
+from fray_local._process.links import Link
+from fray_local._process.resources import Needs
+
+
+@dataclass(slots=True)
+class Plan:
+    """What was decided under the lock, to be done after it."""
+
+    given: list[tuple[Link, list[AnyCall]]] = field(default_factory=list)
+    retired: list[Link] = field(default_factory=list)
+    unwanted: list[AnyCall] = field(default_factory=list)
+
+
+class Place:
+    """What the fleet knows of one of its workers; under the fleet's lock."""
+
+    __slots__ = (
+        "ahead",
+        "away",
+        "gpus",
+        "idle_since",
+        "last_end",
+        "needs",
+        "revoking",
+        "runs",
+        "served",
+        "worker",
+    )
+
+    def __init__(self, worker: Link, needs: Needs, gpus: list[str]) -> None:
+        self.worker, self.needs, self.gpus = worker, needs, gpus
+        self.runs: dict[AnyCall, float] = {}  # what it has, with what each is expected to take
+        self.ahead = 0.0  # the sum of that
+        self.away = 0  # reasons why it takes no place: it waits for others, or for a consumer
+        self.served = self.last_end = 0
+        self.revoking = False
+        self.idle_since = 0.0
+
+    def take(self, call: AnyCall, seconds: float) -> None:
+        """Have a call more, which is expected to take so long."""
+        self.runs[call] = seconds
+        self.ahead += seconds
+
+    def drop(self, call: AnyCall) -> None:
+        """Have a call less."""
+        self.ahead -= self.runs.pop(call, 0.0)
+        if not self.runs:
+            self.ahead = 0.0
+
+
+def work_ahead(place: Place) -> float:
+    return place.ahead
+
+
+def idle_since(place: Place) -> float:
+    return place.idle_since
+
+
+def sorted_out(
+    worker: Link, how: str, started: list[AnyCall], unstarted: list[AnyCall]
+) -> tuple[list[AnyCall], list[tuple[AnyCall, WorkerDiedError]]]:
+    """Return what runs again, and what is lost with which error, of a dead worker's calls."""
+    again: list[AnyCall] = []
+    lost = []
+    for call in started:
+        error = died(call, worker.pid, how)
+        settled = isinstance(call, RemoteTask) and bool(call.ref._state)  # cancelled meanwhile
+        if call.retries > 0 and not settled:
+            call.retries -= 1
+            again.append(call)
+        else:
+            lost.append((call, error))
+    if not worker.pid:  # it never ran: starting workers over and over would not end
+        lost += [(call, died(call, worker.pid, how)) for call in unstarted]
+        unstarted.clear()
+    return again, lost
