@@ -206,6 +206,23 @@ class TestSharing:
         assert info.status == "succeeded", info.error_message
         assert (tmp_path / "seen").read_text() == "3"
 
+    def test_a_detached_actor_outlives_the_job_that_made_it(self) -> None:
+        cluster = create_cluster("local")
+        job = cluster.launch(JobRequest("maker", Entrypoint.from_callable(_make_detached)))
+        info = cluster.wait(job, timeout=60)
+        assert info.status == "succeeded", info.error_message
+        with create_context("process", namespace=job) as context:
+            left = context.get_actor("left")
+            try:
+                assert context.get(left.increment()) == 4
+            finally:
+                context.kill(left)
+
+
+def _make_detached() -> None:
+    with create_context("process") as context:
+        context.get(context.create_actor(Counter, 3, name="left", lifetime="detached").value())
+
 
 def _increment_by_name(name: str) -> int:
     current = get_job_context()

@@ -19,7 +19,7 @@ from fray_local._process.links import Link
 from fray_local._process.places import Place, Plan, idle_since, sorted_out, work_ahead
 from fray_local._process.resources import Needs, Resources, environment
 
-_AHEAD_SECONDS = 0.002  # of work that a worker may have beyond the task it runs
+_AHEAD_SECONDS = 0.01  # of work that a worker may have beyond the task it runs
 _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead is bounded
 _STUCK_SECONDS = 0.01  # without an end, after which what was sent ahead is asked back
 _SPARE_SECONDS = 5.0  # that a worker beyond the size, made because others waited, is kept warm
