@@ -32,12 +32,15 @@ _HEAD: dict[str, Any] = {
     "include_dashboard": True,
     "dashboard_port": 0,
     "dashboard_agent_listen_port": 0,  # by default one that another Ray may have
-    # A node that was killed is noticed after 2 s instead of 15.
+    # A killed node refuses connections: four looks at once, and it is noticed after 2 s instead of 15. One that
+    # lives is only slow on a machine that is busy: it may take a minute before Ray takes it for dead, makes
+    # its raylet exit, and with the head's ends every driver that is connected to it.
     "_system_config": {
         "health_check_initial_delay_ms": 0,
         "health_check_period_ms": 500,
-        "health_check_timeout_ms": 1000,
+        "health_check_timeout_ms": 15_000,
         "health_check_failure_threshold": 4,
+        "agent_register_timeout_ms": 120_000,
     },
 }
 
