@@ -33,6 +33,7 @@ EXAMPLES: list[fray.FrayError] = [
             fray.GetTimeoutError,
             fray.TaskCancelledError,
             fray.WorkerDiedError,
+            fray.ClusterUnavailableError,
             fray.QueueUnavailableError,
         )
     ),
@@ -49,6 +50,7 @@ BUILTINS = {
     "ActorNotFoundError": (ValueError, KeyError),
     "JobNotFoundError": KeyError,
     "LeaseExpiredError": ValueError,
+    "ClusterUnavailableError": ConnectionError,
     "QueueUnavailableError": ConnectionError,
     "WorkerDiedError": RuntimeError,
 }

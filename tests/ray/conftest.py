@@ -4,6 +4,8 @@ import os
 
 # Read once, when Ray is imported: a private cluster on the loopback needs no token, and writes none.
 os.environ["RAY_AUTH_MODE"] = "disabled"
+# As early: a machine that is busy takes longer than 30 s to start a node.
+os.environ["RAY_raylet_start_wait_time_s"] = "120"  # noqa: SIM112 - how Ray spells it
 
 import contextlib
 import time
@@ -18,7 +20,7 @@ from fray_ray.testing import LocalRayCluster
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[LocalRayCluster]:
     """A head with 2 CPUs, a node with 3 and one with 2; no process of it is left behind."""
-    with LocalRayCluster(num_cpus=2) as cluster:
+    with LocalRayCluster(num_cpus=2, resources={"head_node": 1}) as cluster:
         mark = f"RAY_TMPDIR={os.environ['RAY_TMPDIR']}\0".encode()
         cluster.add_node(num_cpus=3)
         cluster.add_node(num_cpus=2)

@@ -175,11 +175,6 @@ def test_an_entry_point_that_is_too_large_is_refused_with_its_size(cluster: RayC
         cluster.launch(JobRequest("large", Entrypoint.from_callable(len, [bytes(105 * 2**20)])))
 
 
-def test_a_lost_head_is_an_error_and_no_hang() -> None:
-    with pytest.raises(ConnectionError, match="no Ray cluster answers"):
-        RayCluster("http://127.0.0.1:9")
-
-
 def test_seed_000_resources_and_environment_of_a_request_go_to_ray_remote(
     cluster: RayCluster, ray_cluster: LocalRayCluster, driver: None, tmp_path: Path
 ) -> None:

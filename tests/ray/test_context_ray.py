@@ -16,9 +16,7 @@ from fray import (
     Lifetime,
     ObjectRef,
     TaskOptions,
-    UnsupportedError,
     WorkerDiedError,
-    create_cluster,
     create_context,
     get_job_context,
 )
@@ -108,13 +106,6 @@ def test_a_stream_that_is_dropped_closes_its_generator(context: JobContext, tmp_
     until(closed.is_open, "the generator is closed")
 
 
-def test_ray_client_is_refused_with_what_to_do_instead() -> None:
-    with pytest.raises(UnsupportedError, match="fray run"):
-        create_context("ray?address=ray://127.0.0.1:10001")
-    with pytest.raises(UnsupportedError, match="http://HOST:8265"):
-        create_cluster("ray?address=ray://127.0.0.1:10001")
-
-
 def test_a_worker_that_dies_is_told(context: JobContext, tmp_path: Path) -> None:
     def die() -> None:
         with (tmp_path / "runs").open("a") as file:
@@ -194,24 +185,41 @@ def test_a_second_address_in_one_process_is_refused(context: JobContext) -> None
         create_context("ray?address=127.0.0.1:1")
 
 
-def test_a_cluster_of_its_own_is_started_when_asked_and_ends_with_the_context(
+def test_two_programs_start_a_ray_each_and_neither_meets_the_other(
     ray_cluster: LocalRayCluster, tmp_path: Path
 ) -> None:
     code = """
-        import os
+        import os, sys
+        import ray
+        from pathlib import Path
         from fray import create_context
-        with create_context("ray?local=true&num_cpus=1") as context:
-            print(context.get(context.run(pow, 2, 10)))
+        from fray.testing.context_fixtures import Gate, until
+
+        mine, other, folder = sys.argv[1:]
+        class Where:
+            def name(self):
+                return mine
+        with create_context("ray?local=true&num_cpus=1&namespace=same") as context:
+            actor = context.create_actor(Where, name="where", get_if_exists=True, preemptible=False)
+            Gate(Path(folder, mine)).open()
+            until(Gate(Path(folder, other)).is_open, "the other runs")
+            print(context.get(actor.name()), context.get(context.run(pow, 2, 10)), len(ray.nodes()))
+            Gate(Path(folder, mine + "-done")).open()
+            until(Gate(Path(folder, other + "-done")).is_open, "the other is done")
+        print("joined" if ray.is_initialized() else "gone")
     """
-    environ = {**os.environ, "RAY_TMPDIR": str(tmp_path)}
     program = "\n".join(line[8:] for line in code.splitlines())
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ
-    )
-    assert done.stdout.split()[-1] == "1024"
-
-
-def test_an_address_where_nothing_listens_is_named() -> None:
-    code = "from fray.cluster import RayCluster; RayCluster('http://127.0.0.1:9')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "no Ray cluster answers at 'http://127.0.0.1:9'" in done.stderr
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_TMP")}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, mine, other, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environ,
+        )
+        for mine, other in (("one", "two"), ("two", "one"))
+    ]
+    for process, name in zip(both, ("one", "two"), strict=True):
+        out, err = process.communicate()
+        assert out.splitlines()[-2:] == [f"{name} 1024 1", "gone"], err

@@ -1,12 +1,14 @@
 """What happens when a node is lost: to tasks, to actors, to the replicas of a job."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ray._private.state import available_resources_per_node
 
 from fray import ActorDiedError, ActorOptions, JobContext, TaskOptions, WorkerDiedError, create_context
-from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, ResourceConfig
+from fray.cluster import Entrypoint, ExitReason, GpuConfig, JobRequest, JobStatus, ResourceConfig
 from fray.testing.context import ContextFixtures  # noqa: F401 - it registers what pytest rewrites
 from fray.testing.gates import Gate, until
 from fray.testing.tasks import Counter, hold
@@ -91,6 +93,41 @@ def test_a_replica_whose_node_vanishes_runs_again_elsewhere_on_the_budget_of_pre
     ray_cluster.kill_node(second)
 
 
+def test_a_replica_that_ends_because_its_node_is_drained_was_preempted(
+    ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    def end_when_told(started: Gate, told: Gate) -> None:
+        import sys
+
+        if started.is_open():  # the second attempt
+            return
+        started.open()
+        told.wait()
+        sys.exit(3)
+
+    first = ray_cluster.add_node(num_cpus=1, memory=64 * 2**30)
+    started, told = Gate(tmp_path / "started"), Gate(tmp_path / "told")
+    cluster = RayCluster(ray_cluster.address)
+    request = JobRequest(
+        "drained",
+        Entrypoint.from_callable(end_when_told, [started, told]),
+        resources=ResourceConfig(cpu=1, ram="32g"),
+        max_retries_preemption=1,
+    )
+    job_id = cluster.launch(request)
+    started.wait()
+    ray_cluster.drain_node(first)
+    told.open()
+    until(lambda: cluster.poll(job_id).tasks[0].reason is ExitReason.PREEMPTED, "it reads preempted")
+    second = ray_cluster.add_node(num_cpus=1, memory=64 * 2**30)
+    ray_cluster.kill_node(first)
+    info = cluster.wait(job_id, timeout=60)
+    (task,) = info.tasks
+    assert (info.status, task.attempt) == (JobStatus.SUCCEEDED, 2), info.error_message
+    assert [(earlier.reason, earlier.exit_code) for earlier in task.previous] == [(ExitReason.PREEMPTED, 3)]
+    ray_cluster.kill_node(second)
+
+
 def test_a_job_that_finds_no_room_says_what_is_missing_and_fails_after_its_time(
     ray_cluster: LocalRayCluster,
 ) -> None:
@@ -109,3 +146,36 @@ def test_a_job_that_finds_no_room_says_what_is_missing_and_fails_after_its_time(
     assert info.status is JobStatus.FAILED
     assert "not placed within 0.5 s" in str(info.error_message)
     assert info.tasks[0].reason is ExitReason.COULD_NOT_START
+
+
+def test_gpus_and_regions_choose_the_node(
+    context: JobContext, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    def tell(started: Gate, gate: Gate) -> None:
+        import os
+
+        print(*(os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS")))
+        hold(gate, started)
+
+    region = {"ray.io/availability-region": "eu-west4"}
+    far = ray_cluster.add_node(num_cpus=1, num_gpus=2, gpu_type="H100")
+    near = ray_cluster.add_node(num_cpus=1, num_gpus=2, gpu_type="H100", labels=region)
+    cluster = RayCluster(ray_cluster.address)
+    started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+    resources = ResourceConfig(cpu=1, device=GpuConfig("H100", 2), regions=["eu-west4"])
+    request = JobRequest("gpus", Entrypoint.from_callable(tell, [started, gate]), resources=resources)
+    job_id = cluster.launch(request)
+    started.wait()
+    free = available_resources_per_node()  # type: ignore[no-untyped-call]
+    assert [free[node].get("GPU", 0) for node in (far, near)] == [2, 0]
+    gate.open()
+    assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
+    assert list(cluster.monitor(job_id)) == ["0,1 None"]
+    absent = replace(request, resources=ResourceConfig(cpu=1, device=GpuConfig("A100-80G")))
+    waiting = cluster.launch(absent)
+    until(
+        lambda: "A100-80G: 0 of 0 free" in (cluster.poll(waiting).pending_reason or ""), "the type is named"
+    )
+    cluster.terminate(waiting, grace=0.0)
+    for node in (far, near):
+        ray_cluster.kill_node(node)

@@ -20,6 +20,7 @@
     ├── ActorNotFoundError (ValueError, KeyError)
     ├── JobNotFoundError (KeyError)
     ├── JobFailedError (RuntimeError)
+    ├── ClusterUnavailableError (ConnectionError)
     ├── LeaseExpiredError (ValueError)
     └── QueueUnavailableError (ConnectionError)
 
@@ -197,6 +198,10 @@ class JobFailedError(FrayError, RuntimeError):
 
     def __str__(self) -> str:
         return f"job {self.info.job_id} {self.info.status}: {self.info.error_message or 'no error message'}"
+
+
+class ClusterUnavailableError(FrayError, ConnectionError):
+    """The cluster cannot be reached, or does not let this process in; says which one, and what to check."""
 
 
 class LeaseExpiredError(FrayError, ValueError):

@@ -7,20 +7,33 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import requests
-from ray.dashboard.utils import ray_address_to_api_server_url
 from ray.job_submission import JobSubmissionClient
 
-from fray import UnsupportedError
-from fray.cluster import retry_delays
+from fray import ClusterUnavailableError
+from fray.cluster import retry_delays, retrying
+from fray_ray._finding import UNREACHED, dashboard_of, explained
 
 T = TypeVar("T")
 _NO_AGENT = "No available agent"
 _TOO_LARGE = ("Maximum request body size", "exceeds the maximum size", "status code 413")
 _PATIENCE = 30.0  # seconds that a cluster which has just started may take to have an agent for jobs
+_RIDE_OUT = (
+    5.0  # seconds for which a look that finds nobody is repeated; a head restarts its dashboard in less
+)
+_TIMEOUTS = (5.0, 60.0)  # seconds until somebody answers, and between the bytes of an answer
+
+
+class _Client(JobSubmissionClient):
+    """Ray's own, which by itself waits for ever for a head that hangs."""
+
+    def _do_request(self, method: str, endpoint: str, **more: Any) -> Any:
+        return super()._do_request(method, endpoint, **{"timeout": _TIMEOUTS, **more})
 
 
 class JobsClient:
     """A connection to the dashboard of one cluster; safe to use from several threads.
+
+    Whatever it does raises ClusterUnavailableError where no cluster answers.
 
     Args:
         address: `host:port` of the head, `auto`, or the dashboard's URL.
@@ -28,8 +41,9 @@ class JobsClient:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.url = _reach(address, lambda: _dashboard(address))
-        self._jobs = _reach(self.url, lambda: _without_ray_address(lambda: JobSubmissionClient(self.url)))
+        with explained(address):
+            self.url = dashboard_of(address)
+            self._jobs = _without_ray_address(lambda: _Client(self.url))
 
     def submit(
         self, entrypoint: str, submission: str, metadata: dict[str, str], runtime_env: dict[str, Any]
@@ -39,14 +53,15 @@ class JobsClient:
         deadline = time.monotonic() + _PATIENCE
         for delay in retry_delays():
             try:
-                self._call(lambda: self._jobs.submit_job(**job, runtime_env=runtime_env))
+                with explained(self.url):
+                    self._jobs.submit_job(**job, runtime_env=runtime_env)
             except RuntimeError as error:
                 if any(words in str(error) for words in _TOO_LARGE):
                     raise ValueError(_too_large(runtime_env)) from error
                 if _NO_AGENT not in str(error):
                     raise
                 if time.monotonic() + delay > deadline:
-                    raise ConnectionError(
+                    raise ClusterUnavailableError(
                         f"the cluster at {self.url} had no agent to run jobs within {_PATIENCE:g} s; "
                         "is ray[default] installed on its nodes?"
                     ) from error
@@ -57,7 +72,7 @@ class JobsClient:
     def details(self, submission: str) -> Any:
         """Return the entry of a job; None where there is none."""
         try:
-            return self._call(lambda: self._jobs.get_job_info(submission))
+            return self._look(lambda: self._jobs.get_job_info(submission))
         except RuntimeError as error:
             if "404" in str(error) or "does not exist" in str(error):
                 return None
@@ -65,18 +80,18 @@ class JobsClient:
 
     def all_details(self) -> list[Any]:
         """Return the entries of all jobs."""
-        return list(self._call(self._jobs.list_jobs))
+        return list(self._look(self._jobs.list_jobs))
 
     def log(self, submission: str) -> str:
         """Return what a job has written so far; nothing where it cannot be read (yet)."""
         with contextlib.suppress(RuntimeError):  # the driver has not started, or its node is gone
-            return str(self._call(lambda: self._jobs.get_job_logs(submission)))
+            return str(self._look(lambda: self._jobs.get_job_logs(submission)))
         return ""
 
     def stop(self, submission: str) -> None:
         """Have Ray stop a job's driver."""
         with contextlib.suppress(RuntimeError):  # it has just ended
-            self._call(lambda: self._jobs.stop_job(submission))
+            self._look(lambda: self._jobs.stop_job(submission))
 
     def upload(self, name: str, data: bytes) -> None:
         """Store bytes in the head's memory."""
@@ -88,15 +103,17 @@ class JobsClient:
         return {str(node["ip"]) for node in nodes if node["raylet"].get("state", "ALIVE") == "ALIVE"}
 
     def _answer(self, method: str, path: str, **more: Any) -> Any:
-        answer = self._call(lambda: self._jobs._do_request(method, path, **more))
+        answer = self._look(lambda: self._jobs._do_request(method, path, **more))
         if answer.status_code != requests.codes.ok:
             raise RuntimeError(
                 f"{method} {self.url}{path} answered {answer.status_code}: {answer.text[-1000:]}"
             )
         return answer
 
-    def _call(self, act: Callable[[], T]) -> T:
-        return _reach(self.url, act)
+    def _look(self, act: Callable[[], T]) -> T:
+        """Do what may be done twice."""
+        with explained(self.url):
+            return retrying(act, UNREACHED, _RIDE_OUT)
 
 
 def _too_large(runtime_env: dict[str, Any]) -> str:
@@ -104,26 +121,6 @@ def _too_large(runtime_env: dict[str, Any]) -> str:
         f"the workspace {runtime_env.get('working_dir')!r} is larger than the 100 MiB (zipped) Ray takes; "
         "name what the job does not need in its .rayignore, or put it where the job can read it"
     )
-
-
-def _dashboard(address: str) -> str:
-    if address.startswith(("http://", "https://")):
-        return address.rstrip("/")
-    if address.startswith("ray://"):
-        raise UnsupportedError(
-            f"jobs go through the dashboard, not through Ray Client ({address}); give address=http://HOST:8265"
-        )
-    return str(ray_address_to_api_server_url(address))
-
-
-def _reach(address: str, act: Callable[[], T]) -> T:
-    try:
-        return act()
-    except (ConnectionError, requests.exceptions.ConnectionError, requests.exceptions.Timeout) as error:
-        raise ConnectionError(
-            f"no Ray cluster answers at {address!r}: {error}; is it running, and is the address its head's "
-            "(host:port) or its dashboard's (http://host:8265)?"
-        ) from error
 
 
 def _without_ray_address(act: Callable[[], T]) -> T:

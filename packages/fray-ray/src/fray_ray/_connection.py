@@ -9,8 +9,9 @@ import threading
 
 import ray
 
-from fray import UnsupportedError
+from fray import ClusterUnavailableError, UnsupportedError
 from fray.cluster import parent_job
+from fray_ray._finding import knock
 
 _lock = threading.Lock()
 
@@ -65,11 +66,14 @@ class Connection:
 
 def _join(address: str, namespace: str | None) -> None:
     try:
+        if address != "auto":
+            knock(address)
         ray.init(address, namespace=namespace, logging_level=logging.WARNING)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ConnectionError(
-            f"no Ray cluster answers at {address!r}: {error}; give ray?address=HOST:PORT of a running one, "
-            "or start a private one on this machine with ray?local=true"
+        raise ClusterUnavailableError(
+            f"no Ray cluster answers at {address!r}: {error}; give ray?address=HOST:PORT of a running one "
+            "(with RAY_AUTH_MODE=token, where it asks for a token), or start a private one on this machine "
+            "with ray?local=true"
         ) from error
 
 

@@ -12,6 +12,7 @@ from ray import exceptions as rx
 
 from fray.cluster import ExitReason, JobStatus
 from fray_ray._gang import Gang, loss_is_known, node_is_gone
+from fray_ray._nodes import is_drained
 from fray_ray._progress import Progress
 from fray_ray._requests import Plan
 
@@ -146,6 +147,8 @@ class Replica(threading.Thread):
             reason, how = ExitReason.OUT_OF_MEMORY, "was killed because memory ran out"
         elif code < 0:
             reason, how = ExitReason.SIGNALLED, f"was ended by signal {-code}"
+        if is_drained(self._node):
+            reason, how = ExitReason.PREEMPTED, f"{how} while its node {self._node} was drained"
         return End(reason, code, f"{which} {how}{self._last_lines()}")
 
     def _broken(self, error: Exception) -> End:

@@ -14,6 +14,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +22,9 @@ from unittest import mock
 
 import ray
 from ray._private import ray_constants
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.cluster_utils import Cluster
+from ray.core.generated import autoscaler_pb2
 
 from fray_resources import TpuConfig
 
@@ -32,9 +35,9 @@ _HEAD: dict[str, Any] = {
     "include_dashboard": True,
     "dashboard_port": 0,
     "dashboard_agent_listen_port": 0,  # by default one that another Ray may have
-    # A killed node refuses connections: four looks at once, and it is noticed after 2 s instead of 15. One that
-    # lives is only slow on a machine that is busy: it may take a minute before Ray takes it for dead, makes
-    # its raylet exit, and with the head's ends every driver that is connected to it.
+    # A killed node refuses each look at once, and is noticed after 2 s instead of 15. One that lives is slow
+    # where the machine is busy: Ray waits a minute before it takes it for dead, because a raylet that was
+    # taken for dead exits, and with the head's every driver that is connected to it.
     "_system_config": {
         "health_check_initial_delay_ms": 0,
         "health_check_period_ms": 500,
@@ -55,7 +58,10 @@ class LocalRayCluster:
     """
 
     def __init__(
-        self, num_cpus: float = 2, memory: int = 8 * 2**30, resources: Mapping[str, float] | None = None
+        self,
+        num_cpus: float = 2,
+        memory: int = 8 * 2**30,
+        resources: Mapping[str, float] | None = None,
     ) -> None:
         # Short: Ray's sockets are in it, and their paths may have 107 characters.
         self._dir = tempfile.mkdtemp(prefix="fray-", dir="/tmp")
@@ -131,6 +137,24 @@ class LocalRayCluster:
     def stop_node(self, node_id: str) -> None:
         """End a node with SIGTERM, as a machine that is shut down."""
         self._cluster.remove_node(self._node(node_id), allow_graceful=True)
+
+    def drain_node(self, node_id: str, seconds: float = 60.0) -> None:
+        """Announce that a node will be preempted, as a cloud does; Ray starts nothing on it any more.
+
+        Args:
+            seconds: How long it is said to have left; nobody ends it then but you.
+        """
+        self._node(node_id)
+        accepted, why = GcsClient(address=self.address).drain_node(
+            node_id,
+            autoscaler_pb2.DrainNodeReason.Value(  # type: ignore[attr-defined]
+                "DRAIN_NODE_REASON_PREEMPTION"
+            ),
+            "preempted",
+            int((time.time() + seconds) * 1000),
+        )
+        if not accepted:
+            raise RuntimeError(f"Ray does not drain node {node_id}: {why}")
 
     def node_ids(self) -> list[str]:
         """Return the ids of the nodes, the head's first."""

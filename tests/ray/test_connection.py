@@ -1,0 +1,266 @@
+"""How clusters are found, what a token opens, and what is said when the head is lost."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fray import ClusterUnavailableError, FrayError, JobRequest, UnsupportedError, create_context
+from fray.cluster import Entrypoint
+from fray_ray import RayCluster, _client
+
+pytestmark = pytest.mark.timeout(240)
+TOKEN = "0123456789abcdef-never-to-be-seen"  # not secret: of a cluster that lives for this file
+SERVER = """
+    import json, os, sys
+    from fray_ray.testing import LocalRayCluster
+
+    with LocalRayCluster(num_cpus=4) as cluster:
+        told = dict(head=cluster.address, url=cluster.dashboard)
+        print(json.dumps({**told, "folder": os.environ["RAY_TMPDIR"]}), flush=True)
+        for line in sys.stdin:
+            cluster.kill_node(cluster.node_ids()[0])
+            print("killed", flush=True)
+"""
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return {**kept, **changes}
+
+
+def program(code: str, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program in a process of its own: Ray reads once, at its import, whether there are tokens."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *words],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SERVER)],
+        env=environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+@pytest.fixture(scope="module")
+def protected(server: "subprocess.Popen[str]") -> dict[str, str]:
+    """A cluster that asks for a token: its address in every form."""
+    assert server.stdout is not None
+    told: dict[str, str] = json.loads(server.stdout.readline())
+    return told
+
+
+def test_every_form_of_an_address_reaches_the_cluster_and_its_token_the_jobs(
+    protected: dict[str, str],
+) -> None:
+    done = program(
+        """
+        import sys
+        from fray.cluster import Entrypoint, JobRequest, RayCluster
+
+        def work():
+            from fray import Entrypoint, JobRequest, current_cluster, get_job_context
+
+            context, cluster = get_job_context(), current_cluster()
+            print("task", context.get(context.run(pow, 2, 5)))
+            below = cluster.launch(JobRequest("below", Entrypoint.from_binary("echo", ["below"])))
+            print("job", cluster.wait(below, raise_on_failure=True).status)
+
+        head, url = map(RayCluster, sys.argv[1:])
+        job_id = head.launch(JobRequest("above", Entrypoint.from_callable(work)))
+        print(*url.monitor(job_id), sep="; ")
+        print(url.wait(job_id, raise_on_failure=True).status)
+        """,
+        *(protected[form] for form in ("head", "url")),
+        RAY_AUTH_MODE="token",
+        RAY_AUTH_TOKEN=TOKEN,
+    )
+    assert done.stdout.splitlines()[-2:] == ["task 32; job succeeded", "succeeded"], done.stderr
+    assert TOKEN not in done.stdout + done.stderr
+
+
+def test_the_token_is_in_no_log_and_no_command_line(protected: dict[str, str]) -> None:
+    folder = Path(protected["folder"])
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert any("job-driver" in path.name for path in files)
+    assert not [path for path in files if TOKEN.encode() in path.read_bytes()]
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [line for line in lines if TOKEN.encode() in line]
+
+
+@pytest.mark.parametrize("form", ["head", "url"])
+@pytest.mark.parametrize("token", [None, "wrong" * 8], ids=["none", "wrong"])
+def test_without_its_token_a_cluster_is_unavailable_and_the_error_says_what_to_set(
+    protected: dict[str, str], form: str, token: str | None
+) -> None:
+    mode = (
+        {"RAY_AUTH_MODE": "disabled"}
+        if token is None
+        else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    )
+    done = program(
+        """
+        import sys
+        from fray import ClusterUnavailableError
+        from fray.cluster import RayCluster
+        try:
+            RayCluster(sys.argv[1])
+        except ClusterUnavailableError as error:
+            print(error)
+        """,
+        protected[form],
+        **mode,
+    )
+    assert "RAY_AUTH_TOKEN" in done.stdout, done.stderr
+    assert TOKEN not in done.stdout + done.stderr
+
+
+def test_a_lost_head_is_an_error_on_every_call_and_no_hang(
+    protected: dict[str, str], server: "subprocess.Popen[str]"
+) -> None:
+    code = """
+        import sys, time
+        from fray import ClusterUnavailableError
+        from fray.cluster import Entrypoint, JobRequest, RayCluster
+        from fray_ray import _client
+
+        _client._RIDE_OUT = 0.5
+        cluster = RayCluster(sys.argv[1])
+        request = JobRequest("last", Entrypoint.from_binary("sleep", ["600"]))
+        job_id = cluster.launch(request)
+        lines = cluster.monitor(job_id)
+        print(job_id, flush=True)
+        sys.stdin.readline()
+        calls = dict(
+            launch=lambda: cluster.launch(request),
+            poll=lambda: cluster.poll(job_id),
+            wait=lambda: cluster.wait(job_id),
+            monitor=lambda: cluster.monitor(job_id),
+            follow=lambda: list(lines),
+            terminate=lambda: cluster.terminate(job_id),
+            list_jobs=cluster.list_jobs,
+            head=lambda: RayCluster(sys.argv[2]),
+        )
+        for name, call in calls.items():
+            start = time.monotonic()
+            try:
+                call()
+            except ClusterUnavailableError as error:
+                assert "no Ray cluster answers at" in str(error)
+                print(name, "is lost", time.monotonic() - start < 30)
+    """
+    words = [protected[form] for form in ("url", "head")]
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *words],
+        env=environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline().startswith("last-")
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write("kill\n")
+        server.stdin.flush()
+        assert server.stdout.readline() == "killed\n"
+        out, err = client.communicate("go\n")
+    names = ["launch", "poll", "wait", "monitor", "follow", "terminate", "list_jobs", "head"]
+    assert out.splitlines() == [f"{name} is lost True" for name in names], err
+
+
+def test_an_address_where_nothing_listens_is_named() -> None:
+    for address in ("http://127.0.0.1:9", "127.0.0.1:9"):
+        with pytest.raises(ConnectionError, match=f"no Ray cluster answers at '{address}'") as caught:
+            RayCluster(address)
+        assert isinstance(caught.value, FrayError)
+
+
+def test_ray_client_is_refused_with_what_to_do_instead() -> None:
+    with pytest.raises(UnsupportedError, match="fray run"):
+        create_context("ray?address=ray://127.0.0.1:10001")
+    with pytest.raises(UnsupportedError, match=r"http://HOST:8265"):
+        RayCluster("ray://127.0.0.1:10001")
+
+
+class Starting(BaseHTTPRequestHandler):
+    """A dashboard whose cluster has no agent for jobs until it was asked three times."""
+
+    asked = 0
+    needed = 3
+
+    def do_GET(self) -> None:
+        answers: dict[str, Any] = {
+            "/api/version": {"ray_version": "2.60.0", "version": "4"},
+            "/nodes?view=summary": {"data": {"summary": []}},
+        }
+        self._answer(200, answers[self.path])
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200, {})
+
+    def do_POST(self) -> None:
+        job = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        type(self).asked += 1
+        if self.asked < self.needed:
+            self._answer(500, "No available agent to submit job, please try again later.")
+        else:
+            self._answer(200, {"job_id": job["submission_id"], "submission_id": job["submission_id"]})
+
+    def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
+
+    def _answer(self, status: int, body: Any) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def starting() -> Iterator[str]:
+    Starting.asked, Starting.needed = 0, 3
+    with ThreadingHTTPServer(("127.0.0.1", 0), Starting) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_cluster_that_starts_is_given_time_to_have_an_agent(starting: str) -> None:
+    RayCluster(starting).launch(JobRequest("early", Entrypoint.from_binary("true")))
+    assert Starting.asked == 3
+
+
+def test_a_cluster_that_never_has_an_agent_is_explained(
+    starting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_client, "_PATIENCE", 0.5)
+    Starting.needed = 10**9
+    with pytest.raises(ClusterUnavailableError, match=r"no agent to run jobs within 0\.5 s.*ray\[default\]"):
+        RayCluster(starting).launch(JobRequest("never", Entrypoint.from_binary("true")))
