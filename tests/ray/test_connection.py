@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -197,6 +198,14 @@ def test_an_address_where_nothing_listens_is_named() -> None:
         with pytest.raises(ConnectionError, match=f"no Ray cluster answers at '{address}'") as caught:
             RayCluster(address)
         assert isinstance(caught.value, FrayError)
+
+
+def test_a_head_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_client, "_TIMEOUTS", (5.0, 0.2))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ClusterUnavailableError, match="timed out"):
+            RayCluster(address)
 
 
 def test_ray_client_is_refused_with_what_to_do_instead() -> None:

@@ -176,6 +176,16 @@ def test_namespaces_keep_names_apart(ray_cluster: LocalRayCluster) -> None:
         assert one.get(first.who()) != two.get(second.who())
 
 
+def test_a_label_selector_chooses_the_node_of_every_task(ray_cluster: LocalRayCluster) -> None:
+    def node() -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+    for wanted in ray_cluster.node_ids():
+        selector = {"ray.io/node-id": wanted}
+        with create_context("ray", address=ray_cluster.address, label_selector=selector) as context:
+            assert context.get(context.run(node)) == wanted
+
+
 def test_inside_a_driver_the_current_context_is_ray(context: JobContext) -> None:
     assert type(get_job_context()).__name__ == "RayContext"
 

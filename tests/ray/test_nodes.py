@@ -148,6 +148,22 @@ def test_a_job_that_finds_no_room_says_what_is_missing_and_fails_after_its_time(
     assert info.tasks[0].reason is ExitReason.COULD_NOT_START
 
 
+def test_a_replica_that_must_stay_is_on_the_head(
+    context: JobContext, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    cluster = RayCluster(ray_cluster.address)
+    started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+    entrypoint = Entrypoint.from_callable(hold, [gate, started])
+    job_id = cluster.launch(JobRequest("stays", entrypoint, resources=ResourceConfig(preemptible=False)))
+    started.wait()
+    head, *others = ray_cluster.node_ids()
+    free = available_resources_per_node()  # type: ignore[no-untyped-call]
+    assert free[head]["CPU"] == 1
+    assert all(free[node]["CPU"] > 1 for node in others)
+    gate.open()
+    assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
+
+
 def test_gpus_and_regions_choose_the_node(
     context: JobContext, ray_cluster: LocalRayCluster, tmp_path: Path
 ) -> None:
