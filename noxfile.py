@@ -156,7 +156,7 @@ package_session("fray-resources")
 package_session("fray-core")
 package_session("fray-local")
 # pip: with it Ray builds the environments of jobs, in a copy of the one that it runs in.
-package_session("fray-ray", more=("pip", "uv"))
+package_session("fray-ray", more=("pip", "uv", "jax"))  # jax: the wheel for CPUs
 package_session("fray-queue", more=QUEUE_TESTS, before=install_programs)
 
 
@@ -171,7 +171,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Do the types hold, in packages, tests and examples, and do users get what they should?"""
-    session.install(*wheels(*PACKAGES), *group("test"), *group("types"), *QUEUE_TESTS)
+    session.install(*wheels(*PACKAGES), *group("test"), *group("types"), *QUEUE_TESTS, "jax")
     session.run("mypy", *(f"packages/{name}/src" for name in PACKAGES), "tests", "examples")
 
 

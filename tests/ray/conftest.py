@@ -8,13 +8,21 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 os.environ["RAY_raylet_start_wait_time_s"] = "120"  # noqa: SIM112 - how Ray spells it
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
+from fray.testing.cluster_fixtures import running, until
+from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
+
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+
+from gang_hosts import Hosts, left_in_ray
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +39,21 @@ def ray_cluster() -> Iterator[LocalRayCluster]:
         time.sleep(0.05)
 
 
+@pytest.fixture(scope="session")
+def all_slices(ray_cluster: LocalRayCluster) -> LocalRayCluster:
+    """Two slices of two hosts and one of a single host more; the files that use them are the last ones."""
+    for name, kind in (("slice-a", "v4-16"), ("slice-b", "v4-16"), ("single", "v4-8")):
+        ray_cluster.add_slice(name, kind)
+    return ray_cluster
+
+
+@pytest.fixture
+def slices(all_slices: LocalRayCluster) -> LocalRayCluster:
+    """All slices, whole: what an earlier test took away is there again."""
+    all_slices.mend_slices()
+    return all_slices
+
+
 def processes_with(mark: bytes) -> list[str]:
     """The command lines of the processes that were started with a variable."""
     found = []
@@ -39,3 +62,24 @@ def processes_with(mark: bytes) -> list[str]:
             if process.name.isdigit() and mark in (process / "environ").read_bytes():
                 found.append((process / "cmdline").read_text().replace("\0", " ")[:200])
     return found
+
+
+@pytest.fixture
+def gangs(slices: LocalRayCluster) -> Iterator[RayCluster]:
+    """The cluster with its slices, and nothing of any job left when the test is over."""
+    ray.init(slices.address, ignore_reinit_error=True, log_to_driver=False)
+    cluster = RayCluster(slices.address)
+    yield cluster
+    for info in cluster.list_jobs():
+        if not info.finished:
+            cluster.terminate(info.job_id, grace=0.0)
+    until(lambda: not left_in_ray(), "nothing is left of the gangs")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    """What a gang of the test is to run; no process of it is left."""
+    hosts = Hosts(tmp_path)
+    yield hosts
+    hosts.go()
+    until(lambda: not any(map(running, hosts.pids())), "no host is left")

@@ -84,4 +84,4 @@ def test_an_option_that_is_none_is_named_with_those_that_are(options: dict[str, 
 def test_importing_the_package_does_not_import_ray() -> None:
     code = "import sys, fray_ray; assert 'ray' not in sys.modules; print(*fray_ray.__all__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["RayCluster", "RayClusterContext", "RayContext"]
+    assert done.stdout.split() == ["RayCluster", "RayClusterContext", "RayContext", "run_on_pod"]

@@ -112,6 +112,8 @@ class _ReplicaLog:
         self._lines = self._open()
 
     def new(self, info: JobInfo) -> Iterator[str]:
+        if self._replica >= len(info.tasks):  # a gang that may have fewer replicas has them for now
+            return
         while self._attempt < info.tasks[self._replica].attempt:
             yield from self._lines.last()
             self._attempt += 1

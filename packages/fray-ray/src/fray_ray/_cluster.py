@@ -15,7 +15,6 @@ import ray
 
 from fray._checks import check_seconds, invalid
 from fray._errors import JobNotFoundError, UnsupportedError
-from fray._pickling import dumps, dumps_call
 from fray._specs import Spec
 from fray.cluster import (
     Entrypoint,
@@ -24,7 +23,6 @@ from fray.cluster import (
     JobInfo,
     JobRequest,
     LogStream,
-    TpuConfig,
     follow_logs,
     launching,
     parent_job,
@@ -34,6 +32,7 @@ from fray_ray import _mail, _requests, _table
 from fray_ray._client import JobsClient
 from fray_ray._logs import JobLog
 from fray_ray._requests import Plan
+from fray_ray._shipping import payload_of
 from fray_ray._stopping import stop_job
 from fray_ray.deps import requirements
 
@@ -213,10 +212,10 @@ class RayCluster:
         environment = request.environment or EnvironmentConfig()
         workspace, entrypoint = _workspace(request), request.entrypoint
         assert isinstance(entrypoint, Entrypoint)
-        replicas = _requests.replica_count(request)
+        choices, hosts = _requests.unit_counts(request.resources), _requests.hosts_of(request.resources)
         own = {
             "FRAY_JOB_ID": job_id,
-            "FRAY_REPLICA_COUNT": str(replicas),
+            "FRAY_REPLICA_COUNT": str(choices[0] * hosts),
             "FRAY_CLUSTER_SPEC": self._inside_spec,
             "FRAY_CONTEXT_SPEC": "ray",
         }
@@ -225,11 +224,13 @@ class RayCluster:
             submission=_table.submission_of(job_id),
             submitted_at=time.time(),
             name=request.name,
-            replicas=replicas,
+            choices=choices,
+            hosts=hosts,
+            gang=_requests.is_gang(request.resources),
             resources=request.resources,
             labels=_requests.labels_of(request.resources),
             command=None if entrypoint.callable is not None else entrypoint.command,
-            payload=_payload(entrypoint, workspace, ships),
+            payload=payload_of(entrypoint, workspace if ships else None),
             environ=dict(environment.env_vars) | own | variables,
             secrets=tuple(environment.env_vars.values()),
             cwd=None if ships else os.fspath(workspace),
@@ -267,24 +268,3 @@ def _check_supported(request: JobRequest) -> None:
             f"RayCluster runs jobs in the containers that its nodes are, not in {image!r}; "
             "start the cluster from that image, or name packages with pip_packages= and extras="
         )
-    if isinstance(request.resources.device, TpuConfig):
-        raise UnsupportedError(
-            f"RayCluster does not launch jobs on TPU slices yet, asked for {request.resources.device.type}; "
-            "get_ray_resources() and get_runtime_env() describe one of its hosts for @ray.remote"
-        )
-
-
-def _payload(entrypoint: Entrypoint, workspace: Path, ships: bool) -> bytes | None:
-    """The call, behind the folders that its modules may be imported from."""
-    if entrypoint.callable is None:
-        return None
-    paths = [str(Path(path).absolute()) for path in sys.path]
-    if (
-        ships
-    ):  # folders of this machine mean nothing there; those of the workspace are below the working directory
-        inside = [Path(path).resolve() for path in paths if Path(path).resolve().is_relative_to(workspace)]
-        paths = [
-            os.fspath(path.relative_to(workspace)) for path in inside if "site-packages" not in path.parts
-        ]
-    call = dumps_call(entrypoint.callable, tuple(entrypoint.args), dict(entrypoint.function_args))
-    return dumps(paths, "sys.path") + call

@@ -20,10 +20,11 @@ from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
 from fray.cluster import ExitReason, JobStatus
 from fray_ray import _mail
+from fray_ray._crew import Crew
 from fray_ray._family import end_family
 from fray_ray._gang import Gang
+from fray_ray._placing import STOPPED
 from fray_ray._progress import Outcome, Progress
-from fray_ray._replicas import Replica
 from fray_ray._requests import Plan
 
 _LOOK = 0.2  # seconds between looks into the mailbox
@@ -47,10 +48,7 @@ class Driver:
         self._plan = plan
         self._progress = Progress(plan)
         self._told_by_ray = threading.Event()
-        self._gang = Gang(plan)
-        self._replicas = [
-            Replica(plan, number, self._gang, self._progress) for number in range(plan.replicas)
-        ]
+        self._crew = Gang(plan, self._progress) if plan.gang else Crew(plan, self._progress)
 
     def run(self) -> Outcome:
         """Carry the job through its life; whatever happens, nothing of it is left."""
@@ -59,39 +57,23 @@ class Driver:
         try:
             outcome = self._live()
         except StopRequested as stop:
-            outcome = Outcome(JobStatus.STOPPED, ExitReason.STOPPED, None)
+            outcome = STOPPED
             self._end(stop.grace)
             end_family(self._plan.submission, stop.grace)
         finally:
-            self._gang.close()
+            self._crew.close()
             self._progress.finish(outcome)
         return outcome
 
     def _live(self) -> Outcome:
-        if problem := self._find_room():
-            return problem
-        for replica in self._replicas:
-            replica.start()
-        while any(replica.is_alive() for replica in self._replicas):
+        self._crew.start()
+        while self._crew.is_alive():
             self._look()
             if self._plan.timeout is not None and self._progress.seconds_running() > self._plan.timeout:
                 self._end(_LAST_GRACE, ExitReason.TIMED_OUT)
                 message = f"ran longer than its timeout of {self._plan.timeout:g} s"
                 return Outcome(JobStatus.FAILED, ExitReason.TIMED_OUT, message)
-        return self._progress.outcome()
-
-    def _find_room(self) -> Outcome | None:
-        """Wait until every replica has its place; return why that will not be."""
-        started = time.monotonic()
-        while not self._gang.placed(_LOOK):
-            self._progress.wait_for(self._gang.why_not_placed())
-            self._look(0)
-            limit = self._plan.placement_timeout
-            if limit is not None and time.monotonic() - started > limit:
-                message = f"not placed within {limit:g} s: {self._gang.why_not_placed()}"
-                return Outcome(JobStatus.FAILED, ExitReason.COULD_NOT_START, message)
-        self._progress.wait_for("starting its replicas")
-        return None
+        return self._crew.outcome
 
     def _look(self, seconds: float = _LOOK) -> None:
         """Wait for news, tell them, and read the mailbox."""
@@ -103,16 +85,10 @@ class Driver:
             raise StopRequested(float(grace))
 
     def _end(self, grace: float, reason: ExitReason = ExitReason.STOPPED) -> None:
-        for replica in self._replicas:
-            replica.stop(grace, reason)
-        deadline = time.monotonic() + grace + _LAST_GRACE
-        for replica in self._replicas:
-            if replica.is_alive():
-                replica.join(max(0.0, deadline - time.monotonic()))
-        self._gang.close()
-        for replica in self._replicas:
-            if replica.is_alive():
-                replica.join(_LAST_GRACE)
+        self._crew.stop(grace, reason)
+        self._crew.join(grace + _LAST_GRACE)
+        self._crew.close()
+        self._crew.join(_LAST_GRACE)
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         self._told_by_ray.set()

@@ -1,106 +1,97 @@
-"""The room of a job: one placement group, which gives every replica its place or none.
+"""Replicas that are one program: they start together, and when one goes all go and start again.
 
-A gang of TPU hosts is the same with other bundles and labels (`topology_strategy`), restarted as a whole.
+placing    wait for room for all
+running    one attempt of all (`_formation`)
+over       no actor is left and the room is given back: another machine may have it now. The gang is
+           placed anew while its retries last, preemptions and failures counted apart
 """
 
-import socket
-from typing import Any
+import threading
 
-import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from fray.cluster import ExitReason, JobStatus
+from fray_ray._formation import Formation
+from fray_ray._placing import STOPPED, find_room
+from fray_ray._progress import Outcome, Progress
+from fray_ray._replica_log import ReplicaLog
+from fray_ray._replicas import pause_after
+from fray_ray._requests import Plan
+from fray_ray._rooms import Room
+from fray_ray._story import Story
 
-from fray_ray._connection import cluster_resources
-from fray_ray._host import ReplicaHost
-from fray_ray._requests import Plan, bundle_of, remote_options
 
-_ANSWERS_WITHIN = 1.0  # seconds
+class Gang(threading.Thread):
+    """All replicas of one job."""
 
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        super().__init__(name="gang", daemon=True)
+        self._plan, self._progress = plan, progress
+        self._room = Room(plan)
+        self._logs = [ReplicaLog(number, plan.secrets) for number in range(plan.replicas)]
+        self._stopping = threading.Event()
+        self._stop_order: tuple[float, ExitReason] = 0.0, ExitReason.STOPPED
+        self._attempts = self._failures = 0
+        self.outcome = Outcome(JobStatus.FAILED, ExitReason.LOST, "its driver failed; see its log in Ray")
+        self.results: list[bytes | None] = []
+        """What each replica's entry point returned, or that of the one that failed raised; pickled."""
 
-class Gang:
-    """The placement group and the actors in it."""
+    def run(self) -> None:
+        """Run attempt after attempt."""
+        try:
+            while True:
+                problem = find_room(self._room, self._plan, self._progress, self._stopping)
+                if problem is not None:
+                    self.outcome = problem
+                    return
+                if not self._run_attempt():
+                    return
+        except Exception as error:
+            self.outcome = Outcome(JobStatus.FAILED, ExitReason.LOST, f"its driver failed: {error!r}")
+            raise  # into the driver's log
+        finally:
+            self._room.close()
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._bundle = bundle_of(plan.resources, cluster_resources())
-        self._group: PlacementGroup | None = placement_group(
-            [dict(self._bundle)] * plan.replicas,
-            strategy="PACK",
-            bundle_label_selector=[dict(plan.labels)] * plan.replicas if plan.labels else None,
-        )
-        self._hosts: dict[int, Any] = {}
-
-    def placed(self, timeout: float) -> bool:
-        """Wait, at most so long, until every replica has its place."""
-        return self._group is not None and bool(self._group.wait(timeout))
-
-    def why_not_placed(self) -> str:
-        """Say what was asked and what the cluster has."""
-        asked = ", ".join(f"{name}: {_amount(name, amount)}" for name, amount in self._bundle.items())
-        where = "".join(f" with {name}={value}" for name, value in self._plan.labels.items())
-        total, free = cluster_resources(), dict(ray.available_resources())  # type: ignore[no-untyped-call]
-        names = list(self._bundle)
-        has = ", ".join(
-            f"{name}: {_amount(name, free.get(name, 0))} of {_amount(name, total.get(name, 0))} free"
-            for name in names
-        )
-        return f"waiting for room: {self._plan.replicas} x ({asked}){where}; the cluster has {has}"
-
-    def host(self, replica: int) -> Any:
-        """Make the actor that runs a replica, in its place; one that was there before is ended."""
-        assert self._group is not None
-        self.release(replica)
-        options = remote_options(self._bundle)
-        if self._plan.pip:
-            options["runtime_env"] = {"pip": list(self._plan.pip)}
-        host = ray.remote(ReplicaHost).options(
-            **options,
-            max_concurrency=2,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, replica),
-        )
-        self._hosts[replica] = host.remote()
-        return self._hosts[replica]
-
-    def release(self, replica: int) -> None:
-        """End the actor of a replica, and what it runs."""
-        host = self._hosts.pop(replica, None)
-        if host is not None:
-            ray.kill(host)
+    def stop(self, grace: float, reason: ExitReason) -> None:
+        """End the attempt that runs, and make no other."""
+        self._stop_order = grace, reason
+        self._stopping.set()
 
     def close(self) -> None:
         """End all actors and give back the room."""
-        for replica in list(self._hosts):
-            self.release(replica)
-        if self._group is not None:
-            remove_placement_group(self._group)
-            self._group = None
+        self._room.close()
 
+    def _run_attempt(self) -> bool:
+        """Run all replicas once; return whether to do so again."""
+        self._attempts += 1
+        self._progress.resize(self._room.replicas)
+        formation = Formation(self._plan, self._room, self._progress, self._logs, self._attempts)
+        try:
+            story = formation.run(self._stopping, lambda: self._stop_order)
+        finally:
+            self._room.close()
+        if story.lost:
+            self._room.avoid(story.lost)
+        again = not story.good and not self._stopping.is_set() and self._may_retry(story)
+        story.settle(self._progress, self._stop_order if self._stopping.is_set() else None, again=again)
+        if not again:
+            self.outcome, self.results = self._outcome_of(story), story.results()
+        elif story.reason is not ExitReason.PREEMPTED:
+            self._stopping.wait(pause_after(self._failures))
+        return again
 
-def node_is_gone(node_id: str | None) -> bool:
-    """Whether a node has left the cluster; asks the node itself too, because the head notices late."""
-    node = _nodes().get(node_id or "")
-    if node is None:
-        return False
-    return not node["Alive"] or not _answers(node["NodeManagerAddress"], node["NodeManagerPort"])
+    def _may_retry(self, story: Story) -> bool:
+        """Count the end of an attempt; return whether there may be another."""
+        if story.reason is ExitReason.COULD_NOT_START:
+            return False
+        if story.reason is ExitReason.PREEMPTED:
+            count, allowed = self._progress.count_preemption(), self._plan.max_retries_preemption
+            story.add(f" (preemption {count}; max_retries_preemption={allowed})")
+            return count <= allowed
+        self._failures += 1
+        return self._failures <= self._plan.max_retries_failure
 
-
-def loss_is_known(node_id: str | None) -> bool:
-    """Whether the head knows that a node is gone; until then it places work there."""
-    node = _nodes().get(node_id or "")
-    return node is None or not node["Alive"]
-
-
-def _nodes() -> dict[str, Any]:
-    return {node["NodeID"]: node for node in ray.nodes()}  # type: ignore[no-untyped-call]
-
-
-def _answers(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), timeout=_ANSWERS_WITHIN).close()
-    except OSError:
-        return False
-    return True
-
-
-def _amount(name: str, amount: float) -> str:
-    return f"{amount / 2**30:.1f} GiB" if name == "memory" else f"{amount:g}"
+    def _outcome_of(self, story: Story) -> Outcome:
+        if self._stopping.is_set():
+            return STOPPED
+        if story.good:
+            return Outcome(JobStatus.SUCCEEDED, ExitReason.EXITED, None)
+        return Outcome(JobStatus.FAILED, story.reason, story.message)

@@ -1,7 +1,11 @@
 """The actor that runs a replica on its node: a fresh process per attempt, its output as a stream."""
 
+import contextlib
 import json
 import os
+import random
+import select
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,8 +16,13 @@ from typing import Any
 import ray
 from ray._private.ray_constants import RAY_ADDRESS_ENVIRONMENT_VARIABLE, RAY_INTERNAL_FLAGS
 
+from fray_ray._notices import NoticeWatch
+
 _KEEPER, _RUNNER = (Path(__file__).with_name(name) for name in ("_keeper.py", "_runner.py"))
 _CHUNK = 1 << 16
+_LOOK = 1.0  # seconds between looks for a notice
+_PORTS = range(20000, 32000)
+_TIME_TO_SAVE = 5.0  # seconds from SIGTERM to SIGKILL for a host of a gang whose node is being ended
 _JAX = "JAX_PLATFORMS"
 
 
@@ -28,8 +37,8 @@ class ReplicaHost:
         """Return the id of the node; that it answers shows that the environment is built."""
         return str(ray.get_runtime_context().get_node_id())
 
-    def run(self, plan: dict[str, Any], payload: bytes | None) -> Iterator[bytes | dict[str, Any]]:
-        """Run one attempt; yield pieces of its output, and at last the verdict of `_keeper`."""
+    def run(self, plan: dict[str, Any], payload: bytes | None) -> Iterator[bytes | str | dict[str, Any]]:
+        """Run one attempt; yield its output as bytes, notices as text, at last the verdict of `_keeper`."""
         told = self._complete(plan, payload)
         with subprocess.Popen(
             [sys.executable, "-I", "-S", os.fspath(_KEEPER)],
@@ -43,10 +52,30 @@ class ReplicaHost:
             self._tell(json.dumps(told))
             if self._stopped is not None:
                 self._tell(f"stop {self._stopped}")
-            while chunk := os.read(self._keeper.stdout.fileno(), _CHUNK):
-                yield chunk
+            watch = NoticeWatch() if plan["gang"] else None
+            while True:
+                ready, _, _ = select.select([self._keeper.stdout], [], [], None if watch is None else _LOOK)
+                if ready:
+                    if not (chunk := os.read(self._keeper.stdout.fileno(), _CHUNK)):
+                        break
+                    yield chunk
+                if watch is not None and (notice := watch.news()):
+                    yield notice
             verdict = self._keeper.stderr.read()
         yield json.loads(verdict) if verdict.startswith(b"{") else {"lost": verdict.decode(errors="replace")}
+
+    def free_ports(self, count: int) -> list[int]:
+        """Return different ports on which nobody listens on this node now."""
+        # Below the range that Linux takes the ports of outgoing connections from: a program that connects
+        # before its peer listens could else be given that very port, and talk to itself.
+        found: list[int] = []
+        for port in random.sample(_PORTS, len(_PORTS)):
+            if len(found) == count:
+                break
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.bind(("", port))
+                found.append(port)
+        return found
 
     def stop(self, grace: float) -> None:
         """End the attempt that runs, or will."""
@@ -65,12 +94,15 @@ class ReplicaHost:
 
     def _complete(self, plan: dict[str, Any], payload: bytes | None) -> dict[str, Any]:
         """Fill in what only this node knows: the interpreter, the variables, the place of the payload."""
-        python, private = sys.executable, None
+        python, private, result = sys.executable, None, None
         if payload is not None:
             private = tempfile.mkdtemp(prefix="fray-")
             place = Path(private) / "payload.pkl"
             place.write_bytes(payload)
             command = [python, os.fspath(_RUNNER), os.fspath(place)]
+            if plan["returns"]:
+                result = os.fspath(Path(private) / "result.pkl")
+                command.append(result)
         else:
             program, *words = plan["command"]
             command = [python if program in ("python", "python3") else program, *words]
@@ -80,6 +112,8 @@ class ReplicaHost:
             "cwd": plan["cwd"] or os.fspath(Path.cwd()),
             "environ": environ,
             "private": private,
+            "result": result,
+            "orphan_grace": _TIME_TO_SAVE if plan["gang"] else 0.0,
         }
 
 
@@ -93,5 +127,7 @@ def _environ(plan: dict[str, Any], python: str) -> dict[str, str]:
     environ[RAY_ADDRESS_ENVIRONMENT_VARIABLE] = ray.get_runtime_context().gcs_address
     if not plan["accelerated"]:
         environ[_JAX] = "cpu"  # so that importing JAX does not claim what was not asked for
+    elif environ.get(_JAX) == "cpu":
+        del environ[_JAX]
     environ.update(plan["environ"])
     return environ

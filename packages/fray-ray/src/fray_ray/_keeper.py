@@ -3,11 +3,13 @@
     python _keeper.py < lifeline > output 2> verdict
 
 The first line of stdin is the plan as JSON; later lines are `stop SECONDS`. When stdin ends, whoever
-started this is gone, and so is the replica a moment later. Output of the replica goes to stdout, the
-verdict, one line of JSON, to stderr. It is nobody's child: Ray kills the children of its workers, and
-then nobody would be left to end what the replica started. Standard library only.
+started this is gone, and so is the replica a moment later: after its `orphan_grace`, in seconds. Output
+of the replica goes to stdout, the verdict, one line of JSON, to stderr. It is nobody's child: Ray kills
+the children of its workers, and then nobody would be left to end what the replica started. Standard
+library only.
 """
 
+import base64
 import ctypes
 import json
 import os
@@ -46,8 +48,10 @@ def main() -> None:
     except OSError as error:
         verdict: dict[str, Any] = {"not_started": error.strerror}
     else:
-        code = Tree(pid, wake).keep()
+        code = Tree(pid, wake, plan["orphan_grace"]).keep()
         verdict = {"exit_code": code, "oom": code in (-9, 137) and oom_kills() > killed_before}
+        if plan["result"] and os.path.exists(plan["result"]):  # noqa: PTH110 - a name, from JSON
+            verdict["result"] = base64.b64encode(Path(plan["result"]).read_bytes()).decode()
     if plan["private"]:  # made by who started this, and may be gone
         shutil.rmtree(plan["private"], ignore_errors=True)
     sys.stderr.write(json.dumps(verdict))
@@ -56,8 +60,8 @@ def main() -> None:
 class Tree:
     """The processes below this one."""
 
-    def __init__(self, pid: int, wake: int) -> None:
-        self._pid, self._wake = pid, wake
+    def __init__(self, pid: int, wake: int, orphan_grace: float) -> None:
+        self._pid, self._wake, self._orphan_grace = pid, wake, orphan_grace
         self._code: int | None = None
         self._deadline: float | None = None
         self._lifeline = [_LIFELINE]
@@ -86,7 +90,7 @@ class Tree:
     def _obey(self, words: str) -> None:
         if not words:  # the lifeline is cut
             self._lifeline.clear()
-        grace = float(words.split()[-1]) if words else 0.0
+        grace = float(words.split()[-1]) if words else self._orphan_grace
         deadline = time.monotonic() + grace
         self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
         self._signal(signal.SIGTERM if grace else signal.SIGKILL)

@@ -1,8 +1,78 @@
-"""What Ray knows of a node that is about to leave."""
+"""What becomes of nodes: who lives, who was told to go, who is gone and Ray does not know it yet."""
 
+import socket
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import ray
 from ray._private.state import state
+
+_ANSWERS_WITHIN = 1.0  # seconds
+_ASKED_AT_ONCE = 32
+_NO_DEADLINE = 30.0  # seconds, what clouds give a machine from the notice to its end
+
+
+def node_is_gone(node_id: str | None) -> bool:
+    """Whether a node has left the cluster; asks the node itself too, because the head notices late."""
+    return bool(gone_of([node_id or ""]))
+
+
+def gone_of(node_ids: Iterable[str]) -> set[str]:
+    """Return those nodes that have left the cluster; asks each itself, because the head notices late."""
+    nodes = living_and_dead()
+    asked = [nodes[node_id] for node_id in dict.fromkeys(node_ids) if node_id in nodes]
+    if not asked:
+        return set()
+    with ThreadPoolExecutor(min(len(asked), _ASKED_AT_ONCE)) as pool:
+        found = list(pool.map(_is_gone, asked))
+    return {node["NodeID"] for node, gone in zip(asked, found, strict=True) if gone}
+
+
+def loss_is_known(node_id: str | None) -> bool:
+    """Whether the head knows that a node is gone; until then it places work there."""
+    node = living_and_dead().get(node_id or "")
+    return node is None or not node["Alive"]
 
 
 def is_drained(node_id: str | None) -> bool:
     """Whether a node was told that it will be taken away; programs on it hear of that, and may end for it."""
     return node_id in state.get_draining_nodes()
+
+
+def draining() -> dict[str, float]:
+    """Return the nodes that were told to go, each with the seconds that it has left."""
+    told = state.get_draining_nodes().items()
+    return {
+        node_id: max(0.0, deadline / 1000 - time.time()) if deadline else _NO_DEADLINE
+        for node_id, deadline in told
+    }
+
+
+def living_and_dead() -> dict[str, dict[str, Any]]:
+    """Return all nodes that the cluster has had, as Ray describes them."""
+    return {node["NodeID"]: node for node in ray.nodes()}  # type: ignore[no-untyped-call]
+
+
+def usable() -> list[tuple[dict[str, Any], dict[str, float]]]:
+    """Return the living nodes that were not told to go, each with what is free on it."""
+    free = state.available_resources_per_node()  # type: ignore[no-untyped-call]
+    leaving = state.get_draining_nodes()
+    nodes = living_and_dead().values()
+    return [
+        (node, dict(free.get(node["NodeID"], {})))
+        for node in nodes
+        if node["Alive"] and node["NodeID"] not in leaving
+    ]
+
+
+def _is_gone(node: dict[str, Any]) -> bool:
+    if not node["Alive"]:
+        return True
+    try:
+        address = node["NodeManagerAddress"], node["NodeManagerPort"]
+        socket.create_connection(address, timeout=_ANSWERS_WITHIN).close()
+    except OSError:
+        return True
+    return False

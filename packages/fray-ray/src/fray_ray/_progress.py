@@ -9,6 +9,8 @@ from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
 from fray_ray._requests import Plan
 from fray_ray._table import Entry
 
+_STATUS_OF_EARLIER = {ExitReason.STOPPED: JobStatus.STOPPED}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -20,9 +22,13 @@ class Outcome:
 
 
 class Progress:
-    """The state of a job; safe to use from the threads of its replicas."""
+    """The state of a job; safe to use from the threads of its replicas.
 
-    def __init__(self, plan: Plan) -> None:
+    Args:
+        listed: Whether the job is in Ray's table, to be told how it is doing.
+    """
+
+    def __init__(self, plan: Plan, *, listed: bool = True) -> None:
         tasks = tuple(TaskStatus(replica=number) for number in range(plan.replicas))
         self._info = JobInfo(
             job_id=JobId(plan.job_id),
@@ -31,7 +37,8 @@ class Progress:
             tasks=tasks,
             submitted_at=plan.submitted_at,
         )
-        self._entry = Entry(plan.submission)
+        self._entry = Entry(plan.submission) if listed else None
+        self._beyond: tuple[TaskStatus, ...] = ()
         self._changed = threading.Condition()
         self._news = False
         self._preemptions = 0
@@ -44,20 +51,68 @@ class Progress:
             tasks = list(self._info.tasks)
             task = tasks[replica] = replace(tasks[replica], **fields)
             self._info = replace(self._info, tasks=tuple(tasks))
-            if task.status is JobStatus.RUNNING and self._info.status is JobStatus.PENDING:
-                self._running_since = time.monotonic()
-                self._info = replace(
-                    self._info, status=JobStatus.RUNNING, pending_reason=None, started_at=time.time()
-                )
+            if task.status is JobStatus.RUNNING:
+                self._info = replace(self._info, pending_reason=None)
+                if self._info.status is JobStatus.PENDING:
+                    self._running_since = time.monotonic()
+                    self._info = replace(self._info, status=JobStatus.RUNNING, started_at=time.time())
             if task.status is JobStatus.FAILED and self._first_failure is None:
                 self._first_failure = task.error_message
             self._news = True
             self._changed.notify_all()
             return task
 
-    def task(self, replica: int) -> TaskStatus:
-        """Return the state of a replica."""
-        return self._info.tasks[replica]
+    def begin(self, replica: int, attempt: int | None = None) -> int:
+        """Note that an attempt starts, and return its number: the next, where none is given."""
+        before = self._info.tasks[replica]
+        earlier = before.previous
+        if before.attempt:
+            status = _STATUS_OF_EARLIER.get(before.reason or ExitReason.LOST, JobStatus.FAILED)
+            good = before.reason is ExitReason.EXITED and before.exit_code == 0
+            earlier = (
+                *earlier,
+                replace(before, status=JobStatus.SUCCEEDED if good else status, previous=()),
+            )
+        number = before.attempt + 1 if attempt is None else attempt
+        self.change(
+            replica,
+            status=JobStatus.RUNNING,
+            attempt=number,
+            exit_code=None,
+            reason=None,
+            error_message=None,
+            started_at=time.time(),
+            finished_at=None,
+            previous=earlier,
+        )
+        return number
+
+    def end(
+        self,
+        replica: int,
+        status: JobStatus,
+        reason: ExitReason,
+        exit_code: int | None,
+        message: str | None,
+        *,
+        again: bool,
+    ) -> None:
+        """Note that an attempt has ended; how it did stays to be seen until the next one starts."""
+        self.change(
+            replica,
+            status=JobStatus.PENDING if again else status,
+            reason=reason,
+            exit_code=exit_code,
+            error_message=message,
+            finished_at=time.time(),
+        )
+
+    def resize(self, replicas: int) -> None:
+        """Have so many replicas from now on; those left out keep their past, should they return."""
+        with self._changed:
+            tasks = (*self._info.tasks, *self._beyond)
+            self._info, self._beyond = replace(self._info, tasks=tasks[:replicas]), tasks[replicas:]
+            self._news = True
 
     def seconds_running(self) -> float:
         """Return how long the job has run, since the start of its first replica."""
@@ -84,7 +139,8 @@ class Progress:
             if not self._news:
                 return
             self._news, info = False, self._info
-        self._entry.write(info)
+        if self._entry is not None:
+            self._entry.write(info)
 
     def outcome(self) -> Outcome:
         """Return how the job ended by how its replicas did."""
@@ -124,4 +180,5 @@ class Progress:
                 error_message=outcome.message,
                 finished_at=now,
             )
-        self._entry.write(self._info)
+        if self._entry is not None:
+            self._entry.write(self._info)

@@ -15,13 +15,22 @@ _GPU_NAMES = {"A100-40G": "A100", "A100-80G": "A100-80G", "RTX4090": "RTX-4090"}
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What the driver of a job needs to know; pickled, it travels apart from what Ray lists."""
+    """What the driver of a job needs to know; pickled, it travels apart from what Ray lists.
+
+    Args:
+        choices: The acceptable numbers of units: TPU slices, or else replicas.
+        hosts: Replicas of one unit.
+        gang: Whether the replicas start, end and are retried together.
+        returns: Whether what the entry point returns, or raises, is wanted.
+    """
 
     job_id: str
     submission: str
     submitted_at: float
     name: str
-    replicas: int
+    choices: tuple[int, ...]
+    hosts: int
+    gang: bool
     resources: ResourceConfig
     labels: Mapping[str, str]
     command: tuple[str, ...] | None
@@ -34,6 +43,12 @@ class Plan:
     max_retries_preemption: int
     timeout: float | None
     placement_timeout: float | None
+    returns: bool = False
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas there may be at the most."""
+        return max(self.choices) * self.hosts
 
 
 def bundle_of(resources: ResourceConfig, cluster_resources: Mapping[str, float]) -> dict[str, float]:
@@ -44,7 +59,7 @@ def bundle_of(resources: ResourceConfig, cluster_resources: Mapping[str, float])
         bundle |= {"GPU": float(device.count), f"accelerator_type:{gpu_name(device)}": _A_LITTLE}
     elif isinstance(device, TpuConfig):
         bundle["TPU"] = float(device.chips_per_host)
-    if not resources.preemptible:
+    if not resources.preemptible and not isinstance(device, TpuConfig):  # no TPU is where the head is
         bundle |= stable_node(cluster_resources)
     return bundle
 
@@ -73,7 +88,20 @@ def is_cpu_only(request: JobRequest) -> bool:
     return request.resources.device.chips == 0
 
 
-def replica_count(request: JobRequest) -> int:
-    """Return how many replicas run; of several acceptable numbers, the preferred one."""
-    replicas = request.resources.replicas
-    return replicas if isinstance(replicas, int) else replicas[0]
+def is_gang(resources: ResourceConfig) -> bool:
+    """Whether replicas are one program: hosts of TPU slices, or several with GPUs."""
+    device = resources.device
+    return isinstance(device, TpuConfig) or (isinstance(device, GpuConfig) and resources.replicas != 1)
+
+
+def unit_counts(resources: ResourceConfig) -> tuple[int, ...]:
+    """Return the acceptable numbers of slices or replicas; of those that are no gang, the preferred one."""
+    replicas = resources.replicas
+    if isinstance(replicas, int):
+        return (replicas,)
+    return tuple(replicas) if is_gang(resources) else (replicas[0],)
+
+
+def hosts_of(resources: ResourceConfig) -> int:
+    """Return the replicas of one unit."""
+    return resources.device.hosts if isinstance(resources.device, TpuConfig) else 1

@@ -70,6 +70,9 @@ class LocalRayCluster:
         told = {"RAY_TMPDIR": self._dir, _ENABLE: "0", "RUNTIME_ENV_RETRY_TIMES": "1"}
         self._environ = mock.patch.dict(os.environ, told)
         self._constant = mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False)
+        # By slice and rank: the node, and what to make another one of.
+        self._slices: dict[str, dict[int, tuple[str, str, float]]] = {}
+        self._drained: set[str] = set()
         self._environ.start()
         self._constant.start()
         os.environ.pop("RAY_ADDRESS", None)  # it would win over every address given in code
@@ -128,7 +131,36 @@ class LocalRayCluster:
             "TPU_TOPOLOGY": tpu.topology,
         }
         with mock.patch.dict(os.environ, told):  # where Ray looks for a TPU, in this process
-            return self.add_node(num_cpus, resources={"TPU": tpu.chips_per_host})
+            node_id = self.add_node(num_cpus, resources={"TPU": tpu.chips_per_host})
+        self._slices.setdefault(name, {})[rank] = node_id, type, num_cpus
+        return node_id
+
+    def slice_nodes(self, name: str) -> list[str]:
+        """Return the ids of the nodes that are the hosts of a slice, by rank; those lost are left out."""
+        living = set(self.node_ids())
+        hosts = self._slices.get(name, {})
+        return [hosts[rank][0] for rank in sorted(hosts) if hosts[rank][0] in living]
+
+    def node_of_host(self, name: str, rank: int) -> str:
+        """Return the id of the node that is a host of a slice."""
+        return self._slices[name][rank][0]
+
+    def forget_slice(self, name: str) -> None:
+        """Kill the hosts of a slice, for good."""
+        for node_id in self.slice_nodes(name):
+            self.kill_node(node_id)
+        del self._slices[name]
+
+    def mend_slices(self) -> None:
+        """Give every slice new hosts for those that it lost, and for those that were drained."""
+        living = set(self.node_ids())
+        for name, hosts in self._slices.items():
+            for rank, (node_id, type_, num_cpus) in list(hosts.items()):
+                if node_id in living and node_id not in self._drained:
+                    continue
+                if node_id in living:
+                    self.kill_node(node_id)
+                self.add_host(name, rank, type_, num_cpus)
 
     def kill_node(self, node_id: str) -> None:
         """Kill the processes of a node with SIGKILL, as a machine that vanishes."""
@@ -155,6 +187,7 @@ class LocalRayCluster:
         )
         if not accepted:
             raise RuntimeError(f"Ray does not drain node {node_id}: {why}")
+        self._drained.add(node_id)
 
     def node_ids(self) -> list[str]:
         """Return the ids of the nodes, the head's first."""

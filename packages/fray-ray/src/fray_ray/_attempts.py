@@ -1,0 +1,106 @@
+"""One attempt of one replica: its output copied into the log, its verdict put into words."""
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray import exceptions as rx
+
+from fray.cluster import ExitReason
+from fray_ray._replica_log import ReplicaLog
+from fray_ray._requests import Plan
+
+
+@dataclass(frozen=True)
+class End:
+    """How an attempt ended.
+
+    Args:
+        result: What the entry point returned or raised, pickled, where that was asked for.
+    """
+
+    reason: ExitReason
+    exit_code: int | None
+    message: str | None
+    result: bytes | None = None
+
+    @property
+    def good(self) -> bool:
+        return self.exit_code == 0
+
+
+class Attempt:
+    """One run of a replica.
+
+    Args:
+        variables: What it finds in its environment beside what the plan says; these win.
+        on_notice: Is told why when the machine's provider announces that it takes the machine away.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        number: int,
+        log: ReplicaLog,
+        variables: Mapping[str, str],
+        on_notice: Callable[[str], None] | None = None,
+    ) -> None:
+        self._plan, self._number, self._log, self._variables = plan, number, log, variables
+        self._on_notice = on_notice
+
+    def run(self, host: Any) -> End:
+        """Run it on the actor `host`.
+
+        Raises:
+            ray.exceptions.RayError: The actor was lost; `broken` says what that means.
+        """
+        return self._end_of(self._follow(host))
+
+    def broken(self, error: Exception) -> End:
+        """Put into words what ended an attempt from outside."""
+        which = f"replica {self._number}"
+        if isinstance(error, rx.RuntimeEnvSetupError):
+            message = f"the environment of {which} could not be built: {error}"
+            return End(ExitReason.COULD_NOT_START, None, message)
+        if isinstance(error, rx.OutOfMemoryError):
+            return End(ExitReason.OUT_OF_MEMORY, None, f"{which} was ended by Ray because memory ran out")
+        return End(ExitReason.LOST, None, f"{which} was lost: {error}{self._log.last_lines()}")
+
+    def _follow(self, host: Any) -> dict[str, Any]:
+        """Copy the output into the job's log, and return the verdict."""
+        environ = {**self._plan.environ, "FRAY_REPLICA_ID": str(self._number), **self._variables}
+        plan: dict[str, Any] = {"command": self._plan.command, "cwd": self._plan.cwd, "environ": environ}
+        plan["accelerated"] = self._plan.resources.device.chips > 0
+        plan |= {"gang": self._plan.gang, "returns": self._plan.returns}
+        verdict: dict[str, Any] = {"lost": "it ended without a verdict"}
+        for ref in host.run.remote(plan, self._plan.payload):
+            piece = ray.get(ref)
+            if isinstance(piece, bytes):
+                self._log.write(piece)
+            elif isinstance(piece, str):
+                if self._on_notice is not None:
+                    self._on_notice(piece)
+            else:
+                verdict = piece
+        return verdict
+
+    def _end_of(self, verdict: dict[str, Any]) -> End:
+        which = f"replica {self._number}"
+        if "not_started" in verdict:
+            program = self._plan.command[0] if self._plan.command else "python"
+            message = f"{which} could not start {program!r}: {verdict['not_started']}"
+            return End(ExitReason.COULD_NOT_START, None, message)
+        if "lost" in verdict:
+            return End(ExitReason.LOST, None, f"{which} was lost: {verdict['lost']}")
+        code: int = verdict["exit_code"]
+        result = base64.b64decode(verdict["result"]) if "result" in verdict else None
+        if code == 0:
+            return End(ExitReason.EXITED, 0, None, result)
+        reason, how = ExitReason.EXITED, f"exited with code {code}"
+        if verdict["oom"]:
+            reason, how = ExitReason.OUT_OF_MEMORY, "was killed because memory ran out"
+        elif code < 0:
+            reason, how = ExitReason.SIGNALLED, f"was ended by signal {-code}"
+        return End(reason, code, f"{which} {how}{self._log.last_lines()}", result)

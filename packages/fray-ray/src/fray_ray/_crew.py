@@ -1,0 +1,53 @@
+"""Replicas that know nothing of each other: each ends, and is started again, alone."""
+
+import threading
+
+from fray.cluster import ExitReason, JobStatus
+from fray_ray._placing import find_room
+from fray_ray._progress import Outcome, Progress
+from fray_ray._replicas import Replica
+from fray_ray._requests import Plan
+from fray_ray._rooms import Room
+
+
+class Crew(threading.Thread):
+    """The replicas of a job, each with its own retries."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        super().__init__(name="crew", daemon=True)
+        self._plan, self._progress = plan, progress
+        self._room = Room(plan)
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._replicas: list[Replica] = []
+        self.outcome = Outcome(JobStatus.FAILED, ExitReason.LOST, "its driver failed; see its log in Ray")
+
+    def run(self) -> None:
+        """Carry the replicas from their placing to their end."""
+        problem = find_room(self._room, self._plan, self._progress, self._stopping)
+        if problem is not None:
+            self.outcome = problem
+            return
+        with self._lock:
+            if not self._stopping.is_set():
+                self._replicas = [
+                    Replica(self._plan, number, self._room, self._progress)
+                    for number in range(self._plan.replicas)
+                ]
+            for replica in self._replicas:
+                replica.start()
+        for replica in self._replicas:
+            replica.join()
+        self.outcome = self._progress.outcome()
+
+    def stop(self, grace: float, reason: ExitReason) -> None:
+        """End what runs, and start nothing any more."""
+        self._stopping.set()
+        with self._lock:
+            replicas = list(self._replicas)
+        for replica in replicas:
+            replica.stop(grace, reason)
+
+    def close(self) -> None:
+        """End all actors and give back the room."""
+        self._room.close()

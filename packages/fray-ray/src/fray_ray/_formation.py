@@ -1,0 +1,197 @@
+"""One attempt of a gang: all replicas start when the last of their actors is up, and end together.
+
+assembling  an actor for each replica comes up, and the first says where all may meet
+running     every replica runs; the first that ends badly, or whose node is told to go, ends the attempt
+saving      a replica was told that its node goes; its peers run on, as they may save with it
+stopping    the others have SIGTERM, then SIGKILL; who does not answer loses its actor
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+
+from fray.cluster import ExitReason
+from fray_ray import _nodes
+from fray_ray._attempts import Attempt, End
+from fray_ray._progress import Progress
+from fray_ray._ranks import PORTS, Meeting, rank_variables
+from fray_ray._replica_log import ReplicaLog
+from fray_ray._requests import Plan
+from fray_ray._rooms import Room
+from fray_ray._story import Story
+
+_LOOK = 0.2  # seconds
+_LOOKS_FOR_NOTICES = 0.5  # seconds
+_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for the peers of a replica that failed
+_LONGEST_GRACE = 30.0  # seconds for the peers of one that was preempted
+_MARGIN = 5.0  # seconds beyond a grace until an actor that has not answered is ended
+_RESERVE = 2.0  # seconds before a node's end in which no replica is left running
+
+StopOf = Callable[[], tuple[float, ExitReason]]
+
+
+class Formation:
+    """The replicas of one attempt."""
+
+    def __init__(
+        self, plan: Plan, room: Room, progress: Progress, logs: list[ReplicaLog], number: int
+    ) -> None:
+        self._plan, self._room, self._progress = plan, room, progress
+        self._logs, self._number = logs, number
+        self._nodes = room.nodes()
+        self._hosts: dict[int, Any] = {}
+        self._news: queue.SimpleQueue[tuple[int, End | str]] = queue.SimpleQueue()
+        self._ends: dict[int, End] = {}
+        self._culprit: int | None = None
+        self._noticed: dict[int, str] = {}
+        self._gone: set[str] = set()
+        self._told: set[int] = set()
+        self._grace = _GRACE
+        self._close_at: float | None = None
+        self._look_at = 0.0
+
+    def run(self, stopping: threading.Event, stop_of: StopOf) -> Story:
+        """Run the attempt from start to end."""
+        if self._assemble(stopping) and self._start():
+            self._follow(stopping, stop_of)
+        for number in self._nodes:  # those that never started
+            self._ends.setdefault(number, End(ExitReason.STOPPED, None, None))
+        return self._story()
+
+    def _assemble(self, stopping: threading.Event) -> bool:
+        """Bring all actors up; return whether they are."""
+        self._hosts = {number: self._room.host(number) for number in self._nodes}
+        waiting = {host.node_id.remote(): number for number, host in self._hosts.items()}
+        while waiting and not stopping.is_set():
+            ready, _ = ray.wait(list(waiting), timeout=_LOOK)
+            for ref in ready:
+                number = waiting.pop(ref)
+                try:
+                    ray.get(ref)
+                except Exception as error:  # noqa: BLE001 - whatever it was, this attempt cannot start
+                    self._blame(number, self._attempt(number).broken(error))
+                    return False
+            if not ready and not self._room.intact():
+                number = next(iter(waiting.values()))
+                self._blame(number, End(ExitReason.LOST, None, f"replica {number} lost its place"))
+                return False
+        return not stopping.is_set()
+
+    def _start(self) -> bool:
+        """Start all replicas at once; return whether they run."""
+        try:
+            ports = ray.get(self._hosts[0].free_ports.remote(PORTS))
+        except Exception as error:  # noqa: BLE001 - as above
+            self._blame(0, self._attempt(0).broken(error))
+            return False
+        address = _nodes.living_and_dead()[self._nodes[0]]["NodeManagerAddress"]
+        meeting = Meeting(address, ports)
+        for number in self._nodes:
+            self._progress.begin(number, self._number)
+            self._logs[number].begin(self._number)
+            variables = rank_variables(self._plan, number, self._room.units, meeting)
+            run = threading.Thread(
+                target=self._run, args=(number, variables), name=f"replica-{number}", daemon=True
+            )
+            run.start()
+        return True
+
+    def _run(self, number: int, variables: dict[str, str]) -> None:
+        attempt = self._attempt(number, variables)
+        try:
+            end = attempt.run(self._hosts[number])
+        except Exception as error:  # noqa: BLE001 - a replica that nobody watches must not read running for ever
+            end = attempt.broken(error)
+        self._logs[number].end()
+        self._news.put((number, end))
+
+    def _attempt(self, number: int, variables: dict[str, str] | None = None) -> Attempt:
+        return Attempt(
+            self._plan,
+            number,
+            self._logs[number],
+            variables or {},
+            lambda why: self._news.put((number, why)),
+        )
+
+    def _follow(self, stopping: threading.Event, stop_of: StopOf) -> None:
+        """Book the ends and the notices, and do what follows from them, until no replica is left."""
+        ended_by_user = False
+        while self._running:
+            self._book_news()
+            if stopping.is_set() and not ended_by_user:
+                ended_by_user = True
+                self._grace, _ = stop_of()
+                self._tell_all()
+            elif not self._told:
+                self._look_for_notices()
+                if self._culprit is not None and not self._saving:
+                    self._tell_all()
+            if self._close_at is not None and time.monotonic() >= self._close_at:
+                self._room.close()
+                self._close_at = None
+
+    @property
+    def _running(self) -> list[int]:
+        return [number for number in self._nodes if number not in self._ends]
+
+    @property
+    def _saving(self) -> bool:
+        return any(number not in self._ends for number in self._noticed)
+
+    def _book_news(self) -> None:
+        try:
+            number, news = self._news.get(timeout=_LOOK)
+        except queue.Empty:
+            return
+        if isinstance(news, str):
+            self._notice(number, news, _LONGEST_GRACE - _RESERVE)
+            return
+        self._ends[number] = news
+        if not news.good and not self._told and self._culprit is None:
+            self._blame(number, news)
+
+    def _blame(self, number: int, end: End) -> None:
+        self._ends[number] = end
+        self._culprit = number
+        self._gone |= _nodes.gone_of(self._nodes.values())
+
+    def _look_for_notices(self) -> None:
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOKS_FOR_NOTICES
+        leaving = _nodes.draining()
+        for number in self._running:
+            node = self._nodes[number]
+            if node in leaving and number not in self._noticed:
+                self._notice(number, f"its node {node} is drained", max(1.0, leaving[node] - _RESERVE))
+
+    def _notice(self, number: int, why: str, seconds: float) -> None:
+        """Tell a replica that its machine goes; it has so long to save."""
+        if number in self._ends or number in self._told:
+            return
+        self._noticed[number] = why
+        if self._culprit is None:
+            self._culprit, self._grace = number, min(seconds, _LONGEST_GRACE)
+        self._hosts[number].stop.remote(seconds)
+
+    def _tell_all(self) -> None:
+        for number in self._running:
+            self._told.add(number)
+            self._hosts[number].stop.remote(self._grace)
+        self._close_at = time.monotonic() + self._grace + _MARGIN
+
+    def _story(self) -> Story:
+        if self._culprit is not None:
+            self._gone |= _nodes.gone_of(self._nodes.values())
+        preempted = dict(self._noticed)
+        for number, node in self._nodes.items():
+            if node in self._gone and not (self._ends[number].good and number not in self._told):
+                preempted.setdefault(number, f"it lost its node {node}")
+        told = self._told | {number for number, end in self._ends.items() if end.reason is ExitReason.STOPPED}
+        leaving = {self._nodes[number] for number in self._noticed}
+        return Story(self._ends, self._culprit, told, preempted, self._gone | leaving)

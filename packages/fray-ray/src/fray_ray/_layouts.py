@@ -1,0 +1,176 @@
+"""How a job's replicas lie on the nodes: packed in one placement group, or a placement group per TPU slice.
+
+One placement group with a topology strategy is a whole slice or none of it: bundle i is on the host that
+the TPU calls worker i, and no bundle is on a host of another slice. It holds the head resource of its
+slice too, which is how other users of Ray's TPU support see that the slice is taken.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ray.util.placement_group import PlacementGroup, placement_group
+
+from fray.cluster import TpuConfig
+from fray_ray._connection import cluster_resources
+from fray_ray._nodes import usable
+from fray_ray._requests import Plan, bundle_of
+from fray_resources import tpu_topologies
+
+_NODE, _REGION = "ray.io/node-id", "ray.io/availability-region"
+_SLICE, _WORKER, _TYPE, _TOPOLOGY = (
+    f"ray.io/tpu-{name}" for name in ("slice-name", "worker-id", "pod-type", "topology")
+)
+_MARKET, _SPOT = "ray.io/market-type", "spot"
+
+
+class Layout(Protocol):
+    """Where replicas go; a unit is a replica, or a slice of them."""
+
+    bundle: Mapping[str, float]
+    """What one replica reserves."""
+
+    def groups(self, units: int, without: frozenset[str]) -> list[PlacementGroup]:
+        """Ask for the places of so many units, on none of the nodes `without`."""
+
+    def place(self, replica: int) -> tuple[int, int]:
+        """Return which group, and which bundle of it, a replica is in."""
+
+    def free(self, without: frozenset[str]) -> int:
+        """Return for how many units there is room now."""
+
+    def why_not(self, units: int) -> str:
+        """Say what was asked and what the cluster has."""
+
+
+def layout_of(plan: Plan) -> Layout:
+    """Return the layout that a plan's device asks for."""
+    return Slices(plan) if isinstance(plan.resources.device, TpuConfig) else Packed(plan)
+
+
+class Packed:
+    """Replicas on as few nodes as have room for them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.bundle: Mapping[str, float] = bundle_of(plan.resources, cluster_resources())
+
+    def groups(self, units: int, without: frozenset[str]) -> list[PlacementGroup]:
+        labels = {**self._plan.labels, **_not_on(without)}
+        selector = [labels] * units if labels else None
+        return [placement_group([dict(self.bundle)] * units, "PACK", bundle_label_selector=selector)]
+
+    def place(self, replica: int) -> tuple[int, int]:
+        return 0, replica
+
+    def free(self, without: frozenset[str]) -> int:
+        nodes = [(node, free) for node, free in usable() if node["NodeID"] not in without]
+        return sum(_fits(self.bundle, free) for node, free in nodes if _in_region(self._plan, node))
+
+    def why_not(self, units: int) -> str:
+        asked = ", ".join(f"{name}: {_amount(name, amount)}" for name, amount in self.bundle.items())
+        where = "".join(f" with {name}={value}" for name, value in self._plan.labels.items())
+        total, free = cluster_resources(), [free for _, free in usable()]
+        has = ", ".join(
+            f"{name}: {_amount(name, sum(node.get(name, 0) for node in free))} of "
+            f"{_amount(name, total.get(name, 0))} free"
+            for name in self.bundle
+        )
+        return f"waiting for room: {units} x ({asked}){where}; the cluster has {has}"
+
+
+class Slices:
+    """Replicas that are the hosts of TPU slices."""
+
+    def __init__(self, plan: Plan) -> None:
+        assert isinstance(plan.resources.device, TpuConfig)
+        self._plan, self._tpu = plan, plan.resources.device
+        self.bundle: Mapping[str, float] = bundle_of(plan.resources, {})
+
+    def groups(self, units: int, without: frozenset[str]) -> list[PlacementGroup]:
+        hosts = range(self._tpu.hosts)
+        head = {f"TPU-{self._tpu.type}-head": 1.0}
+        bundles = [{**self.bundle, **(head if host == 0 else {})} for host in hosts]
+        labels = {**self._labels(), **_not_on(without)}
+        selectors = [{**labels, _WORKER: str(host)} for host in hosts]
+        strategy = {_SLICE: "STRICT_PACK", _NODE: "STRICT_SPREAD"}
+        return [
+            placement_group(bundles, bundle_label_selector=selectors, topology_strategy=strategy)
+            for _ in range(units)
+        ]
+
+    def place(self, replica: int) -> tuple[int, int]:
+        return divmod(replica, self._tpu.hosts)
+
+    def free(self, without: frozenset[str]) -> int:
+        return sum(self._is_free(slice_, without) for slice_ in self._found())
+
+    def why_not(self, units: int) -> str:
+        ours = self._found()
+        whole = sum(len(slice_) >= self._tpu.hosts for slice_ in ours)
+        free = sum(self._is_free(slice_, frozenset()) for slice_ in ours)
+        broken = len(ours) - whole
+        text = f"waiting for {units} x {self._tpu.type}{self._wishes()}; the cluster has {whole}, {free} free"
+        text += f", and {broken} with hosts missing" if broken else ""
+        return text if ours else f"{text}; its slices: {_slices_by_type()}"
+
+    def _labels(self) -> dict[str, str]:
+        labels = {_TYPE: self._tpu.type, **self._plan.labels}
+        if self._tpu.topology != tpu_topologies(self._tpu.type)[0]:
+            labels[_TOPOLOGY] = self._tpu.topology
+        if not self._plan.resources.preemptible:
+            labels[_MARKET] = f"!{_SPOT}"
+        return labels
+
+    def _wishes(self) -> str:
+        labels = {name: value for name, value in self._labels().items() if name != _TYPE}
+        needs = ", ".join(f"{name}: {_amount(name, amount)}" for name, amount in self.bundle.items())
+        return "".join(f" with {name}={value}" for name, value in labels.items()) + f" (each host {needs})"
+
+    def _found(self) -> list[dict[int, tuple[str, dict[str, float]]]]:
+        """The slices that are what is asked for: of each its hosts by number, with what is free on them."""
+        slices: dict[str, dict[int, tuple[str, dict[str, float]]]] = {}
+        for node, free in usable():
+            labels = node["Labels"]
+            if self._matches(node) and labels.get(_WORKER, "").isdigit():
+                slices.setdefault(labels[_SLICE], {})[int(labels[_WORKER])] = node["NodeID"], free
+        return list(slices.values())
+
+    def _matches(self, node: dict[str, Any]) -> bool:
+        labels, wanted = node["Labels"], self._labels()
+        spot_is_fine = self._plan.resources.preemptible or labels.get(_MARKET) != _SPOT
+        same = all(labels.get(name) == wanted[name] for name in (_TYPE, _TOPOLOGY) if name in wanted)
+        return _SLICE in labels and same and spot_is_fine and _in_region(self._plan, node)
+
+    def _is_free(self, slice_: dict[int, tuple[str, dict[str, float]]], without: frozenset[str]) -> bool:
+        for host in range(self._tpu.hosts):
+            node_id, free = slice_.get(host, ("", {}))
+            if node_id in without or not _fits(self.bundle, free):
+                return False
+        return True
+
+
+def _not_on(nodes: frozenset[str]) -> dict[str, str]:
+    return {_NODE: f"!in({','.join(sorted(nodes))})"} if nodes else {}
+
+
+def _in_region(plan: Plan, node: dict[str, Any]) -> bool:
+    regions = plan.resources.regions
+    return regions is None or node["Labels"].get(_REGION) in regions
+
+
+def _fits(bundle: Mapping[str, float], free: Mapping[str, float]) -> int:
+    return min(int(free.get(name, 0.0) / amount) for name, amount in bundle.items() if amount)
+
+
+def _slices_by_type() -> str:
+    slices = {
+        (node["Labels"].get(_TYPE, "unknown type"), node["Labels"][_SLICE])
+        for node, _ in usable()
+        if _SLICE in node["Labels"]
+    }
+    types = sorted(kind for kind, _ in slices)
+    return ", ".join(f"{types.count(kind)} x {kind}" for kind in dict.fromkeys(types)) or "none"
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 2**30:.1f} GiB" if name == "memory" else f"{amount:g}"

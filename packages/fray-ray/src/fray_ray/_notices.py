@@ -1,0 +1,52 @@
+"""The provider's word that it takes a machine away, which on Google's clouds the metadata server has."""
+
+import http.client
+import os
+import threading
+
+_SERVER = "GCE_METADATA_HOST"  # the variable that Google's own libraries read
+_DEFAULT = "metadata.google.internal"
+_EVENTS = {
+    "/computeMetadata/v1/instance/preempted": "TRUE",
+    "/computeMetadata/v1/instance/maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE",
+}
+_EVERY, _TIMEOUT = 1.0, 2.0  # seconds
+_MISSES = 3  # in a row, and there is no such server
+
+
+class NoticeWatch:
+    """Watches the metadata server of this machine, where it has one, until there is a notice."""
+
+    def __init__(self) -> None:
+        self._notice: str | None = None
+        # A daemon: it may hang in a look-up of names where there is no such server, and then gives up.
+        threading.Thread(target=self._watch, name="notices", daemon=True).start()
+
+    def news(self) -> str | None:
+        """Return the notice, once."""
+        notice, self._notice = self._notice, None
+        return notice
+
+    def _watch(self) -> None:
+        server, pause = os.environ.get(_SERVER) or _DEFAULT, threading.Event()
+        misses = 0
+        while misses < _MISSES:
+            for path, word in _EVENTS.items():
+                answer = _ask(server, path)
+                misses = misses + 1 if answer is None else 0
+                if answer == word:
+                    self._notice = f"its provider says {path.rpartition('/')[2]}: {word}"
+                    return
+            pause.wait(_EVERY)
+
+
+def _ask(server: str, path: str) -> str | None:
+    connection = http.client.HTTPConnection(server, timeout=_TIMEOUT)
+    try:
+        connection.request("GET", path, headers={"Metadata-Flavor": "Google"})
+        answer = connection.getresponse()
+        return answer.read(1024).decode().strip() if answer.status == http.client.OK else ""
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()

@@ -1,0 +1,129 @@
+"""Functions on TPU slices, for code that is inside a Ray job: no job of its own, the same gang."""
+
+import os
+import pickle
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+
+from fray import WorkerDiedError
+from fray._checks import check_count
+from fray._pickling import unpack_exception
+from fray.cluster import Entrypoint, ExitReason, JobStatus, ResourceConfig, TpuConfig
+from fray_ray import _requests
+from fray_ray._connection import Connection
+from fray_ray._gang import Gang
+from fray_ray._progress import Progress
+from fray_ray._requests import Plan
+from fray_ray._shipping import payload_of
+
+T = TypeVar("T")
+# What makes the hosts part of the job that the caller is part of.
+_OF_THE_JOB = ("FRAY_JOB_ID", "FRAY_CLUSTER_SPEC", "FRAY_CONTEXT_SPEC", RAY_JOB_CONFIG_JSON_ENV_VAR)
+_LOOK = 0.2  # seconds
+_GRACE = 10.0  # seconds from SIGTERM to SIGKILL where the caller goes away
+
+
+def run_on_pod(
+    fn: Callable[[], T],
+    tpu_type: str,
+    *,
+    num_slices: int | Sequence[int] = 1,
+    max_retries_preemption: int = 100,
+    max_retries_failure: int = 0,
+    cpu: float = 1,
+    ram: str | int = "1g",
+    env_vars: Mapping[str, str] | None = None,
+) -> list[T]:
+    """Run a function once on every host of TPU slices, each in a fresh process; return what each returned.
+
+    Blocks until all have; the results are in the order of `FRAY_REPLICA_ID`. The hosts start together;
+    when one fails or is lost all are stopped and start again while the retries last. Nothing of it is
+    left when this returns, is interrupted, or its process dies.
+
+    Args:
+        fn: Called without arguments; pickled, with what it refers to.
+        tpu_type: Such as `v5litepod-16`.
+        num_slices: How many slices; of several acceptable numbers, the largest that can be had now.
+        cpu: CPUs of each host, for this function alone.
+        ram: Memory of each host.
+        env_vars: Variables to set on the hosts, beside those of the cluster's nodes.
+
+    Raises:
+        ValueError: The type or a number is wrong.
+        WorkerDiedError: A host was lost, or ended without an exception, and no retry is left.
+        Exception: What the function raised on the first host that failed, when no retry is left.
+    """
+    for name, retries in (("failure", max_retries_failure), ("preemption", max_retries_preemption)):
+        check_count(f"max_retries_{name}", retries)
+    replicas = num_slices if isinstance(num_slices, int) else tuple(num_slices)
+    resources = ResourceConfig(cpu=cpu, ram=ram, device=TpuConfig(tpu_type), replicas=replicas)
+    connection = Connection(None, None, local=False)
+    try:
+        return _run(_plan(fn, resources, max_retries_preemption, max_retries_failure, dict(env_vars or {})))
+    finally:
+        connection.close()
+
+
+def _run(plan: Plan) -> list[Any]:
+    progress = Progress(plan, listed=False)
+    gang = Gang(plan, progress)
+    gang.start()
+    try:
+        while gang.is_alive():
+            gang.join(_LOOK)
+    finally:
+        if gang.is_alive():  # interrupted
+            gang.stop(_GRACE, ExitReason.STOPPED)
+            gang.join(2 * _GRACE)
+            gang.close()
+    if gang.outcome.status is JobStatus.SUCCEEDED:
+        return [_loaded(result) for result in gang.results]
+    if gang.results and gang.results[0] is not None:
+        _loaded(gang.results[0])
+    raise WorkerDiedError(gang.outcome.message)
+
+
+def _loaded(result: bytes | None) -> Any:
+    """Return what a function returned; raise what it raised."""
+    assert result is not None
+    kind = pickle.dumps("returned")
+    if result.startswith(kind):
+        return pickle.loads(result[len(kind) :])
+    raise unpack_exception(pickle.loads(result[len(pickle.dumps("raised")) :]))
+
+
+def _plan(
+    fn: Callable[[], Any],
+    resources: ResourceConfig,
+    max_retries_preemption: int,
+    max_retries_failure: int,
+    env_vars: dict[str, str],
+) -> Plan:
+    name = getattr(fn, "__name__", type(fn).__name__)
+    inherited = {key: os.environ[key] for key in _OF_THE_JOB if key in os.environ}
+    return Plan(
+        job_id=os.environ.get("FRAY_JOB_ID", name),
+        submission=f"{name}-{secrets.token_hex(3)}",
+        submitted_at=time.time(),
+        name=name,
+        choices=_requests.unit_counts(resources),
+        hosts=_requests.hosts_of(resources),
+        gang=True,
+        resources=resources,
+        labels=_requests.labels_of(resources),
+        command=None,
+        payload=payload_of(Entrypoint.from_callable(fn), None),
+        environ={**env_vars, **inherited},
+        secrets=tuple(env_vars.values()),
+        cwd=None,
+        pip=(),
+        max_retries_failure=max_retries_failure,
+        max_retries_preemption=max_retries_preemption,
+        timeout=None,
+        placement_timeout=None,
+        returns=True,
+    )

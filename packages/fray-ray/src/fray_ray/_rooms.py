@@ -1,0 +1,136 @@
+"""The room of a job: a place for every replica or for none, and the actors that run them there."""
+
+import random
+import time
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from fray_ray._host import ReplicaHost
+from fray_ray._layouts import layout_of
+from fray_ray._nodes import loss_is_known
+from fray_ray._requests import Plan, remote_options
+
+_POLL, _COUNTS_EVERY = 0.05, 1.0  # seconds
+# Two jobs that each hold one of the slices that the other waits for would wait for ever: each lets go
+# after a time, and asks again after another, of lengths that differ.
+_HOLDS_FOR, _LETS_GO_FOR = (10.0, 20.0), (0.5, 5.0)
+
+
+class Room:
+    """Placement groups, and the actors in them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._layout = plan, layout_of(plan)
+        self._units = plan.choices[0]
+        self._groups: list[PlacementGroup] = []
+        self._hosts: dict[int, Any] = {}
+        self._lost: set[str] = set()
+        self._holds_until: float | None = None
+        self._asks_again_at = self._counts_again_at = 0.0
+
+    @property
+    def units(self) -> int:
+        """How many units, of those acceptable, are asked for now: slices, or replicas."""
+        return self._units
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas that makes."""
+        return self._units * self._plan.hosts
+
+    def avoid(self, nodes: set[str]) -> None:
+        """Take no place on nodes that are lost, or about to be, which Ray may not know yet."""
+        self._lost |= nodes
+
+    def placed(self, timeout: float) -> bool:
+        """Wait, at most so long, until every replica has its place."""
+        deadline = time.monotonic() + timeout
+        while True:
+            if self._ask():
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(min(_POLL, timeout))
+
+    def why_not_placed(self) -> str:
+        """Say what was asked and what the cluster has."""
+        return self._layout.why_not(self._units)
+
+    def intact(self) -> bool:
+        """Whether every replica still has its place."""
+        return bool(self._groups) and self._placed() == len(self._groups)
+
+    def nodes(self) -> dict[int, str]:
+        """Return the node of each replica that is placed."""
+        tables = [_table(group)["bundles_to_node_id"] for group in self._groups]
+        places = {replica: self._layout.place(replica) for replica in range(self.replicas)}
+        return {replica: tables[group].get(bundle, "") for replica, (group, bundle) in places.items()}
+
+    def host(self, replica: int) -> Any:
+        """Make the actor that runs a replica, in its place; one that was there before is ended."""
+        self.release(replica)
+        group, bundle = self._layout.place(replica)
+        options = remote_options(self._layout.bundle)
+        if self._plan.pip:
+            options["runtime_env"] = {"pip": list(self._plan.pip)}
+        host = ray.remote(ReplicaHost).options(
+            **options,
+            max_concurrency=2,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._groups[group], bundle),
+        )
+        self._hosts[replica] = host.remote()
+        return self._hosts[replica]
+
+    def release(self, replica: int) -> None:
+        """End the actor of a replica, and what it runs."""
+        host = self._hosts.pop(replica, None)
+        if host is not None:
+            ray.kill(host)
+
+    def close(self) -> None:
+        """End all actors and give back the room; it may be asked for again."""
+        for replica in list(self._hosts):
+            self.release(replica)
+        groups, self._groups = self._groups, []
+        for group in groups:
+            remove_placement_group(group)
+
+    def _ask(self) -> bool:
+        """Take a step towards a place for all: ask, or let go of a part; return whether all have theirs."""
+        placed = self._placed()
+        if placed and placed == len(self._groups):
+            self._holds_until = None
+            return True
+        now = time.monotonic()
+        if placed:
+            self._holds_until = self._holds_until or now + random.uniform(*_HOLDS_FOR)  # noqa: S311 - not secret
+            if now >= self._holds_until:
+                self.close()
+                self._holds_until = None
+                self._asks_again_at = now + random.uniform(*_LETS_GO_FOR)  # noqa: S311
+        elif now >= self._asks_again_at and (not self._groups or now >= self._counts_again_at):
+            self._counts_again_at = now + _COUNTS_EVERY
+            self._ask_anew()
+        return False
+
+    def _ask_anew(self) -> None:
+        """Ask for as many units as can be had now; where that is none, for the fewest, and wait for them."""
+        self._lost = {node for node in self._lost if not loss_is_known(node)}
+        lost, choices = frozenset(self._lost), self._plan.choices
+        free = self._layout.free(lost) if len(choices) > 1 else 0
+        units = max((units for units in choices if units <= free), default=min(choices))
+        if self._groups and units == self._units:
+            return
+        self.close()
+        self._units = units
+        self._groups = self._layout.groups(units, lost)
+
+    def _placed(self) -> int:
+        return sum(_table(group).get("state") == "CREATED" for group in self._groups)
+
+
+def _table(group: PlacementGroup) -> dict[str, Any]:
+    return dict(placement_group_table(group))

@@ -1,0 +1,130 @@
+"""What the hosts of a test's gang do, how the test talks to them, and what is left of them in Ray."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import ray as typed_ray
+from ray._private.state import state
+from ray.util import placement_group_table
+
+from fray.cluster import Entrypoint
+from fray.testing.cluster_fixtures import running, until
+
+ray: Any = typed_ray
+_TOLD = ("FRAY_", "MEGASCALE_", "JAX_", "TPU_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
+
+
+def host(folder: Path) -> str:
+    """Note that it is up, then do what the test orders, until the test lets all go."""
+    rank, pid = os.environ["FRAY_REPLICA_ID"], os.getpid()
+
+    def save(*_: Any) -> None:
+        (folder / f"saved-{rank}").touch()
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, save)
+    told = {name: value for name, value in os.environ.items() if name.startswith(_TOLD)}
+    told["pid"] = str(pid)
+    draft = folder / f"draft-{pid}"
+    draft.write_text(json.dumps(told))
+    draft.rename(folder / f"up-{pid}")
+    while not (folder / "go").exists():
+        order = folder / f"order-{rank}"
+        if order.exists():
+            what = order.read_text()
+            order.unlink()
+            _obey(what)
+        time.sleep(0.01)
+    return f"done by {rank}"
+
+
+def _obey(what: str) -> None:
+    if what == "raise":
+        raise ValueError("out of luck")
+    if what == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if what == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Hosts:
+    """The hosts of one gang, as a test sees them: through a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def entrypoint(self) -> Entrypoint:
+        return Entrypoint.from_callable(host, [self.folder])
+
+    def living(self) -> dict[int, dict[str, str]]:
+        """The variables of those that run now, by rank."""
+        found = {}
+        for path in self.folder.glob("up-*"):
+            if running(int(path.name.removeprefix("up-"))):
+                told = json.loads(path.read_text())
+                found[int(told["FRAY_REPLICA_ID"])] = told
+        return found
+
+    def pids(self) -> list[int]:
+        """All that there ever were."""
+        return [int(path.name.removeprefix("up-")) for path in self.folder.glob("up-*")]
+
+    def await_up(self, count: int) -> dict[int, dict[str, str]]:
+        until(lambda: len(self.living()) == count, f"{count} hosts run")
+        return self.living()
+
+    def saved(self) -> set[int]:
+        """The ranks of those that had SIGTERM, and time to note it."""
+        return {int(path.name.removeprefix("saved-")) for path in self.folder.glob("saved-*")}
+
+    def order(self, rank: int, what: str) -> None:
+        """Have a host `raise`, `crash`, or be `deaf` to SIGTERM."""
+        draft = self.folder / "draft"
+        draft.write_text(what)
+        draft.rename(self.folder / f"order-{rank}")
+
+    def withdraw(self, rank: int) -> None:
+        """Take back an order that nobody has obeyed."""
+        (self.folder / f"order-{rank}").unlink(missing_ok=True)
+
+    def go(self) -> None:
+        """Let all finish."""
+        (self.folder / "go").touch()
+
+
+def left_in_ray() -> list[str]:
+    """What jobs have left: placement groups, actors, TPU chips that are not free."""
+    groups = placement_group_table().items()
+    found = [f"group {name}" for name, group in groups if group["state"] != "REMOVED"]
+    actors = state.actor_table(None, None, "ALIVE").values()
+    found += [f"actor {actor['ActorID']}" for actor in actors if actor["ActorClassName"] == "ReplicaHost"]
+    total, free = ray.cluster_resources(), ray.available_resources()
+    if total.get("TPU", 0) != free.get("TPU", 0):
+        found.append(f"TPUs: {free.get('TPU', 0)} of {total['TPU']} free")
+    return found
+
+
+def slices_in_use() -> set[str]:
+    """The names of the slices that a placement group is on."""
+    names = {node["NodeID"]: node["Labels"].get("ray.io/tpu-slice-name") for node in ray.nodes()}
+    groups = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
+    return {names[node] for group in groups for node in group["bundles_to_node_id"].values()}
+
+
+def processes_of_driver(job_id: str) -> list[int]:
+    """The processes that carry a job on the head."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0") if process.name.isdigit() else []
+        except OSError:
+            continue
+        if b"fray_ray._driver" in words and job_id.encode() in words:
+            found.append(int(process.name))
+    return found

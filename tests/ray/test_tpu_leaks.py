@@ -1,0 +1,117 @@
+"""Whoever ends a gang, and whenever: no placement group, no actor, no process of it is left."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from gang_hosts import Hosts, left_in_ray, processes_of_driver
+
+from fray.cluster import JobRequest, JobStatus, ResourceConfig, TpuConfig
+from fray.testing.cluster_fixtures import until
+from fray_ray import RayCluster
+from fray_ray.testing import LocalRayCluster
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def launch(cluster: RayCluster, hosts: Hosts, slices: int = 1) -> str:
+    resources = ResourceConfig(device=TpuConfig("v4-16"), replicas=slices)
+    return cluster.launch(JobRequest("train", hosts.entrypoint, resources=resources))
+
+
+def placing(cluster: RayCluster, slices: LocalRayCluster, hosts: Hosts) -> str:
+    job_id = launch(cluster, hosts, 3)
+    until(lambda: "waiting for 3" in (cluster.poll(job_id).pending_reason or ""), "it waits for room")
+    return job_id
+
+
+def starting(cluster: RayCluster, slices: LocalRayCluster, hosts: Hosts) -> str:
+    job_id = launch(cluster, hosts)
+    until(lambda: cluster.poll(job_id).pending_reason == "starting its replicas", "it has its room")
+    return job_id
+
+
+def running(cluster: RayCluster, slices: LocalRayCluster, hosts: Hosts) -> str:
+    job_id = launch(cluster, hosts)
+    hosts.await_up(2)
+    return job_id
+
+
+def restarting(cluster: RayCluster, slices: LocalRayCluster, hosts: Hosts) -> str:
+    job_id = launch(cluster, hosts, 2)
+    hosts.await_up(4)
+    slices.kill_node(slices.node_of_host("slice-a", 1))
+    until(lambda: "waiting for 2" in (cluster.poll(job_id).pending_reason or ""), "it waits for a new host")
+    return job_id
+
+
+@pytest.mark.parametrize("phase", [placing, starting, running, restarting])
+def test_terminate_leaves_nothing(
+    gangs: RayCluster,
+    slices: LocalRayCluster,
+    hosts: Hosts,
+    phase: Callable[[RayCluster, LocalRayCluster, Hosts], str],
+) -> None:
+    job_id = phase(gangs, slices, hosts)
+    gangs.terminate(job_id, grace=5.0)
+    info = gangs.poll(job_id)
+    assert info.status is JobStatus.STOPPED
+    assert {task.status for task in info.tasks} == {JobStatus.STOPPED}
+    assert not hosts.living()
+    until(lambda: not left_in_ray(), "nothing is left")
+
+
+def test_a_driver_that_is_killed_leaves_nothing(gangs: RayCluster, hosts: Hosts) -> None:
+    job_id = launch(gangs, hosts)
+    hosts.await_up(2)
+    for pid in processes_of_driver(job_id):
+        os.kill(pid, signal.SIGKILL)
+    assert gangs.wait(job_id, timeout=60).status is JobStatus.FAILED
+    until(lambda: not hosts.living(), "no host runs")
+    assert hosts.saved() == {0, 1}
+    until(lambda: not left_in_ray(), "nothing is left")
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_a_program_that_goes_away_takes_its_pod_with_it(
+    gangs: RayCluster, slices: LocalRayCluster, hosts: Hosts, tmp_path: Path, how: signal.Signals
+) -> None:
+    code = (
+        "import ray; from fray_ray import run_on_pod; from gang_hosts import host; from pathlib import Path\n"
+        f"ray.init({slices.address!r}, log_to_driver=False)\n"
+        f"run_on_pod(lambda: host(Path({os.fspath(hosts.folder)!r})), 'v4-16')\n"
+    )
+    helpers = os.fspath(Path(__file__).parent / "helpers")
+    environ = {**os.environ, "PYTHONPATH": helpers}
+    with (tmp_path / "output").open("w") as output:
+        program = subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=output, stderr=output)
+    hosts.await_up(2)
+    program.send_signal(how)
+    program.wait(60)
+    until(lambda: not hosts.living(), "no host runs")
+    until(lambda: not left_in_ray(), "nothing is left")
+
+
+def test_a_slice_that_breaks_while_it_waits_for_its_peer_is_replaced(
+    gangs: RayCluster, slices: LocalRayCluster, hosts: Hosts, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    others = Hosts(tmp_path / "other")
+    holder = launch(gangs, others)
+    taken = others.await_up(2)[0]["TPU_NAME"]
+    (free,) = {"slice-a", "slice-b"} - {taken}
+    job_id = launch(gangs, hosts, 2)
+    until(lambda: "the cluster has 2, 0 free" in (gangs.poll(job_id).pending_reason or ""), "it holds one")
+    slices.kill_node(slices.node_of_host(free, 1))
+    until(lambda: "hosts missing" in (gangs.poll(job_id).pending_reason or ""), "the loss is seen")
+    slices.mend_slices()
+    others.go()
+    assert gangs.wait(holder, timeout=60).status is JobStatus.SUCCEEDED
+    hosts.await_up(4)
+    hosts.go()
+    info = gangs.wait(job_id, timeout=60)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
