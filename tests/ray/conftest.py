@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import ray
 
-from fray.testing.cluster_fixtures import running, until
+from fray.testing.cluster import until
+from fray.testing.cluster_fixtures import running
 from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
 

@@ -11,7 +11,7 @@ import pytest
 from gang_hosts import Hosts, left_in_ray, processes_of_driver
 
 from fray.cluster import JobRequest, JobStatus, ResourceConfig, TpuConfig
-from fray.testing.cluster_fixtures import until
+from fray.testing.cluster import until
 from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
 

@@ -12,7 +12,8 @@ import pytest
 from gang_hosts import Hosts, host, left_in_ray
 
 from fray.cluster import ExitReason, JobInfo, JobRequest, JobStatus, ResourceConfig, TpuConfig
-from fray.testing.cluster_fixtures import running, until
+from fray.testing.cluster import until
+from fray.testing.cluster_fixtures import running
 from fray_ray import RayCluster, run_on_pod
 from fray_ray.testing import LocalRayCluster
 

@@ -17,7 +17,7 @@ from fray.cluster import (
     TpuConfig,
     create_environment,
 )
-from fray.testing.cluster_fixtures import until
+from fray.testing.cluster import until
 from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
 

@@ -13,7 +13,8 @@ from ray._private.state import state
 from ray.util import placement_group_table
 
 from fray.cluster import Entrypoint
-from fray.testing.cluster_fixtures import running, until
+from fray.testing.cluster import until
+from fray.testing.cluster_fixtures import running
 
 ray: Any = typed_ray
 _TOLD = ("FRAY_", "MEGASCALE_", "JAX_", "TPU_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
