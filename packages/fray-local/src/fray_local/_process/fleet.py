@@ -88,12 +88,6 @@ class Fleet:
         for worker in workers:
             worker.kill()
 
-    @property
-    def alive(self) -> bool:
-        """Whether there is a process."""
-        with self._lock:
-            return bool(self._places or self._retiring)
-
     # The workers' side; see `Employer`.
 
     def done(self, worker: Link, call: AnyCall, seconds: float) -> None:
