@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from fray.cluster import LocalCluster, use_cluster
+from fray_ray.testing import LocalRayCluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -41,3 +42,11 @@ def load() -> Callable[[str], ModuleType]:
         return module
 
     return load
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[LocalRayCluster]:
+    """A Ray cluster of two nodes."""
+    with LocalRayCluster(num_cpus=4) as ray_cluster:
+        ray_cluster.add_node(num_cpus=2)
+        yield ray_cluster

@@ -24,6 +24,5 @@ def test_it_learns_with_processes_of_this_machine() -> None:
     assert "mastered 4 levels" in learn("--context", "process", cluster="local")
 
 
-def test_it_learns_on_ray() -> None:
-    with LocalRayCluster(num_cpus=4) as ray_cluster:
-        assert "mastered 4 levels" in learn(cluster=f"ray?address={ray_cluster.address}")
+def test_it_learns_on_ray(ray_cluster: LocalRayCluster) -> None:
+    assert "mastered 4 levels" in learn(cluster=f"ray?address={ray_cluster.address}")
