@@ -168,7 +168,9 @@ def train(rollouts: int, environment: EnvironmentConfig) -> None:
     curriculum = context.create_actor(Curriculum, name="curriculum")
     reports = context.create_actor(Reports, name="reports")
     cluster = current_cluster()
-    request = JobRequest("rollout", rollout, (), small(rollouts), environment)
+    request = JobRequest(
+        "rollout", rollout, (), small(rollouts), environment, max_retries_failure=100 * rollouts
+    )
     job_id = cluster.launch(request)
     level: Level | None = LEVELS[0]
     version = updates = 0

@@ -16,6 +16,7 @@ import pytest
 from fray.cluster import LocalCluster, use_cluster
 from fray_ray.testing import LocalRayCluster
 
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

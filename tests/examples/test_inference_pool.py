@@ -1,14 +1,11 @@
 """The pool answers every request once and in order, whoever of its workers dies."""
 
-import os
 import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from types import ModuleType
 
-import psutil
 import pytest
+from killing import killer
 
 REQUESTS = 600
 
@@ -39,35 +36,9 @@ def test_workers_that_die_between_taking_and_settling_lose_nothing(
 
 
 def test_workers_that_are_killed_at_any_moment_lose_nothing(pool: ModuleType, expected: list[str]) -> None:
-    with killer(times=5) as killed:
+    with killer("inference-pool-", times=5) as killed:
         for _ in range(20):  # until all five are dead
             assert pool.run(REQUESTS, workers=2, crash=0.0) == expected
             if len(killed) == 5:
                 break
     assert len(killed) == 5
-
-
-@contextmanager
-def killer(times: int) -> Iterator[set[int]]:
-    """Kill a worker of the pool now and then; the set is of the process ids that are no more."""
-    killed: set[int] = set()
-    over = threading.Event()
-
-    def kill() -> None:
-        while len(killed) < times and not over.wait(0.2):
-            for process in psutil.process_iter():
-                with suppress(psutil.Error):
-                    environ = process.environ()
-                    ours = environ.get("FRAY_STATE_DIR") == os.environ["FRAY_STATE_DIR"]
-                    if ours and "FRAY_REPLICA_ID" in environ:
-                        process.kill()
-                        killed.add(process.pid)
-                        break
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        yield killed
-    finally:
-        over.set()
-        thread.join()

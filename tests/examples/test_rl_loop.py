@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from killing import killer
+
 from fray_ray.testing import LocalRayCluster
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "rl_loop.py"
@@ -22,6 +24,15 @@ def learn(*argv: str, cluster: str) -> str:
 
 def test_it_learns_with_processes_of_this_machine() -> None:
     assert "mastered 4 levels" in learn("--context", "process", cluster="local")
+
+
+def test_rollouts_that_are_killed_do_not_stop_it() -> None:
+    with killer("rollout-", times=3) as killed:
+        for _ in range(20):  # it may be done sooner than three are killed
+            assert "mastered 4 levels" in learn("--context", "process", cluster="local")
+            if len(killed) == 3:
+                break
+    assert len(killed) == 3
 
 
 def test_it_learns_on_ray(ray_cluster: LocalRayCluster) -> None:
