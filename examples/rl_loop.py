@@ -6,8 +6,8 @@ the pole up longer; the train job moves the weights accordingly (Mania, Guy and 
 search provides a competitive approach to reinforcement learning"). A curriculum makes episodes longer and
 starts them further from upright whenever the policy masters what it is given.
 
-    python examples/rl_loop.py --context process        # this machine: jobs and actors are processes
-    FRAY_CLUSTER_SPEC=ray python examples/rl_loop.py    # a Ray cluster, whose jobs know their context
+    FRAY_CLUSTER_SPEC='local?context=process' python examples/rl_loop.py    # jobs and actors are processes
+    FRAY_CLUSTER_SPEC=ray python examples/rl_loop.py                        # a Ray cluster
 
 The train job makes three actors and launches the rollout jobs. They are its children: they find the actors by
 name, and end when it ends.
@@ -22,13 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fray import get_job_context
-from fray.cluster import (
-    EnvironmentConfig,
-    JobRequest,
-    ResourceConfig,
-    create_environment,
-    current_cluster,
-)
+from fray.cluster import JobRequest, ResourceConfig, current_cluster
 
 Weights = tuple[float, ...]
 
@@ -160,7 +154,7 @@ def rollout() -> None:
         context.get(reports.add(Report(version, direction, ahead, back)))
 
 
-def train(rollouts: int, environment: EnvironmentConfig) -> None:
+def train(rollouts: int) -> None:
     """Launch the rollouts and learn from them until every level is mastered."""
     context = get_job_context()
     weights: Weights = (0.0, 0.0, 0.0, 0.0)
@@ -168,9 +162,7 @@ def train(rollouts: int, environment: EnvironmentConfig) -> None:
     curriculum = context.create_actor(Curriculum, name="curriculum")
     reports = context.create_actor(Reports, name="reports")
     cluster = current_cluster()
-    request = JobRequest(
-        "rollout", rollout, (), small(rollouts), environment, max_retries_failure=100 * rollouts
-    )
+    request = JobRequest("rollout", rollout, resources=small(rollouts), max_retries_failure=100 * rollouts)
     job_id = cluster.launch(request)
     level: Level | None = LEVELS[0]
     version = updates = 0
@@ -213,11 +205,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, launch the train job and follow its log."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rollouts", type=int, default=2, metavar="N", help="rollout replicas (default 2)")
-    parser.add_argument("--context", metavar="SPEC", help="of the jobs; default is the cluster's own")
     args = parser.parse_args(argv)
     cluster = current_cluster()
-    environment = create_environment(env_vars={"FRAY_CONTEXT_SPEC": args.context} if args.context else {})
-    request = JobRequest("train", train, (args.rollouts, environment), small(), environment)
+    request = JobRequest("train", train, (args.rollouts,), resources=small())
     job_id = cluster.launch(request)
     for line in cluster.monitor(job_id):
         print(line)

@@ -4,21 +4,21 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import partial
-from typing import overload
 
 from fray._checks import check_seconds, invalid
 from fray._cluster import LogStream
+from fray._cluster_calls import ClusterCalls
 from fray._delays import poll_delays
 from fray._environment import EnvironmentConfig
 from fray._errors import JobNotFoundError, UnsupportedError
-from fray._following import follow_logs, parent_job, wait_for_jobs
+from fray._following import follow_logs, parent_job
 from fray._job_plans import JobPlan
 from fray._jobs import JobId, JobInfo, JobRequest
 from fray._observing_jobs import launching
 from fray_resources import CpuConfig
 
 
-class ClusterBase(ABC):
+class ClusterBase(ClusterCalls, ABC):
     """Derive `launch`, `monitor`, `wait`, `terminate` and `list_jobs` from what a backend can do with a job.
 
     Args:
@@ -85,6 +85,7 @@ class ClusterBase(ABC):
         job_id = JobId.new(request.name, parent if inside else None)
         with launching(request, job_id) as variables:
             self._submit(JobPlan.of(request, job_id, self.spec, variables))
+        self._note_launched(job_id)
         return job_id
 
     def poll(self, job_id: str, /) -> JobInfo:
@@ -100,40 +101,6 @@ class ClusterBase(ABC):
         """See `Cluster.monitor`."""
         poll, read = partial(self.poll, job_id), partial(self._read_log, job_id)
         return follow_logs(poll, read, replica=replica, tail=tail, follow=follow)
-
-    @overload
-    def wait(  # type: ignore[overload-overlap]  # a str is an iterable of str too; the first fits first
-        self,
-        job_id: str,
-        /,
-        *,
-        timeout: float | None = None,
-        raise_on_failure: bool = False,
-        stream_logs: bool = False,
-    ) -> JobInfo: ...
-    @overload
-    def wait(
-        self,
-        job_id: Iterable[str],
-        /,
-        *,
-        timeout: float | None = None,
-        raise_on_failure: bool = False,
-        stream_logs: bool = False,
-    ) -> list[JobInfo]: ...
-    def wait(
-        self,
-        job_id: str | Iterable[str],
-        /,
-        *,
-        timeout: float | None = None,
-        raise_on_failure: bool = False,
-        stream_logs: bool = False,
-    ) -> JobInfo | list[JobInfo]:
-        """See `Cluster.wait`."""
-        return wait_for_jobs(
-            self, job_id, timeout=timeout, raise_on_failure=raise_on_failure, stream_logs=stream_logs
-        )
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         """See `Cluster.terminate`. The jobs that it launched are stopped with it."""

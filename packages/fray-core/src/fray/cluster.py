@@ -17,12 +17,14 @@ from fray_resources import CpuConfig, DeviceConfig, GpuConfig, ResourceConfig, T
 
 if TYPE_CHECKING:
     from fray._cluster_base import ClusterBase
+    from fray._cluster_calls import ClusterCalls
     from fray._directory_cluster import DirectoryCluster
     from fray._job_plans import JobPlan
 
 __all__ = [
     "Cluster",
     "ClusterBase",
+    "ClusterCalls",
     "ClusterContext",
     "CpuConfig",
     "DeviceConfig",
@@ -55,7 +57,12 @@ __all__ = [
 
 
 # Loaded when asked for: only who writes a backend needs them.
-_HOMES = {"ClusterBase": "_cluster_base", "DirectoryCluster": "_directory_cluster", "JobPlan": "_job_plans"}
+_HOMES = {
+    "ClusterBase": "_cluster_base",
+    "ClusterCalls": "_cluster_calls",
+    "DirectoryCluster": "_directory_cluster",
+    "JobPlan": "_job_plans",
+}
 
 
 def __getattr__(name: str) -> Any:

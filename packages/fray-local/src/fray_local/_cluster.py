@@ -2,14 +2,13 @@
 
 import os
 import time
-from collections.abc import Iterable
-from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any
 
 from fray._checks import check_count, check_seconds, invalid
 from fray._cluster import LogStream
+from fray._cluster_calls import ClusterCalls
 from fray._delays import poll_delays
-from fray._following import follow_logs, parent_job, wait_for_jobs
+from fray._following import follow_logs, parent_job
 from fray._jobs import JobId, JobInfo, JobRequest
 from fray._observing_jobs import launching
 from fray._specs import Spec
@@ -22,7 +21,7 @@ from fray_local._supervisor.mailbox import post
 _PRUNE_EVERY = 3600.0  # seconds
 
 
-class LocalCluster:
+class LocalCluster(ClusterCalls):
     """Run jobs as processes of this machine; spec `local`.
 
     Jobs go on when their launcher ends, and any process of the same user sees them. Used in a `with`
@@ -63,7 +62,6 @@ class LocalCluster:
         self._root = state_dir()
         self._records = Records(self._root / "jobs")
         self._keep = keep_jobs, keep_days
-        self._launched: list[JobId] = []
         variables = {"FRAY_CLUSTER_SPEC": self.spec, "FRAY_STATE_DIR": os.fspath(self._root)}
         self._settings = Settings(
             state_dir=self._root,
@@ -77,16 +75,6 @@ class LocalCluster:
     def __repr__(self) -> str:
         return f"<LocalCluster {self.spec!r} in {self._root}>"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        launched, self._launched = self._launched, []
-        for job_id in launched:
-            self.terminate(job_id)
-
     def launch(self, request: JobRequest, /) -> JobId:
         """See `fray.cluster.Cluster.launch`."""
         if not isinstance(request, JobRequest):
@@ -98,7 +86,7 @@ class LocalCluster:
             plan = make_plan(request, job_id, job_dir, self._settings.with_variables(variables))
             self._make_room()
             start_job(request, job_id, job_dir, plan)
-        self._launched.append(job_id)
+        self._note_launched(job_id)
         return job_id
 
     def poll(self, job_id: str, /) -> JobInfo:
@@ -111,40 +99,6 @@ class LocalCluster:
         """See `fray.cluster.Cluster.monitor`."""
         record = self._records.find(job_id)
         return follow_logs(record.info, record.read_log, replica=replica, tail=tail, follow=follow)
-
-    @overload
-    def wait(  # type: ignore[overload-overlap]  # a str is an iterable of str too; the first fits first
-        self,
-        job_id: str,
-        /,
-        *,
-        timeout: float | None = None,
-        raise_on_failure: bool = False,
-        stream_logs: bool = False,
-    ) -> JobInfo: ...
-    @overload
-    def wait(
-        self,
-        job_id: Iterable[str],
-        /,
-        *,
-        timeout: float | None = None,
-        raise_on_failure: bool = False,
-        stream_logs: bool = False,
-    ) -> list[JobInfo]: ...
-    def wait(
-        self,
-        job_id: str | Iterable[str],
-        /,
-        *,
-        timeout: float | None = None,
-        raise_on_failure: bool = False,
-        stream_logs: bool = False,
-    ) -> JobInfo | list[JobInfo]:
-        """See `fray.cluster.Cluster.wait`."""
-        return wait_for_jobs(
-            self, job_id, timeout=timeout, raise_on_failure=raise_on_failure, stream_logs=stream_logs
-        )
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.terminate`."""

@@ -6,10 +6,8 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any
 
 import ray
 
@@ -17,6 +15,7 @@ from fray._checks import check_seconds, invalid
 from fray._errors import JobNotFoundError, UnsupportedError
 from fray._specs import Spec
 from fray.cluster import (
+    ClusterCalls,
     Entrypoint,
     EnvironmentConfig,
     JobId,
@@ -26,7 +25,6 @@ from fray.cluster import (
     follow_logs,
     launching,
     parent_job,
-    wait_for_jobs,
 )
 from fray_ray import _mail, _requests, _table
 from fray_ray._client import JobsClient
@@ -51,7 +49,7 @@ _EXCLUDED = (
 )
 
 
-class RayCluster:
+class RayCluster(ClusterCalls):
     """Run jobs on a Ray cluster; spec `ray`.
 
     Jobs go on when their launcher ends. Used in a `with` statement, the cluster stops the jobs that were
@@ -82,20 +80,9 @@ class RayCluster:
         )
         self._client = JobsClient(dashboard_address or address or _current_address())
         self._placement_timeout, self._ship = placement_timeout, ship_workspace
-        self._launched: list[JobId] = []
 
     def __repr__(self) -> str:
         return f"<RayCluster at {self._client.url}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        launched, self._launched = self._launched, []
-        for job_id in launched:
-            self.terminate(job_id)
 
     def launch(self, request: JobRequest, /) -> JobId:
         """See `fray.cluster.Cluster.launch`."""
@@ -107,7 +94,7 @@ class RayCluster:
         job_id = JobId.new(request.name, parent_job())
         with launching(request, job_id) as variables:
             self._submit(request, self._plan(request, job_id, ships, variables), here, ships)
-        self._launched.append(job_id)
+        self._note_launched(job_id)
         return job_id
 
     def _submit(self, request: JobRequest, plan: Plan, here: bool, ships: bool) -> None:
@@ -147,40 +134,6 @@ class RayCluster:
             return info
 
         return follow_logs(poll, log.read, replica=replica, tail=tail, follow=follow, interval=_LOG_INTERVAL)
-
-    @overload
-    def wait(  # type: ignore[overload-overlap]  # a str is an iterable of str too; the first fits first
-        self,
-        job_id: str,
-        /,
-        *,
-        timeout: float | None = None,
-        raise_on_failure: bool = False,
-        stream_logs: bool = False,
-    ) -> JobInfo: ...
-    @overload
-    def wait(
-        self,
-        job_id: Iterable[str],
-        /,
-        *,
-        timeout: float | None = None,
-        raise_on_failure: bool = False,
-        stream_logs: bool = False,
-    ) -> list[JobInfo]: ...
-    def wait(
-        self,
-        job_id: str | Iterable[str],
-        /,
-        *,
-        timeout: float | None = None,
-        raise_on_failure: bool = False,
-        stream_logs: bool = False,
-    ) -> JobInfo | list[JobInfo]:
-        """See `fray.cluster.Cluster.wait`."""
-        return wait_for_jobs(
-            self, job_id, timeout=timeout, raise_on_failure=raise_on_failure, stream_logs=stream_logs
-        )
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.terminate`."""
