@@ -14,6 +14,7 @@ from fray._errors import ContextClosedError, SerializationError
 from fray._generators import is_generator_function
 from fray._pickling import dumps
 from fray.job import ActorHandle, ActorOptions, ContextBase, ObjectRef, ObjectStream, TaskOptions
+from fray_ray import _coroutines
 from fray_ray._actors import Actors, RayEndpoint
 from fray_ray._calls import Calls, explain_unpicklable
 from fray_ray._cancelling import cancel, close_when_dropped
@@ -93,7 +94,8 @@ class RayContext(ContextBase):
             raise ValueError(f"num_returns must be 1 or more, got {num_returns!r}")
         if not refs:
             return [], []
-        ready, pending = wait_in_order(refs, min(num_returns, len(refs)), timeout)
+        with _coroutines.awaiting(refs):
+            ready, pending = wait_in_order(refs, min(num_returns, len(refs)), timeout)
         for ref in ready:
             self._pending.done(ref)
         return ready, pending
@@ -226,7 +228,8 @@ def _attached(identity: str, namespace: str, options: dict[str, Any]) -> RayCont
 
 def _fetch(refs: Any, timeout: float | None) -> Any:
     try:
-        return ray.get(refs, timeout=timeout)
+        with _coroutines.awaiting(refs if isinstance(refs, list) else [refs]):
+            return ray.get(refs, timeout=timeout)
     except rx.RayError as error:
         failure = translate(error, timeout=timeout)
     raise failure

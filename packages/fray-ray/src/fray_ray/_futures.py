@@ -7,6 +7,7 @@ from typing import Any
 import ray
 
 from fray._pickling import pack_exception
+from fray_ray import _coroutines
 from fray_ray._errors import translate
 from fray_ray._remote import Promises
 
@@ -20,9 +21,11 @@ class RayFuture(Future[Any]):
         super().__init__()
         self.ref = ref
         self.set_running_or_notify_cancel()
+        _coroutines.note(ref)
         ref.future().add_done_callback(self._settle)
 
     def _settle(self, source: "Future[Any]") -> None:
+        _coroutines.forget([self.ref])
         error = source.exception()
         if error is None:
             self.set_result(source.result())

@@ -18,6 +18,7 @@ import ray
 from fray._current import use_context
 from fray._generators import is_generator_function
 from fray._pickling import unpack_exception
+from fray_ray import _coroutines
 from fray_ray._errors import portable
 
 _JAX = "JAX_PLATFORMS"
@@ -47,7 +48,7 @@ def _call(load: Callable[[], tuple[Any, Any]], method: str | None, args: Any, kw
         target, context = load()
         with use_context(context):
             result = (getattr(target, method) if method else target)(*args, **kwargs)
-            return asyncio.run(result) if inspect.iscoroutine(result) else result
+            return _coroutines.run(result) if inspect.iscoroutine(result) else result
     except KeyboardInterrupt:  # how Ray cancels
         raise
     except BaseException as error:  # noqa: BLE001 - the task's failure, whatever it is, is the caller's to see
