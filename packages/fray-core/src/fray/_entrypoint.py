@@ -35,7 +35,7 @@ class Entrypoint:
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
             raise ValueError(f"an Entrypoint is one of callable=, binary= and module=, got {found}")
-        if isinstance(self.args, str):
+        if isinstance(self.args, str) or not isinstance(self.args, Iterable):
             raise invalid("args", "a list of arguments", self.args)
         object.__setattr__(self, "args", tuple(self.args))
         object.__setattr__(self, "function_args", dict(self.function_args))

@@ -50,6 +50,8 @@ def check_env(what: str, env: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ValueError: A name or a value is not text that an environment can hold.
     """
+    if not isinstance(env, Mapping):
+        raise ValueError(f"{what} must be a mapping of names to text, got a {type(env).__name__}")
     for name, value in env.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise ValueError(f"{what}: {name!r} cannot be the name of an environment variable")

@@ -214,16 +214,24 @@ class Api:
         return self._hub.get(name).machine.dead_letters(self._hub.clock())
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        if request.content.is_eof():  # it came with its head
-            return request.content.read_nowait()
+        limits = self._hub.limits
         try:
-            async with asyncio.timeout(self._hub.limits.body_seconds):
-                return await request.read()
+            data = await self._arrived(request)
         except web.HTTPRequestEntityTooLarge:
-            limits = self._hub.limits
+            data = None
+        except web.RequestPayloadError:  # compressed, or so it says
+            raise BadRequestError("the body cannot be decoded as its headers say") from None
+        if data is None or len(data) > limits.body_bytes:
             raise LimitError(
                 f"a request has at most {limits.body_bytes} bytes, an item {limits.item_bytes} when pickled"
-            ) from None
+            )
+        return data
+
+    async def _arrived(self, request: web.BaseRequest) -> bytes:
+        if request.content.is_eof():  # it came with its head; small, unless it was compressed
+            return request.content.read_nowait()
+        async with asyncio.timeout(self._hub.limits.body_seconds):
+            return await request.read()
 
     async def _body(self, request: web.BaseRequest, *fields: str) -> dict[str, Any]:
         data = await self._read(request)

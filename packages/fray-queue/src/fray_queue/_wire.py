@@ -41,7 +41,7 @@ def unpack(body: bytes) -> list[tuple[dict[str, Any], bytes]]:
     if magic != _MAGIC or len(header) != length or zlib.crc32(header) != crc:
         raise ValueError("the body is not a list of records, or its header is damaged")
     records: list[tuple[dict[str, Any], bytes]] = []
-    for meta in json.loads(header):
+    for meta in _metas(header):
         payload = body[start : start + meta["size"]]
         start += meta["size"]
         if zlib.crc32(payload) != meta["crc"] or len(payload) != meta["size"]:
@@ -50,3 +50,20 @@ def unpack(body: bytes) -> list[tuple[dict[str, Any], bytes]]:
     if start != len(body):
         raise ValueError(f"the body has {len(body) - start} bytes too many")
     return records
+
+
+def _metas(header: bytes) -> list[dict[str, Any]]:
+    """Read a header; its checksum says that it arrived as it was sent, not that it makes sense."""
+    try:
+        metas = json.loads(header)
+    except RecursionError:
+        metas = None
+    if not isinstance(metas, list) or not all(_is_meta(meta) for meta in metas):
+        raise ValueError("the header is not a list of objects with a size and a crc")
+    return metas
+
+
+def _is_meta(meta: Any) -> bool:
+    return isinstance(meta, dict) and all(
+        type(meta.get(field)) is int and meta[field] >= 0 for field in ("size", "crc")
+    )
