@@ -184,9 +184,9 @@ def workspace(session: nox.Session) -> None:
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """Do the programs in examples/ keep what their pages say, whoever is killed?"""
+    """Do the programs in examples/ keep what their pages say, whoever is killed? And a tenth of the soak."""
     session.install(*wheels(*PACKAGES), *group("test"), "psutil")
-    run_tests(session, "tests/examples")
+    run_tests(session, "tests/examples", "tests/soak")
 
 
 @nox.session
@@ -238,6 +238,14 @@ def torture(session: nox.Session) -> None:
     session.env["TORTURE"] = os.environ.get("TORTURE", "10")
     paths = ("tests/queue/test_torture.py", "tests/queue/test_simulation.py")
     run_tests(session, "--timeout", "3600", "-s", *paths, "tests/local/test_process_torture.py")
+
+
+@nox.session(default=False)
+def soak(session: nox.Session) -> None:
+    """Live long, and hold afterwards what was held before; SOAK=10 is ten times as long."""
+    session.install(*wheels(*PACKAGES), *group("test"))
+    session.env["SOAK"] = os.environ.get("SOAK", "1")
+    run_tests(session, "--timeout", "3600", "-s", "tests/soak")
 
 
 @nox.session(default=False)
