@@ -6,8 +6,10 @@ from typing import Any
 
 import ray
 
+from fray._errors import TaskCancelledError
 from fray._pickling import pack_exception
 from fray_ray import _coroutines
+from fray_ray._cancelling import cancel
 from fray_ray._errors import translate
 from fray_ray._remote import Promises
 
@@ -20,17 +22,25 @@ class RayFuture(Future[Any]):
     def __init__(self, ref: Any) -> None:
         super().__init__()
         self.ref = ref
-        self.set_running_or_notify_cancel()
         _coroutines.note(ref)
         ref.future().add_done_callback(self._settle)
+
+    def cancel(self) -> bool:
+        """Cancel the task, as the context's `cancel` does: one that runs is interrupted."""
+        return self.cancelled() or (cancel(self.ref) and super().cancel())
 
     def _settle(self, source: "Future[Any]") -> None:
         _coroutines.forget([self.ref])
         error = source.exception()
-        if error is None:
+        failure = None if error is None else translate(error)
+        if isinstance(failure, TaskCancelledError):
+            super().cancel()
+        if not self.set_running_or_notify_cancel():
+            return
+        if failure is None:
             self.set_result(source.result())
         else:
-            self.set_exception(translate(error))
+            self.set_exception(failure)
 
 
 class PromiseKeeper:
