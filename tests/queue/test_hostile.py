@@ -5,7 +5,7 @@ import gzip
 import json
 import logging
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,11 @@ _tried: list[int] = []
 
 @pytest.fixture
 def attacker(
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> Iterator[Attacker]:
     with besieged(tmp_path) as attacker:
         yield attacker
-    record_property("inputs", attacker.tried)
+    request.node.user_properties.append(("inputs", attacker.tried))
     _tried.append(attacker.tried)
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert not errors, "what a client sends is no fault of the server's"
