@@ -203,7 +203,7 @@ def test_two_programs_start_a_ray_each_and_neither_meets_the_other(
         import ray
         from pathlib import Path
         from fray import create_context
-        from fray.testing.context_fixtures import Gate, until
+        from fray.testing.gates import Gate, until
 
         mine, other, folder = sys.argv[1:]
         class Where:
@@ -230,6 +230,11 @@ def test_two_programs_start_a_ray_each_and_neither_meets_the_other(
         )
         for mine, other in (("one", "two"), ("two", "one"))
     ]
-    for process, name in zip(both, ("one", "two"), strict=True):
-        out, err = process.communicate()
+    try:
+        said = [process.communicate(timeout=100) for process in both]
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
+    for (out, err), name in zip(said, ("one", "two"), strict=True):
         assert out.splitlines()[-2:] == [f"{name} 1024 1", "gone"], err

@@ -25,20 +25,26 @@ def context(ray_cluster: LocalRayCluster) -> Iterator[JobContext]:
 
 
 @pytest.fixture
-def doomed(ray_cluster: LocalRayCluster) -> Iterator[str]:
+def place(request: pytest.FixtureRequest) -> str:
+    """A resource of this test alone: for a while, Ray starts things on a killed node as if it lived."""
+    return f"only-{request.node.name}"
+
+
+@pytest.fixture
+def doomed(ray_cluster: LocalRayCluster, place: str) -> Iterator[str]:
     """A node more, with a resource of its own, that the test may kill."""
-    node = ray_cluster.add_node(num_cpus=2, resources={"doomed": 2})
+    node = ray_cluster.add_node(num_cpus=2, resources={place: 2})
     yield node
     if node in ray_cluster.node_ids():
         ray_cluster.kill_node(node)
 
 
 def test_a_task_whose_node_vanishes_says_so_and_one_with_retries_runs_again(
-    context: JobContext, ray_cluster: LocalRayCluster, doomed: str, tmp_path: Path
+    context: JobContext, ray_cluster: LocalRayCluster, doomed: str, place: str, tmp_path: Path
 ) -> None:
     gate, started = Gate(tmp_path / "gate"), Gate(tmp_path / "started")
     again = Gate(tmp_path / "again")
-    pinned = {"CPU": 1.0, "doomed": 1.0}
+    pinned = {"CPU": 1.0, place: 1.0}
     lost = context.create_task(hold, gate, started, options=TaskOptions(resources=pinned))
     retried = context.create_task(hold, gate, again, options=TaskOptions(resources=pinned, max_retries=1))
     started.wait()
@@ -47,13 +53,15 @@ def test_a_task_whose_node_vanishes_says_so_and_one_with_retries_runs_again(
     with pytest.raises(WorkerDiedError):
         context.get(lost, timeout=60)
     gate.open()
-    replacement = ray_cluster.add_node(num_cpus=2, resources={"doomed": 2})
+    replacement = ray_cluster.add_node(num_cpus=2, resources={place: 2})
     assert context.get(retried, timeout=60) == "held"
     ray_cluster.kill_node(replacement)
 
 
-def test_an_actor_dies_with_its_node(context: JobContext, ray_cluster: LocalRayCluster, doomed: str) -> None:
-    counter = context.create_actor(Counter, options=ActorOptions(resources={"doomed": 1}))
+def test_an_actor_dies_with_its_node(
+    context: JobContext, ray_cluster: LocalRayCluster, doomed: str, place: str
+) -> None:
+    counter = context.create_actor(Counter, options=ActorOptions(resources={place: 1}))
     assert context.get(counter.increment()) == 1
     ray_cluster.kill_node(doomed)
 
