@@ -1,8 +1,14 @@
 """For every test of every package."""
 
 import os
+import signal
 
 import pytest
+
+# A shell without job control starts what it puts in the background with Ctrl-C ignored, and so would be
+# all that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

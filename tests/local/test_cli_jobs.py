@@ -1,5 +1,6 @@
 """The verbs of the command line on jobs of this machine."""
 
+import contextlib
 import json
 import os
 import pty
@@ -204,9 +205,17 @@ def test_a_reader_that_has_had_enough_ends_the_log_quietly(cluster: LocalCluster
     cluster.terminate(job_id, grace=0.0)
 
 
-def start_cli(*argv: str, **options: Any) -> "subprocess.Popen[str]":
+@contextlib.contextmanager
+def start_cli(*argv: str, **options: Any) -> "Iterator[subprocess.Popen[str]]":
+    """Run the command line in a process of its own, and wait for its end; a test that fails ends it."""
     code = "import sys; from fray._cli import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.Popen([sys.executable, "-c", code, *argv], text=True, stderr=subprocess.PIPE, **options)
+    command = [sys.executable, "-c", code, *argv]
+    with subprocess.Popen(command, text=True, stderr=subprocess.PIPE, **options) as cli:
+        try:
+            yield cli
+        except BaseException:
+            cli.kill()
+            raise
 
 
 @pytest.mark.parametrize("stop", [False, True])
