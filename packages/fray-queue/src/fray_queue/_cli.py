@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from fray import UnsupportedError
+from fray import FrayError, UnsupportedError
 from fray._queue import open_queue
 from fray._tables import print_table
 from fray_queue._limits import Limits
@@ -50,14 +50,30 @@ def _limits(command: F) -> F:
     return command
 
 
-@click.group()
+class _OneLineErrors(click.Group):
+    """What a call refuses or the system denies is one line for the user, not a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (FrayError, BrokenPipeError):  # known to all verbs
+            raise
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+        except OSError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_OneLineErrors)
 def queue() -> None:
     """Serve queues, and look into them."""
 
 
 @queue.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Beyond loopback only with a token.")
-@click.option("--port", default=0, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0 takes a free one."
+)
 @click.option(
     "--store", type=click.Path(file_okay=False, path_type=Path), help="Keep everything in this folder."
 )
@@ -83,9 +99,6 @@ def serve(
     """Serve queues until SIGTERM or SIGINT."""
     from fray_queue._server import HttpQueueServer
 
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     server = HttpQueueServer(
         host,
         port,
@@ -98,6 +111,9 @@ def serve(
     with server:
         for name in names:
             server.new_queue(name, max_attempts=max_attempts)
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
         click.echo(server.url)
         sys.stdout.flush()
         stop.wait()

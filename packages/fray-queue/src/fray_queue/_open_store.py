@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any
 
-from fray import UnsupportedError
+from fray import SpecError, UnsupportedError
 from fray_queue._store import LocalStore, Store
 from fray_queue._store_fsspec import FsspecStore
 
@@ -19,13 +19,18 @@ def open_store(
 
     Raises:
         UnsupportedError: The file system has no exclusive creation.
+        SpecError: A folder was given options that only a file system has.
     """
     protocol, colon, rest = path.partition(":")
-    if not colon or "/" in protocol:
-        return LocalStore(os.path.abspath(path), fsync=fsync)  # noqa: PTH100 - "a/../b" must not reach the store
-    if protocol in ("file", "local"):
-        return LocalStore(os.path.abspath(rest if not rest.startswith("//") else rest[2:]), fsync=fsync)  # noqa: PTH100
-    return FsspecStore(path.rstrip("/"), options, timeout=timeout)
+    if colon and "/" not in protocol and protocol not in ("file", "local"):
+        return FsspecStore(path.rstrip("/"), options, timeout=timeout)
+    if options:
+        raise SpecError(
+            f"a queue in a folder takes no option {min(options)!r}; it has max_attempts, fsync, "
+            "max_clock_skew and timeout, and others are for gs: and s3:"
+        )
+    folder = path if not colon or "/" in protocol else rest.removeprefix("//")
+    return LocalStore(os.path.abspath(folder), fsync=fsync)  # noqa: PTH100 - "a/../b" must not reach the store
 
 
 def enter(store: Store) -> None:

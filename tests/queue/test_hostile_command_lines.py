@@ -1,0 +1,92 @@
+"""Whatever a command line of `fray queue` says: it is done, or refused without a traceback."""
+
+import contextlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fray._cli import main
+from fray_queue import HttpQueueServer
+
+DRAWN = settings(
+    max_examples=200,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+_ODD = [
+    "",
+    " ",
+    "..",
+    "../../x",
+    "\N{PILE OF POO}",
+    "a" * 4096,
+    "9" * 5000,
+    "%00",
+    "-1",
+    "1e999",
+    "nan",
+    "{0}",
+    "?",
+]
+# What the system can hold as an argument: no NUL, no lone surrogates.
+TEXT = st.sampled_from(_ODD) | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+WORDS = TEXT | st.sampled_from(
+    ["-n", "--json", "--create", "--dead", "--yes", "--token-file", "{}", "[1, 2]", "null"]
+)
+OPTIONS = st.sampled_from(
+    ["", "?fsync=0", "?fsync=maybe", "?max_attempts=0", "?token=x", "?x=1", "?timeout=0"]
+)
+
+
+@pytest.fixture
+def server() -> Iterator[HttpQueueServer]:
+    with HttpQueueServer() as server:
+        server.new_queue("tasks")
+        yield server
+
+
+def test_verbs_on_urls(server: HttpQueueServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "a" / "b" / "c"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    prefixes = st.sampled_from(
+        ["", "file:", f"file:{here}/", "memory:", "memory://", f"{server.url}/", f"{server.url}/tasks"]
+    )
+    urls = st.builds("".join, st.tuples(prefixes, TEXT, OPTIONS))
+    verbs = st.sampled_from(["list", "push", "pop", "stats", "dead", "requeue", "purge", "nonsense"])
+
+    @DRAWN
+    @given(verbs, urls, st.lists(WORDS, max_size=3))
+    def attack(verb: str, url: str, words: list[str]) -> None:
+        out, err = io.StringIO(), io.StringIO()
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(["queue", verb, url, *words])
+        assert code in (0, 1, 2, 130)
+        assert bool(err.getvalue()) == (code != 0)
+        assert "Traceback" not in err.getvalue()
+
+    attack()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--host", "0.0.0.0"], "without a token"),
+        (["--port", "99999"], "65535"),
+        (["--queue", "a/b"], "'a/b' is no name for a queue"),
+        (["--queue", "a", "--max-attempts", "0"], "max_attempts"),
+        (["--store", "/dev/null/x"], "Not a directory"),
+        (["--certificate", "/dev/null", "/dev/null"], "SSL"),
+    ],
+)
+def test_a_server_that_cannot_serve_says_why(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["queue", "serve", *arguments]) in (1, 2)
+    assert reason in capsys.readouterr().err
