@@ -3,6 +3,7 @@
 import http.client
 import sys
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +30,8 @@ class SwallowingProxy:
         self.strip: set[str] = set()  # headers that do not reach the server
         self.swallow_only: tuple[str, ...] = ()  # methods; empty: all
         self.swallowed = self.answered = 0
+        # Makes of a body the pieces in which the answer goes out, and says whether the connection stays open.
+        self.reshape: Callable[[bytes], tuple[list[bytes], bool]] | None = None
         self._flowing = threading.Event()
         self._flowing.set()
         self._dropping = False
@@ -72,6 +75,8 @@ class SwallowingProxy:
         counts = not self.swallow_only or request.command in self.swallow_only
         if self.swallow_every and counts and self.answered % self.swallow_every == 0:
             return self._swallow(request)
+        if self.reshape is not None:
+            return self._send_reshaped(request, *self.reshape(answer))
         request.send_response(response.status)
         for key, value in response.getheaders():
             if key.lower() not in _HOP:
@@ -80,6 +85,12 @@ class SwallowingProxy:
         request.end_headers()
         request.wfile.write(answer)
         return None
+
+    @staticmethod
+    def _send_reshaped(request: BaseHTTPRequestHandler, pieces: list[bytes], stays_open: bool) -> None:
+        for piece in pieces:
+            request.wfile.write(piece)
+        request.close_connection = not stays_open
 
     def _swallow(self, request: BaseHTTPRequestHandler) -> None:
         self.swallowed += 1

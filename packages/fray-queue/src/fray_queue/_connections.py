@@ -4,12 +4,10 @@ Each connection has a name and numbers its requests. A request that is sent agai
 to a restarted server, carries the same name and number; the server answers it as it did the first time.
 """
 
-import http.client
 import json
 import os
 import random
 import secrets
-import socket
 import ssl
 import threading
 import time
@@ -20,62 +18,19 @@ from urllib.parse import urlsplit
 
 from fray import FrayError, LeaseExpiredError, QueueUnavailableError
 from fray_queue._errors import LimitError, QueueExistsError, QueueFullError, QueueNotFoundError, TokenError
+from fray_queue._socket import NO_ANSWER, HttpSocket
 
 _LONGEST_PAUSE = 2.0
-_SMALL = 1 << 16  # bytes of a body that are copied in order to go out with the head
 _AWAY = {502, 503, 504}
-_RETRIED = (OSError, http.client.HTTPException)
-
-
-class _Plain(http.client.HTTPConnection):
-    """A connection that sends head and body of a request together: apart, they wake the server twice."""
-
-    _parts: list[bytes] | None = None
-
-    def ask(self, request: "_Request") -> None:
-        self._parts = []
-        try:
-            self.putrequest(request.method, request.path, skip_accept_encoding=True)
-            for name, value in request.headers.items():
-                self.putheader(name, value)
-            if request.body is not None:
-                self.putheader("Content-Length", str(len(request.body)))
-            self.endheaders(request.body)
-        finally:
-            parts, self._parts = self._parts, None
-        if request.body is None or len(request.body) <= _SMALL:
-            parts = [b"".join(parts)]
-        for part in parts:
-            super().send(part)
-
-    def send(self, data: Any) -> None:
-        if self._parts is None:
-            super().send(data)
-        else:
-            self._parts.append(data)
-
-
-class _Secure(_Plain, http.client.HTTPSConnection):
-    pass
 
 
 @dataclass
 class _Line:
     """One connection: its name and number outlive its sockets."""
 
-    socket: _Plain | None = None
-    timeout: float = 0.0  # of the socket
+    socket: HttpSocket | None = None
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     number: int = 0
-
-
-@dataclass(slots=True)
-class _Request:
-    method: str
-    path: str
-    body: bytes | None
-    headers: dict[str, str]
-    patience: float
 
 
 class Connections:
@@ -90,27 +45,33 @@ class Connections:
         if (
             parts.scheme not in ("http", "https")
             or not parts.hostname
+            or not parts.hostname.isprintable()
+            or " " in parts.hostname
             or parts.path.strip("/")
             or parts.query
         ):
             raise ValueError(f"a server's address is http://host:port, got {url!r}")
         if parts.username or parts.password:
             raise ValueError("a token in a URL ends in logs: pass token=…, or set FRAY_QUEUE_TOKEN")
-        self._host, self._port = parts.hostname, parts.port
+        self._host = parts.hostname
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._timeout = timeout
         self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self._address = url
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._headers = f"Host: {_host_header(parts.hostname, parts.port)}\r\n"
+        if token is not None:
+            self._headers += f"Authorization: Bearer {token}\r\n"
         self._idle: list[_Line] = []
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
     def ask(
-        self, method: str, path: str, body: bytes | None = None, *, media: str = "", patience: float = 0.0
+        self, method: str, path: str, body: bytes = b"", *, media: str = "", patience: float = 0.0
     ) -> bytes:
         """Send a request and return the body of its answer.
 
         Args:
+            path: As it goes on the wire: quoted.
             patience: Seconds that the server may take on purpose, beside those that the network takes.
 
         Raises:
@@ -118,33 +79,32 @@ class Connections:
         """
         line = self._borrow()
         try:
-            headers = dict(self._headers)
+            head = f"{method} {path} HTTP/1.1\r\n{self._headers}"
             if media:
-                headers["Content-Type"] = media
+                head += f"Content-Type: {media}\r\n"
             if method != "GET":
                 line.number += 1
-                headers["Fray-Request"] = f"{line.name}/{line.number}"
-            return self._insist(line, _Request(method, path, body, headers, patience))
+                head += f"Fray-Request: {line.name}/{line.number}\r\nContent-Length: {len(body)}\r\n"
+            return self._insist(line, f"{head}\r\n".encode("ascii"), body, self._timeout + patience)
         finally:
             with self._lock:
                 self._idle.append(line)
 
-    def _insist(self, line: _Line, request: _Request) -> bytes:
+    def _insist(self, line: _Line, head: bytes, body: bytes, timeout: float) -> bytes:
         end = time.monotonic() + self._timeout
         pause = 0.0  # at first: an idle connection may have been closed at the other end
         while True:
             try:
-                status, answer = self._once(line, request)
+                status, answer = self._once(line, head, body, timeout)
                 if status < 400:
                     return answer
                 if status not in _AWAY:
                     raise _error_of(status, answer)
                 problem: Exception = _error_of(status, answer)
-            except _RETRIED as error:
+            except NO_ANSWER as error:
                 if isinstance(error, FrayError | ssl.SSLCertVerificationError):
                     raise
                 problem = error
-                _hang_up(line)
             if time.monotonic() + pause >= end:
                 raise QueueUnavailableError(
                     f"{self._address} did not answer for {self._timeout:g} s: "
@@ -153,25 +113,17 @@ class Connections:
             time.sleep(random.uniform(0, pause))  # noqa: S311 - jitter is no secret
             pause = min(_LONGEST_PAUSE, pause * 2 or 0.05)
 
-    def _once(self, line: _Line, request: _Request) -> tuple[int, bytes]:
-        if line.socket is None or line.socket.sock is None:
-            line.socket, line.timeout = self._connect(), self._timeout
-        timeout = self._timeout + request.patience
-        if line.timeout != timeout:
-            line.socket.sock.settimeout(timeout)
-            line.timeout = timeout
-        line.socket.ask(request)
-        response = line.socket.getresponse()
-        return response.status, response.read()
-
-    def _connect(self) -> _Plain:
-        if self._tls is None:
-            connection = _Plain(self._host, self._port, timeout=self._timeout)
-        else:
-            connection = _Secure(self._host, self._port, timeout=self._timeout, context=self._tls)
-        connection.connect()
-        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
+    def _once(self, line: _Line, head: bytes, body: bytes, timeout: float) -> tuple[int, bytes]:
+        if line.socket is None:
+            line.socket = HttpSocket(self._host, self._port, timeout=self._timeout, tls=self._tls)
+        try:
+            status, answer, kept_alive = line.socket.exchange(head, body, timeout)
+        except BaseException:  # also an interrupt: what is still under way would answer the next request
+            _hang_up(line)
+            raise
+        if not kept_alive:
+            _hang_up(line)
+        return status, answer
 
     def _borrow(self) -> _Line:
         with self._lock:
@@ -191,6 +143,12 @@ def _hang_up(line: _Line) -> None:
     if line.socket is not None:
         line.socket.close()
         line.socket = None
+
+
+def _host_header(host: str, port: int | None) -> str:
+    """Return what a URL says of its host, as a header says it."""
+    name = host.partition("%")[0] if ":" in host else host.encode("idna").decode()
+    return (f"[{name}]" if ":" in name else name) + (f":{port}" if port else "")
 
 
 def _error_of(status: int, answer: bytes) -> Exception:

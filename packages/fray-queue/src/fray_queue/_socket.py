@@ -1,0 +1,96 @@
+"""One kept-alive connection to an HTTP server: a request goes out whole, its answer comes back whole.
+
+`http.client` reads the headers of an answer with the parser for e-mail, which takes longer than all else
+that a client does for a small request. Here llhttp reads them, the parser of Node.js.
+"""
+
+import socket
+import ssl
+
+from httptools import HttpParserError, HttpResponseParser
+
+_SMALL = 1 << 16  # bytes of a body that are copied in order to go out with the head: apart, they wake twice
+_CHUNK = 1 << 16
+
+NO_ANSWER = (OSError, HttpParserError)
+"""What `HttpSocket` raises when an answer did not come, or was none."""
+
+
+class HttpSocket:
+    """A connection for one request at a time.
+
+    Args:
+        timeout: Seconds that each step of an exchange may take.
+        tls: How to speak TLS; None for plain HTTP.
+
+    Raises:
+        OSError: Nobody listens there, or the certificate is not good.
+    """
+
+    def __init__(self, host: str, port: int, *, timeout: float, tls: ssl.SSLContext | None) -> None:
+        self._timeout = timeout
+        self._answer = _Answer()
+        self._sock = socket.create_connection((host, port), timeout)
+        try:
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self._sock = tls.wrap_socket(self._sock, server_hostname=host)
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def exchange(self, head: bytes, body: bytes, timeout: float) -> tuple[int, bytes, bool]:
+        """Send a request; return the status and the body of its answer, and whether another may follow.
+
+        Raises:
+            OSError: The answer did not come. The connection is of no more use.
+            HttpParserError: What came was no answer, or more than one. The same.
+        """
+        if self._timeout != timeout:
+            self._sock.settimeout(timeout)
+            self._timeout = timeout
+        if len(body) <= _SMALL:
+            self._sock.sendall(head + body)
+        else:
+            self._sock.sendall(head)
+            self._sock.sendall(body)
+        answer = self._answer
+        answer.begin()
+        while not answer.status:
+            data = self._sock.recv(_CHUNK)
+            if not data:
+                raise ConnectionResetError("the server closed the connection before its answer was complete")
+            answer.feed(data)
+        return answer.status, b"".join(answer.parts), answer.kept_alive
+
+    def close(self) -> None:
+        """Hang up."""
+        self._sock.close()
+
+
+class _Answer:
+    """What the parser calls back; `status` is set when the answer is complete."""
+
+    __slots__ = ("_parser", "feed", "kept_alive", "parts", "status")
+
+    def __init__(self) -> None:
+        self._parser = HttpResponseParser(self)
+        self.feed = self._parser.feed_data
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the answer before."""
+        self.parts: list[bytes] = []
+        self.status, self.kept_alive = 0, False
+
+    def on_message_begin(self) -> None:
+        if self.status:
+            raise ValueError("a second answer to one request")
+
+    def on_body(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= 200:  # others before it only say that it takes long
+            self.status, self.kept_alive = status, self._parser.should_keep_alive()

@@ -1,0 +1,120 @@
+"""HttpQueue reads whatever a server, or a proxy before it, may make of an answer by the rules of HTTP/1.1."""
+
+import itertools
+import signal
+import threading
+from collections.abc import Callable
+
+import pytest
+from queue_proxy import SwallowingProxy
+
+from fray import QueueUnavailableError
+from fray_queue import HttpQueue, HttpQueueServer
+
+Shape = Callable[[bytes], tuple[list[bytes], bool]]
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def sized(body: bytes, *headers: bytes) -> bytes:
+    return OK + b"".join(headers) + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def byte_by_byte(body: bytes) -> tuple[list[bytes], bool]:
+    return [bytes([byte]) for byte in sized(body)], True
+
+
+def in_chunks(body: bytes) -> tuple[list[bytes], bool]:
+    chunks = [b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:3], body[3:]) if part]
+    return [OK, b"Transfer-Encoding: chunked\r\n\r\n", *chunks, b"0\r\n\r\n"], True
+
+
+def after_a_hint(body: bytes) -> tuple[list[bytes], bool]:
+    return [b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + sized(body)], True
+
+
+def goodbye(body: bytes) -> tuple[list[bytes], bool]:
+    return [sized(body, b"Connection: close\r\n")], False
+
+
+def of_http_1_0(body: bytes) -> tuple[list[bytes], bool]:
+    return [sized(body).replace(b"HTTP/1.1", b"HTTP/1.0", 1)], False
+
+
+def every_other(broken: Callable[[bytes], tuple[list[bytes], bool]]) -> Shape:
+    turns = itertools.count()
+    return lambda body: broken(body) if next(turns) % 2 == 0 else ([sized(body)], True)
+
+
+def cut_short(body: bytes) -> tuple[list[bytes], bool]:
+    return [sized(body)[:-1]], False
+
+
+def not_http(body: bytes) -> tuple[list[bytes], bool]:
+    return [b"SSH-2.0-OpenSSH\r\n"], False
+
+
+def twice(body: bytes) -> tuple[list[bytes], bool]:
+    return [sized(body) + sized(b"another")], True
+
+
+@pytest.mark.parametrize("shape", [byte_by_byte, in_chunks, after_a_hint, goodbye, of_http_1_0])
+def test_an_answer_may_come_in_any_form(shape: Shape) -> None:
+    with HttpQueueServer() as server, SwallowingProxy(server.url) as proxy:
+        proxy.reshape = shape
+        exchange(HttpQueue(proxy.url, "q", create=True), server.new_queue("q"))
+
+
+@pytest.mark.parametrize("shape", [cut_short, not_http, twice])
+def test_an_answer_that_is_none_is_asked_for_again_and_nothing_happens_twice(shape: Shape) -> None:
+    with HttpQueueServer() as server, SwallowingProxy(server.url) as proxy:
+        proxy.reshape = every_other(shape)
+        exchange(HttpQueue(proxy.url, "q", create=True), server.new_queue("q"))
+
+
+def exchange(queue: HttpQueue[bytes], direct: HttpQueue[bytes]) -> None:
+    items = [b"x" * size for size in (0, 1, 200_000)]
+    queue.push_many(items)
+    for item in items:
+        lease = queue.pop()
+        assert lease is not None
+        assert (lease.item, lease.attempt) == (item, 1)
+        queue.done(lease)
+    assert queue.pop() is None
+    assert direct.size() == 0
+
+
+def test_what_never_speaks_http_is_named_in_time() -> None:
+    with HttpQueueServer() as server, SwallowingProxy(server.url) as proxy:
+        proxy.reshape = not_http
+        with pytest.raises(QueueUnavailableError, match=r"0\.2 s: HttpParser"):
+            HttpQueue[int](proxy.url, "q", create=True, timeout=0.2).push(1)
+
+
+class InterruptError(BaseException):
+    """Comes at any point, as Ctrl-C does."""
+
+
+def test_an_interrupted_request_does_not_answer_the_next() -> None:
+    interrupted = threading.Event()
+
+    def answer_too_late(body: bytes) -> tuple[list[bytes], bool]:
+        proxy.reshape = None
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        interrupted.wait(30)
+        return [sized(body)], True
+
+    def interrupt(*_: object) -> None:
+        raise InterruptError
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with HttpQueueServer() as server, SwallowingProxy(server.url) as proxy:
+            queue: HttpQueue[str] = HttpQueue(proxy.url, "q", create=True)
+            queue.push("first")
+            proxy.reshape = answer_too_late
+            with pytest.raises(InterruptError):
+                queue.pop()
+            interrupted.set()
+            assert (queue.size(), queue.pending()) == (1, 0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
