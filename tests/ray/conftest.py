@@ -40,6 +40,14 @@ def ray_cluster() -> Iterator[LocalRayCluster]:
         time.sleep(0.05)
 
 
+@pytest.fixture(autouse=True)
+def lost_nodes_are_known(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test killed is not taken for alive in the next."""
+    yield
+    if "ray_cluster" in request.fixturenames:
+        request.getfixturevalue("ray_cluster").settle()
+
+
 @pytest.fixture(scope="session")
 def all_slices(ray_cluster: LocalRayCluster) -> LocalRayCluster:
     """Two slices of two hosts and one of a single host more; the files that use them are the last ones."""

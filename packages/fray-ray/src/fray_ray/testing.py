@@ -35,14 +35,14 @@ _HEAD: dict[str, Any] = {
     "include_dashboard": True,
     "dashboard_port": 0,
     "dashboard_agent_listen_port": 0,  # by default one that another Ray may have
-    # A killed node refuses each look at once, and is noticed after 2 s instead of 15. One that lives is slow
+    # A killed node refuses each look at once, and is noticed after 1 s instead of 15. One that lives is slow
     # where the machine is busy: Ray waits a minute before it takes it for dead, because a raylet that was
     # taken for dead exits, and with the head's every driver that is connected to it.
     "_system_config": {
         "health_check_initial_delay_ms": 0,
         "health_check_period_ms": 500,
-        "health_check_timeout_ms": 15_000,
-        "health_check_failure_threshold": 4,
+        "health_check_timeout_ms": 30_000,
+        "health_check_failure_threshold": 2,
         "agent_register_timeout_ms": 120_000,
     },
 }
@@ -73,6 +73,7 @@ class LocalRayCluster:
         # By slice and rank: the node, and what to make another one of.
         self._slices: dict[str, dict[int, tuple[str, str, float]]] = {}
         self._drained: set[str] = set()
+        self._killed: set[str] = set()  # of which Ray may not know yet
         self._environ.start()
         self._constant.start()
         os.environ.pop("RAY_ADDRESS", None)  # it would win over every address given in code
@@ -163,8 +164,21 @@ class LocalRayCluster:
                 self.add_host(name, rank, type_, num_cpus)
 
     def kill_node(self, node_id: str) -> None:
-        """Kill the processes of a node with SIGKILL, as a machine that vanishes."""
+        """Kill the processes of a node with SIGKILL, as a machine that vanishes.
+
+        For about 1 s Ray does not know, and may place actors there, which then die without having run.
+        """
         self._cluster.remove_node(self._node(node_id), allow_graceful=False)
+        self._killed.add(node_id)
+
+    def settle(self) -> None:
+        """Return when Ray knows of every node that was killed."""
+        gcs = GcsClient(address=self.address)
+        while self._killed:
+            asked = list(self._killed)
+            alive = gcs.check_alive([ray.NodeID.from_hex(node_id) for node_id in asked], timeout=30)
+            self._killed -= {node_id for node_id, lives in zip(asked, alive, strict=True) if not lives}
+            time.sleep(0.05 if self._killed else 0.0)
 
     def stop_node(self, node_id: str) -> None:
         """End a node with SIGTERM, as a machine that is shut down."""
