@@ -174,8 +174,9 @@ def _drive(context: "ContextBase", source: _Singly, ordered: bool, window: int) 
                 return
             yield from source.values(context, _next_ready(context, flying, ordered))
     finally:
-        # Left early (a failure, or a consumer that stopped): nothing more of this map starts.
-        for ref in flying:
+        # Left early (a failure, or a consumer that stopped): nothing more of this map starts. The newest
+        # first: else each that is cancelled lets one start that is to be cancelled next.
+        for ref in reversed(flying):
             context.cancel(ref)
 
 

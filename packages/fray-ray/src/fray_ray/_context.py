@@ -189,7 +189,7 @@ class RayContext(ContextBase):
             return
         self._closed = True
         if cancel_pending:
-            for ref in self._pending.all():
+            for ref in reversed(self._pending.all()):  # so that none starts in the place of another
                 ray.cancel(ref)
         if not wait:
             return
