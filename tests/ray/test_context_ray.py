@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -193,6 +194,29 @@ def test_inside_a_driver_the_current_context_is_ray(context: JobContext) -> None
 def test_a_second_address_in_one_process_is_refused(context: JobContext) -> None:
     with pytest.raises(ValueError, match=r"cannot join '127\.0\.0\.1:1'"):
         create_context("ray?address=127.0.0.1:1")
+
+
+def test_a_futures_callback_may_use_the_context(context: JobContext) -> None:
+    future = context.as_executor().submit(pow, 2, 3)
+    again: SimpleQueue[int] = SimpleQueue()
+    future.add_done_callback(lambda done: again.put(context.get(context.run(pow, done.result(), 2))))
+    assert again.get(timeout=60) == 64
+
+
+def test_maps_that_fail_leave_the_program_alive(ray_cluster: LocalRayCluster) -> None:
+    # Ray ends a program, without a word, that cancels a task in the moment in which it is done.
+    code = f"""if True:
+        from fray import create_context
+        def fail_first(number):
+            return 1 // number
+        with create_context("ray?address={ray_cluster.address}&num_cpus=1") as context:
+            for _ in range(150):
+                try:
+                    list(context.map(fail_first, range(10**6)))
+                except ZeroDivisionError:
+                    pass
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 def test_two_programs_start_a_ray_each_and_neither_meets_the_other(

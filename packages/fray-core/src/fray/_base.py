@@ -81,6 +81,11 @@ class ContextBase(ABC):
         """Free this thread's place in the pool, where it has one, while it waits in an event loop."""
         return nullcontext()
 
+    def _cancel_all(self, refs: list[Any]) -> None:
+        """Cancel calls, in the order in which they were made, that nobody wants any more."""
+        for ref in reversed(refs):  # so that none starts in the place of one that was just cancelled
+            self.cancel(ref)
+
     def _map_window(self) -> int:
         """How many items of a `map` may be in flight: enough to keep every worker busy, never unbounded."""
         return max(16, 4 * (os.cpu_count() or 1))

@@ -174,10 +174,8 @@ def _drive(context: "ContextBase", source: _Singly, ordered: bool, window: int) 
                 return
             yield from source.values(context, _next_ready(context, flying, ordered))
     finally:
-        # Left early (a failure, or a consumer that stopped): nothing more of this map starts. The newest
-        # first: else each that is cancelled lets one start that is to be cancelled next.
-        for ref in reversed(flying):
-            context.cancel(ref)
+        # Left early (a failure, or a consumer that stopped): nothing more of this map starts.
+        context._cancel_all(list(flying))
 
 
 def _next_ready(context: "ContextBase", flying: deque[Any], ordered: bool) -> Any:

@@ -1,6 +1,7 @@
 """Stop one task, and say whether it was stopped."""
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -8,6 +9,7 @@ from ray import exceptions as rx
 
 from fray._errors import TaskCancelledError
 from fray_ray._errors import translate
+from fray_ray._io_thread import on_io_thread, soon_on_io_thread
 
 _LISTENS_WITHIN = 0.5  # seconds that Python code has to come to its next instruction before it is forced
 
@@ -15,18 +17,29 @@ _LISTENS_WITHIN = 0.5  # seconds that Python code has to come to its next instru
 def cancel(ref: Any) -> bool:
     """Cancel a task or a stream; return whether `get` raises TaskCancelledError from now on."""
     if isinstance(ref, ray.ObjectRefGenerator):
-        ray.cancel(ref)
+        interrupt([ref])
         return True
     if _ready(ref, 0):
         return False
-    ray.cancel(ref)
+    interrupt([ref])
     if not _ready(ref, _LISTENS_WITHIN):
         try:
-            ray.cancel(ref, force=True)
+            on_io_thread(lambda: ray.cancel(ref, force=True))
         except ValueError:  # an actor's method: to end it is to end the actor
             return False
         _ready(ref, 10.0)
     return _cancelled(ref)
+
+
+def interrupt(refs: Sequence[Any]) -> None:
+    """Cancel tasks and streams in the order given; those that do not listen go on."""
+
+    def cancel_each() -> None:
+        for ref in refs:
+            ray.cancel(ref)
+
+    if refs:
+        on_io_thread(cancel_each)
 
 
 def close_when_dropped(stream: ray.ObjectRefGenerator) -> None:
@@ -36,7 +49,7 @@ def close_when_dropped(stream: ray.ObjectRefGenerator) -> None:
 
 def _close(ref: Any) -> None:
     if ray.is_initialized():
-        ray.cancel(ref)
+        soon_on_io_thread(lambda: ray.cancel(ref))
 
 
 def _ready(ref: Any, timeout: float) -> bool:

@@ -17,7 +17,7 @@ from fray.job import ActorHandle, ActorOptions, ContextBase, ObjectRef, ObjectSt
 from fray_ray import _coroutines
 from fray_ray._actors import Actors, RayEndpoint
 from fray_ray._calls import Calls, explain_unpicklable
-from fray_ray._cancelling import cancel, close_when_dropped
+from fray_ray._cancelling import cancel, close_when_dropped, interrupt
 from fray_ray._connection import Connection, cluster_resources, family_namespace
 from fray_ray._errors import translate
 from fray_ray._futures import PromiseKeeper, RayFuture
@@ -114,9 +114,13 @@ class RayContext(ContextBase):
 
     def _cancel_takers(self, ref: Any) -> None:
         # Ray tells a dependent of the failure when its turn to run has come; this one need not wait for that.
-        for taker in self._pending.takers(ref):
-            ray.cancel(taker)
+        takers = self._pending.takers(ref)
+        interrupt(takers)
+        for taker in takers:
             self._cancel_takers(taker)
+
+    def _cancel_all(self, refs: list[Any]) -> None:
+        interrupt(refs[::-1])
 
     def _future(self, ref: Any) -> "Future[Any]":
         return RayFuture(ref)
@@ -189,13 +193,11 @@ class RayContext(ContextBase):
             return
         self._closed = True
         if cancel_pending:
-            for ref in reversed(self._pending.all()):  # so that none starts in the place of another
-                ray.cancel(ref)
+            interrupt(self._pending.all()[::-1])
         if not wait:
             return
         self._pending.drain()
-        for stream in list(self._pending.streams):
-            ray.cancel(stream)
+        interrupt(list(self._pending.streams))
         self._actors.end()
         self._promises.close()
         self._connection.close()

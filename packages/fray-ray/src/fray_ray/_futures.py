@@ -1,6 +1,7 @@
 """Futures of the standard library, made of references and turned into references."""
 
 import itertools
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -11,6 +12,7 @@ from fray._pickling import pack_exception
 from fray_ray import _coroutines
 from fray_ray._cancelling import cancel
 from fray_ray._errors import translate
+from fray_ray._io_thread import off_io_thread, settling
 from fray_ray._remote import Promises
 
 _AT_A_TIME = 100_000  # promises of one context that may be waited for
@@ -23,7 +25,11 @@ class RayFuture(Future[Any]):
         super().__init__()
         self.ref = ref
         _coroutines.note(ref)
-        ref.future().add_done_callback(self._settle)
+        ref.future().add_done_callback(settling(self._settle))
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """Call a function with the future when it is done; it may use the context, and wait."""
+        super().add_done_callback(off_io_thread(fn))
 
     def cancel(self) -> bool:
         """Cancel the task, as the context's `cancel` does: one that runs is interrupted."""
