@@ -22,7 +22,13 @@ from fray_ray._shipping import payload_of
 
 T = TypeVar("T")
 # What makes the hosts part of the job that the caller is part of.
-_OF_THE_JOB = ("FRAY_JOB_ID", "FRAY_CLUSTER_SPEC", "FRAY_CONTEXT_SPEC", RAY_JOB_CONFIG_JSON_ENV_VAR)
+_OF_THE_JOB = (
+    "FRAY_JOB_ID",
+    "FRAY_CLUSTER_SPEC",
+    "FRAY_CONTEXT_SPEC",
+    RAY_JOB_CONFIG_JSON_ENV_VAR,
+    "RAY_OVERRIDE_JOB_RUNTIME_ENV",
+)
 _LOOK = 0.2  # seconds
 _GRACE = 10.0  # seconds from SIGTERM to SIGKILL where the caller goes away
 
