@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import pytest
 
@@ -200,6 +201,20 @@ gate.set()
 def test_a_wrong_number_of_workers_is_refused(workers: object) -> None:
     with pytest.raises(ValueError, match="max_workers"):
         create_context("threadpool", max_workers=workers)
+
+
+@pytest.mark.parametrize("spec", ["sync", "threadpool"])
+def test_a_task_of_an_executor_may_submit_to_the_same_executor(spec: str) -> None:
+    ended: Future[int] = Future()
+
+    def program() -> None:
+        with create_context(spec) as context, context.as_executor() as executor:
+            outer = executor.submit(lambda: executor.submit(len, "abc").result())
+            ended.set_result(outer.result())
+
+    # On a thread of its own: a deadlock fails this test and not the run.
+    threading.Thread(target=program, daemon=True).start()
+    assert ended.result(timeout=10) == 3
 
 
 def test_resources_are_a_hint_here() -> None:

@@ -33,7 +33,9 @@ class ContextExecutor(Executor):
         with self._lock:
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            future = self._context._future(self._context.run(fn, *args, **kwargs))
+        # Not under the lock: a context that runs a task inside this call may come back with the task's own.
+        future = self._context._future(self._context.run(fn, *args, **kwargs))
+        with self._lock:
             self._futures.add(future)
         future.add_done_callback(self._forget)
         return future
