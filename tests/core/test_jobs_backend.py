@@ -131,6 +131,11 @@ def fail(say: Say, stopped: Stopped) -> None:
     raise ValueError("boom")
 
 
+def fail_loudly(say: Say, stopped: Stopped) -> None:
+    say("".join(f"line {number}\n" for number in range(5000)))
+    raise ValueError("boom")
+
+
 def idle(say: Say, stopped: Stopped) -> None:
     say("idling\n")
     while not stopped():
@@ -166,6 +171,16 @@ def test_waiting_keeps_its_promises(cluster: ThreadCluster) -> None:
         cluster.wait([slow, 3])  # type: ignore[list-item]
     cluster.terminate(slow)
     assert [info.status for info in cluster.wait([slow, bad])] == [JobStatus.STOPPED, JobStatus.FAILED]
+
+
+def test_a_failure_is_raised_after_all_that_the_job_wrote_and_waits_for_no_other_job(
+    cluster: ThreadCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow, bad = cluster.launch(JobRequest("slow", idle)), cluster.launch(JobRequest("bad", fail_loudly))
+    with pytest.raises(JobFailedError):
+        cluster.wait([slow, bad], raise_on_failure=True, stream_logs=True)
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"[{bad}]")]
+    assert shown == [f"[{bad}] line {number}" for number in range(5000)]
 
 
 def test_the_older_face_works_on_it(cluster: ThreadCluster) -> None:

@@ -47,10 +47,14 @@ def wait_for_jobs(
     if any(not isinstance(each, str) for each in ids):
         raise ValueError(f"wait takes job ids, got {ids!r}")
     found = {each: cluster.poll(each) for each in ids}
-    printers = [_print_logs(cluster, each, several=not single) for each in found] if stream_logs else []
-    _poll_until_finished(cluster, found, timeout, raise_on_failure, interval)
-    for printer in printers:
-        printer.join()
+    printers = {each: _print_logs(cluster, each, several=not single) for each in found} if stream_logs else {}
+    try:
+        _poll_until_finished(cluster, found, timeout, raise_on_failure, interval)
+    finally:
+        # Also before a failure is told: why a job failed is in its last lines, often.
+        for each, printer in printers.items():
+            if found[each].finished:
+                printer.join()
     return found[ids[0]] if single else [found[each] for each in ids]
 
 
@@ -207,7 +211,7 @@ def _print_logs(cluster: "Cluster", job_id: str, several: bool) -> threading.Thr
             sys.stdout.write(f"{prefix}{line}\n")
             sys.stdout.flush()
 
-    # A daemon: after a timeout or a failure the caller goes on, and the job may never end.
+    # A daemon: after a timeout or another's failure the caller goes on, and the job may never end.
     thread = threading.Thread(target=copy, name=f"fray-logs-{job_id}", daemon=True)
     thread.start()
     return thread
