@@ -106,6 +106,14 @@ def test_what_a_running_job_was_told_is_on_no_disk(cluster: ChildCluster, tmp_pa
     cluster.terminate(job_id, grace=0.0)
 
 
+def test_the_message_of_a_failure_ends_with_its_last_lines_without_secrets(cluster: ChildCluster) -> None:
+    code = "import os; print('with', os.environ['TOKEN']); raise SystemExit(3)"
+    environment = create_environment(env_vars={"TOKEN": "hush-hush"})
+    job_id = launch(cluster, program(code), environment=environment)
+    message = cluster.wait(job_id, timeout=60).error_message
+    assert message == "replica 0 exited with code 3\nits last lines:\n  with ***"
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [

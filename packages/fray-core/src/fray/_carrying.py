@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +18,10 @@ from fray._delays import poll_delays
 from fray._directory_cluster import CARRIER, PLAN, STOP, claim, log_path, write_status
 from fray._job_plans import JobPlan
 from fray._jobs import ExitReason, JobStatus, TaskStatus
+from fray._last_lines import last_lines
 from fray._process_tree import adopt_orphans, end_descendants, reap
 
 _LAST_GRACE = 10.0  # seconds that replicas have after SIGTERM when their time is up
-_LAST_LINES = 10  # of a replica's log, in the error message
 _LONGEST_PAUSE = 0.05  # seconds between two looks
 
 
@@ -130,10 +129,8 @@ class Carrier:
         )
 
     def _last_lines(self, replica: int) -> str:
-        path = log_path(self._folder, replica, self._tasks[replica].attempt)
-        with path.open(errors="replace") as log:
-            lines = "".join(f"\n  {line.rstrip()}" for line in deque(log, _LAST_LINES))
-        return f"; its last lines:{lines}" if lines else " and wrote nothing"
+        log = log_path(self._folder, replica, self._tasks[replica].attempt)
+        return last_lines(log, self._plan.secrets)
 
     def _finish(self, status: JobStatus, reason: ExitReason, error: str | None) -> None:
         now = time.time()

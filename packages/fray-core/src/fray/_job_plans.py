@@ -25,6 +25,7 @@ class JobPlan:
         command: What one replica runs, with the interpreter that launched it for `python`.
         payload: What the command reads from its standard input; None where that is empty.
         environ: All variables of a replica but its number. Some are secrets: show nobody a plan.
+        secrets: Values among them that are shown nowhere; see `fray.cluster.last_lines`.
         timeout: Seconds from the start of the first replica.
     """
 
@@ -33,6 +34,7 @@ class JobPlan:
     command: tuple[str, ...]
     payload: bytes | None
     environ: dict[str, str]
+    secrets: tuple[str, ...]
     workspace: Path
     replicas: int
     max_retries_failure: int
@@ -63,6 +65,7 @@ class JobPlan:
             command=_command(entrypoint),
             payload=_payload(entrypoint),
             environ=_environ(environment) | own | dict(variables),
+            secrets=tuple(environment.env_vars.values()),
             workspace=_workspace(environment),
             replicas=replicas,
             max_retries_failure=request.max_retries_failure,

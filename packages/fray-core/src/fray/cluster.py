@@ -12,6 +12,7 @@ from fray._entrypoint import Entrypoint
 from fray._environment import EnvironmentConfig, create_environment
 from fray._following import follow_logs, parent_job, wait_for_jobs
 from fray._jobs import ExitReason, JobId, JobInfo, JobRequest, JobStatus, TaskStatus
+from fray._last_lines import last_lines, redacted
 from fray._observing_jobs import launching
 from fray_resources import CpuConfig, DeviceConfig, GpuConfig, ResourceConfig, TpuConfig
 
@@ -46,9 +47,11 @@ __all__ = [
     "create_environment",
     "current_cluster",
     "follow_logs",
+    "last_lines",
     "launching",
     "parent_job",
     "poll_delays",
+    "redacted",
     "retry_delays",
     "retrying",
     "use_cluster",

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fray import _last_lines
 from fray._checks import check_count, invalid
 from fray._entrypoint import Entrypoint
 from fray._environment import EnvironmentConfig
@@ -104,6 +105,7 @@ def make_plan(request: JobRequest, job_id: str, job_dir: Path, settings: Setting
         "command": _command(entrypoint, python, job_dir),
         "environ": environ,
         "secrets": list(environment.env_vars.values()),
+        "last_lines": _last_lines.__file__,
         "build": _needs(environment, workspace) if isolated else None,
         "claim": _claim(_counted(request, replicas, gang, settings), job_id, job_dir),
         "gpu_ids": _gpus_uncounted(request, replicas, settings.machine),

@@ -5,8 +5,9 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
+from fray.cluster import redacted
+
 _LAST_LINES = 20
-_SHORTEST_SECRET = 6  # shorter values are words such as "true", and hiding them would garble every message
 
 
 class ReplicaLog:
@@ -16,7 +17,7 @@ class ReplicaLog:
 
     def __init__(self, number: int, secrets: Iterable[str]) -> None:
         self._prefix, self._number = f"[replica-{number}] ".encode(), number
-        self._secrets = [secret for secret in secrets if len(secret) >= _SHORTEST_SECRET]
+        self._secrets = tuple(secrets)
         self._rest = b""
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
 
@@ -39,11 +40,12 @@ class ReplicaLog:
 
     def last_lines(self) -> str:
         """Return how an error message goes on with what the attempt wrote last, without secrets."""
-        lines = [f"  {line}" for line in self._last]
-        text = "; its last lines:\n" + "\n".join(lines) if lines else "; it wrote nothing"
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
+        lines = redacted("\n".join(self._last), self._secrets).splitlines()
+        return (
+            "; its last lines:\n" + "\n".join(f"  {line}" for line in lines)
+            if lines
+            else "; it wrote nothing"
+        )
 
     def _print(self, data: bytes) -> None:
         with self._one_at_a_time:

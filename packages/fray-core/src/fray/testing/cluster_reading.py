@@ -151,6 +151,21 @@ class SecretContract(ClusterFixtures):
         for text in (*lines, repr(info), str(info.to_dict()), seen):
             assert secret not in text
 
+    def test_a_failed_job_that_printed_its_secrets_shows_no_part_of_them_in_its_message(
+        self, cluster: Cluster
+    ) -> None:
+        variables = {"CONTRACT_SHORT": "contract-key", "CONTRACT_LONG": "contract-key-and-more"}
+        code = """
+            import os, sys
+            print("with", os.environ["CONTRACT_LONG"], "and", os.environ["CONTRACT_SHORT"], "in it")
+            sys.exit(6)
+        """
+        job_id = launch(cluster, program(code), environment=create_environment(env_vars=variables))
+        message = str(cluster.wait(job_id, timeout=self.PATIENCE).error_message)
+        assert "with *** and *** in it" in message
+        assert "contract-key" not in message
+        assert "and-more" not in message
+
 
 class UnsupportedContract(ClusterFixtures):
     """Rule 8: what a cluster cannot do is refused at launch, in words that help."""
