@@ -92,6 +92,17 @@ def test_a_job_that_waits_for_its_start_is_stopped_at_once_and_never_runs(tmp_pa
     assert not ran.exists()
 
 
+def test_a_job_is_stopped_while_it_launches_another(cluster: ChildCluster, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    parent = launch(cluster, program(SLEEP, pids))
+    (pid,) = until(lambda: numbers_in(pids), "the job starts")
+    (tmp_path / "jobs" / f"{parent}+child-aaaaaa").mkdir()  # as far as a launch is before its first state
+    cluster.terminate(parent, grace=0.0)
+    assert cluster.poll(parent).status is JobStatus.STOPPED
+    assert [info.job_id for info in cluster.list_jobs()] == [parent]
+    assert not running(pid)
+
+
 def test_what_a_running_job_was_told_is_on_no_disk(cluster: ChildCluster, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     request = JobRequest(

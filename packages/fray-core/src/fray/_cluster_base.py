@@ -108,11 +108,14 @@ class ClusterBase(ClusterCalls, ABC):
         if self.poll(job_id).finished:
             return
         told: set[str] = set()
+        family: set[str] = set()
         for pause in poll_delays(longest=0.05):
-            # Looked for again and again: until it is gone a job may launch another.
-            family = [each for each in self._ids() if each == job_id or each.startswith(f"{job_id}/")]
-            unfinished = [each for each in family if not self.poll(each).finished]
-            if not unfinished:
+            # Looked for again and again: until it is gone a job may launch another, and what is being
+            # launched has an id before it has a state.
+            before, family = family, {each for each in self._ids() if f"{each}/".startswith(f"{job_id}/")}
+            infos = {each: self._info(each) for each in family}
+            unfinished = [each for each, info in infos.items() if info is not None and not info.finished]
+            if not unfinished and family == before:
                 return
             for each in unfinished:
                 if each not in told:
