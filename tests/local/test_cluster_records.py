@@ -1,5 +1,6 @@
 """What is on disk: readable with plain tools, by its owner only, and not for ever."""
 
+import errno
 import json
 import os
 import stat
@@ -25,7 +26,8 @@ from fray.cluster import (
     use_cluster,
 )
 from fray.testing.cluster import launch, program, until
-from fray_local import LocalCluster
+from fray_local import LocalCluster, _launching
+from fray_local._supervisor.ledger import Ledger
 from fray_local._supervisor.oom import oom_kills
 
 SECRET = "hunter2-hunter2-hunter2"
@@ -126,6 +128,32 @@ def test_a_call_that_cannot_be_pickled_is_named_and_nothing_starts(state_dir: Pa
     with pytest.raises(SerializationError, match="holds_a_lock"):
         launch(cluster, holds_a_lock)
     assert not (state_dir / "jobs").exists()
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [(Ledger, "enter"), (Path, "rename"), (_launching, "_told")],
+    ids=["the ledger", "the record", "the plan"],
+)
+def test_a_launch_that_fails_late_leaves_nothing(
+    state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, step: str
+) -> None:
+    cluster, ran = LocalCluster(cpus=1), tmp_path / "ran"
+    assert cluster.wait(launch(cluster, program("pass"), "before"), timeout=30).exit_code == 0
+    before = cluster.list_jobs()
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, full)
+        with pytest.raises(OSError, match="No space left"):
+            launch(cluster, program("import sys; open(sys.argv[1], 'w')", ran))
+    assert cluster.list_jobs() == before
+    assert len(list((state_dir / "jobs").iterdir())) == 1
+    assert not Ledger(str(state_dir)).claims()
+    assert cluster.wait(launch(cluster, program("pass")), timeout=30).exit_code == 0
+    assert not ran.exists()
 
 
 def test_a_callable_imports_what_its_launcher_can_import(

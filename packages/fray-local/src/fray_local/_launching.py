@@ -1,5 +1,6 @@
 """Start a job's supervisor: its record first, complete or not there at all."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from fray._jobs import JobId, JobInfo, JobRequest, JobStatus, TaskStatus
 from fray_local._plans import Plan
 from fray_local._supervisor.ledger import Ledger
 from fray_local._supervisor.mailbox import create
-from fray_local._supervisor.processes import COOKIE, identify
+from fray_local._supervisor.processes import COOKIE, identify, kill_until_gone, with_cookie
 from fray_local._supervisor.status import STATUS, VERSION, write_json
 
 # Run by the shell that is gone at once: the supervisor is nobody's child, so that nobody has to reap
@@ -32,8 +33,18 @@ def start_job(request: JobRequest, job_id: JobId, job_dir: Path, plan: Plan) -> 
         _write_record(draft, request, info, plan)
         _start_supervisor(draft, job_dir, info, plan)
     except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
+        _undo(draft, job_dir, plan)
         raise
+
+
+def _undo(draft: Path, job_dir: Path, plan: Plan) -> None:
+    with contextlib.suppress(OSError):  # as a rule it is not there yet
+        job_dir.rename(draft)
+    kill_until_gone(lambda: with_cookie(os.fspath(job_dir)))
+    if plan.values["claim"] is not None:
+        with contextlib.suppress(OSError):  # the ledger may be what failed, and drops the claims of the dead
+            Ledger(plan.values["state_dir"]).leave(os.fspath(job_dir))
+    shutil.rmtree(draft, ignore_errors=True)
 
 
 def _first_info(request: JobRequest, job_id: JobId, replicas: int) -> JobInfo:
@@ -82,16 +93,18 @@ def _start_supervisor(draft: Path, job_dir: Path, info: JobInfo, plan: Plan) -> 
                 f"the supervisor of {info.job_id} ended at once; is {sys.executable} a Python that runs?"
             )
         write_json(os.fspath(draft / "supervisor.json"), process)
-        draft.rename(job_dir)
-        told = _told(plan, info, process)
-        if told["claim"] and not told["build"]:
+        claim = _claim(plan, info, process)
+        if claim and not plan.values["build"]:
             # Here, so that jobs stand in line as they were launched, not as their supervisors came up.
-            Ledger(plan.values["state_dir"]).enter(told["claim"])
-        shell.stdin.write(json.dumps(told).encode())
+            Ledger(plan.values["state_dir"]).enter(claim)
+        draft.rename(job_dir)
+        shell.stdin.write(_told(plan, info, claim))
 
 
-def _told(plan: Plan, info: JobInfo, process: dict[str, Any]) -> dict[str, Any]:
-    claim = plan.values["claim"]
-    if claim is not None:
-        claim = claim | {"process": process, "ticket": info.submitted_at}
-    return {**plan.values, "claim": claim, "status": info.to_dict()}
+def _claim(plan: Plan, info: JobInfo, process: dict[str, Any]) -> dict[str, Any] | None:
+    claim: dict[str, Any] | None = plan.values["claim"]
+    return None if claim is None else claim | {"process": process, "ticket": info.submitted_at}
+
+
+def _told(plan: Plan, info: JobInfo, claim: dict[str, Any] | None) -> bytes:
+    return json.dumps({**plan.values, "claim": claim, "status": info.to_dict()}).encode()
