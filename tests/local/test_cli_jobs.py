@@ -110,6 +110,10 @@ def test_dry_run_shows_the_request_and_launches_nothing(capsys: Capture, cluster
         (["logs", "--tail", "-1", "x"], "-1"),
         (["list", "--status", "asleep"], "asleep"),
         (["status"], "ID"),
+        (["stop", "--grace", "-1", "x"], "-1"),
+        (["wait", "--timeout", "-1", "x"], "-1"),
+        (["list", "--cluster", "local?cpus=0"], "cpus must be"),
+        (["list", "--cluster", "local?slices=2"], "slices"),
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error(capsys: Capture, argv: list[str], told: str) -> None:
@@ -147,6 +151,8 @@ def test_detached_jobs_are_listed_read_and_stopped_by_the_start_of_their_id(
     assert capsys.readouterr().out == "up\n"
     assert main(["wait", "sleep", "--timeout", "0.05"]) == 1
     assert "not finished after 0.05 s" in capsys.readouterr().err
+    assert main(["stop", "sleeper", "--grace", "inf"]) == 2
+    assert "grace must be" in capsys.readouterr().err
     assert main(["stop", "sleeper", "--grace", "1"]) == 0
     assert capsys.readouterr().out == f"{job_id}  stopped\n"
     assert main(["wait", "sleeper"]) == 143

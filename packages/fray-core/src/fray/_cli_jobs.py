@@ -13,6 +13,7 @@ from fray._cli_shared import (
     find_job,
     first_line,
     json_option,
+    one_line,
     open_cluster,
     print_json,
     talk,
@@ -94,10 +95,8 @@ def logs(
     """Print what a job has written."""
     cluster = open_cluster(spec)
     found = find_job(cluster, job_id)
-    try:
+    with one_line():
         lines = cluster.monitor(found, replica=replica, tail=tail, follow=follow)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     if as_json:
         print_json(list(lines))
         return
@@ -109,7 +108,9 @@ def logs(
 
 @click.command()
 @cluster_option
-@click.option("--timeout", type=float, metavar="SECONDS", help="Give up waiting after so long.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up waiting after so long."
+)
 @json_option
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
 def wait(spec: str | None, timeout: float | None, as_json: bool, job_ids: tuple[str, ...]) -> int:
@@ -128,7 +129,13 @@ def wait(spec: str | None, timeout: float | None, as_json: bool, job_ids: tuple[
 
 @click.command()
 @cluster_option
-@click.option("--grace", type=float, default=10.0, show_default=True, help="Seconds from SIGTERM to SIGKILL.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="Seconds from SIGTERM to SIGKILL.",
+)
 @json_option
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
 def stop(spec: str | None, grace: float, as_json: bool, job_ids: tuple[str, ...]) -> None:
@@ -136,7 +143,8 @@ def stop(spec: str | None, grace: float, as_json: bool, job_ids: tuple[str, ...]
     cluster = open_cluster(spec)
     found = [find_job(cluster, job_id) for job_id in job_ids]
     for job_id in found:
-        cluster.terminate(job_id, grace=grace)
+        with one_line():
+            cluster.terminate(job_id, grace=grace)
     infos = [cluster.poll(job_id) for job_id in found]
     if as_json:
         print_json([as_dict(info) for info in infos])

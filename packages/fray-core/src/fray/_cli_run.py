@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fray._cli_shared import as_dict, cluster_option, first_line, json_option, open_cluster, print_json, talk
+from fray._cli_shared import (
+    as_dict,
+    cluster_option,
+    first_line,
+    json_option,
+    one_line,
+    open_cluster,
+    print_json,
+    talk,
+)
 
 if TYPE_CHECKING:
     from fray._cluster import Cluster
@@ -62,7 +71,8 @@ def run(
         _show(request, as_json)
         return 0
     cluster = open_cluster(spec)
-    job_id = cluster.launch(request)
+    with one_line():
+        job_id = cluster.launch(request)
     if detach:
         if as_json:
             print_json(as_dict(cluster.poll(job_id)))
@@ -106,7 +116,7 @@ def _request(
     from fray._entrypoint import Entrypoint
     from fray._jobs import JobRequest
 
-    try:
+    with one_line():
         return JobRequest(
             name=name or job_name(" ".join(command)),
             entrypoint=Entrypoint.from_binary(command[0], command[1:]),
@@ -119,8 +129,6 @@ def _request(
             timeout=timeout,
             max_retries_failure=retries,
         )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
 
 
 def _resources(

@@ -1,11 +1,14 @@
 """What the verbs on jobs share: which cluster, which job, how it is shown."""
 
+import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from fray._errors import FrayError
 
 if TYPE_CHECKING:
     from fray._cluster import Cluster
@@ -32,11 +35,28 @@ def json_option(command: F) -> F:
     return decorate(command)
 
 
+@contextlib.contextmanager
+def one_line() -> Iterator[None]:
+    """Tell what a call refuses, or the system denies it, in one line instead of a traceback.
+
+    Around calls that take what the command line gave, no more: elsewhere such an error is unexpected.
+    """
+    try:
+        yield
+    except (FrayError, BrokenPipeError):  # known to all verbs
+        raise
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+
+
 def open_cluster(spec: str | None) -> "Cluster":
     """Return the cluster of a spec, the current one without."""
     from fray._current import create_cluster, current_cluster
 
-    return current_cluster() if spec is None else create_cluster(spec)
+    with one_line():
+        return current_cluster() if spec is None else create_cluster(spec)
 
 
 def find_job(cluster: "Cluster", text: str) -> "JobId":

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-from fray import FrayError, UnsupportedError
+from fray import UnsupportedError
+from fray._cli_shared import one_line
 from fray._queue import open_queue
 from fray._tables import print_table
 from fray_queue._limits import Limits
@@ -54,14 +55,8 @@ class _OneLineErrors(click.Group):
     """What a call refuses or the system denies is one line for the user, not a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with one_line():
             return super().invoke(ctx)
-        except (FrayError, BrokenPipeError):  # known to all verbs
-            raise
-        except ValueError as error:
-            raise click.UsageError(str(error)) from error
-        except OSError as error:
-            raise click.ClickException(str(error)) from error
 
 
 @click.group(cls=_OneLineErrors)
