@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from fray.cluster import ExitReason, JobInfo, JobStatus, ResourceConfig, create_cluster
+from fray.cluster import (
+    Entrypoint,
+    ExitReason,
+    JobInfo,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    create_cluster,
+    current_cluster,
+)
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_fixtures import numbers_in, running
 from fray_local import LocalCluster
@@ -81,6 +90,32 @@ def test_a_killed_supervisor_fails_the_job_and_ends_what_is_left(
     # What the dead one held is free again: a job of the whole machine starts.
     whole = launch(cluster, program("pass"), resources=ResourceConfig(cpu=8))
     assert cluster.wait(whole, timeout=30).status is JobStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+def test_the_jobs_of_one_whose_supervisor_was_killed_are_stopped(
+    cluster: LocalCluster, state_dir: Path, tmp_path: Path, terminated: bool
+) -> None:
+    def launch_another(program: Entrypoint) -> None:
+        current_cluster().launch(JobRequest("child", program))
+        signal.pause()
+
+    pids = tmp_path / "pids"
+    ignoring = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPER}"
+    child = program(ignoring if terminated else SLEEPER, pids)
+    parent = launch(cluster, Entrypoint.from_callable(launch_another, [child]))
+    (pid,) = until(lambda: numbers_in(pids), "the child starts")
+    killed = supervisor(state_dir, parent)
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: not running(killed), "the supervisor dies")
+    if terminated:
+        cluster.terminate(parent, grace=0.0)
+    else:
+        assert cluster.poll(parent).status is JobStatus.FAILED
+        until(lambda: not running(pid), "the child ends")
+    assert not running(pid)
+    (info,) = [info for info in cluster.list_jobs() if info.job_id != parent]
+    assert cluster.wait(info.job_id, timeout=30).status is JobStatus.STOPPED
 
 
 def test_a_killed_replica_fails_the_job_by_its_signal(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 from fray._checks import check_count, check_seconds, invalid
 from fray._cluster import LogStream
 from fray._cluster_calls import ClusterCalls
-from fray._delays import poll_delays
 from fray._following import follow_logs, parent_job
 from fray._jobs import JobId, JobInfo, JobRequest
 from fray._observing_jobs import launching
@@ -16,7 +15,6 @@ from fray_local._launching import start_job
 from fray_local._plans import Machine, Settings, make_plan
 from fray_local._records import Records, state_dir
 from fray_local._slices import Slices
-from fray_local._supervisor.mailbox import post
 
 _PRUNE_EVERY = 3600.0  # seconds
 
@@ -104,13 +102,11 @@ class LocalCluster(ClusterCalls):
         """See `fray.cluster.Cluster.terminate`."""
         check_seconds("grace", grace, zero=True)
         record = self._records.find(job_id)
-        told = False
-        for delay in poll_delays(longest=0.05):
-            if record.info().finished and not record.supervised():
-                break
-            # The pipe has no reader in the first milliseconds of a supervisor.
-            told = told or post(os.fspath(record.path), f"stop {grace}")
-            time.sleep(delay)
+        record.tell_to_stop(grace)
+        record.wait_until_gone()
+        # Its supervisor has stopped them, unless it was killed itself.
+        for child in record.children():
+            self.terminate(child.job_id, grace)
 
     def list_jobs(self) -> list[JobInfo]:
         """See `fray.cluster.Cluster.list_jobs`."""

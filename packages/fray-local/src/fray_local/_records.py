@@ -21,13 +21,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from fray._delays import poll_delays
 from fray._errors import JobNotFoundError
 from fray._jobs import ExitReason, JobId, JobInfo, JobStatus
+from fray_local._supervisor.mailbox import post
 from fray_local._supervisor.processes import alive, boot_id, kill_until_gone, with_cookie
 from fray_local._supervisor.replicas import log_path
 from fray_local._supervisor.status import STATUS, VERSION, read_json, write_json
 
 _READ_AT_ONCE = 1 << 20
+_ORPHAN_GRACE = 10.0  # seconds that the jobs of a lost one have after SIGTERM
 
 
 def state_dir() -> Path:
@@ -76,6 +79,21 @@ class Record:
         """Return the records of the jobs that this one launched."""
         return Records(self.path / "jobs", self.job_id).all()
 
+    def tell_to_stop(self, grace: float) -> None:
+        """Have the job's supervisor begin to stop it, unless it is finished."""
+        for delay in poll_delays(longest=0.05):
+            # The pipe has no reader in the first milliseconds of a supervisor.
+            if self.info().finished or post(os.fspath(self.path), f"stop {grace}"):
+                return
+            time.sleep(delay)
+
+    def wait_until_gone(self) -> None:
+        """Block until the job is finished and its supervisor has ended."""
+        for delay in poll_delays(longest=0.05):
+            if self.info().finished and not self.supervised():
+                return
+            time.sleep(delay)
+
     def _read(self) -> JobInfo:
         data = read_json(self.path / STATUS)
         if data is None and self.path.is_dir():
@@ -98,6 +116,8 @@ class Record:
             if info.finished:
                 return info
             kill_until_gone(lambda: with_cookie(os.fspath(self.path)))
+            for child in self.children():
+                child.tell_to_stop(_ORPHAN_GRACE)
             lost = {"status": JobStatus.FAILED, "reason": ExitReason.LOST}
             data = info.to_dict()
             for task in data["tasks"]:
