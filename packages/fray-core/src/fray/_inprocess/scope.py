@@ -1,7 +1,8 @@
 """Counts what is under way in a context, so that `shutdown` can wait for it."""
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from fray._errors import ContextClosedError
 from fray._inprocess.pool import current_task
@@ -31,11 +32,17 @@ class Scope:
                 raise ContextClosedError("the context was shut down; make a new one with create_context")
             self._outstanding += 1
 
-    def check(self) -> None:
-        """Raise as `enter` would, and count nothing."""
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the block as under way, or raise as `enter`: `on_drained` finds all that the block made."""
         self.enter()
-        with LOCK:
-            self._outstanding -= 1
+        try:
+            yield
+        finally:
+            with LOCK:
+                last = self.leave()
+            if last:
+                self.on_drained()
 
     def inside(self) -> bool:
         """Return whether this thread runs something that is counted here."""

@@ -207,9 +207,8 @@ class ProcessContext(InProcessContext):
     def processes(self) -> Fleet:
         """Return the pool; the first call starts what is needed to start processes."""
         if self._hub is None:
-            with self._starting:
+            with self._scope.counted(), self._starting:
                 if self._hub is None:
-                    self._scope.check()
                     self._start()
         return cast("Fleet", self._pool)
 
