@@ -217,6 +217,26 @@ def test_a_task_of_an_executor_may_submit_to_the_same_executor(spec: str) -> Non
     assert ended.result(timeout=10) == 3
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_ctrl_c_while_a_map_waits_cancels_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    gate, ran = threading.Event(), list[int]()
+    with create_context("threadpool", max_workers=1) as context:
+        context.run(gate.wait)
+        values = context.map(ran.append, [1, 2], ordered=ordered)
+        with monkeypatch.context() as patch:
+            patch.setattr(context, "get", interrupted)
+            patch.setattr(context, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(values)
+        gate.set()
+    assert ran == []
+
+
 def test_resources_are_a_hint_here() -> None:
     with create_context("sync") as context:
         options = TaskOptions(resources={"CPU": 1000}, max_calls=1, max_retries=3, name="big")

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from fray._context import ObjectRef
+from fray._errors import SerializationError
 from fray._generators import is_generator_function
 from fray._pickling import callable_name, pack_exception, unpack_exception
 
@@ -76,9 +77,9 @@ class _Singly:
         item = next(self._items, None)
         return None if item is None else context.run(self._fn, *item)
 
-    def values(self, context: "ContextBase", ref: Any) -> Iterator[Any]:
-        """Yield what a task gave."""
-        yield context.get(ref)
+    def values(self, outcome: Any) -> Iterator[Any]:
+        """Yield the values in what a task gave."""
+        yield outcome
 
 
 class _Chunked(_Singly):
@@ -88,29 +89,37 @@ class _Chunked(_Singly):
         super().__init__(fn, items)
         self._run_chunk = _chunk_runner(fn)
         self._size = 1
-        self._held: Item | None = None  # read, but to be run by itself
+        self._alone: deque[Item] = deque()  # read, but each to be run by itself
         self._by_reference: dict[type, bool] = {}
 
     def start(self, context: "ContextBase") -> Any:
         """Start the next task; None at the end of the input."""
-        chunk: list[Item] = []
-        held, self._held = self._held, None
-        while held is None and len(chunk) < self._size:
-            item = next(self._items, None)
-            if item is None:
-                break
-            if self._has_references(item):
-                held = item
-            else:
-                chunk.append(item)
+        chunk = [] if self._alone else self._read()
         if chunk:
-            self._held = held
-            return context.run(self._run_chunk, chunk)
-        return None if held is None else context.run(self._fn, *held)
+            try:
+                return context.run(self._run_chunk, chunk)
+            except SerializationError:
+                # One by one: those before it run, and the error of what cannot travel names the user's own.
+                self._alone.extendleft(reversed(chunk))
+        return context.run(self._fn, *self._alone.popleft()) if self._alone else None
 
-    def values(self, context: "ContextBase", ref: Any) -> Iterator[Any]:
-        """Yield what a task gave; raise what its last item raised."""
-        outcome = context.get(ref)
+    def _read(self) -> list[Item]:
+        """Read the items of the next task; one that is to be run by itself ends them."""
+        chunk: list[Item] = []
+        try:
+            while len(chunk) < self._size and (item := next(self._items, None)) is not None:
+                if self._has_references(item):
+                    self._alone.append(item)
+                    break
+                chunk.append(item)
+        except Exception as error:
+            if not chunk:
+                raise
+            self._items = _raising(error)  # at its turn, after what was read before it
+        return chunk
+
+    def values(self, outcome: Any) -> Iterator[Any]:
+        """Yield the values in what a task gave; raise what its last item raised."""
         if type(outcome) is not _Outcome:
             yield outcome
             return
@@ -132,6 +141,11 @@ class _Chunked(_Singly):
             if known:
                 return True
         return False
+
+
+def _raising(error: Exception) -> Iterator[Item]:
+    raise error
+    yield ()
 
 
 class _Outcome:
@@ -166,25 +180,26 @@ def _chunk_runner(fn: Callable[..., Any]) -> Callable[[list[Item]], _Outcome]:
 
 def _drive(context: "ContextBase", source: _Singly, ordered: bool, window: int) -> Iterator[Any]:
     flying: deque[Any] = deque()
+    failure: Exception | None = None  # of an item that could not be started, or not be read
     try:
         while True:
-            while len(flying) < window and (ref := source.start(context)) is not None:
-                flying.append(ref)
+            try:
+                while failure is None and len(flying) < window and (ref := source.start(context)) is not None:
+                    flying.append(ref)
+            except Exception as error:  # noqa: BLE001 - it comes out at its turn, after the items before it
+                failure = error
             if not flying:
-                return
-            yield from source.values(context, _next_ready(context, flying, ordered))
+                break
+            # It stays among them while it is waited for: whoever is interrupted there cancels it too.
+            ref = flying[0] if ordered else context.wait(list(flying), num_returns=1)[0][0]
+            outcome = context.get(ref)
+            flying.remove(ref)
+            yield from source.values(outcome)
+        if failure is not None:
+            raise failure
     finally:
         # Left early (a failure, or a consumer that stopped): nothing more of this map starts.
         context._cancel_all(list(flying))
-
-
-def _next_ready(context: "ContextBase", flying: deque[Any], ordered: bool) -> Any:
-    if ordered:
-        return flying.popleft()
-    ready, pending = context.wait(list(flying), num_returns=1)
-    flying.clear()
-    flying.extend(pending)
-    return ready[0]
 
 
 def _with_progress(values: Iterator[Any], iterables: tuple[Iterable[Any], ...]) -> Iterator[Any]:

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import itertools
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
@@ -13,7 +14,7 @@ import pytest
 
 from fray._context import JobContext
 from fray._current import get_job_context
-from fray._errors import GetTimeoutError
+from fray._errors import GetTimeoutError, SerializationError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
 from fray.testing.gates import Gate
@@ -215,6 +216,29 @@ class ManyItemsContract(ContextFixtures):
         values = context.map(refuse, range(100_000))
         assert list(itertools.islice(values, 2500)) == list(range(2500))
         with pytest.raises(tasks.CodedError, match="7: no luck"):
+            next(values)
+
+    @pytest.mark.parametrize("ordered", [True, False])
+    def test_an_input_that_fails_does_so_after_all_that_it_gave(
+        self, context: JobContext, ordered: bool
+    ) -> None:
+        def numbers() -> Any:
+            yield from range(300)
+            raise tasks.CodedError(7, "no more")
+
+        values = context.map(tasks.add, numbers(), ordered=ordered)
+        assert sorted(itertools.islice(values, 300)) == list(range(1, 301))
+        with pytest.raises(tasks.CodedError, match="7: no more"):
+            next(values)
+
+    def test_an_item_that_cannot_be_pickled_is_named_after_all_before_it(self, context: JobContext) -> None:
+        if not self.SERIALIZES:
+            self.moot("SERIALIZES")
+            return
+        items: list[Any] = [*range(300), threading.Lock(), 301]
+        values = context.map(tasks.add, items)
+        assert list(itertools.islice(values, 300)) == list(range(1, 301))
+        with pytest.raises(SerializationError, match=r"argument 1 \('a'\) of add\(\)"):
             next(values)
 
     def test_references_among_the_items_arrive_as_values(self, context: JobContext) -> None:
