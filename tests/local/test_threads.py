@@ -237,6 +237,13 @@ def test_ctrl_c_while_a_map_waits_cancels_what_it_waits_for(
     assert ran == []
 
 
+def test_the_future_of_a_stream_is_done_and_cannot_be_cancelled() -> None:
+    with create_context("threadpool") as context:
+        future = context.as_executor().submit(lambda: (yield "item"))
+        assert not future.cancel()
+        assert [context.get(item) for item in future.result()] == ["item"]
+
+
 def test_resources_are_a_hint_here() -> None:
     with create_context("sync") as context:
         options = TaskOptions(resources={"CPU": 1000}, max_calls=1, max_retries=3, name="big")

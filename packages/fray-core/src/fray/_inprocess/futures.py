@@ -33,8 +33,8 @@ class LocalFuture(Future[Any]):
             self.set_exception(error)
 
     def cancel(self) -> bool:
-        """Cancel the task if it has not started."""
-        return self.cancelled() or cancel_ref(self._ref)
+        """Cancel the task if it has not started; a stream is there from the first, and is closed instead."""
+        return self.cancelled() or (isinstance(self._ref, LocalRef) and cancel_ref(self._ref))
 
     def result(self, timeout: float | None = None) -> Any:
         """Return the value, as `Future.result`."""
