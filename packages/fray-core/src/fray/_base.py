@@ -26,6 +26,8 @@ DEFAULT_ACTOR = ActorOptions()
 class ContextBase(ABC):
     """Derive `run`, `create_task`, `map`, `create_actor`, executors and the async face from primitives."""
 
+    _closed = False  # a backend's `shutdown` sets it: `get_job_context` gives no context that is closed
+
     @abstractmethod
     def _submit(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: TaskOptions

@@ -3,7 +3,7 @@
 One order for both: set explicitly (`use_context`, `use_cluster`), then the
 environment (`FRAY_CONTEXT_SPEC`, `FRAY_CLUSTER_SPEC`), then `ray` inside a Ray
 driver or worker, then the default of this machine. What is found below the
-first is made once per spec and kept for the life of the process.
+first is made once per spec and kept for the life of the process, or until it is shut down.
 """
 
 import atexit
@@ -43,7 +43,8 @@ class _Current:
             return chosen
         spec = os.environ.get(self._variable) or ("ray" if _inside_ray() else self._default)
         with self._lock:
-            if spec not in self._made:
+            # Whoever shut down what all share had it for the time being: the next one gets another.
+            if spec not in self._made or getattr(self._made[spec], "_closed", False):
                 self._made[spec] = self.create(spec, {})
             return self._made[spec]
 

@@ -239,6 +239,7 @@ class InProcessContext(ContextBase):
 
     def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
         """End the context; see `JobContext.shutdown`."""
+        self._closed = True
         self._scope.close(cancel=cancel_pending)
         if not wait or self._scope.inside():  # a task cannot wait for its own end
             return

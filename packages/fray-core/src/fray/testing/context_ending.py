@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fray._context import JobContext
-from fray._current import create_context
+from fray._current import create_context, get_job_context
 from fray._errors import ContextClosedError, TaskCancelledError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
@@ -82,6 +82,15 @@ class CancelContract(ContextFixtures):
 
 class ShutdownContract(ContextFixtures):
     """Rule 10: the end of a context."""
+
+    def test_the_current_one_is_made_anew_after_it_was_shut_down(
+        self, spec: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FRAY_CONTEXT_SPEC", spec)
+        for number in range(2):
+            with get_job_context() as context:
+                assert get_job_context() is context
+                assert context.get(get_job_context().run(tasks.add, number)) == number + 1
 
     def test_leaving_the_block_waits_for_what_was_submitted(self, spec: str, tmp_path: Path) -> None:
         marks = [tmp_path / f"mark{index}" for index in range(20)]
