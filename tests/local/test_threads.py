@@ -15,6 +15,11 @@ from fray import DeadlockError, ObjectRef, TaskOptions, WrongProcessError, creat
 from fray.testing.gates import until
 from fray.testing.tasks import Counter, add
 
+
+def stream() -> Iterator[int]:
+    yield 1
+
+
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
 
@@ -141,6 +146,17 @@ def test_a_reference_does_not_travel_to_another_process() -> None:
             )
             assert "WrongProcessError" in done.stderr.decode()
             assert "get_job_context()" in done.stderr.decode()
+
+
+@pytest.mark.parametrize("spec", ["threadpool", "process"])
+def test_what_is_pickled_by_identity_has_one_name_however_often(spec: str) -> None:
+    import pickle
+
+    with create_context(spec) as context:
+        for thing in (context, context.put(1), context.create_actor(Counter), context.run(stream)):
+            pickles = {pickle.dumps(thing) for _ in range(10)}
+            assert len(pickles) == 1
+            assert pickle.loads(pickles.pop()) == thing
 
 
 def test_a_pickle_outlives_no_reference() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from fray._errors import GetTimeoutError, WrongProcessError
 from fray._pickling import dumps
@@ -217,6 +217,7 @@ _pickling = _Pickling()
 _PROCESS = os.urandom(16).hex()
 _ids = count()
 _by_id: "WeakValueDictionary[Any, Any]" = WeakValueDictionary()
+_keys: "WeakKeyDictionary[Any, int]" = WeakKeyDictionary()  # of what was pickled once: it keeps its name
 
 # In a worker process: finds what lives in the process that the worker belongs to.
 find_elsewhere: Callable[[str, int, Any, str], Any] | None = None
@@ -224,8 +225,11 @@ find_elsewhere: Callable[[str, int, Any, str], Any] | None = None
 
 def reduce_by_identity(thing: Any) -> tuple[Any, ...]:
     """Pickle something as itself: it comes back as the same object, in this process only."""
-    key = next(_ids)
-    _by_id[key] = thing
+    key = _keys.get(thing)
+    if key is None:
+        key = next(_ids)
+        _by_id[key] = thing  # before anybody can have the key; of two threads one has made a name for nothing
+        key = _keys.setdefault(thing, key)
     note_kept(thing)
     return _find, (_PROCESS, os.getpid(), key, type(thing).__name__)
 
