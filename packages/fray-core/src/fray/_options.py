@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from fray._checks import check_count
+
 NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
@@ -82,9 +84,9 @@ class TaskOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resources", _check_resources(self.resources))
-        _check_count("max_retries", self.max_retries, 0)
+        check_count("max_retries", self.max_retries, 0)
         if self.max_calls is not None:
-            _check_count("max_calls", self.max_calls, 1)
+            check_count("max_calls", self.max_calls, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +121,8 @@ class ActorOptions:
         except ValueError:
             raise ValueError(f"lifetime must be 'job' or 'detached', got {self.lifetime!r}") from None
         object.__setattr__(self, "resources", _check_resources(self.resources))
-        _check_count("max_concurrency", self.max_concurrency, 1)
-        _check_count("max_restarts", self.max_restarts, 0)
+        check_count("max_concurrency", self.max_concurrency, 1)
+        check_count("max_restarts", self.max_restarts, 0)
 
     def merged(self, num_cpus: float | None = None, **given: Any) -> "ActorOptions":
         """Return these options with what was given as keywords winning over them; None means not given."""
@@ -138,8 +140,3 @@ def _check_resources(resources: Mapping[str, float]) -> dict[str, float]:
         if not isinstance(name, str) or not name or not number or not 0 <= amount < float("inf"):
             raise ValueError(f"resources[{name!r}] must be a number of 0 or more, got {amount!r}")
     return dict(resources)
-
-
-def _check_count(what: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{what} must be a whole number of {least} or more, got {value!r}")

@@ -4,6 +4,7 @@ import atexit
 import os
 from weakref import WeakSet
 
+from fray._checks import check_count
 from fray._errors import DeadlockError
 from fray._inprocess.actors import Mailbox
 from fray._inprocess.context import InProcessContext
@@ -50,8 +51,7 @@ class ThreadContext(InProcessContext):
         self, max_workers: int | None = None, *, check_serialization: bool = False, stream_buffer: int = 16
     ) -> None:
         workers = min(32, (os.cpu_count() or 1) + 4) if max_workers is None else max_workers
-        if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-            raise ValueError(f"max_workers must be a whole number of 1 or more, got {max_workers!r}")
+        check_count("max_workers", workers, 1)
         self._workers = workers
         pool = ThreadPool(workers, "fray-worker")
         super().__init__(pool, check_serialization=check_serialization, stream_buffer=stream_buffer)

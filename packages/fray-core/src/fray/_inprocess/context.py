@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from fray._checks import check_count
 from fray._errors import (
     ActorAlreadyExistsError,
     ActorNotFoundError,
@@ -18,6 +19,8 @@ from fray._inprocess.actors import Actor, ActorProducer, ActorTask, Endpoint, Ma
 from fray._inprocess.futures import LocalFuture
 from fray._inprocess.pool import ThreadPool, WorkerPool, blocking
 from fray._inprocess.refs import (
+    ERROR,
+    VALUE,
     LocalRef,
     Packed,
     await_refs,
@@ -65,8 +68,7 @@ class InProcessContext(ContextBase):
     def __init__(
         self, pool: WorkerPool, *, check_serialization: bool = False, stream_buffer: int = 16
     ) -> None:
-        if stream_buffer < 1:
-            raise ValueError(f"stream_buffer must be 1 or more, got {stream_buffer!r}")
+        check_count("stream_buffer", stream_buffer, 1)
         self._pool, self._checked, self._stream_buffer = pool, check_serialization, stream_buffer
         self._scope = Scope(self._end)
         self._lock = threading.Lock()
@@ -91,9 +93,9 @@ class InProcessContext(ContextBase):
             return outcome(ref)
         if isinstance(ref, list):
             refs = list(dict.fromkeys(one for one in ref if isinstance(one, LocalRef)))
-            if not all(one._state == 1 for one in refs):
+            if not all(one._state == VALUE for one in refs):
                 self._await(refs, timeout)
-            failed = next((one for one in refs if one._state == 2), None)
+            failed = next((one for one in refs if one._state == ERROR), None)
             if failed is not None:
                 return outcome(failed)
             return [outcome(one) if isinstance(one, LocalRef) else one for one in ref]

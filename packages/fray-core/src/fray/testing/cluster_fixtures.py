@@ -3,10 +3,9 @@
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -14,9 +13,8 @@ from fray._cluster import Cluster
 from fray._current import create_cluster
 from fray._entrypoint import Entrypoint
 from fray._jobs import JobId, JobRequest
+from fray.testing.gates import until as until
 from fray.testing.promises import Promises
-
-T = TypeVar("T")
 
 
 class ClusterFixtures(Promises):
@@ -74,15 +72,6 @@ def program(code: str, *args: Any) -> Entrypoint:
 def launch(cluster: Cluster, entrypoint: Any, name: str = "job", **fields: Any) -> JobId:
     """Launch a job of the cheapest kind."""
     return cluster.launch(JobRequest(name, entrypoint, **fields))
-
-
-def until(condition: Callable[[], T], what: str, patience: float = 60.0) -> T:
-    """Wait for what happens in other processes: return the first true value of `condition`."""
-    deadline = time.monotonic() + patience
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {patience:g} s"
-        time.sleep(0.01)
-    return value
 
 
 def numbers_in(path: Path) -> list[int]:

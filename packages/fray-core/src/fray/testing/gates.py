@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+T = TypeVar("T")
 PATIENCE = 60.0
 """Seconds within which anything that should happen has happened."""
 
@@ -28,10 +29,11 @@ class Gate:
         until(self.is_open, f"{self.path.name} opens")
 
 
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait for something that no event tells of, in another process."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
+def until(condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
+    """Wait for what no event tells of, in another process: return the first true value of `condition`."""
+    deadline = time.monotonic() + patience
+    while not (value := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {PATIENCE} s in vain until {what}")
+            raise AssertionError(f"waited {patience:g} s in vain until {what}")
         time.sleep(0.005)
+    return value
