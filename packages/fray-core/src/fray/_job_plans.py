@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +62,11 @@ class JobPlan:
         return cls(
             job_id=job_id,
             name=request.name,
-            command=_command(entrypoint),
-            payload=_payload(entrypoint),
+            command=command_of(entrypoint, sys.executable, _CALL),
+            payload=payload_of(entrypoint, import_paths()),
             environ=_environ(environment) | own | dict(variables),
             secrets=tuple(environment.env_vars.values()),
-            workspace=_workspace(environment),
+            workspace=workspace_of(environment),
             replicas=replicas,
             max_retries_failure=request.max_retries_failure,
             timeout=request.timeout,
@@ -85,7 +85,12 @@ class JobPlan:
         )
 
 
-def _workspace(environment: EnvironmentConfig) -> Path:
+def workspace_of(environment: EnvironmentConfig) -> Path:
+    """Return where a job runs: what its environment says, else here.
+
+    Raises:
+        ValueError: It is no directory.
+    """
     workspace = Path(environment.workspace or Path.cwd())
     if not workspace.is_dir():
         raise ValueError(f"workspace must be a directory, got {os.fspath(workspace)!r}")
@@ -98,17 +103,26 @@ def _environ(environment: EnvironmentConfig) -> dict[str, str]:
     return environ | {"PATH": os.pathsep.join(folders)} | dict(environment.env_vars)
 
 
-def _command(entrypoint: Entrypoint) -> tuple[str, ...]:
+def command_of(entrypoint: Entrypoint, python: str, call: Sequence[str]) -> tuple[str, ...]:
+    """Return what one replica runs: `call` where it is a callable, and that interpreter for `python`."""
     if entrypoint.callable is not None:
-        return _CALL
+        return tuple(call)
     program, *args = entrypoint.command
-    return (sys.executable if program in ("python", "python3") else program, *args)
+    return (python if program in ("python", "python3") else program, *args)
 
 
-def _payload(entrypoint: Entrypoint) -> bytes | None:
-    """The call, behind the folders that its modules may be imported from."""
+def payload_of(entrypoint: Entrypoint, paths: list[str]) -> bytes | None:
+    """Return the call of a callable, behind the folders that its modules may be imported from.
+
+    Raises:
+        SerializationError: The callable or an argument cannot be pickled.
+    """
     if entrypoint.callable is None:
         return None
     call = dumps_call(entrypoint.callable, tuple(entrypoint.args), dict(entrypoint.function_args))
-    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is the current directory
     return dumps(paths, "sys.path") + call
+
+
+def import_paths() -> list[str]:
+    """Return the folders that this process imports from."""
+    return [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is the current directory

@@ -12,8 +12,8 @@ from fray._checks import check_count, invalid
 from fray._entrypoint import Entrypoint
 from fray._environment import EnvironmentConfig
 from fray._errors import UnsupportedError
+from fray._job_plans import command_of, import_paths, payload_of, workspace_of
 from fray._jobs import JobRequest
-from fray._pickling import dumps, dumps_call
 from fray_local import _machine
 from fray_local._slices import HOST_VARIABLES, Slices
 from fray_local._supervisor.ledger import amount
@@ -88,11 +88,12 @@ def make_plan(request: JobRequest, job_id: str, job_dir: Path, settings: Setting
     environment = request.environment or EnvironmentConfig()
     entrypoint = Entrypoint.of(request.entrypoint)
     _check_supported(environment)
-    workspace = _workspace(environment)
+    workspace = workspace_of(environment)
     gang = _gang(request, settings)
     replicas = gang["slices"] * gang["hosts"] if gang else _replicas(request, settings)
     isolated = settings.isolated or bool(environment.pip_packages or environment.extras)
     python = job_dir / "environment" / "bin" / "python" if isolated else Path(sys.executable)
+    call = (os.fspath(python), os.fspath(_RUNNER), os.fspath(job_dir / "payload.pkl"))
     environ = _environ(environment, isolated, python)
     if gang and "JAX_PLATFORMS" not in environment.env_vars:
         environ["JAX_PLATFORMS"] = "cpu"
@@ -102,7 +103,7 @@ def make_plan(request: JobRequest, job_id: str, job_dir: Path, settings: Setting
         "dir": os.fspath(job_dir),
         "state_dir": os.fspath(settings.state_dir),
         "cwd": os.fspath(workspace),
-        "command": _command(entrypoint, python, job_dir),
+        "command": command_of(entrypoint, os.fspath(python), call),
         "environ": environ,
         "secrets": list(environment.env_vars.values()),
         "last_lines": _last_lines.__file__,
@@ -115,7 +116,7 @@ def make_plan(request: JobRequest, job_id: str, job_dir: Path, settings: Setting
         "timeout": request.timeout,
         "replicas": replicas,
     }
-    return Plan(values=values, payload=_payload(entrypoint, workspace, isolated))
+    return Plan(values=values, payload=payload_of(entrypoint, _paths(workspace, isolated)))
 
 
 def _check_supported(environment: EnvironmentConfig) -> None:
@@ -124,13 +125,6 @@ def _check_supported(environment: EnvironmentConfig) -> None:
             f"LocalCluster runs no containers (docker_image={environment.docker_image!r}); "
             "pip_packages and extras give a job an environment of its own here"
         )
-
-
-def _workspace(environment: EnvironmentConfig) -> Path:
-    workspace = Path(environment.workspace or Path.cwd())
-    if not workspace.is_dir():
-        raise ValueError(f"workspace must be a directory, got {os.fspath(workspace)!r}")
-    return workspace
 
 
 def _gang(request: JobRequest, settings: Settings) -> dict[str, int] | None:
@@ -212,24 +206,13 @@ def _environ(environment: EnvironmentConfig, isolated: bool, python: Path) -> di
     return environ | dict(environment.env_vars)
 
 
-def _command(entrypoint: Entrypoint, python: Path, job_dir: Path) -> list[str]:
-    if entrypoint.callable is not None:
-        return [os.fspath(python), os.fspath(_RUNNER), os.fspath(job_dir / "payload.pkl")]
-    program, *args = entrypoint.command
-    return [os.fspath(python) if program in ("python", "python3") else program, *args]
-
-
-def _payload(entrypoint: Entrypoint, workspace: Path, isolated: bool) -> bytes | None:
-    """The call, behind the folders that its modules may be imported from."""
-    if entrypoint.callable is None:
-        return None
-    paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is the current directory
-    if isolated:
-        paths = [
-            path for path in paths if Path(path).is_relative_to(workspace) and "site-packages" not in path
-        ]
-    call = dumps_call(entrypoint.callable, tuple(entrypoint.args), dict(entrypoint.function_args))
-    return dumps(paths, "sys.path") + call
+def _paths(workspace: Path, isolated: bool) -> list[str]:
+    """The folders that a callable's modules may be imported from: isolated, of the workspace alone."""
+    return [
+        path
+        for path in import_paths()
+        if not isolated or (Path(path).is_relative_to(workspace) and "site-packages" not in path)
+    ]
 
 
 def _needs(environment: EnvironmentConfig, workspace: Path) -> dict[str, Any]:
