@@ -44,17 +44,6 @@ class WaitContract(ClusterFixtures):
         with pytest.raises(JobFailedError, match="stopped"):
             cluster.wait(sleeping, raise_on_failure=True)
 
-    def test_all_that_a_failed_job_wrote_is_shown_before_its_failure_is_raised(
-        self, cluster: Cluster, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        lines = [*(f"line {number}" for number in range(2000)), "the reason"]
-        code = "import sys; print('\\n'.join(sys.argv[1:])); sys.exit(3)"
-        job_id = launch(cluster, program(code, *lines))
-        with pytest.raises(JobFailedError):
-            cluster.wait(job_id, stream_logs=True, raise_on_failure=True, timeout=self.PATIENCE)
-        shown = capsys.readouterr().out.splitlines()
-        assert [line for line in shown if line in set(lines)] == lines
-
     def test_an_unknown_id_is_named(self, cluster: Cluster) -> None:
         calls: list[Callable[[str], object]] = [
             cluster.poll,
@@ -109,6 +98,17 @@ class LogContract(ClusterFixtures):
         assert alone == ["line 1 of 1", "line 2 of 1"]
         with pytest.raises(ValueError, match="replica"):
             cluster.monitor(job_id, replica=2)
+
+    def test_all_that_a_failed_job_wrote_is_shown_before_its_failure_is_raised(
+        self, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        lines = [*(f"line {number}" for number in range(2000)), "the reason"]
+        code = "import sys; print('\\n'.join(sys.argv[1:])); sys.exit(3)"
+        job_id = launch(cluster, program(code, *lines))
+        with pytest.raises(JobFailedError):
+            cluster.wait(job_id, stream_logs=True, raise_on_failure=True, timeout=self.PATIENCE)
+        shown = capsys.readouterr().out.splitlines()
+        assert [line for line in shown if line in set(lines)] == lines
 
     def test_a_look_without_following_ends_at_once(self, cluster: Cluster) -> None:
         job_id = launch(cluster, program("print('seen', flush=True); import time; time.sleep(600)"))
