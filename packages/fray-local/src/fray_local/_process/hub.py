@@ -36,7 +36,8 @@ class Hub:
         self._awake = False
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._stopped = False
+        self._stopped = self._ended = False
+        self._writing = threading.RLock()  # a finalizer may wake the hub in a thread that holds it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -46,12 +47,16 @@ class Hub:
         return threading.current_thread() is self._thread
 
     def call_soon(self, act: Callable[[], None]) -> None:
-        """Let the hub call something; from any thread, finalizers included."""
+        """Let the hub call something, unless it has ended; from any thread, finalizers included."""
         self._asked.append(act)
         if not self._awake:
             self._awake = True
-            with contextlib.suppress(OSError):  # full, or closed
-                os.write(self._waker, b"x")
+            with self._writing:
+                if self._ended:  # the descriptor may be somebody's file by now
+                    self._asked.clear()
+                    return
+                with contextlib.suppress(BlockingIOError):
+                    os.write(self._waker, b"x")
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:
         """Let the hub call something after a while."""
@@ -95,8 +100,10 @@ class Hub:
                 self.guarded(heapq.heappop(self._timers)[2])
         self._do_asked()
         self._selector.close()
-        os.close(self._wake)
-        os.close(self._waker)
+        with self._writing:
+            self._ended, self._awake = True, False
+            os.close(self._wake)
+            os.close(self._waker)
 
     def _do_asked(self) -> None:
         for _ in range(len(self._asked)):
