@@ -11,7 +11,7 @@ from fray._inprocess.refs import ERROR, _by_id
 from fray._pickling import pack_exception
 from fray_local._process.calls import AnyCall, RemoteActorProducer, RemoteProducer
 from fray_local._process.hub import Channel
-from fray_local._process.objects import Blob, Budget, ObjectStoreFullError, received
+from fray_local._process.objects import Blob, Budget, received
 from fray_local._process.shipping import Shipped, Shipping
 from fray_local._process.wire import close_all, encode
 
@@ -98,8 +98,10 @@ class Link:
                 self.channel.send(message, descriptors, keep)
             self._send(plain)
         for call, error in refused:
-            self.employer.done(self, call, 0.0)
-            call.lost(error)
+            try:
+                self.employer.done(self, call, 0.0)
+            finally:
+                call.lost(error)
         if gone:
             for call in calls:
                 call.unclaim()
@@ -179,6 +181,16 @@ class Link:
     def forward_output(self) -> None:
         """Pass on what was printed; what a process of somebody else's prints goes elsewhere."""
 
+    def _taken_over(self, state: int, descriptors: deque[int], *arrival: Any) -> tuple[int, Blob]:
+        """Return what a call gave, or why this process cannot have it: an answer is never lost."""
+        try:
+            blob = self._arrived(descriptors, *arrival)
+            if blob.segment is not None:
+                blob.segment = self._budget.adopt(blob.segment)
+        except Exception as error:  # noqa: BLE001 - no room, a full disk, output that cannot be written
+            return ERROR, Blob(pack_exception(error))
+        return state, blob
+
     def _arrived(
         self, descriptors: deque[int], description: Any, keeps: tuple[Any, ...], news: Any, wrote: bool
     ) -> Blob:
@@ -190,27 +202,24 @@ class Link:
 
     def _done(self, descriptors: deque[int], number: int, state: int, description: Any, *rest: Any) -> None:
         *arrival, seconds = rest
-        blob = self._arrived(descriptors, description, *arrival)
+        state, blob = self._taken_over(state, descriptors, description, *arrival)
         call = self.calls.pop(number, None)
         if call is None:
             return
         call.worker = None
-        self.employer.done(self, call, seconds)
-        if blob.segment is not None:
-            state, blob = adopted(self._budget, state, blob)
-        call.done(state, blob)
+        try:
+            self.employer.done(self, call, seconds)
+        finally:
+            call.done(state, blob)
 
     def _item(self, descriptors: deque[int], number: int, state: int, description: Any, *rest: Any) -> None:
-        blob = self._arrived(descriptors, description, *rest)
+        state, blob = self._taken_over(state, descriptors, description, *rest)
         call = self.calls.get(number)
         if not isinstance(call, RemoteProducer | RemoteActorProducer):
             return
-        if blob.segment is not None:
-            state, blob = adopted(self._budget, state, blob)
-            if state == ERROR:
-                call.done(state, blob)
-                return
-        if call.item(blob):
+        if state == ERROR:
+            call.done(state, blob)
+        elif call.item(blob):
             self.employer.parked(self, call)
 
     def _returned(self, descriptors: deque[int], numbers: list[int]) -> None:
@@ -254,13 +263,3 @@ class Link:
         unstarted = [call for number, call in calls.items() if number > reached]
         self.employer.ended(self, how, started, unstarted)
         self.names.clear()
-
-
-def adopted(budget: Budget, state: int, blob: Blob) -> tuple[int, Blob]:
-    """Take over the memory of a large value that a worker made."""
-    assert blob.segment is not None
-    try:
-        blob.segment = budget.adopt(blob.segment)
-    except ObjectStoreFullError as error:
-        return ERROR, Blob(pack_exception(error))
-    return state, blob

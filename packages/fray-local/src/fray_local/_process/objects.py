@@ -60,7 +60,7 @@ class Budget:
 
     def __init__(self, limit: int | None = None, spill_dir: str | os.PathLike[str] | None = None) -> None:
         self.limit = memory_bytes() // 2 if limit is None else limit
-        self._spill_dir = None if spill_dir is None else Path(spill_dir)
+        self._spill_dir = None if spill_dir is None else _writable_folder(spill_dir)
         self._used = 0
         self._lock = threading.Lock()
         self._freed: deque[int] = deque()  # by finalizers, which may run while the lock is held
@@ -111,6 +111,14 @@ class Budget:
     def _disk_file(self, size: int) -> int:
         assert self._spill_dir is not None
         return _unlinked_file(self._spill_dir, size)
+
+
+def _writable_folder(path: str | os.PathLike[str]) -> Path:
+    folder = Path(path)
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        found = "a directory that cannot be written" if folder.is_dir() else "no directory"
+        raise ValueError(f"spill_dir must be a directory that can be written; {os.fspath(path)!r} is {found}")
+    return folder
 
 
 _keys = itertools.count()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class Watching:
     """Acts once, when enough of what it watches has happened."""
 
+    failed: Callable[[Exception], None]
+
     def __init__(self, needed: int, act: Callable[[], None], *, stop_on_error: bool = False) -> None:
         self._needed, self._act, self._stop_on_error = needed, act, stop_on_error
         self._done: list[Any] = []  # append and len are atomic, a counter would not be
@@ -26,7 +28,10 @@ class Watching:
         self._done.append(source)
         enough = len(self._done) >= self._needed or (self._stop_on_error and source._state == ERROR)
         if enough and self._once.acquire(blocking=False):
-            self._act()
+            try:
+                self._act()
+            except Exception as error:  # noqa: BLE001 - a value that cannot travel, say; others watch as well
+                self.failed(error)
 
     def begin(self, sources: Sequence[Any]) -> None:
         """Watch; what has happened already counts."""
@@ -50,7 +55,7 @@ class Question:
 
     def wait_for(self, watching: Watching, sources: Sequence[Any]) -> None:
         """Answer when something has happened; until then the worker's place is free."""
-        self._watching = watching
+        self._watching, watching.failed = watching, self.fail
         self.worker.waiting[self._number] = self
         if self._lends:
             self.worker.employer.lend(self.worker)
