@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from fray._inprocess.tasks import shutting_down
-from fray_local._process.calls import AnyCall, RemoteProducer
+from fray_local._process.calls import AnyCall, RemoteProducer, died
 from fray_local._process.hub import Hub
 from fray_local._process.links import Link
 from fray_local._process.places import Place, Plan, idle_since, sorted_out, work_ahead
@@ -191,7 +191,11 @@ class Fleet:
 
     def _plan_line(self, needs: Needs, line: deque[AnyCall], plan: Plan, ahead: bool) -> None:
         while line:
-            place = self._free_place(needs) or (self._place_ahead(needs, line[0]) if ahead else None)
+            try:
+                place = self._free_place(needs) or (self._place_ahead(needs, line[0]) if ahead else None)
+            except Exception as error:  # noqa: BLE001 - no more descriptors, say; others may have a place
+                self._give_up(line.popleft(), error, plan)
+                continue
             if place is None:
                 return
             calls = self._take(place, line, plan)
@@ -200,13 +204,19 @@ class Fleet:
             elif not place.runs:
                 self._rest(place, plan)
 
+    def _give_up(self, call: AnyCall, error: Exception, plan: Plan) -> None:
+        if call.claim():
+            lost = died(call, 0, f"could not be started: {error}")
+            lost.__cause__ = error
+            plan.lost.append((call, lost))
+
     def _free_place(self, needs: Needs) -> Place | None:
         if not self._free.fits(needs):
             return None
         gpus = self._free.take(needs)
         try:
             return self._idle_place(needs) or self._new_place(needs, gpus)
-        except BaseException:  # no more descriptors, say
+        except BaseException:
             self._free.give_back(needs, gpus)
             raise
 
@@ -307,6 +317,8 @@ class Fleet:
             self._retire(worker)
         for call in plan.unwanted:
             call.cancel(shutting_down(call))
+        for call, error in plan.lost:
+            call.lost(error)
 
     def _resume(self, call: RemoteProducer, worker: Link) -> None:
         self.reclaim(worker)

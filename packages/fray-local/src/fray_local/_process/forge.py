@@ -38,8 +38,8 @@ class Forge:
     def fork(self, child: Child, settings: dict[str, Any], descriptors: Sequence[int], keep: Any) -> None:
         """Let a worker be made, which takes the descriptors."""
         with self._lock:
-            self._children[child.number] = child
             channel = self._channel or self._start()
+            self._children[child.number] = child
         channel.send(("fork", child.number, settings), descriptors, keep)
 
     def host(self, settings: dict[str, Any], descriptors: Sequence[int], keep: Any) -> None:

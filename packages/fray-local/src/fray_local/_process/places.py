@@ -15,6 +15,7 @@ class Plan:
     given: list[tuple[Link, list[AnyCall]]] = field(default_factory=list)
     retired: list[Link] = field(default_factory=list)
     unwanted: list[AnyCall] = field(default_factory=list)
+    lost: list[tuple[AnyCall, WorkerDiedError]] = field(default_factory=list)
 
 
 class Place:

@@ -12,6 +12,7 @@ from fray_local._process.hub import Channel, Hub
 from fray_local._process.links import Employer, Link
 from fray_local._process.objects import memory_file
 from fray_local._process.output import Forwarder
+from fray_local._process.wire import close_all
 
 if TYPE_CHECKING:
     from fray_local._process.requests import Requests
@@ -40,11 +41,10 @@ class WorkerProcess(Link):
         super().__init__(employer, requests.budget, concurrency)
         self._hub, self._forge, self._requests = hub, forge, requests
         ours, theirs = socket.socketpair()
-        pipes = [os.pipe(), os.pipe()]
+        reads, given, self._mark = _files()
         self._outputs = [
-            Forwarder(read, name) for (read, _), name in zip(pipes, ("stdout", "stderr"), strict=True)
+            Forwarder(read, name) for read, name in zip(reads, ("stdout", "stderr"), strict=True)
         ]
-        self._mark = memory_file(8)
         self.channel = Channel(hub, ours, self._handle, lambda: None)
         for output in self._outputs:
             hub.call_soon(lambda output=output: self._watch(output))  # type: ignore[misc]
@@ -55,10 +55,14 @@ class WorkerProcess(Link):
             "owner": requests.owner,
             "concurrency": concurrency,
         }
-        given = [theirs.detach(), pipes[0][1], pipes[1][1], os.dup(self._mark)]
+        given.insert(0, theirs.detach())
         if door is not None:
             given.append(door.detach())
-        forge.fork(self, settings, given, Closing(given))
+        try:
+            forge.fork(self, settings, given, Closing(given))
+        except BaseException:
+            self.channel.hang_up(self._close_files)
+            raise
 
     def _watch(self, output: Forwarder) -> None:
         def ready(_: int) -> None:
@@ -96,13 +100,31 @@ class WorkerProcess(Link):
         self.channel.drain()
         self._bury(_how(status), int.from_bytes(os.pread(self._mark, 8, 0), "little"))
 
-    def _bury(self, how: str, last_started: int) -> None:
+    def _close_files(self) -> None:
         os.close(self._mark)
         for output in self._outputs:
             self._hub.forget(output.descriptor)
             output.close()
+
+    def _bury(self, how: str, last_started: int) -> None:
+        self._close_files()
         self._requests.forget_all(self)
         self.gone(how, last_started)
+
+
+def _files() -> tuple[list[int], list[int], int]:
+    """Return the ends of two pipes to read, what a worker is given of its files, and the owner's mark."""
+    made: list[int] = []
+    try:
+        for _ in range(2):
+            made += os.pipe()
+        made.append(memory_file(8))
+        made.append(os.dup(made[-1]))
+    except BaseException:
+        close_all(made)
+        raise
+    first, out, second, err, mark, its_mark = made
+    return [first, second], [out, err, its_mark], mark
 
 
 class Closing:

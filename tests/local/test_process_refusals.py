@@ -1,0 +1,92 @@
+"""What a context does where the system refuses: no file can be opened, none written, no process made."""
+
+import contextlib
+import gc
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fray import create_context
+from fray._context import JobContext
+from fray._errors import WorkerDiedError
+from fray._options import RuntimeEnv, TaskOptions
+from fray.testing.gates import Gate
+
+
+@pytest.fixture
+def context() -> Iterator[JobContext]:
+    with create_context("process", max_workers=2) as context:
+        yield context
+
+
+def large(size: int = 1_000_000) -> bytes:
+    return bytes(size)
+
+
+@contextlib.contextmanager
+def no_more_descriptors() -> Iterator[None]:
+    """Let this process open no more than one file at a time."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+class TestDescriptors:
+    def test_a_stream_that_outlives_its_context_writes_into_no_file(self, tmp_path: Path) -> None:
+        def count() -> Iterator[int]:
+            yield from range(1000)
+
+        with create_context("process", max_workers=1) as context:
+            stream = context.run(count)
+            assert context.get(next(stream)) == 0
+        with contextlib.ExitStack() as files:  # of which one has the number of what the context used
+            for index in range(40):
+                files.enter_context((tmp_path / str(index)).open("wb"))
+            del stream
+            gc.collect()
+        assert [path.name for path in tmp_path.iterdir() if path.stat().st_size] == []
+
+    def test_a_task_whose_worker_cannot_be_started_fails_and_the_others_go_on(
+        self, context: JobContext, tmp_path: Path
+    ) -> None:
+        gate, there = Gate(tmp_path / "gate"), [Gate(tmp_path / name) for name in "ab"]
+
+        def hold(here: Gate) -> str:
+            here.open()
+            gate.wait()
+            return "held"
+
+        busy = [context.run(hold, here) for here in there]
+        for here in there:
+            here.wait()
+        elsewhere = TaskOptions(runtime_env=RuntimeEnv(env={"OTHER": "1"}))
+        waiting, refused = context.run(abs, -1), context.create_task(abs, -2, options=elsewhere)
+        with no_more_descriptors():
+            gate.open()
+            assert context.get([*busy, waiting], timeout=30) == ["held", "held", 1]
+            with pytest.raises(WorkerDiedError, match=r"abs\(\) could not be started: .*open files"):
+                context.get(refused, timeout=30)
+        assert context.get(context.create_task(abs, -3, options=elsewhere), timeout=30) == 3
+
+
+class TestSpilling:
+    def test_a_directory_that_is_not_there_is_refused_at_once(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"spill_dir must be .*missing' is no directory"):
+            create_context("process", spill_dir=os.fspath(tmp_path / "missing"))
+
+    def test_a_result_that_cannot_be_kept_fails_its_task(self, tmp_path: Path) -> None:
+        spill = tmp_path / "spill"
+        spill.mkdir()
+        with create_context("process", object_store_memory=100_000, spill_dir=os.fspath(spill)) as context:
+            spill.rmdir()
+            with pytest.raises(FileNotFoundError, match="spill"):
+                context.get(context.run(large), timeout=30)
+            assert context.get(context.run(abs, -1), timeout=30) == 1
