@@ -193,7 +193,9 @@ class Fleet:
         while line:
             try:
                 place = self._free_place(needs) or (self._place_ahead(needs, line[0]) if ahead else None)
-            except Exception as error:  # noqa: BLE001 - no more descriptors, say; others may have a place
+            except Exception as error:  # noqa: BLE001 - no more descriptors, say
+                if self._works():
+                    return  # the end of what runs leaves a place, or makes room for one
                 self._give_up(line.popleft(), error, plan)
                 continue
             if place is None:
@@ -203,6 +205,9 @@ class Fleet:
                 plan.given.append((place.worker, calls))
             elif not place.runs:
                 self._rest(place, plan)
+
+    def _works(self) -> bool:
+        return any(not place.away for busy in self._busy.values() for place in busy)
 
     def _give_up(self, call: AnyCall, error: Exception, plan: Plan) -> None:
         if call.claim():
