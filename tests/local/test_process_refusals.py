@@ -11,9 +11,10 @@ import pytest
 
 from fray import create_context
 from fray._context import JobContext
-from fray._errors import WorkerDiedError
+from fray._errors import ActorDiedError, WorkerDiedError
 from fray._options import RuntimeEnv, TaskOptions
 from fray.testing.gates import Gate
+from fray.testing.tasks import Counter
 
 
 @pytest.fixture
@@ -27,12 +28,12 @@ def large(size: int = 1_000_000) -> bytes:
 
 
 @contextlib.contextmanager
-def no_more_descriptors() -> Iterator[None]:
-    """Let this process open no more than one file at a time."""
+def few_descriptors(spare: int = 1) -> Iterator[None]:
+    """Let this process open so many more files, and no more."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + spare, before[1]))
     try:
         yield
     finally:
@@ -69,12 +70,36 @@ class TestDescriptors:
             here.wait()
         elsewhere = TaskOptions(runtime_env=RuntimeEnv(env={"OTHER": "1"}))
         waiting, refused = context.run(abs, -1), context.create_task(abs, -2, options=elsewhere)
-        with no_more_descriptors():
+        with few_descriptors():
             gate.open()
             assert context.get([*busy, waiting], timeout=30) == ["held", "held", 1]
             with pytest.raises(WorkerDiedError, match=r"abs\(\) could not be started: .*open files"):
                 context.get(refused, timeout=30)
-        assert context.get(context.create_task(abs, -3, options=elsewhere), timeout=30) == 3
+        later = context.create_task(large, 3, options=elsewhere)
+        assert context.get(later, timeout=30) == bytes(3)
+
+    def test_an_actor_whose_process_cannot_be_started_is_dead(self, context: JobContext) -> None:
+        assert context.get(context.run(abs, -1)) == 1
+        with few_descriptors():
+            counter = context.create_actor(Counter)
+            with pytest.raises(ActorDiedError, match=r"process could not be started: .*open files"):
+                context.get(counter.value(), timeout=30)
+
+    def test_results_for_which_there_are_none_fail_and_say_what_to_do(self, context: JobContext) -> None:
+        assert context.get(context.run(abs, -1)) == 1
+        said = []
+        with few_descriptors(10):
+            kept = [context.run(large, 100_000) for _ in range(40)]
+            _, pending = context.wait(kept, num_returns=len(kept), timeout=30)
+            assert not pending
+        for ref in kept:
+            try:
+                assert len(context.get(ref)) == 100_000
+            except WorkerDiedError as error:
+                said.append(str(error))
+        assert any("out of file descriptors" in one and "ulimit -n" in one for one in said), said
+        del kept, ref, _
+        assert len(context.get(context.run(large, 100_000), timeout=30)) == 100_000
 
 
 class TestSpilling:

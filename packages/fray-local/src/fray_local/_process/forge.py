@@ -80,7 +80,7 @@ class Forge:
                 start_new_session=True,  # Ctrl-C at a terminal is the caller's; it ends its workers itself
             )
         server = self._server
-        self._channel = Channel(self._hub, ours, self._handle, lambda: self._lost(server))
+        self._channel = Channel(self._hub, ours, self._handle, lambda _: self._lost(server))
         return self._channel
 
     def _handle(self, message: tuple[Any, ...], descriptors: list[int]) -> None:

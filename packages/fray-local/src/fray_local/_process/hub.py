@@ -126,7 +126,8 @@ class Channel:
 
     Args:
         handle: Takes each message with its descriptors, on the hub's thread.
-        closed: Called once, on the hub's thread, when the other side is gone.
+        closed: Called once, on the hub's thread, when the other side is gone, or cannot be understood any
+            more: with what went wrong.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class Channel:
         hub: Hub,
         sock: socket.socket,
         handle: Callable[[Message, list[int]], None],
-        closed: Callable[[], None],
+        closed: Callable[[Exception], None],
     ) -> None:
         sock.setblocking(False)
         self.hub = hub
@@ -214,9 +215,9 @@ class Channel:
                 self._read_once()
             except BlockingIOError:
                 return
-            except (EOFError, OSError):
+            except (EOFError, OSError) as error:
                 self.hub.forget(self._sock)
-                self._closed()
+                self._closed(error)
 
     def _read_once(self) -> None:
         for message, descriptors in self._reader.read():

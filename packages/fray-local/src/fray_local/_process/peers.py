@@ -5,7 +5,7 @@ import socket
 from fray_local._process.hub import Channel, Hub
 from fray_local._process.links import Employer, Link
 from fray_local._process.objects import Budget
-from fray_local._process.wire import encode
+from fray_local._process.wire import OutOfDescriptorsError, encode
 
 # Named, because whoever holds only a name cannot know how the process ended.
 _GONE = "is gone"
@@ -18,7 +18,10 @@ class PeerLink(Link):
         self, hub: Hub, sock: socket.socket, employer: Employer, budget: Budget, concurrency: int
     ) -> None:
         super().__init__(employer, budget, concurrency)
-        self.channel = Channel(hub, sock, self._handle, lambda: self.gone(_GONE, 0))
+        self.channel = Channel(hub, sock, self._handle, self._lost)
+
+    def _lost(self, error: Exception) -> None:
+        self.gone(f"is lost: {error.strerror}" if isinstance(error, OutOfDescriptorsError) else _GONE, 0)
 
     def retire(self) -> None:
         """Hang up: the actor goes on without this caller."""

@@ -1,8 +1,10 @@
 """Messages between processes of one machine: pickles with a length in front, descriptors beside them."""
 
 import contextlib
+import errno
 import os
 import pickle
+import resource
 import socket
 import struct
 import threading
@@ -76,6 +78,22 @@ class Sender:
         self._sock.sendall(memoryview(data)[sent:])
 
 
+class OutOfDescriptorsError(OSError):
+    """Descriptors were sent that this process could not take: what came with them is lost."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EMFILE, describe_limit())
+
+
+def describe_limit() -> str:
+    """Return what to say of a process that can open nothing more."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"a process of this context is out of file descriptors (its limit is {limit}), and each large value "
+        "that is kept takes one: drop references that are done with, or raise the limit (`ulimit -n`)"
+    )
+
+
 class Reader:
     """Takes messages out of what arrives on a socket."""
 
@@ -92,10 +110,11 @@ class Reader:
 
         Raises:
             EOFError: The other side is gone.
+            OutOfDescriptorsError: What arrived has no place here; nothing more can be read.
             BlockingIOError: Nothing is there and the socket does not block.
         """
         try:
-            size, ancillary, _, _ = self._sock.recvmsg_into([self._buffer], _ANCILLARY)
+            size, ancillary, flags, _ = self._sock.recvmsg_into([self._buffer], _ANCILLARY)
         except ConnectionError:
             raise EOFError from None
         for level, kind, content in ancillary:
@@ -103,6 +122,8 @@ class Reader:
                 arrived = array("i")
                 arrived.frombytes(content[: len(content) - len(content) % arrived.itemsize])
                 self._descriptors.extend(arrived)
+        if flags & socket.MSG_CTRUNC:
+            raise OutOfDescriptorsError
         if not size:
             raise EOFError
         with memoryview(self._buffer) as buffer, buffer[:size] as data:

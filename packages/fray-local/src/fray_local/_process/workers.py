@@ -12,7 +12,7 @@ from fray_local._process.hub import Channel, Hub
 from fray_local._process.links import Employer, Link
 from fray_local._process.objects import memory_file
 from fray_local._process.output import Forwarder
-from fray_local._process.wire import close_all
+from fray_local._process.wire import OutOfDescriptorsError, close_all
 
 if TYPE_CHECKING:
     from fray_local._process.requests import Requests
@@ -40,12 +40,12 @@ class WorkerProcess(Link):
     ) -> None:
         super().__init__(employer, requests.budget, concurrency)
         self._hub, self._forge, self._requests = hub, forge, requests
-        ours, theirs = socket.socketpair()
-        reads, given, self._mark = _files()
+        self._why = ""  # this process ended it
+        ours, reads, given, self._mark = _files()
         self._outputs = [
             Forwarder(read, name) for read, name in zip(reads, ("stdout", "stderr"), strict=True)
         ]
-        self.channel = Channel(hub, ours, self._handle, lambda: None)
+        self.channel = Channel(hub, ours, self._handle, self._unheard)
         for output in self._outputs:
             hub.call_soon(lambda output=output: self._watch(output))  # type: ignore[misc]
         settings = {
@@ -55,7 +55,6 @@ class WorkerProcess(Link):
             "owner": requests.owner,
             "concurrency": concurrency,
         }
-        given.insert(0, theirs.detach())
         if door is not None:
             given.append(door.detach())
         try:
@@ -63,6 +62,12 @@ class WorkerProcess(Link):
         except BaseException:
             self.channel.hang_up(self._close_files)
             raise
+
+    def _unheard(self, error: Exception) -> None:
+        """Its end is told by the fork server; where it cannot be understood any more, it has to end."""
+        if isinstance(error, OutOfDescriptorsError):
+            self._why = f"was ended: {error.strerror}"
+            self.kill()
 
     def _watch(self, output: Forwarder) -> None:
         def ready(_: int) -> None:
@@ -98,7 +103,7 @@ class WorkerProcess(Link):
     def ended(self, status: int) -> None:
         """It is gone; what it sent before still counts."""
         self.channel.drain()
-        self._bury(_how(status), int.from_bytes(os.pread(self._mark, 8, 0), "little"))
+        self._bury(self._why or _how(status), int.from_bytes(os.pread(self._mark, 8, 0), "little"))
 
     def _close_files(self) -> None:
         os.close(self._mark)
@@ -112,19 +117,22 @@ class WorkerProcess(Link):
         self.gone(how, last_started)
 
 
-def _files() -> tuple[list[int], list[int], int]:
-    """Return the ends of two pipes to read, what a worker is given of its files, and the owner's mark."""
+def _files() -> tuple[socket.socket, list[int], list[int], int]:
+    """Return the owner's socket, the ends of two pipes to read, what the worker is given, and the mark."""
     made: list[int] = []
+    ours, theirs = socket.socketpair()
     try:
         for _ in range(2):
             made += os.pipe()
         made.append(memory_file(8))
         made.append(os.dup(made[-1]))
     except BaseException:
+        ours.close()
+        theirs.close()
         close_all(made)
         raise
     first, out, second, err, mark, its_mark = made
-    return [first, second], [out, err, its_mark], mark
+    return ours, [first, second], [theirs.detach(), out, err, its_mark], mark
 
 
 class Closing:
