@@ -201,6 +201,23 @@ class TestStopping:
         assert 'File "<string>", line 12, in <module>' in done.stderr
         assert not alive(int(done.stdout))
 
+    def test_a_program_that_a_task_starts_listens_to_ctrl_c(self, context: JobContext) -> None:
+        def start_and_interrupt() -> int:
+            with subprocess.Popen(
+                [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            ) as program:
+                assert program.stdout is not None
+                program.stdout.readline()
+                program.send_signal(signal.SIGINT)
+                try:
+                    return program.wait(20)
+                finally:
+                    program.kill()
+
+        assert context.get(context.run(start_and_interrupt)) == -signal.SIGINT
+
 
 class TestPrograms:
     def test_output_comes_out_at_the_caller_before_the_result(

@@ -107,7 +107,8 @@ class ForkServer:
             server = os.getppid()
             signal.set_wakeup_fd(-1)
             for name in _SIGNALS:
-                signal.signal(name, signal.SIG_IGN if name == signal.SIGINT else signal.SIG_DFL)
+                # A handler, for the programs that tasks start: unlike SIG_IGN it does not outlive exec.
+                signal.signal(name, _noted if name == signal.SIGINT else signal.SIG_DFL)
             os.setpgid(0, 0)
             _die_with_parent(server)
             close_all([self._sock.detach(), self._wake, self._wake_end])
@@ -124,7 +125,14 @@ class ForkServer:
 
     def _start_host(self, settings: dict[str, Any], descriptors: list[int]) -> None:
         """Start a program that outlives everybody here: a detached actor."""
-        if os.fork() == 0:
+        try:
+            pid = os.fork()
+        except OSError as error:  # whoever waits for the actor hears that its socket closes
+            close_all(descriptors)
+            with contextlib.suppress(OSError):
+                os.write(2, f"fray: a detached actor could not be started: {error}\n".encode())
+            return
+        if pid == 0:
             try:
                 os.setsid()
                 nothing = os.open(os.devnull, os.O_RDONLY)
@@ -183,4 +191,4 @@ def _die_with_parent(parent: int) -> None:
 
 
 def _noted(number: int, frame: Any) -> None:
-    """A handler must exist for the signal to be written to the pipe."""
+    """Do nothing: in the fork server a handler must exist for a signal to be written to the pipe."""
