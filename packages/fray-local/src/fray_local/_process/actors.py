@@ -90,8 +90,15 @@ class Crew:
 
     def settled(self) -> None:
         """A call was answered: where it was the last, and nobody can make another, the process may end."""
-        if not self._closing or (self.actor._open and not self.actor.dead):
-            return
+        if self._closing and (self.actor.dead or not self.actor._open):
+            self._retire()
+
+    def leave(self) -> None:
+        """Hang up on an actor that goes on without this context, whatever it still runs for it."""
+        self._closing = True
+        self._retire()
+
+    def _retire(self) -> None:
         with self._lock:
             first, self._retired, worker = not self._retired, True, self._worker
         if worker is None:
@@ -123,7 +130,11 @@ class Crew:
     def _give(self, calls: list[AnyCall]) -> None:
         if not calls:
             return
-        self.employ()
+        try:
+            self.employ()
+        except Exception as error:  # noqa: BLE001 - no more descriptors, say
+            self._die(f"its process could not be started: {error}", calls)
+            return
         if self._worker is not None:
             self._worker.give(calls)
 
@@ -159,15 +170,25 @@ class Crew:
         if self._restarts > 0 and not self._closing and self._construct_again(started, unstarted, how):
             return
         reason = f"its process {worker.pid or ''} {how}".replace("  ", " ")
+        self._die(reason, [*started, *unstarted])
+
+    def _die(self, reason: str, calls: list[AnyCall]) -> None:
         self.actor.die(reason)
-        for call in [*started, *unstarted]:
+        for call in calls:
             call.lost(ActorDiedError(self.actor.label, reason))
         self._gone.set()
 
     def _construct_again(self, started: list[AnyCall], unstarted: list[AnyCall], how: str) -> bool:
         if self.construct_again is None:
             return False
-        again = self.construct_again()
+        again = None
+        try:
+            again = self.construct_again()
+            worker = self._hire(self)
+        except Exception:  # noqa: BLE001 - the context is closing, or no process can be started
+            if again is not None:
+                again.replaced()
+            return False
         self._restarts -= 1
         for call in [*started, *unstarted]:
             if isinstance(call, RemoteConstruction):
@@ -177,7 +198,7 @@ class Crew:
         for call in kept:
             call.unclaim()
         with self._lock:
-            self._worker = self._hire(self)
+            self._worker = worker
             self._queue.extendleft(reversed(kept))
             again.claim()
             calls = [again, *self._take()]

@@ -280,6 +280,14 @@ class RemoteActorProducer(_Streaming, ActorProducer):
         self.actor.closed(self)
         self.actor.mailbox.settled()  # type: ignore[attr-defined]
 
+    def abandon(self) -> None:
+        """Nobody will read it any more; the process, which may be another's, hears of it."""
+        super().abandon()
+        link = self.worker
+        if link is not None:
+            link.cancel(self)
+        self.actor.closed(self)
+
     def lost(self, error: BaseException) -> None:
         """End the stream: the process died."""
         super().lost(error)

@@ -67,7 +67,13 @@ class Troupe:
             card, door = self._claim(title, methods, options)
             if card is not None and door is None:  # somebody else was faster
                 return self._lost_claim(options)
-            endpoint = self._new(title, methods, packed, options, card, door)
+            try:
+                endpoint = self._new(title, methods, packed, options, card, door)
+            except BaseException:  # the context is closing, say: the name must not stay taken
+                if card is not None and door is not None:
+                    door.close()
+                    self.directory.remove(card)
+                raise
             if options.name is not None:
                 self._named[options.name] = endpoint
         if options.name is None:
@@ -108,9 +114,13 @@ class Troupe:
 
     def end(self) -> None:
         """Let actors of this context end, hang up on others; block until that is done."""
-        for crew in list(self._crews):
-            crew.close()
-        for crew in list(self._crews):
+        crews = list(self._crews)
+        for crew in crews:
+            if crew.is_own:
+                crew.close()
+            else:
+                crew.leave()
+        for crew in crews:
             crew.close(wait=True)
 
     def abort(self) -> None:
