@@ -15,7 +15,13 @@ import pytest
 from fray import create_context, get_job_context
 from fray._cli import main
 from fray._context import JobContext
-from fray._errors import ActorAlreadyExistsError, ActorDiedError, UnsupportedError
+from fray._errors import (
+    ActorAlreadyExistsError,
+    ActorDiedError,
+    ContextClosedError,
+    TaskCancelledError,
+    UnsupportedError,
+)
 from fray._options import ActorOptions
 from fray.cluster import Entrypoint, JobRequest, create_cluster
 from fray.testing.gates import Gate, until
@@ -37,6 +43,24 @@ class Mortal:
 
     def count(self) -> Iterator[int]:
         yield from range(100)
+
+
+class Writer:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def wait(self, started: Gate, gate: Gate) -> None:
+        started.open()
+        gate.wait()
+
+    def write(self, name: str) -> None:
+        (self.folder / name).touch()
+
+    def count(self) -> Iterator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            self.write("closed")
 
 
 def run_elsewhere(code: str) -> str:
@@ -108,6 +132,20 @@ class TestDeath:
         late = context.create_task(call_late, context.create_actor(Counter, 7))
         gate.open()
         assert context.get(late) == 7
+
+    @pytest.mark.parametrize("spec", ["threadpool", "process"])
+    def test_a_call_that_is_cancelled_in_the_queue_does_not_run(self, spec: str, tmp_path: Path) -> None:
+        started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+        with create_context(spec) as context:
+            writer = context.create_actor(Writer, tmp_path)
+            slow, queued = writer.wait(started, gate), writer.write("queued")
+            started.wait()
+            assert context.cancel(queued)
+            gate.open()
+            assert context.get([slow, writer.write("after")]) == [None, None]
+            with pytest.raises(TaskCancelledError):
+                context.get(queued)
+        assert not (tmp_path / "queued").exists()
 
 
 class TestSharing:
@@ -193,6 +231,32 @@ class TestSharing:
                 assert other.get(found.get("data")) == data
         finally:
             context.kill(keeper)
+
+    def test_an_open_stream_of_somebody_elses_actor_keeps_no_program_from_ending(
+        self, context: JobContext, tmp_path: Path
+    ) -> None:
+        writer = context.create_actor(Writer, tmp_path, name="writer", lifetime="detached")
+        try:
+            out = run_elsewhere("""
+                from fray import create_context
+                context = create_context("process")
+                stream = context.get_actor("writer").count()
+                print(context.get(next(stream)))
+                context.shutdown()
+            """)
+            assert out == "0\n"
+            until((tmp_path / "closed").exists, "the generator is closed")
+            assert context.get(writer.write("after")) is None
+        finally:
+            context.kill(writer)
+
+    def test_a_context_that_is_shut_down_takes_no_name(self, context: JobContext, state_dir: Path) -> None:
+        context.get(context.run(abs, -1))
+        context.shutdown()
+        with pytest.raises(ContextClosedError):
+            context.create_actor(Counter, name="late", lifetime="detached")
+        left = [path.name for path in (state_dir / "actors" / "default").iterdir()]
+        assert left == [".lock"]
 
     def test_a_detached_actor_has_no_restarts(self, context: JobContext) -> None:
         options = ActorOptions(name="x", lifetime="detached", max_restarts=1)  # type: ignore[arg-type]

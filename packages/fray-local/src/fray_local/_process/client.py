@@ -7,10 +7,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
 
-from fray._errors import GetTimeoutError, TaskCancelledError, UnsupportedError, WrongProcessError
+from fray._errors import GetTimeoutError, UnsupportedError, WrongProcessError
 from fray._generators import is_generator_function
 from fray._inprocess import refs as _refs
 from fray._inprocess.refs import ERROR, VALUE, _find
@@ -23,6 +24,7 @@ from fray.job import (
     TaskOptions,
     actor_methods,
 )
+from fray_local._process.callbacks import Aside, settle_future
 from fray_local._process.names import Named, Owner, RemoteEndpoint, RemoteRef, RemoteStream
 from fray_local._process.objects import Blob, Budget, Segment, received
 from fray_local._process.packing import Export, PackedCall, pack, pack_call
@@ -43,6 +45,7 @@ class WorkerContext(ContextBase):
         self.owner, self._sender = owner, sender
         self.held: deque[tuple[Any, int]] = deque()  # what to tell the owner: a name more, a name less
         self.budget = Budget()
+        self._aside = Aside()
         self.worker_thread = threading.get_ident()
         self._number, self._ids, self._asked = number, count(), count()
         self._waiting: dict[int, Callable[[bool, Any], None]] = {}
@@ -60,7 +63,10 @@ class WorkerContext(ContextBase):
     ) -> None:
         """Hand the owner's answer to whoever asked."""
         hand = self._waiting.pop(number, None)
-        loaded = _blobs(answer, descriptors, kept)  # in any case: the descriptors have to go somewhere
+        try:
+            loaded = _blobs(answer, descriptors, kept)  # in any case: the descriptors have to go somewhere
+        except Exception as error:  # noqa: BLE001 - whoever asked sees it
+            fine, loaded = False, pack_exception(error)
         if hand is not None:
             hand(fine, loaded)
 
@@ -190,18 +196,11 @@ class WorkerContext(ContextBase):
             return future
 
         def hand(fine: bool, answer: Any) -> None:
-            error = None if fine else unpack_exception(answer)
-            if isinstance(error, TaskCancelledError):
-                future.cancel()
-            if not future.set_running_or_notify_cancel():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result((ref.blob or answer[0]).load())
+            # Unpickling, and what waits for the future, may use the context: not in the listener's thread.
+            self._aside.do(partial(settle_future, future, lambda: _outcome(fine, answer)))
 
         if ref.blob is not None:
-            hand(True, [ref.blob])
+            settle_future(future, ref.blob.load)
         else:
             self._send("get", ([ref.key],), (), hand)
         return future
@@ -318,6 +317,12 @@ class WorkerContext(ContextBase):
     def __reduce__(self) -> tuple[Any, ...]:
         owner = self.owner
         return _find, (owner.process, owner.pid, owner.context_key, owner.context_kind)
+
+
+def _outcome(fine: bool, answer: Any) -> Any:
+    if not fine:
+        raise unpack_exception(answer)
+    return answer[0].load()
 
 
 def _call_details(packed: PackedCall) -> tuple[Any, ...]:

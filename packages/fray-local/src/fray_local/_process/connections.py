@@ -4,14 +4,17 @@ import contextlib
 import os
 import queue
 import socket
+import sys
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from fray._inprocess.refs import ERROR
+from fray._pickling import pack_exception
 from fray_local._process import output
 from fray_local._process.inbox import Functions, Job
 from fray_local._process.objects import Blob, Segment
-from fray_local._process.wire import Reader, Sender, close_all
+from fray_local._process.wire import OutOfDescriptorsError, Reader, Sender, close_all
 
 if TYPE_CHECKING:
     from fray_local._process.worker import Worker
@@ -30,13 +33,15 @@ class Connection:
 
     def listen(self) -> None:
         """Take in what is said until the other side is gone."""
-        try:
-            while True:
-                for message, descriptors in self._reader.read():
-                    self._handle(message, deque(descriptors))
-        except (EOFError, OSError):
-            if self.is_owner:
-                os._exit(0)  # with it everybody is gone who could want a result
+        while True:
+            try:
+                messages = self._reader.read()
+            except (EOFError, OSError) as error:
+                if self.is_owner:
+                    _end(error)
+                break
+            for message, descriptors in messages:
+                self._hear(message, deque(descriptors))
         self._gone = True
         for number in list(self.open):
             self._cancel(number)
@@ -44,17 +49,27 @@ class Connection:
         self._reader.close()
         self._sock.close()
 
-    def send(self, kind: str, job: Job, state: int, blob: Blob, *more: Any) -> None:
-        """Send an item or the end of a job."""
+    def send(self, kind: str, number: int, state: int, blob: Blob, *more: Any) -> None:
+        """Send an item or the end of a call."""
         if self._gone:
             return
         descriptors: list[int] = []
         description = blob.describe(descriptors)
         keeps = tuple(getattr(one, "key", None) for one in blob.keeps)
         news = self._worker.context.news() if self.is_owner and self._worker.context else ()
-        message = (kind, job.number, state, description, keeps, news, output.flush(), *more)
+        message = (kind, number, state, description, keeps, news, output.flush(), *more)
         with contextlib.suppress(OSError):  # gone, as its end will tell
             self.sender.send(message, descriptors)
+
+    def _hear(self, message: tuple[Any, ...], descriptors: deque[int]) -> None:
+        """Handle one message; one that cannot be handled must not make the worker deaf for the others."""
+        try:
+            self._handle(message, descriptors)
+        except Exception as error:  # noqa: BLE001 - whatever it is, a call gets its answer
+            if message[0] == "call":
+                self.send("done", message[1], ERROR, Blob(pack_exception(error)), 0.0)
+            else:
+                sys.excepthook(*sys.exc_info())
 
     def _handle(self, message: tuple[Any, ...], descriptors: deque[int]) -> None:
         kind, *rest = message
@@ -115,6 +130,15 @@ class Connection:
             self._worker.jobs.put(job)
         elif self._worker.runs(job):
             threading.Thread(target=self._worker.interrupt, args=[job], daemon=True).start()
+
+
+def _end(error: Exception) -> NoReturn:
+    """Exit: with the owner everybody is gone who could want a result, or nothing it says is understood."""
+    if isinstance(error, OutOfDescriptorsError):
+        with contextlib.suppress(OSError):
+            os.write(2, f"fray: {error.strerror}\n".encode())
+        os._exit(1)
+    os._exit(0)
 
 
 def accept_all(worker: "Worker", door: socket.socket) -> None:

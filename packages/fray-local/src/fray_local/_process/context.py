@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 
 from fray._base import DEFAULT_TASK
 from fray._current import current_context_var
+from fray._errors import DeadlockError
 from fray._generators import is_generator_function
 from fray._inprocess.actors import Actor
 from fray._inprocess.context import InProcessContext, _future_as_ref
@@ -29,6 +30,7 @@ from fray.job import ActorHandle, ActorOptions, TaskOptions, actor_methods
 from fray_local._machine import cpu_count
 from fray_local._process import endings
 from fray_local._process.actors import ProcessEndpoint
+from fray_local._process.callbacks import Aside, ProcessFuture
 from fray_local._process.calls import (
     Remote,
     RemoteProducer,
@@ -84,6 +86,7 @@ class ProcessContext(InProcessContext):
         self.machine = Resources(self._size, resources)
         self._exports: WeakValueDictionary[bytes, Export] = WeakValueDictionary()
         self._starting = threading.Lock()
+        self._aside = Aside()
         self._hub: Hub | None = None
         self.troupe = Troupe(self, namespace)
         super().__init__(cast("Any", _Lazy(self)), check_serialization=False, stream_buffer=stream_buffer)
@@ -176,6 +179,23 @@ class ProcessContext(InProcessContext):
         """Cancel what has not started, interrupt what has; a worker that goes on for seconds is killed."""
         call: Any = ref._producer if isinstance(ref, LocalStream) else getattr(ref, "_task", None)
         return self._stop(call) if isinstance(call, Remote) else super().cancel(ref)
+
+    def _future(self, ref: Any) -> "Future[Any]":
+        return ProcessFuture(ref, self)
+
+    def call_back(self, fn: Callable[["Future[Any]"], object], future: "Future[Any]") -> None:
+        """Call what waited for a future, away from the hub's thread."""
+        if self._hub is not None and self._hub.inside:
+            self._aside.do(partial(fn, future))
+        else:
+            fn(future)
+
+    def _check_progress(self, timeout: float | None) -> None:
+        if self._hub is not None and self._hub.inside:
+            raise DeadlockError(
+                "the thread that takes in every result would wait for one: something that is called while a "
+                "result is unpickled, or let go of, uses the context; do that in a task or a thread"
+            )
 
     def _forsake(self, call: Any) -> None:
         self._stop(call)

@@ -19,6 +19,7 @@ from contextvars import copy_context
 from typing import Any
 
 from fray._current import current_context_var
+from fray._errors import TaskCancelledError
 from fray._inprocess.refs import ERROR, VALUE
 from fray._inprocess.tasks import strip_frames
 from fray._pickling import pack_exception
@@ -160,6 +161,9 @@ class Worker:
             job = None
 
     def _run_task(self, job: Job) -> None:
+        if job.cancelled and job.method != "":  # an actor that is not constructed would answer nobody
+            self._finish(job, ERROR, _packed_error(TaskCancelledError("cancelled before it ran")), 0.0)
+            return
         started = time.perf_counter()
         state = VALUE
         try:
@@ -201,7 +205,7 @@ class Worker:
                 blob = self._next_item(job)
                 if blob is None:
                     break
-                job.connection.send("item", job, VALUE, blob)
+                job.connection.send("item", job.number, VALUE, blob)
             else:
                 if not job.cancelled:
                     return
@@ -239,7 +243,7 @@ class Worker:
     def _finish(self, job: Job, state: int, blob: Blob, seconds: float) -> None:
         job.connection.open.pop(job.number, None)
         job.clear()
-        job.connection.send("done", job, state, blob, seconds)
+        job.connection.send("done", job.number, state, blob, seconds)
 
 
 def _packed_error(error: BaseException) -> Blob:
