@@ -68,6 +68,10 @@ class _Current:
             if shutdown is not None:
                 shutdown()
 
+    def forget_made(self) -> None:
+        """In a forked child: what was made is the parent's, and is made anew when it is asked for."""
+        self._lock, self._made = threading.RLock(), {}
+
 
 def _inside_ray() -> bool:
     # A process that never imported ray is inside no Ray; importing it to ask would cost 250 ms.
@@ -80,6 +84,7 @@ _clusters = _Current(CLUSTERS, "cluster", "FRAY_CLUSTER_SPEC", "local")
 current_context_var = _contexts.chosen
 current_cluster_var = _clusters.chosen
 atexit.register(_contexts.close_made)
+os.register_at_fork(after_in_child=_contexts.forget_made)
 
 
 def create_context(spec: str, **options: Any) -> "JobContext":

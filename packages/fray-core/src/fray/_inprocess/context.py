@@ -16,6 +16,7 @@ from fray._errors import (
 )
 from fray._generators import is_generator_function
 from fray._inprocess.actors import Actor, ActorProducer, ActorTask, Endpoint, Mailbox
+from fray._inprocess.forks import disown_in_children
 from fray._inprocess.futures import LocalFuture
 from fray._inprocess.pool import ThreadPool, WorkerPool, blocking
 from fray._inprocess.refs import (
@@ -49,8 +50,14 @@ class _Detached:
         self.lock = threading.Lock()
         self.named: dict[str, Endpoint] = {}
 
+    def disown(self) -> None:
+        """In a forked child: have none; their threads are the parent's."""
+        self.scope.disown()
+        self.scope, self.lock, self.named = Scope(lambda: None), threading.Lock(), {}
+
 
 _detached = _Detached()
+disown_in_children(_detached)
 
 
 class InProcessContext(ContextBase):
@@ -76,6 +83,8 @@ class InProcessContext(ContextBase):
         self._actors: WeakSet[Actor] = WeakSet()
         self._streams: WeakSet[Producer] = WeakSet()
         self._mailboxes: WeakSet[Mailbox] = WeakSet()  # a thread keeps its own alive
+        if not pool.inline:
+            disown_in_children(self)
 
     def _mailbox(self, label: str) -> Mailbox:
         """Return where the calls of one actor run."""
@@ -103,6 +112,7 @@ class InProcessContext(ContextBase):
 
     def _await(self, refs: Sequence[LocalRef[Any]], timeout: float | None) -> None:
         """Block until all are settled or one has failed."""
+        self._scope.check_owner()
         self._check_progress(timeout)
         with blocking():
             if not await_refs(refs, len(refs), timeout, stop_on_error=True):
@@ -123,6 +133,7 @@ class InProcessContext(ContextBase):
         needed = min(num_returns, len(refs))
         ready = ready_positions(refs, needed)
         if len(ready) < needed and timeout != 0:
+            self._scope.check_owner()
             self._check_progress(timeout)
             ready = block_until_ready(refs, needed, timeout)
         if len(ready) == 1:  # the common call, in a loop over many: one copy instead of a test for each
@@ -241,6 +252,8 @@ class InProcessContext(ContextBase):
 
     def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
         """End the context; see `JobContext.shutdown`."""
+        if self._scope.foreign:
+            return
         self._closed = True
         self._scope.close(cancel=cancel_pending)
         if not wait or self._scope.inside():  # a task cannot wait for its own end
@@ -250,6 +263,10 @@ class InProcessContext(ContextBase):
             pools: list[WorkerPool | Mailbox] = [self._pool, *self._mailboxes]
             for pool in pools:
                 pool.close(wait=True)
+
+    def disown(self) -> None:
+        """In a forked child: be of no use, and wait for nothing."""
+        self._scope.disown()
 
     def _end(self) -> None:
         """All that was submitted is done: end the streams that nobody reads, the actors, the threads."""

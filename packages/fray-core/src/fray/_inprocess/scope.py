@@ -1,10 +1,11 @@
 """Counts what is under way in a context, so that `shutdown` can wait for it."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 
-from fray._errors import ContextClosedError
+from fray._errors import ContextClosedError, WrongProcessError
 from fray._inprocess.pool import current_task
 from fray._inprocess.refs import LOCK
 
@@ -12,11 +13,12 @@ from fray._inprocess.refs import LOCK
 class Scope:
     """The tasks, calls and stream steps of one context; every change of the count is made under LOCK."""
 
-    __slots__ = ("_closing", "_drained", "_ended", "_on_drained", "_outstanding", "cancelling")
+    __slots__ = ("_closing", "_drained", "_ended", "_on_drained", "_outstanding", "_owner", "cancelling")
 
     def __init__(self, on_drained: Callable[[], None]) -> None:
         self._outstanding = 0
         self._closing = self._ended = False
+        self._owner = 0  # in a forked child: the process whose scope this is
         self.cancelling = False  # what has not started is cancelled when its turn comes
         self._drained = threading.Event()
         self._on_drained = on_drained
@@ -26,7 +28,9 @@ class Scope:
 
         Raises:
             ContextClosedError: The context is shut down, or shutting down and the caller is outside.
+            WrongProcessError: This is a forked child of the process that made the context.
         """
+        self.check_owner()
         with LOCK:
             if self._closing and (self.cancelling or not self._outstanding or not self.inside()):
                 raise ContextClosedError("the context was shut down; make a new one with create_context")
@@ -43,6 +47,23 @@ class Scope:
                 last = self.leave()
             if last:
                 self.on_drained()
+
+    @property
+    def foreign(self) -> bool:
+        """Whether this is a forked child, in which nothing of the context can happen."""
+        return bool(self._owner)
+
+    def check_owner(self) -> None:
+        """Raise in a forked child."""
+        if self._owner:
+            raise WrongProcessError(
+                f"a context of process {self._owner} was used in its forked child {os.getpid()}, which has "
+                "none of the context's threads and workers: make one there, with create_context"
+            )
+
+    def disown(self) -> None:
+        """In a forked child: count nothing and end nothing any more."""
+        self._owner = os.getppid()
 
     def inside(self) -> bool:
         """Return whether this thread runs something that is counted here."""

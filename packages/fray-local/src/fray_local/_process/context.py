@@ -291,6 +291,7 @@ class ProcessContext(InProcessContext):
 
     def kill(self, handle: Any, /) -> None:
         """End an actor and its process, whatever it does."""
+        self._scope.check_owner()
         endpoint = getattr(handle, "_endpoint", None)
         if not isinstance(endpoint, ProcessEndpoint):
             super().kill(handle)
@@ -312,10 +313,18 @@ class ProcessContext(InProcessContext):
 
     def abort(self) -> None:
         """Cancel everything, kill every process."""
+        if self._scope.foreign:
+            return
         self._scope.close(cancel=True)
         if self._hub is not None:
             cast("Fleet", self._pool).kill()
             self.troupe.abort()
+
+    def disown(self) -> None:
+        """In a forked child: leave the workers to the parent."""
+        super().disown()
+        if self._hub is not None:
+            self._hub.disown()
 
     def _end(self) -> None:
         super()._end()

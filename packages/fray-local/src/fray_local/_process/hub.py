@@ -46,6 +46,18 @@ class Hub:
         """Whether this is the hub's own thread."""
         return threading.current_thread() is self._thread
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is read or sent any more."""
+        return self._ended
+
+    def disown(self) -> None:
+        """In a forked child: say nothing to anybody, and keep no connection open that the parent closes."""
+        self._ended, self._awake, self._writing = True, False, threading.RLock()
+        for file in self._watched:
+            if isinstance(file, socket.socket):
+                file.close()
+
     def call_soon(self, act: Callable[[], None]) -> None:
         """Let the hub call something, unless it has ended; from any thread, finalizers included."""
         self._asked.append(act)
@@ -148,6 +160,8 @@ class Channel:
 
     def send(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
         """Send a message; `keep` lives until its descriptors are on their way."""
+        if self.hub.ended:
+            return
         if not descriptors:
             self.send_bytes(encode(message))
             return
@@ -159,6 +173,8 @@ class Channel:
 
     def send_bytes(self, data: bytes) -> None:
         """Send whole messages that are encoded already."""
+        if self.hub.ended:
+            return
         with self._lock:
             self._push(data, (), None)
 

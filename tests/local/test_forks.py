@@ -1,0 +1,104 @@
+"""A program that forks: the child has the contexts of its parent, none of their threads and workers."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture(params=["threadpool?max_workers=2", "process?max_workers=2"])
+def spec(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def test_a_child_ends_while_its_parent_works(spec: str, tmp_path: Path) -> None:
+    done = run(
+        """
+        import os, sys
+        from pathlib import Path
+        from fray import WrongProcessError, create_context
+        from fray.testing.gates import Gate
+
+        def hold(started, gate):
+            started.open()
+            gate.wait()
+            return "held"
+
+        folder = Path(sys.argv[2])
+        started, gate = Gate(folder / "started"), Gate(folder / "gate")
+        context = create_context(sys.argv[1])
+        ref = context.create_task(hold, started, gate)
+        started.wait()
+        child = os.fork()
+        if not child:
+            with context:
+                try:
+                    context.get(ref)
+                except WrongProcessError:
+                    sys.exit(3)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        gate.open()
+        print(context.get(ref), context.get(context.run(abs, -1)))
+        """,
+        spec,
+        str(tmp_path),
+    )
+    assert (done.stdout, done.stderr) == ("3\nheld 1\n", "")
+
+
+def test_a_child_is_told_that_the_context_is_not_its_own_and_can_make_one(spec: str) -> None:
+    done = run(
+        """
+        import os, sys
+        from fray import create_context, get_job_context
+
+        context = create_context(sys.argv[1])
+        context.get(context.run(abs, -1))
+        kept = get_job_context()
+        kept.get(kept.run(abs, -1))
+        child = os.fork()
+        if not child:
+            try:
+                context.run(abs, -2)
+            except Exception as error:
+                print(type(error).__name__, str(os.getppid()) in str(error))
+            for other in (create_context(sys.argv[1]), get_job_context()):
+                print(other.get(other.run(abs, -3)), flush=True)
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        print(context.get(context.run(abs, -4)))
+        """,
+        spec,
+    )
+    assert (done.stdout, done.stderr) == ("WrongProcessError True\n3\n3\n4\n", "")
+
+
+@pytest.mark.parametrize("spec", ["sync"])
+def test_a_context_without_threads_works_in_a_child(spec: str) -> None:
+    done = run(
+        """
+        import os, sys
+        from fray import create_context
+
+        with create_context(sys.argv[1]) as context:
+            child = os.fork()
+            if not child:
+                print(context.get(context.run(abs, -1)), flush=True)
+                os._exit(0)
+            os.waitpid(child, 0)
+        """,
+        spec,
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")
