@@ -26,6 +26,7 @@ from fray._options import ActorOptions
 from fray.cluster import Entrypoint, JobRequest, create_cluster
 from fray.testing.gates import Gate, until
 from fray.testing.tasks import Counter
+from fray_local._process import peers
 
 
 @pytest.fixture
@@ -186,6 +187,22 @@ class TestSharing:
             context.get(counter.value())
         assert main(["actors", "kill", "left"]) == 1
         assert "no actor named 'left'" in capsys.readouterr().err
+
+    def test_the_command_line_says_so_where_an_actor_does_not_end(
+        self, context: JobContext, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(peers, "_PATIENCE", 0.1)
+        mortal = context.create_actor(Mortal, name="stopped", lifetime="detached")
+        pid = context.get(mortal.pid())
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert main(["actors", "kill", "stopped"]) == 1
+            said = capsys.readouterr().err
+            assert "its process does not answer" in said
+            assert "Traceback" not in said
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        until(lambda: not Path(f"/proc/{pid}").exists(), "its process ends")
 
     def test_only_the_user_can_open_what_leads_to_it(self, context: JobContext, state_dir: Path) -> None:
         counter = context.create_actor(Counter, name="private", lifetime="detached")

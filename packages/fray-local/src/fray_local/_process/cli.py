@@ -49,8 +49,11 @@ def kill(name: str, namespace: str | None) -> None:
     directory, card = found[0]
     connection = directory.find(name)
     directory.remove(card)
-    if connection is not None:
-        kill_at(connection[1])
+    if connection is not None and not kill_at(connection[1]):
+        raise click.ClickException(
+            f"{card.label} was told to end and its name is free, but its process does not answer: it may be "
+            "stopped, and ends when it goes on; `ps` shows it as fray_local._process.host"
+        )
     click.echo(f"killed {card.label}")
 
 
