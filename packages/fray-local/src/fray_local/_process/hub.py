@@ -1,4 +1,4 @@
-"""One thread of the caller's process that reads everything its workers send, and never blocks.
+"""One thread of the caller's process that reads everything its workers send, and waits for nothing else.
 
 Any thread may send: what a socket does not take at once waits in its channel, and the hub sends it
 on. So two processes with full sockets never wait for each other.

@@ -1,7 +1,8 @@
 """What workers ask of the process that owns everything: tasks, values, waiting, actors.
 
-All of it runs on the hub's thread, so nothing here blocks: a question whose answer is not there yet
-leaves a watcher, and the worker's place goes to another task meanwhile.
+All of it arrives on the hub's thread, so nothing here waits: a question whose answer is not there yet
+leaves a watcher, and the worker's place goes to another task meanwhile. Whichever thread has the
+answer gives it.
 """
 
 import pickle
@@ -54,10 +55,10 @@ class Requests:
         """Do what a worker tells, answer what it asks."""
         question = Question(worker, *message[:2]) if kind == "ask" else None
         thread, news, what, details, described = message[-5:]
-        worker.take_note(news)
-        blobs = [received(one, descriptors, worker.things(keys)) for one, keys in described]
         before = set_current_task(Caller(worker.number, thread, self._context._scope))
         try:
+            worker.take_note(news)
+            blobs = [received(one, descriptors, worker.things(keys)) for one, keys in described]
             act = getattr(self, f"_{kind}_{what}")
             act(question or worker, *details, *blobs)
         except Exception as error:
