@@ -53,6 +53,8 @@ class Writer:
     def wait(self, started: Gate, gate: Gate) -> None:
         started.open()
         gate.wait()
+        # The answer comes after all that was said to this process before.
+        get_job_context().get(get_job_context().run(abs, -1))
 
     def write(self, name: str) -> None:
         (self.folder / name).touch()
