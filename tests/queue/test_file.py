@@ -201,6 +201,33 @@ def test_of_threads_that_finish_one_lease_one_is_told_so(
         assert sorted(pool.map(finish, range(4))) == [False, False, False, True]
 
 
+def test_a_taker_that_pauses_sees_a_later_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    holder, taker = (FileQueue[str](tmp_path / "q", clock=clock, fsync=False) for _ in range(2))
+    holder.push("job")
+    held = holder.pop(60)
+    assert held is not None
+    clock.advance(40)
+    held = holder.extend(held, 60)
+    clock.advance(40)  # the first end is over, the second is not
+    ends: list[float] = []
+
+    def read(store: LocalStore, path: str) -> bytes | None:
+        data = real(store, path)
+        if path.endswith("+") and not ends:
+            clock.advance(15)
+            ends.append(holder.extend(held, 60).expires_at)  # in time
+            clock.advance(6)  # the second is over, too
+        return data
+
+    real = LocalStore.read
+    monkeypatch.setattr(LocalStore, "read", read)
+    assert taker.pop() is None
+    assert clock() < ends[0]
+    holder.done(held)
+    assert taker.size() == 0
+
+
 def test_a_url_names_a_folder(tmp_path: Path) -> None:
     for url in (f"file:{tmp_path}/q", f"file://{tmp_path}/q?fsync=false&max_attempts=3"):
         open_queue(url).push(1)

@@ -10,7 +10,7 @@ from simulated_store import SimStore, Violation, World
 from fray_queue import _histories, _scan
 from fray_queue._chains import Chains
 from fray_queue._histories import Claim
-from fray_queue._records import Record, SharedRecord, encode_extension
+from fray_queue._records import LEASE, Address, Record, SharedRecord, encode_extension
 from fray_queue._scan import Spot
 
 SKEW = 2.0
@@ -119,6 +119,19 @@ class BlindExtend(Variant):
     items, pushes = 1, 0.0
 
 
+class _ClockAfterTheEnd(Chains):
+    def _end_of(self, address: Address, number: int, record: Record, now: float) -> float:
+        until = super()._end_of(address, number, record, now)
+        late = self._clock()
+        over = record.kind == LEASE and late >= until + self._skew
+        return now - self._skew if over else until  # as if `now` were read here
+
+
+class EndReadBeforeTheClock(Variant):
+    chains = _ClockAfterTheEnd
+    items, pushes = 1, 0.0
+
+
 class SkewIgnored(Variant):
     taker_skew = 0.0
     items, pushes = 1, 0.0
@@ -174,6 +187,7 @@ BROKEN = [
     PayloadReadBeforeTheClaim,
     DoneByDelete,
     BlindExtend,
+    EndReadBeforeTheClock,
     SkewIgnored,
     RecordsOfAnotherClient,
     LooksFirstAndWritesThen,

@@ -26,6 +26,7 @@ class Client:
         self, world: World, number: int, step: Callable[[int], None], variant: Any, skew: float
     ) -> None:
         self.world, self.number, self.pushes = world, number, variant.pushes
+        self.step = step
         self.store = variant.store(world, number, step)
         self.clock = world.clock(number)
         scan = variant.scan(self.store, skew=skew, chance=world.chance)
@@ -44,7 +45,9 @@ class Client:
             if self.world.chance.random() < self.pushes:
                 self._push()
             claim = self.chains.take(LEASE_SECONDS)
-            if claim is not None:
+            if claim is None:
+                self._rest()
+            else:
                 self._took(claim)
                 self._use(claim)
 
@@ -71,7 +74,8 @@ class Client:
 
     def _use(self, claim: Claim) -> None:
         chance, item = self.world.chance, claim.address.path
-        for _ in range(chance.choice([0, 0, 1, 2])):
+        for _ in range(chance.choice([0, 0, 1, 4])):
+            self._rest()
             try:
                 self._believe(self.chains.extend(claim.lease_id, LEASE_SECONDS))
             except LeaseExpiredError:
@@ -91,6 +95,11 @@ class Client:
         except LeaseExpiredError:
             pass
         self.world.believed.pop((self.number, item), None)
+
+    def _rest(self) -> None:
+        """Work, or wait, for a part of a lease: others look at an end that a later one replaces."""
+        self.world.stalled[self.number] = self.world.now + self.world.chance.uniform(0, 0.9 * LEASE_SECONDS)
+        self.step(self.number)
 
     def _finished(self, claim: Claim) -> None:
         item = claim.address.path

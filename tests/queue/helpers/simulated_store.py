@@ -83,10 +83,8 @@ class SimStore:
                 world.late.append(effect)
             raise Crash
         if fault < 0.05:
-            world.stalls += 1
-            world.stalled[self.client] = world.now + world.chance.uniform(0, 2 * LEASE_SECONDS)
             result = effect() if fault < 0.035 else None
-            self.step(self.client)
+            self._pause()
             return result if fault < 0.035 else effect()
         return effect()
 
@@ -106,7 +104,15 @@ class SimStore:
 
     def read(self, path: str) -> bytes | None:
         data: bytes | None = self._request(lambda: self.world.files.get(path))
+        if path.endswith("+") and self.world.chance.random() < 0.2:
+            self._pause()
         return data
+
+    def _pause(self) -> None:
+        """Stall with an answer in hand: what it says of a lease's end may be old on waking."""
+        self.world.stalls += 1
+        self.world.stalled[self.client] = self.world.now + self.world.chance.uniform(0, 2 * LEASE_SECONDS)
+        self.step(self.client)
 
     def exists(self, path: str) -> bool:
         found: bool = self._request(lambda: path in self.world.files)

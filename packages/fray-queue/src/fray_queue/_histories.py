@@ -129,9 +129,9 @@ class Histories:
         if record is None:
             self._forget(spot.address)
             return None
-        until = self._end_of(spot.address, spot.number, record)
+        now = self._clock()  # before the end is read: the holder may write a later one until this one is over
+        until = self._end_of(spot.address, spot.number, record, now)
         self._note(spot.address, spot.number, record, until)
-        now = self._clock()
         if record.kind == DONE and record.at + GRACE < now:
             self._clean(spot.address, spot.number, record)
         if record.kind == REQUEUE:
@@ -142,9 +142,9 @@ class Histories:
             return None
         return record if record.kind in (LEASE, RELEASE) else None
 
-    def _end_of(self, address: Address, number: int, record: Record) -> float:
+    def _end_of(self, address: Address, number: int, record: Record, now: float) -> float:
         """Return when a record's lease or delay ends; what looks over may have been extended."""
-        if record.kind != LEASE or self._clock() < record.until:
+        if record.kind != LEASE or now < record.until:
             return record.until
         data = self._store.read(address.extension(number))
         return record.until if data is None else decode_extension(data, address.extension(number))
