@@ -121,7 +121,7 @@ class CountingStore(LocalStore):
     """A store in a dict that counts its requests."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        super().__init__("counting")
+        super().__init__("counting", fsync=False)
         self.folders: dict[str, dict[str, bytes]] = {"": {}}
         self.requests = 0
 

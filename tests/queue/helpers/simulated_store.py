@@ -65,7 +65,7 @@ class World:
 class SimStore:
     """One client's view of the world; every method is one request or more."""
 
-    name = "simulation"
+    name, may_lose = "simulation", False
 
     def __init__(self, world: World, client: int, step: Callable[[int], None]) -> None:
         self.world, self.client, self.step = world, client, step

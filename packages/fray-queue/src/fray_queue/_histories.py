@@ -21,6 +21,7 @@ from fray_queue._records import (
     SharedRecord,
     decode_extension,
     decode_record,
+    is_blank,
     new_nonce,
     open_payload,
     shared,
@@ -147,7 +148,9 @@ class Histories:
         if record.kind != LEASE or now < record.until:
             return record.until
         data = self._store.read(address.extension(number))
-        return record.until if data is None else decode_extension(data, address.extension(number))
+        if data is None or self._is_lost(data):
+            return record.until
+        return decode_extension(data, address.extension(number))
 
     def _attempts_after(self, head: Record | None) -> Attempts:
         if head is None or head.kind == REQUEUE or self._max_attempts is None:
@@ -203,7 +206,29 @@ class Histories:
 
     def _read_record(self, address: Address, number: int) -> Record | None:
         data = self._store.read(address.record(number))
-        return None if data is None else decode_record(data, address.record(number))
+        if data is None:
+            return None
+        if self._is_lost(data):
+            return self._instead(address, number)
+        return decode_record(data, address.record(number))
+
+    def _is_lost(self, data: bytes) -> bool:
+        """Tell whether a power failure took what a file had; nobody sees one before it is whole."""
+        return self._store.may_lose and is_blank(data)
+
+    def _instead(self, address: Address, number: int) -> Record:
+        """Return what a lost record is taken for: its client went with the power, so no lease goes on."""
+        before = self._read_record(address, number - 1) if number > 1 else None
+        if before is not None and before.kind in (DEAD, DONE):
+            return before
+        attempts = self._attempts_after(before)
+        extended = (*(before.extended if before else ()), number)
+        if (
+            before is not None and before.kind == LEASE
+        ):  # taken over, or settled: its attempt is over in any case
+            return Record(RELEASE, "", before.at, 0.0, before.attempt, attempts, (*extended, number - 1))
+        attempt = before.attempt + 1 if before else 1
+        return Record(LEASE, "", 0.0, 0.0, attempt, attempts, extended)
 
     def _clean(self, address: Address, number: int, record: Record) -> None:
         records = [address.record(each) for each in range(1, number + 1)]

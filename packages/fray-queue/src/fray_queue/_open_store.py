@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 from fray import SpecError, UnsupportedError
+from fray_queue._records import is_blank
 from fray_queue._store import LocalStore, Store
 from fray_queue._store_fsspec import FsspecStore
 
@@ -48,7 +49,7 @@ def enter(store: Store) -> None:
         )
     if isinstance(store, LocalStore):
         store.sweep()
-        os.makedirs(store.name, exist_ok=True)  # noqa: PTH103
+        store.make_root()
     created = store.create(_MARKER, _MARK)
     if created and store.create(_MARKER, _MARK):
         store.delete([_MARKER])
@@ -56,10 +57,15 @@ def enter(store: Store) -> None:
             f"{store.name!r} let the same file be created twice: it ignores the precondition that keeps two "
             "workers from one item; use another store, or an HttpQueueServer"
         )
-    if not created and store.read(_MARKER) != _MARK:
+    found = _MARK if created else store.read(_MARKER)
+    if found is not None and store.may_lose and is_blank(found):  # of a queue whose making the power ended
+        store.write(_MARKER, found := _MARK)
+    if found != _MARK:
         raise ValueError(
             f"{store.name!r} holds a queue of another version: {_MARKER} is not {_MARK.decode().strip()}"
         )
+    if isinstance(store, LocalStore):
+        store.sync(_MARKER)
 
 
 def compare_clocks(store: Store, nonce: str, bound: float) -> None:

@@ -99,6 +99,11 @@ def decode_record(data: bytes, path: str) -> Record:
     return Record(**fields)
 
 
+def is_blank(data: bytes) -> bool:
+    """Tell whether a file has its name, and perhaps its length, but nothing of its content."""
+    return not data.strip(b"\0")
+
+
 def encode_extension(until: float) -> bytes:
     """Return the content of a `+` file."""
     return _sealed({"until": until})

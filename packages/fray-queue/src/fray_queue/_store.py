@@ -25,6 +25,7 @@ class Store(Protocol):
     """Files under one root; paths are relative, with `/`."""
 
     name: str  # for messages
+    may_lose: bool  # whether a power failure may leave a file of `create` or `write` without its content
 
     def create(self, path: str, data: bytes) -> bool:
         """Make a file that is not there, whole at once; False when it is there, or its folder is gone."""
@@ -54,6 +55,8 @@ class LocalStore:
     Args:
         fsync: Whether `put` waits until the disk has the files and their folders.
     """
+
+    may_lose = True
 
     def __init__(self, root: str, *, fsync: bool = True) -> None:
         self.name = root
@@ -132,6 +135,23 @@ class LocalStore:
             with contextlib.suppress(OSError):  # not empty, or gone
                 os.rmdir(f"{self._root}/{folder}")  # noqa: PTH106
 
+    def make_root(self) -> None:
+        """Make the queue's folder; its parents have it on disk when it returns."""
+        new = [Path(self._root)]
+        while not new[-1].exists():
+            new.append(new[-1].parent)
+        new[0].mkdir(parents=True, exist_ok=True)
+        if self._fsync:
+            for folder in {new[0].parent, *new[1:]}:
+                with contextlib.suppress(PermissionError):  # passed through, never read
+                    _fsync_folder(str(folder))
+
+    def sync(self, path: str) -> None:
+        """Have a file that `create` or `write` made on disk, where that is asked for."""
+        if self._fsync:
+            _fsync(f"{self._root}/{path}", os.O_RDONLY)
+            _fsync_folder(f"{self._root}/{_folder(path)}")
+
     def sweep(self) -> None:
         """Remove the temporary folders that dead processes left."""
         with contextlib.suppress(FileNotFoundError):
@@ -190,7 +210,11 @@ def _folder(path: str) -> str:
 
 
 def _fsync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _fsync(path: str, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

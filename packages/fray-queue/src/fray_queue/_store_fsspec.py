@@ -31,6 +31,8 @@ class FsspecStore:
         UnsupportedError: Nothing is known of the store that would make creation exclusive.
     """
 
+    may_lose = False
+
     def __init__(self, url: str, options: dict[str, Any], *, timeout: float) -> None:
         protocol = url.partition(":")[0]
         if protocol not in _EXCLUSIVE:
