@@ -1,13 +1,17 @@
 """Remove the files of finished items: at once on a disk, in bulk and in the background on an object store."""
 
+import logging
+import os
 import threading
 import time
 
 from fray_queue._store import Store
 
+_log = logging.getLogger("fray.queue")
 _BULK = 100
-_LINGER = 5.0  # seconds that the first of a bulk waits for others
+_LINGER = 5.0  # seconds that the first of a bulk waits for others, and a bulk that failed for its next try
 _GLANCE = 0.25  # seconds between looks whether the program is about to end
+_MOST = 10_000  # items that are kept for later while the store refuses
 
 
 class Cleaner:
@@ -16,6 +20,10 @@ class Cleaner:
     def __init__(self, store: Store, *, background: bool) -> None:
         self._store = store
         self._background = background
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
         self._waiting: list[tuple[str, list[str]]] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -26,40 +34,80 @@ class Cleaner:
         if not self._background:
             self._store.delete([payload, *records])
             return True
-        with self._changed:
+        with self._mine():
             self._waiting.append((payload, records))
             if self._thread is None:
-                # Not a daemon: a program that ends waits for the last bulk.
-                self._thread = threading.Thread(target=self._run, name="fray-queue-cleaner", daemon=False)
                 self._closing = False
-                self._thread.start()
+                self._start_thread()
             elif len(self._waiting) >= _BULK:
                 self._changed.notify_all()
         return False
 
     def close(self) -> None:
-        """Return when all is removed."""
-        with self._changed:
-            thread, self._closing = self._thread, True
+        """Return when all is removed, or the store refused once more."""
+        with self._mine():
+            self._closing = True
+            if self._waiting and self._thread is None:
+                self._start_thread()
+            thread = self._thread
             self._changed.notify_all()
         if thread is not None:
             thread.join()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                end = time.monotonic() + _LINGER
-                while not self._is_due(end):
-                    self._changed.wait(_GLANCE)
-                bulk, self._waiting = self._waiting, []
-                if not bulk:
-                    self._thread = None
-                    return
-            self._remove(bulk)
+    def _mine(self) -> threading.Condition:
+        if self._process != os.getpid():  # the thread, and what waits for it, is the parent's
+            self._start()
+        return self._changed
 
-    def _is_due(self, end: float) -> bool:
-        late = self._closing or time.monotonic() >= end or not threading.main_thread().is_alive()
-        return late or not self._waiting or len(self._waiting) >= _BULK
+    def _start_thread(self) -> None:
+        # Not a daemon: a program that ends waits for the last bulk.
+        self._thread = threading.Thread(target=self._run, name="fray-queue-cleaner", daemon=False)
+        self._thread.start()
+
+    def _run(self) -> None:
+        refused = False
+        while bulk := self._next(refused=refused):
+            try:
+                self._remove(bulk)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the items after these need a cleaner
+                _log.warning(
+                    "the files of %d finished items stay for now: %s: %s",
+                    len(bulk),
+                    type(error).__name__,
+                    error,
+                )
+                refused = True
+                if self._put_back(bulk):
+                    return
+            else:
+                refused = False
+
+    def _next(self, *, refused: bool) -> list[tuple[str, list[str]]]:
+        """Wait for a bulk and return it; nothing when there is none, and the thread ends."""
+        with self._changed:
+            end = time.monotonic() + _LINGER
+            while not self._is_due(end, refused=refused):
+                self._changed.wait(_GLANCE)
+            bulk, self._waiting = self._waiting, []
+            if not bulk:
+                self._thread = None
+            return bulk
+
+    def _put_back(self, bulk: list[tuple[str, list[str]]]) -> bool:
+        """Keep a bulk for another try; True where there is none, and the thread ends."""
+        with self._changed:
+            self._waiting = [*bulk, *self._waiting][-_MOST:]
+            if self._is_ending():
+                self._thread = None
+            return self._thread is None
+
+    def _is_due(self, end: float, *, refused: bool) -> bool:
+        if self._is_ending() or time.monotonic() >= end:
+            return True
+        return not refused and (not self._waiting or len(self._waiting) >= _BULK)
+
+    def _is_ending(self) -> bool:
+        return self._closing or not threading.main_thread().is_alive()
 
     def _remove(self, bulk: list[tuple[str, list[str]]]) -> None:
         # A history without its payload is finished; a payload without its history would be a new item.
