@@ -18,6 +18,8 @@ T = TypeVar("T")
 _log = logging.getLogger("fray.queue")
 _LONGEST_DELAY = 60.0  # seconds before an item that failed many times is tried again
 _LONGEST_WAIT = 1.0  # seconds of one waiting pop: how late a worker may notice that it is to stop
+_PAUSES = 0.05, 2.0  # seconds, the first and the longest, between looks whether the queue is empty
+_PATIENCE = 20  # times what a look takes: what costs little is looked at often, an object store seldom
 
 
 @dataclass
@@ -50,6 +52,8 @@ class _Pool:
         self.errors: list[BaseException] = []
         self._held: dict[str, Lease[Any]] = {}
         self._lock = threading.Lock()
+        self._looking = threading.Lock()  # held by the one idle thread that looks for the others, too
+        self._empty = False
 
     def run(self) -> None:
         """Take and work on items until told to stop."""
@@ -58,17 +62,31 @@ class _Pool:
                 lease = self.queue.pop(
                     self.lease_timeout, wait=0.0 if self.stop_when_empty else _LONGEST_WAIT
                 )
+                if lease is None and self.stop_when_empty:
+                    lease = self._outwait()
+                    if lease is None:
+                        return
                 if lease is not None:
                     self._work(lease)
-                elif self.stop_when_empty and self._is_empty():
-                    return
         except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
             self.errors.append(error)
             self.stopping.set()
 
-    def _is_empty(self) -> bool:
-        """Tell whether nothing is left; items of other workers may come back, so that they count."""
-        return self.queue.size() == 0 or self.stopping.wait(0.05)
+    def _outwait(self) -> Lease[Any] | None:
+        """Return an item that comes, or comes back; None when nothing is left, others' items included."""
+        pause, longest = _PAUSES
+        with self._looking:
+            while not self._empty and not self.stopping.is_set():
+                start = time.monotonic()
+                lease = self.queue.pop(self.lease_timeout)
+                if lease is not None:
+                    return lease
+                self._empty = self.queue.size() == 0
+                took = time.monotonic() - start
+                if not self._empty:
+                    self.stopping.wait(pause)
+                    pause = max(_PAUSES[0], min(longest, pause * 2, took * _PATIENCE))
+        return None
 
     def _work(self, lease: Lease[Any]) -> None:
         with self._lock:
