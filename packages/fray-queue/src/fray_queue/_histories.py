@@ -219,13 +219,11 @@ class Histories:
     def _instead(self, address: Address, number: int) -> Record:
         """Return what a lost record is taken for: its client went with the power, so no lease goes on."""
         before = self._read_record(address, number - 1) if number > 1 else None
-        if before is not None and before.kind in (DEAD, DONE):
+        if before and before.kind in (DEAD, DONE):
             return before
         attempts = self._attempts_after(before)
         extended = (*(before.extended if before else ()), number)
-        if (
-            before is not None and before.kind == LEASE
-        ):  # taken over, or settled: its attempt is over in any case
+        if before and before.kind == LEASE:  # taken over, or settled: its attempt is over in any case
             return Record(RELEASE, "", before.at, 0.0, before.attempt, attempts, (*extended, number - 1))
         attempt = before.attempt + 1 if before else 1
         return Record(LEASE, "", 0.0, 0.0, attempt, attempts, extended)

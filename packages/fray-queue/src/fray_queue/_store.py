@@ -147,10 +147,9 @@ class LocalStore:
                     _fsync_folder(str(folder))
 
     def sync(self, path: str) -> None:
-        """Have a file that `create` or `write` made on disk, where that is asked for."""
+        """Have a file's content on disk; its name in the root is synced with a client's first new folder."""
         if self._fsync:
             _fsync(f"{self._root}/{path}", os.O_RDONLY)
-            _fsync_folder(f"{self._root}/{_folder(path)}")
 
     def sweep(self) -> None:
         """Remove the temporary folders that dead processes left."""
