@@ -1,18 +1,28 @@
 """What a server's store keeps and reports: journals that rot, disks that fill, folders of others."""
 
+import http.client
 import shutil
+import sqlite3
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 from queue_processes import ServerProcess
 
+from fray import QueueUnavailableError
 from fray_queue import (
     DamagedError,
     HttpQueue,
     HttpQueueServer,
     Limits,
+    _hub,
 )
 from fray_queue._errors import QueueFullError
+from fray_queue._journal import Journal
+from fray_queue._machine import Entry
+from fray_queue._rows import DELETE, Statement
+from fray_queue._wire import pack
 
 
 @pytest.fixture
@@ -131,3 +141,112 @@ def test_pushes_leave_room_on_the_disk_for_workers(tmp_path: Path) -> None:
         assert lease is not None
         queue.done(lease)
         assert queue.size() == 0
+
+
+# --- a writer that meets what it cannot write ---
+
+
+def test_a_limit_of_attempts_that_no_store_takes_is_refused(tmp_path: Path) -> None:
+    with HttpQueueServer(store=tmp_path) as server:
+        queue = server.new_queue("q")
+        with pytest.raises(ValueError, match="max_attempts is at most"):
+            HttpQueue[str](server.url, "x", create=True, max_attempts=10**20).size()
+        queue.push("the server goes on")
+        assert queue.size() == 1
+
+
+def test_a_failed_write_fails_alone_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unwritable(number: int, entry: Entry[bytes]) -> Statement:
+        return DELETE, (1 << 80,)  # SQLite's driver raises OverflowError, which is no error of SQLite's
+
+    with HttpQueueServer(store=tmp_path) as server:
+        queue = server.new_queue("q")
+        queue.push("before")
+        with monkeypatch.context() as patch:
+            patch.setattr(_hub, "statement_for", unwritable)
+            with pytest.raises(QueueFullError, match="cannot be written"):
+                queue.push("lost")
+        queue.push("after")
+        assert [lease.item for lease in queue.pop_many(3)] == ["before", "after"]
+
+
+def test_a_store_numbers_its_queues_anew_when_others_are_gone(tmp_path: Path) -> None:
+    with HttpQueueServer(store=tmp_path) as server:
+        server.new_queue("q").push("kept")
+        server.new_queue("gone").push_many("xy")
+    database = sqlite3.connect(tmp_path / "journal.db")
+    database.execute("UPDATE queues SET number = ? WHERE name = 'gone'", (2**19 - 1,))
+    database.execute("UPDATE meta SET items = 1")
+    database.execute("DELETE FROM items WHERE id > ?", (2 << 44,))
+    database.commit()
+    database.close()
+    with HttpQueueServer(store=tmp_path) as server:
+        server.new_queue("next").push("beyond the last number but for those that are free")
+        for _ in range(3):
+            with server.new_queue("again") as queue:
+                assert queue.size() == 0
+                queue.push_many("ab")
+                queue._connections.ask("DELETE", "/queues/again")
+        server.new_queue("again").push("c")
+    with HttpQueueServer(store=tmp_path) as server:
+        assert [server.new_queue(name).size() for name in ("q", "next", "again")] == [1, 1, 1]
+        assert server.new_queue("again").peek() == "c"
+
+
+def test_a_push_whose_queue_is_deleted_under_way_is_not_stored(tmp_path: Path) -> None:
+    body = pack([{"id": "late"}], [b"x"])
+    with HttpQueueServer(store=tmp_path) as server:
+        queue = server.new_queue("q")
+        connection = http.client.HTTPConnection(server.url.partition("://")[2], timeout=20)
+        connection.putrequest("POST", "/queues/q/push")
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body[:-1])
+        queue._connections.ask("DELETE", "/queues/q")
+        connection.send(body[-1:])
+        assert connection.getresponse().status == 404
+        connection.close()
+        assert server.new_queue("q").size() == 0
+    with HttpQueueServer(store=tmp_path) as server:
+        assert server.new_queue("q").size() == 0
+
+
+def test_a_witness_that_cannot_be_written_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with HttpQueueServer(store=tmp_path) as server:
+        queue = server.new_queue("q")
+        with monkeypatch.context() as patch:
+            patch.setattr("os.pwrite", fail)
+            queue.push("a")
+        queue.push("b")
+    with HttpQueueServer(store=tmp_path) as server:
+        assert server.new_queue("q").size() == 2
+
+
+def test_a_server_whose_writer_is_gone_says_so_and_keeps_what_it_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def die(*_: object) -> None:
+        raise SystemError("out of luck")
+
+    with HttpQueueServer(store=tmp_path) as server:
+        queue: HttpQueue[str] = HttpQueue(server.url, "q", create=True, timeout=0.2)
+        queue.push("kept")
+        monkeypatch.setattr(Journal, "_commit_group", die)
+        for _ in range(2):
+            with pytest.raises(QueueUnavailableError, match="write its store no more"):
+                queue.push("lost")
+        with pytest.raises(QueueUnavailableError, match="write its store no more"):
+            queue.pop()
+        assert (queue.size(), queue.pending()) == (1, 1)
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"{server.url}/healthz", timeout=20)
+    assert "out of luck" in caplog.text
+    monkeypatch.undo()
+    with HttpQueueServer(store=tmp_path) as server:
+        assert server.new_queue("q").size() == 1

@@ -28,6 +28,7 @@ from fray_queue._errors import LimitError
 from fray_queue._hub import Hub
 from fray_queue._machine import Entry
 from fray_queue._routes import CSS, HTML, ROUTES, SCRIPT, TEXT
+from fray_queue._rows import MOST_ATTEMPTS
 from fray_queue._wire import unpack
 
 _LONGEST_ID = 200
@@ -55,6 +56,8 @@ class Api:
     def _repeatable(self, act: Action) -> Handler:
         async def handler(request: web.BaseRequest, name: str) -> web.StreamResponse:
             slot, number = slot_of(request)
+            if self._hub.failure is not None:
+                raise self._hub.failure
             if slot is None:
                 reply = await act(request, name)
                 await self._hub.commit()
@@ -95,12 +98,14 @@ class Api:
         return records_answer([lease_meta(entry) for entry in entries], entries)
 
     # --- handlers ---
+    # A queue is looked up when the body is there: while it is awaited, another may take its place.
 
     async def _create(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
         body = await self._body(request, "max_attempts")
-        if body.get("max_attempts") is not None:
-            check_count("max_attempts", body["max_attempts"])
-        self._hub.create(name, body.get("max_attempts"))
+        limit = body.get("max_attempts")
+        if limit is not None and check_count("max_attempts", limit) > MOST_ATTEMPTS:
+            raise BadRequestError(f"max_attempts is at most {MOST_ATTEMPTS}, or null for no limit")
+        self._hub.create(name, limit)
         return {}
 
     async def _delete(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
@@ -108,7 +113,6 @@ class Api:
         return {}
 
     async def _push(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
-        queue = self._hub.get(name)
         limits = self._hub.limits
         records = unpack(await self._read(request))
         if len(records) > limits.batch:
@@ -125,11 +129,12 @@ class Api:
                 raise LimitError(
                     f"an item has at most {limits.item_bytes} bytes when pickled; this one has {len(payload)}"
                 )
-        return {"stored": self._hub.push(queue, [(meta["id"], payload) for meta, payload in records])}
+        records_of = [(meta["id"], payload) for meta, payload in records]
+        return {"stored": self._hub.push(self._hub.get(name), records_of)}
 
     async def _pop(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
-        queue = self._hub.get(name)
         body = await self._body(request, "n", "lease_timeout", "wait")
+        queue = self._hub.get(name)
         n = min(check_count("n", body.get("n", 1)), self._hub.limits.batch)
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout", 60.0))
         wait = min(check_seconds("wait", body.get("wait", 0.0), zero=True), self._hub.limits.wait_seconds)
@@ -141,33 +146,36 @@ class Api:
         return {"queue": queue.name, "leases": [(entry.item_id, entry.lease_id) for entry in entries]}
 
     async def _done(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
-        queue = self._hub.get(name)
-        return {"refused": self._hub.finish(queue, leases_of(await self._body(request, "leases")))}
+        leases = leases_of(await self._body(request, "leases"))
+        return {"refused": self._hub.finish(self._hub.get(name), leases)}
 
     async def _release(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
-        queue = self._hub.get(name)
         body = await self._body(request, "item_id", "lease_id", "delay")
+        queue = self._hub.get(name)
         delay = check_seconds("delay", body.get("delay", 0.0), zero=True)
         self._hub.release(queue, *lease_of(body), delay)
         return {}
 
     async def _extend(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
-        queue = self._hub.get(name)
         body = await self._body(request, "item_id", "lease_id", "lease_timeout")
+        queue = self._hub.get(name)
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout"))  # type: ignore[arg-type]
         entry = queue.machine.extend(*lease_of(body), lease_timeout, self._hub.clock())
         return {"expires_at": entry.until}
 
     async def _requeue(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
-        queue = self._hub.get(name)
-        return {"count": self._hub.requeue(queue, ids_of(await self._body(request, "item_ids")))}
+        item_ids = ids_of(await self._body(request, "item_ids"))
+        return {"count": self._hub.requeue(self._hub.get(name), item_ids)}
 
     async def _purge(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
-        queue = self._hub.get(name)
         body = await self._body(request, "dead", "item_ids")
-        if body.get("dead"):
-            return {"count": queue.machine.purge_dead(ids_of(body), self._hub.clock())}
-        return {"count": queue.machine.purge()}
+        dead, item_ids = body.get("dead", False), ids_of(body)
+        if not isinstance(dead, bool):
+            raise BadRequestError("dead is true or false")
+        if item_ids is not None and not dead:
+            raise BadRequestError("item_ids are those of dead letters: it needs dead, else all items go")
+        machine = self._hub.get(name).machine
+        return {"count": machine.purge_dead(item_ids, self._hub.clock()) if dead else machine.purge()}
 
     async def _peek(self, request: web.BaseRequest, name: str) -> web.Response:
         entry = self._hub.get(name).machine.peek(self._hub.clock())
@@ -188,6 +196,8 @@ class Api:
         return json_answer({"queues": [queue_stats(queue, self._hub.clock()) for queue in self._hub.each()]})
 
     async def _healthz(self, request: web.BaseRequest, name: str) -> web.Response:
+        if self._hub.failure is not None:
+            raise self._hub.failure
         return web.Response(text="ok\n", content_type=TEXT)
 
     async def _metrics(self, request: web.BaseRequest, name: str) -> web.Response:

@@ -5,6 +5,7 @@ from typing import Any
 
 from fray_queue._named_queue import NamedQueue
 from fray_queue._routes import JSON, RECORDS, ROUTES, Route
+from fray_queue._rows import MOST_ATTEMPTS
 
 _METRICS = {
     "pending": ("gauge", "Items that a pop could take now."),
@@ -54,7 +55,7 @@ _ERRORS = {
     404: "There is no queue of that name.",
     409: "The lease is not good any more, or a later request came before this one; nothing changed.",
     413: "The request is beyond a limit of the server; nothing changed.",
-    503: "The server is stopping.",
+    503: "The server is stopping, or can write its store no more.",
     507: "The store is full; it keeps what it has.",
 }
 
@@ -120,7 +121,7 @@ _REQUEST = {
     "schema": {"type": "string"},
 }
 _FIELDS: dict[str, dict[str, Any]] = {
-    "max_attempts": {"type": ["integer", "null"], "minimum": 1},
+    "max_attempts": {"type": ["integer", "null"], "minimum": 1, "maximum": MOST_ATTEMPTS},
     "n": {"type": "integer", "minimum": 1},
     "lease_timeout": {"type": "number", "exclusiveMinimum": 0},
     "wait": {"type": "number", "minimum": 0},

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,12 +15,13 @@ from typing import Any
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray_queue._checks import check_name
 from fray_queue._errors import LimitError, QueueExistsError, QueueFullError, QueueNotFoundError
-from fray_queue._journal import Journal
+from fray_queue._journal import Journal, WriterEndedError
 from fray_queue._limits import Limits
 from fray_queue._machine import Entry
 from fray_queue._named_queue import NamedQueue
-from fray_queue._rows import Statement, Stored, statement_for
+from fray_queue._rows import LAST_NUMBER, Statement, Stored, statement_for
 
+_log = logging.getLogger("fray.queue")
 _FORGET_SLOTS_AFTER = 3600.0  # seconds; clients give up long before
 _FORGET_EVERY = 60.0
 
@@ -47,8 +50,9 @@ class Hub:
         self.queues: dict[str, NamedQueue] = {}
         self.slots: dict[str, Slot] = {}
         self.closing = False
+        self.failure: Exception | None = None  # what every change is answered once the store is lost
         self._dirty: list[Statement] = []
-        self._last_number = 0
+        self._numbers: set[int] = set()  # of queues, and of rows in the store
         self._swept = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._journal = (
@@ -93,7 +97,9 @@ class Hub:
             return queue
         if len(self.queues) >= self.limits.queues:
             raise LimitError(f"the server has {len(self.queues)} queues, and takes no more")
-        number = self._last_number + 1
+        number = next(number for number in itertools.count(1) if number not in self._numbers)
+        if number > LAST_NUMBER:
+            raise LimitError(f"the server has {len(self.queues)} queues, and its store numbers no more")
         queue = self._add(name, number, max_attempts)
         self._dirty.append(("INSERT INTO queues VALUES (?, ?, ?)", (name, number, max_attempts)))
         return queue
@@ -105,11 +111,12 @@ class Hub:
         queue.machine.purge_dead(None, now)
         queue.machine.purge()
         del self.queues[name]
+        self._numbers.discard(queue.number)  # its rows go in the same commit, or in one before the next use
         self._dirty.append(("DELETE FROM queues WHERE name = ?", (name,)))
         queue.wake(1 << 60)
 
     def _add(self, name: str, number: int, max_attempts: int | None) -> NamedQueue:
-        self._last_number = max(self._last_number, number)
+        self._numbers.add(number)
         changed = (
             None if self._store is None else lambda entry: self._dirty.append(statement_for(number, entry))
         )
@@ -137,11 +144,13 @@ class Hub:
             if gone():
                 queue.wake()  # whoever woke this pop meant to wake one that takes
                 return []
+            if self.queues.get(queue.name) is not queue:  # what it holds is no longer what the store has
+                raise QueueUnavailableError("the queue was deleted, or read anew from the store")
             entries = self._take(queue, n, lease_timeout)
             if entries or not wait or (left := end - self._loop.time()) <= 0:
                 return entries
-            if self.closing or self.queues.get(queue.name) is not queue:
-                raise QueueUnavailableError("the server is stopping, or the queue was deleted")
+            if self.closing or self.failure is not None:
+                raise self.failure or QueueUnavailableError("the server is stopping")
             change = queue.machine.next_change()
             await queue.sleep(left if change is None else min(left, max(0.001, change - self.clock())))
 
@@ -238,10 +247,13 @@ class Hub:
 
         Raises:
             QueueFullError: It is not, and did not happen: memory is again what the disk has.
+            QueueUnavailableError: The same, and nothing can be written any more.
         """
         if self._journal is None:
             self._dirty.clear()
             return
+        if self.failure is not None:
+            raise self.failure
         if not self._dirty:
             return
         statements, self._dirty = self._dirty, []
@@ -260,7 +272,7 @@ class Hub:
             failure = QueueFullError("the store could not be written just before")
             results = results + [(token, failure) for token in self._journal.drop_pending()]
             self._dirty.clear()
-            self._restore(self._journal.load())
+            self._return_to_disk(self._journal, results)
         for token, error in results:
             if token.done():
                 continue
@@ -269,8 +281,17 @@ class Hub:
             else:
                 token.set_exception(error)
 
+    def _return_to_disk(self, journal: Journal, results: Results) -> None:
+        self.failure = next((error for _, error in results if isinstance(error, WriterEndedError)), None)
+        try:
+            self._restore(journal.load())
+        except Exception:  # noqa: BLE001 - memory is not what the disk has, and nothing may rest on it
+            _log.exception("the store cannot be read back after a failed write")
+            self.failure = WriterEndedError()
+
     def _restore(self, stored: Stored) -> None:
         before, self.queues = self.queues, {}
+        self._numbers = set(stored.items)
         for name, (number, max_attempts) in stored.queues.items():
             queue = self._add(name, number, max_attempts)
             for entry in stored.items.get(number, []):

@@ -7,6 +7,7 @@ write-ahead log without a word; the witness notices.
 
 import contextlib
 import json
+import logging
 import os
 import sqlite3
 import threading
@@ -15,13 +16,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fray import QueueUnavailableError
 from fray_queue._errors import DamagedError, QueueFullError
 from fray_queue._rows import DELETE, INSERT, SCHEMA, UPDATE, Statement, Stored, entry_of, queue_of
 
+_log = logging.getLogger("fray.queue")
 _DATABASE, _WITNESS = "journal.db", "commits"
 _OWN = {_DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", f"{_DATABASE}-journal", _WITNESS}
 _VERSION = 1
 _WORKERS_PAGES = 256
+
+
+class WriterEndedError(QueueUnavailableError):
+    """The writer is gone, and what it did not write with it."""
+
+    def __str__(self) -> str:
+        return "the server can write its store no more; its log says why. Start it again"
 
 
 class Journal:
@@ -50,8 +60,9 @@ class Journal:
         self._connection = self._connect(largest)
         self._witness = os.open(self._folder / _WITNESS, os.O_RDWR | os.O_CREAT, 0o600)
         self._pending: list[tuple[list[Statement], Any]] = []
+        self._group: list[tuple[list[Statement], Any]] = []  # what is being written
         self._changed = threading.Condition()
-        self._closing = self._broken = False
+        self._closing = self._broken = self._ended = False
         self._thread = threading.Thread(target=self._run, name="fray-queue-journal")
 
     def start(self) -> None:
@@ -59,8 +70,14 @@ class Journal:
         self._thread.start()
 
     def submit(self, statements: list[Statement], token: Any) -> None:
-        """Have statements committed together, in the order of the calls; `settled` gets the token after."""
+        """Have statements committed together, in the order of the calls; `settled` gets the token after.
+
+        Raises:
+            QueueUnavailableError: The writer ended.
+        """
         with self._changed:
+            if self._ended:
+                raise WriterEndedError
             self._pending.append((statements, token))
             self._changed.notify()
 
@@ -84,18 +101,29 @@ class Journal:
     # --- writing ---
 
     def _run(self) -> None:
+        try:
+            self._write()
+        except BaseException:  # noqa: BLE001 - nobody may wait for a writer that is gone
+            _log.exception("the store %r can be written no more", str(self._folder))
+            with self._changed:
+                self._ended = True
+                waiting, self._pending = self._group + self._pending, []
+            self._settled([(token, WriterEndedError()) for _, token in waiting])
+
+    def _write(self) -> None:
         while True:
             with self._changed:
                 # What follows a failed group rests on it: nothing is written until `drop_pending`.
                 self._changed.wait_for(lambda: (self._pending and not self._broken) or self._closing)
                 if self._broken or not self._pending:
                     return
-                group, self._pending = self._pending, []
-            self._settled(self._commit_group(group))
+                self._group, self._pending = self._pending, []
+            self._settled(self._commit_group(self._group))
+            self._group = []
 
     def _commit_group(self, group: list[tuple[list[Statement], Any]]) -> list[tuple[Any, Exception | None]]:
         """Commit requests together; when that fails, one by one, so that a push too many fails alone."""
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(Exception):  # not SQLite's alone: a number may be beyond what it takes
             self._commit([statement for statements, _ in group for statement in statements])
             return [(token, None) for _, token in group]
         results: list[tuple[Any, Exception | None]] = []
@@ -103,7 +131,7 @@ class Journal:
             try:
                 self._commit(statements)
                 results.append((token, None))
-            except sqlite3.Error as failure:
+            except Exception as failure:  # noqa: BLE001 - it belongs to whoever asked
                 with self._changed:
                     self._broken = True
                 results.append((token, QueueFullError(f"the store cannot be written: {failure}")))
@@ -118,18 +146,21 @@ class Journal:
             for sql, values in statements:
                 changed = execute(sql, values).rowcount
                 if sql in (UPDATE, DELETE) and changed == 0:
-                    raise sqlite3.IntegrityError("it rests on a request that failed")
+                    raise sqlite3.IntegrityError("it rests on a request that failed")  # noqa: TRY301
                 added += changed if sql == INSERT else -changed if sql == DELETE else 0
             execute("UPDATE meta SET commits = ?, items = ?", (self._commits + 1, self._items + added))
             execute("COMMIT")
-        except sqlite3.Error:
+        except BaseException:
             if self._connection.in_transaction:
                 execute("ROLLBACK")
             raise
         self._commits += 1
         self._items += added
-        # Not synced: it is read after a crash of the process, and is allowed to be behind, never ahead.
-        os.pwrite(self._witness, b"%016x %08x\n" % (self._commits, zlib.crc32(b"%016x" % self._commits)), 0)
+        # Not synced: it is read after a crash of the process, and is allowed to be behind, never ahead. So
+        # what is committed stays so, though the witness cannot be written.
+        with contextlib.suppress(OSError):
+            data = b"%016x %08x\n" % (self._commits, zlib.crc32(b"%016x" % self._commits))
+            os.pwrite(self._witness, data, 0)
 
     def _limit_size(self, pushes: bool) -> None:
         """Keep some pages that pushes do not get, so that workers can go on in a full store."""

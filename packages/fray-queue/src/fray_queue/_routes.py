@@ -32,7 +32,7 @@ ROUTES = (
     Route("GET", "/", "page", "A page for people.", gives=HTML),
     Route("GET", "/page.css", "page_css", "The page's style.", gives=CSS),
     Route("GET", "/page.js", "page_js", "The page's script.", gives=SCRIPT),
-    Route("GET", "/healthz", "healthz", "Whether the server runs.", gives=TEXT),
+    Route("GET", "/healthz", "healthz", "Whether the server runs.", gives=TEXT, errors=(503,)),
     Route("GET", "/metrics", "metrics", "Counters in Prometheus's text format.", gives=TEXT),
     Route("GET", "/openapi.json", "openapi", "This description."),
     Route("GET", "/queues", "list_queues", "All queues with their counts and rates."),

@@ -23,6 +23,8 @@ INSERT = "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?)"
 UPDATE = "UPDATE items SET state = ?, state_crc = ? WHERE id = ?"
 DELETE = "DELETE FROM items WHERE id = ?"
 _SEQ_BITS = 44  # an item's row id is its queue's number and its place in line
+MOST_ATTEMPTS = (1 << 31) - 1
+LAST_NUMBER = (1 << (63 - _SEQ_BITS)) - 1  # SQLite's row ids have 63 bits
 
 Statement = tuple[str, tuple[Any, ...]]
 
