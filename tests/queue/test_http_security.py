@@ -113,6 +113,10 @@ BODIES: list[tuple[str, bytes]] = [
     ("pop", b'{"n": "1"}'),
     ("pop", b'{"lease_timeout": -1}'),
     ("pop", b'{"lease_timeout": 1e999}'),
+    ("pop", b'{"lease_timeout": 1%s}' % (b"0" * 400)),
+    ("pop", b'{"wait": 1%s}' % (b"0" * 400)),
+    ("release", b'{"item_id": "a", "lease_id": "b", "delay": 1%s}' % (b"0" * 400)),
+    ("extend", b'{"item_id": "a", "lease_id": "b", "lease_timeout": 1%s}' % (b"0" * 400)),
     ("pop", b'{"surprise": 1}'),
     ("pop", b"[" * 100_000),
     ("pop", b"\xff\xfe"),
@@ -124,6 +128,10 @@ BODIES: list[tuple[str, bytes]] = [
     ("extend", b'{"item_id": "a", "lease_id": "b"}'),
     ("requeue", b'{"item_ids": "all"}'),
     ("purge", b'{"item_ids": 3, "dead": true}'),
+    ("purge", b'{"item_ids": ["one"]}'),
+    ("purge", b'{"item_ids": [], "dead": false}'),
+    ("purge", b'{"dead": "no"}'),
+    ("purge", b'{"dead": 0}'),
 ]
 
 

@@ -1,7 +1,6 @@
 """Queues: the values, the contract that every backend keeps, and what backends share."""
 
 import contextlib
-import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +9,7 @@ from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 from fray import _listeners
+from fray._checks import check_seconds as check_seconds
 from fray._errors import LeaseExpiredError, QueueUnavailableError, SpecError
 from fray._plugins import QUEUES, load
 from fray._specs import bind_options, parse_query
@@ -18,7 +18,6 @@ T = TypeVar("T")
 
 # Options that a URL must not carry: URLs end in logs, shell histories and process lists.
 _SECRETS = frozenset({"token", "secret", "password"})
-_NUMBERS = (float, int)  # by exact class: True is no number of seconds
 _BEATS_PER_LEASE = 3  # a heartbeat that is late, or lost once, still arrives in time
 
 
@@ -202,7 +201,7 @@ def kept_alive(queue: Queue[T], lease: Lease[T], lease_timeout: float) -> Iterat
     over = threading.Event()
 
     def beat() -> None:
-        while not over.wait(lease_timeout / _BEATS_PER_LEASE):
+        while not over.wait(min(lease_timeout / _BEATS_PER_LEASE, threading.TIMEOUT_MAX)):
             try:
                 queue.extend(lease, lease_timeout)
             except LeaseExpiredError:
@@ -247,15 +246,3 @@ def open_queue(url: str, **options: Any) -> Queue[Any]:
     bound.pop("url", None)
     queue: Queue[Any] = factory.from_url(address, **bound)
     return queue
-
-
-def check_seconds(name: str, value: float, *, zero: bool = False) -> float:
-    """Return a duration that is finite and positive (or zero, where that has a meaning).
-
-    Raises:
-        ValueError: It is not; the message names the argument.
-    """
-    if value.__class__ in _NUMBERS and (0 < value < math.inf or (zero and value == 0)):
-        return value
-    wanted = "zero or more" if zero else "more than zero"
-    raise ValueError(f"{name} is a number of seconds, {wanted}; got {value!r}")

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from fray import QueueUnavailableError
-from fray._queue import check_seconds
+from fray._checks import check_seconds
 from fray_queue._answers import (
     BadRequestError,
     asset,
@@ -159,7 +159,7 @@ class Api:
     async def _extend(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
         body = await self._body(request, "item_id", "lease_id", "lease_timeout")
         queue = self._hub.get(name)
-        lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout"))  # type: ignore[arg-type]
+        lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout"))
         entry = queue.machine.extend(*lease_of(body), lease_timeout, self._hub.clock())
         return {"expires_at": entry.until}
 

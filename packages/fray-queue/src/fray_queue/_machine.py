@@ -100,6 +100,7 @@ class LeaseMachine(Generic[P]):
         timers = self._timers
         if timers and timers[0][0] <= now:
             self._advance(now)
+        until = now + lease_timeout  # first: an item that left the line must be leased, whatever was asked
         entry = self._pull() if self._returned or not self._line else self._line.popleft()
         if entry is None:
             return None
@@ -108,7 +109,7 @@ class LeaseMachine(Generic[P]):
         entry.grants = grant = entry.grants + 1
         entry.lease_id = f"{entry.item_id}.{grant}"
         entry.leased_at = now
-        self._hold(entry, LEASED, now + lease_timeout)
+        self._hold(entry, LEASED, until)
         return entry
 
     def finish(self, item_id: str, lease_id: str) -> Entry[P]:
@@ -122,6 +123,7 @@ class LeaseMachine(Generic[P]):
 
     def release(self, item_id: str, lease_id: str, delay: float, now: float) -> Entry[P]:
         """Give the item back, at once or after `delay` seconds."""
+        until = now + delay
         entry = self._held(item_id, lease_id)
         if entry.phase is LEASED:
             self._end_attempt(entry, "released", now)
@@ -129,18 +131,19 @@ class LeaseMachine(Generic[P]):
         if entry.phase is not DEAD and delay > 0:
             if entry.phase is WAITING:
                 self._waiting -= 1
-            self._hold(entry, DELAYED, now + delay)
+            self._hold(entry, DELAYED, until)
         elif self._changed is not None:
             self._changed(entry)
         return entry
 
     def extend(self, item_id: str, lease_id: str, lease_timeout: float, now: float) -> Entry[P]:
         """Make the lease end `lease_timeout` seconds from now."""
+        until = now + lease_timeout
         entry = self._held(item_id, lease_id)
         if entry.phase is WAITING:  # it ran out and nobody took it: the attempt goes on
             entry.history = entry.history[:-1]
             self._waiting -= 1
-        self._hold(entry, LEASED, now + lease_timeout)
+        self._hold(entry, LEASED, until)
         return entry
 
     def held(self, item_id: str, lease_id: str) -> Entry[P] | None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from fray import WrongProcessError
-from fray._queue import DeadLetter, Lease, QueueBase, check_seconds
+from fray._checks import check_seconds
+from fray._queue import DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease
 from fray_queue._machine import Entry, LeaseMachine
 
@@ -129,7 +130,8 @@ class MemoryQueue(QueueBase[T]):
         try:
             if self._inbox:  # from a push that saw no sleeper yet; one that comes later wakes us
                 return
-            self._arrival.wait(longest if change is None else max(0.0, min(longest, change - self._clock())))
+            left = longest if change is None else max(0.0, min(longest, change - self._clock()))
+            self._arrival.wait(min(left, threading.TIMEOUT_MAX))
         finally:
             self._sleepers -= 1
 

@@ -114,7 +114,7 @@ class WaitingPromises(QueueFixtures):
 class InputPromises(QueueFixtures):
     """What is refused, and changes nothing."""
 
-    @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "10", None, True])
+    @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 10**400, "10", None, True])
     def test_a_lease_timeout_that_is_none_is_refused(self, queue: Queue[Any], timeout: Any) -> None:
         queue.push("x")
         for call in (queue.pop, lambda seconds: queue.pop_many(1, seconds)):
@@ -129,6 +129,7 @@ class InputPromises(QueueFixtures):
         queue.push("x")
         for call in (
             lambda: queue.pop(wait=-1),
+            lambda: queue.pop(wait=10**400),
             lambda: queue.pop_many(0),
             lambda: queue.pop_many(1.5),  # type: ignore[arg-type]
             lambda: queue.done("x"),  # type: ignore[arg-type]
@@ -137,8 +138,9 @@ class InputPromises(QueueFixtures):
             with pytest.raises(ValueError):
                 call()
         lease = take(queue)
-        with pytest.raises(ValueError, match="delay"):
-            queue.release(lease, delay=-1)
+        for delay in (-1, 10**400):
+            with pytest.raises(ValueError, match="delay"):
+                queue.release(lease, delay=delay)
         queue.done(lease)
 
     @pytest.mark.parametrize("limit", [0, -1])
