@@ -1,14 +1,16 @@
 """MemoryQueue keeps the contract, and wakes its waiters without polling."""
 
+import multiprocessing
 import pickle
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fray import WrongProcessError
-from fray.queue import Queue, open_queue
+from fray.queue import Lease, Queue, open_queue
 from fray.testing.queue import MakeQueue, ManualClock, QueueContract, check_queue_machine
 from fray_queue import MemoryQueue
 
@@ -87,3 +89,54 @@ def test_pushes_that_nobody_took_yet_are_in_line_in_order() -> None:
     queue.push(4000)
     assert queue.purge() == 4000
     assert (queue.size(), queue.pop()) == (0, None)
+
+
+def test_a_fork_leaves_its_queues_behind() -> None:
+    queue: MemoryQueue[str] = MemoryQueue()
+    queue.push("x")
+    open_queue("memory://before-the-fork").push("y")
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def child() -> None:
+        for name, call in _CALLS.items():
+            try:
+                call(queue)
+            except WrongProcessError:
+                there.send(name)
+        fresh = open_queue("memory://before-the-fork")
+        fresh.push("z")
+        there.send(fresh.size())
+
+    with queue._lock:  # as another thread may have it at that moment
+        process = context.Process(target=child)
+        process.start()
+    process.join(30)
+    assert process.exitcode == 0
+    assert [here.recv() for _ in _CALLS] == list(_CALLS)
+    assert here.recv() == 1
+    for end in (here, there):
+        end.close()
+    lease = queue.pop()
+    assert lease is not None
+    queue.done(lease)
+    assert (lease.item, queue.size()) == ("x", 0)
+
+
+_LEASE = Lease("x", "id.1", 0.0, "id", 1, 0.0)
+_CALLS: dict[str, Callable[[MemoryQueue[str]], object]] = {
+    "push": lambda queue: queue.push("lost"),
+    "push_many": lambda queue: queue.push_many(["lost"]),
+    "pop": lambda queue: queue.pop(),
+    "pop_many": lambda queue: queue.pop_many(2, wait=1.0),
+    "done": lambda queue: queue.done(_LEASE),
+    "release": lambda queue: queue.release(_LEASE),
+    "extend": lambda queue: queue.extend(_LEASE, 1.0),
+    "peek": lambda queue: queue.peek(),
+    "size": lambda queue: queue.size(),
+    "pending": lambda queue: queue.pending(),
+    "dead_letters": lambda queue: queue.dead_letters(),
+    "requeue_dead": lambda queue: queue.requeue_dead(),
+    "purge": lambda queue: queue.purge(),
+    "purge_dead": lambda queue: queue.purge_dead(),
+}

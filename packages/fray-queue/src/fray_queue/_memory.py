@@ -7,7 +7,8 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar, cast
+from weakref import WeakSet
 
 from fray import WrongProcessError
 from fray._checks import check_seconds
@@ -44,7 +45,7 @@ class MemoryQueue(QueueBase[T]):
         self._lock = threading.Lock()
         self._arrival = threading.Condition(self._lock)
         self._sleepers = 0
-        self._process = os.getpid()
+        _here.add(self)
 
     @classmethod
     def from_url(cls, url: str, *, max_attempts: int | None = None) -> "MemoryQueue[Any]":
@@ -216,10 +217,37 @@ class MemoryQueue(QueueBase[T]):
             return self._machine.purge_dead(item_ids, self._clock())
 
     def __reduce__(self) -> NoReturn:
-        raise WrongProcessError(
-            "a MemoryQueue lives in the memory of one process and cannot be passed to another; "
-            "use FileQueue or HttpQueue for that"
-        )
+        _refuse()
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise WrongProcessError(
+        "a MemoryQueue lives in the memory of one process and cannot be passed to another; "
+        "use FileQueue or HttpQueue for that"
+    )
+
+
+class _Elsewhere:
+    """The lock and the inbox of a queue that a fork copied: every call needs one of them."""
+
+    __enter__ = append = extend = _refuse
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+_here: WeakSet[MemoryQueue[Any]] = WeakSet()
+
+
+def _leave_behind() -> None:
+    """Make a forked child's copies refuse, at no cost for a queue's own process."""
+    for queue in list(_here):
+        queue._lock = queue._inbox = cast(Any, _Elsewhere())
+    _here.clear()
+    MemoryQueue._shared.clear()
+    MemoryQueue._shared_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_leave_behind)
 
 
 def _lease(entry: Entry[T]) -> Lease[T]:
