@@ -154,10 +154,10 @@ def test_limits_are_told_on_both_sides() -> None:
         queue = server.new_queue("q")
         with pytest.raises(LimitError, match="at most 100000 bytes when pickled; this one has 2000"):
             queue.push(b"x" * 200_000)
-        with pytest.raises(LimitError, match="at most 1148576 bytes, an item 100000"):
-            queue.push(b"x" * 2_000_000)
+        with pytest.raises(LimitError, match="at most 9437184 bytes, an item 100000"):
+            queue._send("push", b"x" * 10_000_000, "application/octet-stream")
         with pytest.raises(LimitError, match="at most 10 items; this one has 11"):
-            queue.push_many(range(11))
+            queue._push([[b"x"] * 11])
         with pytest.raises(LimitError, match="takes no more"):
             server.new_queue("another")
         with pytest.raises(LimitError, match="at most 100000 bytes"):
@@ -172,6 +172,28 @@ def test_a_server_may_take_larger_items_than_by_default() -> None:
         lease = queue.pop()
         assert lease is not None
         assert len(lease.item) == 65 << 20
+
+
+@pytest.mark.parametrize("limits", [Limits(item_bytes=1 << 20), Limits(item_bytes=1 << 20, batch=7)])
+def test_items_within_the_limits_are_taken_however_many_they_are(limits: Limits) -> None:
+    with HttpQueueServer(limits=limits) as server:
+        queue = server.new_queue("q")
+        for items in ([b"x" * 900_000] * 20, list(range(50))):
+            ids = queue.push_many(items)
+            leases = queue.pop_many(100)
+            assert [lease.item_id for lease in leases] == ids
+            assert [lease.item for lease in leases] == items
+            queue.done_many(leases)
+        assert queue.push_many([]) == []
+
+
+def test_an_item_beyond_the_limit_keeps_all_that_is_pushed_with_it_out() -> None:
+    with HttpQueueServer(limits=Limits(item_bytes=100_000)) as server:
+        queue = server.new_queue("q")
+        for good in (1500, 5):
+            with pytest.raises(LimitError, match="at most 100000 bytes when pickled; this one has 2000"):
+                queue.push_many([*range(good), b"x" * 200_000])
+        assert queue.size() == 0
 
 
 def test_large_batches_are_split(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from fray_queue._describe import description, metrics_text, queue_stats
 from fray_queue._dispatch import Handler
 from fray_queue._errors import LimitError
 from fray_queue._hub import Hub
+from fray_queue._limits import item_too_large
 from fray_queue._machine import Entry
 from fray_queue._routes import CSS, HTML, ROUTES, SCRIPT, TEXT
 from fray_queue._rows import MOST_ATTEMPTS
@@ -126,9 +127,7 @@ class Api:
             ):
                 raise BadRequestError(f"an item's id is 1 to {_LONGEST_ID} printable characters")
             if len(payload) > limits.item_bytes:
-                raise LimitError(
-                    f"an item has at most {limits.item_bytes} bytes when pickled; this one has {len(payload)}"
-                )
+                raise LimitError(item_too_large(limits.item_bytes, len(payload)))
         records_of = [(meta["id"], payload) for meta, payload in records]
         return {"stored": self._hub.push(self._hub.get(name), records_of)}
 
@@ -190,7 +189,8 @@ class Api:
 
     async def _stats(self, request: web.BaseRequest, name: str) -> web.Response:
         stats = queue_stats(self._hub.get(name), self._hub.clock())
-        return json_answer({**stats, "item_bytes": self._hub.limits.item_bytes})
+        limits = self._hub.limits
+        return json_answer({**stats, "item_bytes": limits.item_bytes, "batch": limits.batch})
 
     async def _list_queues(self, request: web.BaseRequest, name: str) -> web.Response:
         return json_answer({"queues": [queue_stats(queue, self._hub.clock()) for queue in self._hub.each()]})

@@ -19,14 +19,13 @@ from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import decode_leases, encode_many
 from fray_queue._connections import Connections
 from fray_queue._errors import DamagedError, LimitError
-from fray_queue._limits import ITEM_BYTES, MIB
+from fray_queue._limits import BATCH_BYTES, ITEM_BYTES, item_too_large
 from fray_queue._wire import pack, unpack
 
 T = TypeVar("T")
 
 TOKEN_VARIABLE = "FRAY_QUEUE_TOKEN"  # noqa: S105 - its name
 _BATCH = 1000  # items in one request
-_BATCH_BYTES = 8 * MIB
 _LONGEST_POLL = 20.0  # a longer wait is several requests, so that nothing between takes it for dead
 
 
@@ -99,13 +98,29 @@ class HttpQueue(QueueBase[T]):
     def push_many(self, items: Iterable[T]) -> list[str]:
         """Store items in order; see `Queue.push_many`."""
         payloads = encode_many(items)
+        batches = list(_batches(payloads, _BATCH))
+        if len(batches) != 1 or len(payloads[0]) > ITEM_BYTES:
+            return self._push(self._within_limits(payloads))
+        try:
+            return self._push(batches)
+        except LimitError:  # the server takes less at once than others; it stored nothing
+            if len(smaller := self._within_limits(payloads)) == 1:
+                raise
+        return self._push(smaller)
+
+    def _within_limits(self, payloads: list[bytes]) -> list[list[bytes]]:
+        """Part payloads as the server takes them; when one is too large, no other is sent either."""
+        if not payloads:
+            return []
+        limits = self.stats()
         for payload in payloads:
-            if len(payload) > ITEM_BYTES and len(payload) > (most := self.stats()["item_bytes"]):
-                raise LimitError(
-                    f"an item has at most {most} bytes when pickled; this one has {len(payload)}"
-                )
+            if len(payload) > limits["item_bytes"]:
+                raise LimitError(item_too_large(limits["item_bytes"], len(payload)))
+        return list(_batches(payloads, min(_BATCH, limits["batch"])))
+
+    def _push(self, batches: list[list[bytes]]) -> list[str]:
         ids: list[str] = []
-        for batch in _batches(payloads):
+        for batch in batches:
             new = [next(self._ids) for _ in batch]
             self._send("push", pack([{"id": item_id} for item_id in new], batch), "application/octet-stream")
             ids += new
@@ -265,11 +280,11 @@ class _Ids:
         return f"{self._tag}-{next(self._numbers)}"
 
 
-def _batches(payloads: list[bytes]) -> Iterator[list[bytes]]:
+def _batches(payloads: list[bytes], most: int) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = 0
     for payload in payloads:
-        if batch and (len(batch) == _BATCH or size + len(payload) > _BATCH_BYTES):
+        if batch and (len(batch) == most or size + len(payload) > BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(payload)

@@ -7,6 +7,7 @@ from fray_queue._checks import check_count
 
 MIB = 1 << 20
 ITEM_BYTES = 64 * MIB
+BATCH_BYTES = 8 * MIB  # payloads that a client puts into one request, unless one alone is larger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,5 +44,10 @@ class Limits:
 
     @property
     def body_bytes(self) -> int:
-        """Size of one request: one item of the largest size with its header."""
-        return self.item_bytes + MIB
+        """Size of one request: one item of the largest size, or a client's batch, with its header."""
+        return max(self.item_bytes, BATCH_BYTES) + MIB
+
+
+def item_too_large(most: int, size: int) -> str:
+    """Say what client and server refuse alike."""
+    return f"an item has at most {most} bytes when pickled; this one has {size}"
