@@ -229,6 +229,22 @@ def test_what_a_worker_cannot_unpickle_goes_back() -> None:
         assert queue.pending() == 1
 
 
+def test_what_cannot_be_unpickled_takes_no_other_item_with_it() -> None:
+    with HttpQueueServer() as server:
+        queue = server.new_queue("q", max_attempts=3)
+        queue.push_many(range(5))
+        queue._send("push", _packed("poison", b"no pickle"), "application/octet-stream")
+        queue.push_many(range(5, 10))
+        leases = queue.pop_many(100)
+        assert [(lease.item, lease.attempt) for lease in leases] == [(number, 1) for number in range(10)]
+        queue.done_many(leases)
+        for _ in range(2):
+            with pytest.raises(pickle.UnpicklingError) as caught:
+                queue.pop()
+            assert "its lease was given back" in str(caught.value.__notes__)
+        assert (queue.size(), queue.stats()["dead"]) == (0, 1)
+
+
 def _packed(item_id: str, payload: bytes) -> bytes:
     from fray_queue._wire import pack
 

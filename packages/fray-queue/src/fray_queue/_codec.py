@@ -1,9 +1,11 @@
 """Items as bytes: pickled where they are pushed, unpickled where they are popped, opaque in between."""
 
+import contextlib
 import pickle
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from fray import LeaseExpiredError, QueueUnavailableError
 from fray._pickling import dumps
 from fray._queue import Lease
 
@@ -23,21 +25,28 @@ def encode_many(items: Iterable[Any]) -> list[bytes]:
 
 
 def decode_leases(leases: list[Lease[bytes]], give_back: Callable[[Lease[bytes]], None]) -> list[Lease[Any]]:
-    """Unpickle what leases hold; when one cannot be, all are given back before its error is raised."""
-    try:
-        return [
-            Lease(
-                pickle.loads(lease.item),
-                lease.lease_id,
-                lease.timestamp,
-                lease.item_id,
-                lease.attempt,
-                lease.expires_at,
+    """Unpickle what leases hold; what cannot be is given back, and raises only when it is all there is."""
+    decoded: list[Lease[Any]] = []
+    first: Exception | None = None
+    for lease in leases:
+        try:
+            item = pickle.loads(lease.item)
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's class raises
+            first = first or error
+            with contextlib.suppress(LeaseExpiredError, QueueUnavailableError):
+                give_back(lease)
+        else:
+            decoded.append(
+                Lease(
+                    item,
+                    lease.lease_id,
+                    lease.timestamp,
+                    lease.item_id,
+                    lease.attempt,
+                    lease.expires_at,
+                )
             )
-            for lease in leases
-        ]
-    except Exception as error:
-        for lease in leases:
-            give_back(lease)
-        error.add_note("an item of the queue cannot be unpickled in this process; its lease was given back")
-        raise
+    if first is not None and not decoded:
+        first.add_note("an item of the queue cannot be unpickled in this process; its lease was given back")
+        raise first
+    return decoded
