@@ -1,10 +1,12 @@
 """Whatever is sent to a server: no access, no code run, no 5xx, no inside shown, no hang, no harm."""
 
 import contextlib
+import gc
 import gzip
 import json
 import logging
 import pickle
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from queue_attacker import (
     trickle,
 )
 
+from fray_queue._guard import Guard
 from fray_queue._routes import RECORDS, ROUTES
 from fray_queue._wire import pack
 
@@ -199,6 +202,58 @@ def test_bodies_that_stop_or_trickle_hold_nobody_up(attacker: Attacker) -> None:
             assert trickle(attacker, connection) == 408, path
         attacker.tried += len(half) + len(slow)
         assert attacker.send(request("GET", "/queues", RIGHT)) == 200
+
+
+def test_clients_that_begin_no_request_are_hung_up_on(attacker: Attacker) -> None:
+    begun = request("GET", "/queues", RIGHT)[:-2]
+    with contextlib.ExitStack() as stack:
+        silent, partial, dripping, second, idle = (stack.enter_context(attacker.connect()) for _ in range(5))
+        for connection in (second, idle):
+            connection.sendall(request("GET", OPEN))
+            assert attacker.answer(connection) == 200
+        for connection in (partial, second):  # the first head, and one after a good request
+            connection.sendall(begun)
+        with pytest.raises(ConnectionError):
+            drip(dripping)
+        for connection in (silent, partial, second):
+            with contextlib.suppress(ConnectionError):
+                assert connection.recv(1) == b""
+        idle.sendall(request("GET", "/queues", RIGHT))  # it was quiet for as long
+        assert attacker.answer(idle) == 200
+
+
+def drip(connection: socket.socket) -> None:
+    """Send a head that never ends, a byte every so often."""
+    connection.sendall(b"GET /queues HTTP/1.1\r\nX: ")
+    connection.settimeout(0.02)
+    for _ in range(400):
+        connection.sendall(b"x")
+        try:
+            if not connection.recv(1):
+                raise ConnectionResetError
+        except TimeoutError:
+            continue
+
+
+def test_a_host_is_a_name_and_a_port(attacker: Attacker) -> None:
+    for host in (
+        "x@localhost",
+        "localhost/a",
+        "localhost?a",
+        "localhost#a",
+        "localhost:",
+        "localhost:1x",
+        "a,localhost",
+    ):
+        assert attacker.send(request("GET", "/queues", RIGHT | {"Host": host})) in (400, 403), host
+    for host in ("LOCALHOST", "127.0.0.1:1", "[::1]:8788"):
+        assert attacker.send(request("GET", "/queues", RIGHT | {"Host": host})) == 200, host
+    guard = next(
+        each for each in gc.get_objects() if isinstance(each, Guard) and each._token == TOKEN.encode()
+    )
+    for port in range(300):
+        attacker.send(request("GET", "/queues", {"Host": f"localhost:{port}"}))
+    assert len(guard._good_hosts) <= 100
 
 
 def test_pickles_are_never_loaded(attacker: Attacker, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -11,7 +11,8 @@ import pytest
 from openapi_spec_validator import validate
 from prometheus_client.parser import text_string_to_metric_families
 
-from fray_queue import HttpQueue, HttpQueueServer, Limits, TokenError
+from fray_queue import ForeignHostError, HttpQueue, HttpQueueServer, LimitError, Limits, TokenError
+from fray_queue._connections import _hang_up, _Line
 from fray_queue._routes import ROUTES
 
 TOKEN = "s3cret-token"
@@ -84,6 +85,20 @@ def test_a_token_is_wanted_beyond_loopback(monkeypatch: pytest.MonkeyPatch) -> N
         port = server.url.rpartition(":")[2]
         with HttpQueue[str](f"http://127.0.0.1:{port}", "q", TOKEN, create=True) as queue:
             queue.push("x")
+
+
+def test_a_server_for_other_machines_is_reached_by_loopback_names_and_no_strangers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda: "worker-1.cluster.example")
+    monkeypatch.setattr(socket, "gethostname", lambda: "worker-1")
+    with HttpQueueServer("0.0.0.0", token=TOKEN) as server:
+        port = server.url.rpartition(":")[2]
+        with HttpQueue[str](f"http://localhost:{port}", "q", TOKEN, create=True) as queue:
+            queue.push("x")
+            queue._connections._headers = queue._connections._headers.replace("localhost", "evil.example")
+            with pytest.raises(ForeignHostError, match=r"evil\.example.*--allow-host"):
+                queue.push("y")
 
 
 def test_a_wrong_token_is_a_clear_error_that_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +191,15 @@ def test_a_slow_body_is_not_waited_for() -> None:
                 f"POST /queues/q/push HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 9\r\n\r\n".encode()
             )
             assert connection.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def test_a_body_that_takes_too_long_is_beyond_a_limit_which_the_error_names() -> None:
+    with HttpQueueServer(limits=Limits(body_seconds=0.2)) as server:
+        queue = server.new_queue("q")
+        head = f"POST /queues/q/push HTTP/1.1\r\n{queue._connections._headers}Content-Length: 9\r\n\r\n"
+        with pytest.raises(LimitError, match=r"within 0\.2 s.*--body-seconds"):
+            queue._connections._insist(line := _Line(), head.encode(), b"", 20.0)
+        _hang_up(line)
 
 
 def test_a_failure_of_the_server_shows_no_traceback(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

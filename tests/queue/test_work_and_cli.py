@@ -271,5 +271,6 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_importing_the_package_loads_neither_fsspec_nor_aiohttp() -> None:
     code = "import sys, fray.queue, fray_queue; assert not {'fsspec', 'aiohttp', 'click'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
-    code = "import sys; from fray_queue import FileQueue; assert not {'fsspec', 'aiohttp'} & set(sys.modules)"
+    code = "import sys; from fray_queue import FileQueue, Limits"
+    code += "; assert not {'fsspec', 'aiohttp'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

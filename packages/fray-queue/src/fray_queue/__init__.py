@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fray_queue._errors import DamagedError as DamagedError
+    from fray_queue._errors import ForeignHostError as ForeignHostError
     from fray_queue._errors import LimitError as LimitError
     from fray_queue._errors import QueueExistsError as QueueExistsError
+    from fray_queue._errors import QueueFullError as QueueFullError
     from fray_queue._errors import QueueNotFoundError as QueueNotFoundError
     from fray_queue._errors import TokenError as TokenError
     from fray_queue._file import FileQueue as FileQueue
     from fray_queue._http import HttpQueue as HttpQueue
+    from fray_queue._limits import Limits as Limits
     from fray_queue._memory import MemoryQueue as MemoryQueue
     from fray_queue._server import HttpQueueServer as HttpQueueServer
-    from fray_queue._server import Limits as Limits
     from fray_queue._work import WorkSummary as WorkSummary
     from fray_queue._work import work as work
 
@@ -21,12 +23,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "DamagedError": "_errors",
     "FileQueue": "_file",
+    "ForeignHostError": "_errors",
     "HttpQueue": "_http",
     "HttpQueueServer": "_server",
     "LimitError": "_errors",
-    "Limits": "_server",
+    "Limits": "_limits",
     "MemoryQueue": "_memory",
     "QueueExistsError": "_errors",
+    "QueueFullError": "_errors",
     "QueueNotFoundError": "_errors",
     "TokenError": "_errors",
     "WorkSummary": "_work",

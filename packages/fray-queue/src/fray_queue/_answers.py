@@ -92,7 +92,7 @@ def error_answer(error: Exception) -> web.Response:
         (known for kind, known in _STATUS.items() if isinstance(error, kind)), (400, "bad_request")
     )
     facts = error.args if isinstance(error, LeaseExpiredError | QueueNotFoundError) else ()
-    return refusal(status, code, str(error) or "the body did not arrive in time", facts)
+    return refusal(status, code, str(error), facts)
 
 
 def refusal(status: int, code: str, message: str, facts: tuple[Any, ...] = ()) -> web.Response:

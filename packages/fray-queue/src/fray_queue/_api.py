@@ -240,8 +240,14 @@ class Api:
     async def _arrived(self, request: web.BaseRequest) -> bytes:
         if request.content.is_eof():  # it came with its head; small, unless it was compressed
             return request.content.read_nowait()
-        async with asyncio.timeout(self._hub.limits.body_seconds):
-            return await request.read()
+        seconds = self._hub.limits.body_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await request.read()
+        except TimeoutError:
+            raise TimeoutError(
+                f"the body did not arrive within {seconds:g} s, the server's body_seconds (--body-seconds)"
+            ) from None
 
     async def _body(self, request: web.BaseRequest, *fields: str) -> dict[str, Any]:
         data = await self._read(request)

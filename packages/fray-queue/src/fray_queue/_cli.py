@@ -30,7 +30,10 @@ _token_file = click.option(
 _LIMITS: dict[str, tuple[click.IntRange | click.FloatRange, str]] = {
     "item_bytes": (click.IntRange(min=1), "Size of one item."),
     "queues": (click.IntRange(min=1), "Number of queues."),
-    "body_seconds": (click.FloatRange(min=0, min_open=True), "Time in which a request's body has to arrive."),
+    "body_seconds": (
+        click.FloatRange(min=0, min_open=True),
+        "Time in which a request's head has to arrive, and then its body.",
+    ),
     "free_disk": (click.IntRange(min=0), "Bytes of the store's disk that pushes leave free."),
     "store_bytes": (click.IntRange(min=1), "Size that the store may grow to."),
 }

@@ -17,7 +17,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fray import FrayError, LeaseExpiredError, QueueUnavailableError
-from fray_queue._errors import LimitError, QueueExistsError, QueueFullError, QueueNotFoundError, TokenError
+from fray_queue._errors import (
+    ForeignHostError,
+    LimitError,
+    QueueExistsError,
+    QueueFullError,
+    QueueNotFoundError,
+    TokenError,
+)
 from fray_queue._socket import NO_ANSWER, HttpSocket
 
 _LONGEST_PAUSE = 2.0
@@ -161,9 +168,15 @@ def _error_of(status: int, answer: bytes) -> Exception:
         return LeaseExpiredError(*facts)
     if code == "queue_not_found":
         return QueueNotFoundError(facts[0], tuple(facts[1]))
-    if status in (401, 403):
+    if status in (401, 403) and code != "foreign":
         return TokenError(message)
-    kinds = {"queue_exists": QueueExistsError, "full": QueueFullError, "limit": LimitError}
+    kinds = {
+        "foreign": ForeignHostError,
+        "queue_exists": QueueExistsError,
+        "full": QueueFullError,
+        "limit": LimitError,
+        "slow": LimitError,
+    }
     if status in _AWAY:
         return QueueUnavailableError(message)
     return kinds.get(code, ValueError)(message)

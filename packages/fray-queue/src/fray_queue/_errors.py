@@ -28,6 +28,10 @@ class TokenError(FrayError, PermissionError):
     """The server refuses the token, or wants one."""
 
 
+class ForeignHostError(FrayError, PermissionError):
+    """The server is not to be reached by this name: it would also answer pages that rebind theirs."""
+
+
 class LimitError(FrayError, ValueError):
     """The request is beyond what the server takes; nothing was changed."""
 

@@ -4,6 +4,7 @@ import base64
 import binascii
 import hmac
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
 from urllib.parse import urlsplit
@@ -12,6 +13,9 @@ from aiohttp import web
 
 from fray_queue._answers import refusal
 
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+_MOST_GOOD_HOSTS = 100
+_LONGEST_SHOWN = 200
 _LOOPBACK_NAMES = {"localhost", "127.0.0.1", "::1"}
 OPEN_PATH = "/healthz"  # tells nothing, and answers load balancers, which know neither name nor token
 
@@ -26,10 +30,10 @@ class Guard:
 
     def __init__(self, host: str, token: str | None, allowed_hosts: Iterable[str]) -> None:
         self._token = None if token is None else token.encode()
-        self._names = {name.lower() for name in allowed_hosts} | {host.lower()}
-        self._names |= (
-            _LOOPBACK_NAMES if is_loopback(host) else {socket.gethostname().lower(), socket.getfqdn().lower()}
-        )
+        # A page that rebinds its own name sends that name; it cannot send these, so they are always good.
+        self._names = {name.lower() for name in allowed_hosts} | {host.lower()} | _LOOPBACK_NAMES
+        if not is_loopback(host):
+            self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
         self._good_hosts: set[str] = set()  # headers that were checked: a client sends the same each time
 
     def refuse(self, request: web.BaseRequest) -> web.Response | None:
@@ -39,8 +43,13 @@ class Guard:
         if host not in self._good_hosts:
             if not self._is_own(host, request):
                 return refusal(
-                    403, "foreign", f"foreign Host {host!r}; start the server with it as an allowed host"
+                    403,
+                    "foreign",
+                    f"the server does not answer to the Host {host[:_LONGEST_SHOWN]!r}; start it with that "
+                    "name as an allowed host (--allow-host), or use one of its own",
                 )
+            if len(self._good_hosts) >= _MOST_GOOD_HOSTS:  # it is kept before the token is known
+                self._good_hosts.clear()
             self._good_hosts.add(host)
         origin = headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
@@ -53,7 +62,10 @@ class Guard:
         return None
 
     def _is_own(self, host: str, request: web.BaseRequest) -> bool:
-        name = (urlsplit(f"//{host}").hostname or "").lower()
+        parts = _HOST.fullmatch(host)
+        if parts is None:
+            return False
+        name = parts[1].strip("[]").lower()
         if name in self._names:
             return True
         # The address that the client connected to. A page that rebinds a foreign name cannot send it as Host.

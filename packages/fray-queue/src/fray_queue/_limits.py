@@ -18,7 +18,7 @@ class Limits:
         item_bytes: Size of one item.
         batch: Items in one request.
         queues: Queues on the server.
-        body_seconds: Time in which a request's body has to arrive.
+        body_seconds: Time in which a request's head has to arrive, and then its body.
         wait_seconds: Longest wait of one pop; clients ask again.
         free_disk: Bytes of the store's disk that pushes leave free, so that workers can go on.
         store_bytes: Size that the store may grow to; None for no limit but the disk's.

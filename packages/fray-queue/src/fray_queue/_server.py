@@ -19,7 +19,8 @@ from fray_queue._dispatch import Dispatch
 from fray_queue._guard import Guard, is_loopback
 from fray_queue._http import HttpQueue, token_from_environment
 from fray_queue._hub import Hub
-from fray_queue._limits import Limits as Limits
+from fray_queue._limits import Limits
+from fray_queue._listening import ListeningServer
 
 _SAMPLE_EVERY = 1.0
 _GOODBYE = 2.0  # seconds that answers under way have when the server stops
@@ -130,9 +131,14 @@ class HttpQueueServer:
             ready.set_exception(error)
             return
         dispatch = Dispatch(Api(hub).handlers(), Guard(self._host, self._token, self._allowed_hosts))
-        server = web.Server(dispatch, request_factory=self._request, access_log=None)
+        server = ListeningServer(
+            dispatch,
+            head_seconds=self._limits.body_seconds,
+            request_factory=self._request,
+            access_log=None,
+        )
         runner = web.ServerRunner(server, shutdown_timeout=_GOODBYE)
-        sampler = asyncio.create_task(_sample(hub))
+        chores = [asyncio.create_task(_sample(hub)), asyncio.create_task(server.close_late())]
         try:
             await runner.setup()
             site = web.TCPSite(runner, self._host, self._port, ssl_context=self._tls())
@@ -146,7 +152,8 @@ class HttpQueueServer:
                 raise
             ready.set_exception(error)
         finally:
-            sampler.cancel()
+            for chore in chores:
+                chore.cancel()
             await _hang_up(runner)
             await hub.close()
 
