@@ -96,6 +96,22 @@ def test_a_store_whose_database_is_gone_is_reported(store: Path) -> None:
         HttpQueueServer(store=store).start()
 
 
+@pytest.mark.parametrize("made", ["nothing", "a database without tables"])
+def test_a_store_whose_server_was_killed_while_it_made_it_is_made_anew(tmp_path: Path, made: str) -> None:
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        if made != "nothing":
+            database.execute("PRAGMA journal_mode = WAL")
+    database.close()
+    assert (tmp_path / "journal.db").exists()
+    with HttpQueueServer(store=tmp_path) as server:
+        server.new_queue("q").push("x")
+    with HttpQueueServer(store=tmp_path) as server:
+        assert server.new_queue("q").size() == 1
+    (tmp_path / "journal.db").write_bytes(b"")  # with a witness of what was in it, it is no new one
+    with pytest.raises(DamagedError):
+        HttpQueueServer(store=tmp_path).start()
+
+
 def test_a_foreign_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(ValueError, match=r"thesis\.tex"):

@@ -183,11 +183,14 @@ class Journal:
             if _WITNESS in names:
                 raise DamagedError(f"the store {str(self._folder)!r} is damaged: {_DATABASE} is gone")
             return
-        # Read-only first: a connection that may write would tidy a damaged log away when it is closed.
+        # Read-only: a connection that may write would tidy a damaged log away when it is closed. Without a
+        # witness nothing was answered yet, and what is half made has to be tidied before it can be read.
+        mode = "ro" if _WITNESS in names else "rw"
         with self._damage_named():
-            uri = f"{(self._folder / _DATABASE).absolute().as_uri()}?mode=ro"
+            uri = f"{(self._folder / _DATABASE).absolute().as_uri()}?mode={mode}"
             with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=0.2)) as connection:
-                self._check(connection)
+                if _WITNESS in names or not _is_empty(connection):
+                    self._check(connection)
 
     def _check(self, connection: sqlite3.Connection) -> None:
         problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -233,7 +236,6 @@ class Journal:
 
     def _connect(self, largest: int | None) -> sqlite3.Connection:
         path = self._folder / _DATABASE
-        new = not path.exists()
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0.2)
         with self._damage_named(), contextlib.ExitStack() as undo:
             undo.callback(connection.close)
@@ -245,7 +247,7 @@ class Journal:
             connection.execute(
                 "BEGIN IMMEDIATE"
             )  # two servers on one folder would forget each other's leases
-            if new:
+            if _is_empty(connection):
                 for statement in SCHEMA.split(";")[:-1]:
                     connection.execute(statement)
                 connection.execute("INSERT INTO meta VALUES (?, 0, 0)", (_VERSION,))
@@ -268,3 +270,8 @@ class Journal:
             for slot, number, at, reply in self._connection.execute("SELECT * FROM slots"):
                 stored.slots[slot] = (number, at, json.loads(reply))
         return stored
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    """Tell whether the tables were never made: the server died first, or is about to make them."""
+    return connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
