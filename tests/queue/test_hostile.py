@@ -248,12 +248,11 @@ def test_a_host_is_a_name_and_a_port(attacker: Attacker) -> None:
         assert attacker.send(request("GET", "/queues", RIGHT | {"Host": host})) in (400, 403), host
     for host in ("LOCALHOST", "127.0.0.1:1", "[::1]:8788"):
         assert attacker.send(request("GET", "/queues", RIGHT | {"Host": host})) == 200, host
-    guard = next(
-        each for each in gc.get_objects() if isinstance(each, Guard) and each._token == TOKEN.encode()
-    )
     for port in range(300):
         attacker.send(request("GET", "/queues", {"Host": f"localhost:{port}"}))
-    assert len(guard._good_hosts) <= 100
+    guards = [each for each in gc.get_objects() if isinstance(each, Guard)]
+    assert guards
+    assert all(len(guard._good_hosts) <= 100 for guard in guards)
 
 
 def test_pickles_are_never_loaded(attacker: Attacker, tmp_path_factory: pytest.TempPathFactory) -> None:

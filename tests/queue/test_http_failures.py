@@ -102,6 +102,22 @@ def test_a_waiting_pop_and_a_push_outlive_a_restart(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
+def test_a_server_that_goes_away_late_in_a_long_wait_is_waited_for() -> None:
+    with HttpQueueServer() as server, SwallowingProxy(server.url) as proxy:
+        queue: HttpQueue[str] = HttpQueue(proxy.url, "q", create=True, timeout=1.0)
+        queue.size()
+        found: list[Any] = []
+        proxy.hold_answers()
+        waiter = threading.Thread(target=lambda: found.append(queue.pop(wait=2.0)))
+        waiter.start()
+        # The wait has to outlast the timeout before the connection breaks: time is what is tested here.
+        time.sleep(1.5)
+        HttpQueue[str](server.url, "q").push("x")
+        proxy.drop_held()
+        waiter.join(30)
+        assert found[0].item == "x"
+
+
 def test_a_server_that_stays_away_is_an_error_in_time() -> None:
     with HttpQueueServer() as server:
         queue = HttpQueue[int](server.url, "q", create=True, timeout=0.5)
@@ -111,6 +127,21 @@ def test_a_server_that_stays_away_is_an_error_in_time() -> None:
         queue.push(2)
     assert time.monotonic() - start < 5
     assert isinstance(QueueUnavailableError(), ConnectionError)
+
+
+def test_a_pickled_queue_is_made_by_whoever_uses_it_first() -> None:
+    with HttpQueueServer() as server:
+        every: list[dict[str, Any]] = [
+            {"create": True},
+            {"max_attempts": 3},
+            {"create": True, "max_attempts": 3},
+        ]
+        for number, options in enumerate(every):
+            queue: HttpQueue[int] = HttpQueue(server.url, f"q{number}", **options)
+            copy = pickle.loads(pickle.dumps(queue))
+            copy.push(1)
+            assert copy.stats()["max_attempts"] == options.get("max_attempts")
+            assert queue.size() == 1
 
 
 def test_a_client_that_is_gone_gets_no_lease() -> None:

@@ -98,7 +98,7 @@ class Connections:
                 self._idle.append(line)
 
     def _insist(self, line: _Line, head: bytes, body: bytes, timeout: float) -> bytes:
-        end = time.monotonic() + self._timeout
+        end: float | None = None  # counted from when the server went away, which may be late in a long poll
         pause = 0.0  # at first: an idle connection may have been closed at the other end
         while True:
             try:
@@ -112,6 +112,8 @@ class Connections:
                 if isinstance(error, FrayError | ssl.SSLCertVerificationError):
                     raise
                 problem = error
+            if end is None:  # a timeout is what it was waited for already
+                end = time.monotonic() + (0.0 if isinstance(problem, TimeoutError) else self._timeout)
             if time.monotonic() + pause >= end:
                 raise QueueUnavailableError(
                     f"{self._address} did not answer for {self._timeout:g} s: "

@@ -218,7 +218,8 @@ class HttpQueue(QueueBase[T]):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (type(self), self._url, self._name, self._token, self._options)
+        settings = {} if self._settings is None else {"create": True, **self._settings}  # not made yet
+        return _reopen, (type(self), self._url, self._name, self._token, self._options | settings)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r}, {self._name!r})"
