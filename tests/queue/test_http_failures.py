@@ -227,6 +227,23 @@ def test_an_item_beyond_the_limit_keeps_all_that_is_pushed_with_it_out() -> None
         assert queue.size() == 0
 
 
+def test_dead_letters_come_in_answers_of_a_bounded_size() -> None:
+    with HttpQueueServer(limits=Limits(item_bytes=10_000, batch=4)) as server:
+        queue = server.new_queue("q", max_attempts=1)
+        items = [b"x" * 6000, *range(9), b"y" * 6000, b"z" * 6000, 10]
+        queue.push_many(items)
+        for lease in reversed(queue.pop_many(100)):
+            queue.release(lease)
+        assert [letter.item for letter in queue.dead_letters()] == items
+        answers = [len(queue._read(f"dead/records?after={place}")) for place in (0, 9, 13)]
+        assert answers == [4, 3, 0]
+        with pytest.raises(ValueError, match="after is"):
+            queue._read("dead/records?after=-1")
+        assert len(queue.dead_facts()) == len(items)
+        assert queue.requeue_dead() == len(items)
+        assert queue.dead_letters() == []
+
+
 def test_large_batches_are_split(tmp_path: Path) -> None:
     with HttpQueueServer(store=tmp_path) as server:
         queue = server.new_queue("q")

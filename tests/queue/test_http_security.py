@@ -11,6 +11,7 @@ import pytest
 from openapi_spec_validator import validate
 from prometheus_client.parser import text_string_to_metric_families
 
+from fray._cli import main
 from fray_queue import ForeignHostError, HttpQueue, HttpQueueServer, LimitError, Limits, TokenError
 from fray_queue._connections import _hang_up, _Line
 from fray_queue._routes import ROUTES
@@ -287,3 +288,9 @@ def test_tls_by_certificate_files(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
             HttpQueue[str](server.url, "q").push("y")
         assert queue.size() == 1
+        trusting = ("--ca-file", str(certificate))
+        assert main(["queue", "push", f"{server.url}/q", "y", *trusting]) == 0
+        assert main(["queue", "list", server.url, *trusting]) == 0
+        assert main(["queue", "stats", f"{server.url}/q", *trusting]) == 0
+        assert main(["queue", "list", server.url]) == 1
+        assert queue.size() == 2

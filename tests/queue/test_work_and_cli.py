@@ -1,5 +1,6 @@
 """`work` ends in time whatever the function does; `fray queue` reads, calls and prints."""
 
+import importlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,6 +213,53 @@ def test_every_verb_works_on_a_folder(tmp_path: Path, capsys: pytest.CaptureFixt
     assert {row["item_id"]: row["item"] for row in rows}[ids[1]] == "b"
     assert {"n": 1} in [row["item"] for row in rows]
     assert run(capsys, "purge", url, "--yes", "--json") == '{"removed": 0}\n'
+
+
+def test_looking_at_a_queue_runs_nothing_of_what_it_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with HttpQueueServer() as server:
+        url = f"{server.url}/tasks"
+        queue = server.new_queue("tasks", max_attempts=1)
+        queue.push_many([Touch(tmp_path / "loaded"), "waiting"])
+        record = queue._records("pop", {"n": 1}, patience=0.0)[0][0]
+        queue._json("release", {"item_id": record["item_id"], "lease_id": record["lease_id"]})
+        (row,) = json.loads(run(capsys, "stats", url, "--json"))
+        assert row == {"size": 1, "pending": 1, "in_flight": 0, "dead": 1}
+        (letter,) = json.loads(run(capsys, "dead", url, "--json"))
+        assert (letter["item_id"], letter["outcomes"]) == (record["item_id"], "released")
+        assert str(letter["bytes"]) in run(capsys, "dead", url)
+    assert not (tmp_path / "loaded").exists()
+
+
+class Touch:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._path,)
+
+
+def test_what_cannot_be_unpickled_here_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_workers_have_this.py").write_text("class Task: pass")
+    url = f"file:{tmp_path}/q?max_attempts=1"
+    queue = open_queue(url)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        queue.push(importlib.import_module("only_workers_have_this").Task())
+        lease = queue.pop()
+        assert lease is not None
+        queue.release(lease)
+    del sys.modules["only_workers_have_this"]
+    for verb in ("stats", "dead"):
+        assert main(["queue", verb, url]) == 1
+        said = capsys.readouterr().err
+        assert "cannot be unpickled here: ModuleNotFoundError" in said
+        assert said.count("\n") == 1
 
 
 def test_a_server_is_served_listed_and_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from fray_queue._wire import pack
 
 # Header of a request that changes something: the connection's name and the request's number on it.
 SLOT_HEADER = "Fray-Request"
-_LONGEST_SLOT = 64
+_LONGEST_SLOT, _LONGEST_NUMBER = 64, 15
 _STATUS: dict[type[Exception], tuple[int, str]] = {
     LeaseExpiredError: (409, "lease_expired"),
     QueueExistsError: (409, "queue_exists"),
@@ -42,7 +42,7 @@ def slot_of(request: web.BaseRequest) -> tuple[str | None, int]:
         or not slot.isascii()
         or len(slot) > _LONGEST_SLOT
         or not number.isdecimal()
-        or len(number) > 15
+        or len(number) > _LONGEST_NUMBER
     ):
         raise BadRequestError(f"{SLOT_HEADER} is a name and a number: name/7")
     return slot, int(number)
@@ -74,6 +74,14 @@ def ids_of(body: dict[str, Any]) -> list[str] | None:
     if ids is not None and not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
         raise BadRequestError("item_ids is a list of ids, or null for all")
     return ids
+
+
+def place_of(request: web.BaseRequest) -> int:
+    """Return the place in line behind which a listing begins; 0 for the first."""
+    after = request.query.get("after", "0")
+    if not (after.isascii() and after.isdecimal() and len(after) <= _LONGEST_NUMBER):
+        raise BadRequestError("after is the `place` of the last record before")
+    return int(after)
 
 
 def json_answer(value: Any) -> web.Response:

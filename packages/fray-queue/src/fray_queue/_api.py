@@ -18,6 +18,7 @@ from fray_queue._answers import (
     lease_meta,
     lease_of,
     leases_of,
+    place_of,
     records_answer,
     slot_of,
 )
@@ -27,7 +28,6 @@ from fray_queue._dispatch import Handler
 from fray_queue._errors import LimitError
 from fray_queue._hub import Hub
 from fray_queue._limits import item_too_large
-from fray_queue._machine import Entry
 from fray_queue._routes import CSS, HTML, ROUTES, SCRIPT, TEXT
 from fray_queue._rows import MOST_ATTEMPTS
 from fray_queue._wire import unpack
@@ -181,11 +181,14 @@ class Api:
         return records_answer([{}], [entry]) if entry else records_answer([], [])
 
     async def _dead(self, request: web.BaseRequest, name: str) -> web.Response:
-        return json_answer({"dead": [dead_meta(entry) for entry in self._dead_entries(name)]})
+        entries = self._hub.get(name).machine.dead_letters(self._hub.clock())
+        return json_answer({"dead": [dead_meta(entry) for entry in entries]})
 
     async def _dead_records(self, request: web.BaseRequest, name: str) -> web.Response:
-        entries = self._dead_entries(name)
-        return records_answer([dead_meta(entry) for entry in entries], entries)
+        entries, more = self._hub.dead_page(self._hub.get(name), place_of(request))
+        return records_answer(
+            [{**dead_meta(entry), "place": entry.seq, "more": more} for entry in entries], entries
+        )
 
     async def _stats(self, request: web.BaseRequest, name: str) -> web.Response:
         stats = queue_stats(self._hub.get(name), self._hub.clock())
@@ -219,9 +222,6 @@ class Api:
         return web.Response(body=asset("page.js"), content_type=SCRIPT)
 
     # --- reading ---
-
-    def _dead_entries(self, name: str) -> list[Entry[bytes]]:
-        return self._hub.get(name).machine.dead_letters(self._hub.clock())
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         limits = self._hub.limits

@@ -1,13 +1,15 @@
 """`fray queue`: serve queues, and look into them."""
 
+import functools
 import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -25,6 +27,28 @@ _token_file = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file with the server's token; else FRAY_QUEUE_TOKEN.",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """How to reach a server: its token, and whose certificates to trust."""
+
+    token: str | None
+    ca_file: str | None
+
+
+def _reaching(command: F) -> F:
+    """Add the options that say how to reach a server, and hand them on as `access`."""
+
+    @_token_file
+    @click.option(
+        "--ca-file", type=click.Path(exists=True, dir_okay=False), help="Certificates to trust, for https."
+    )
+    @functools.wraps(command)
+    def with_access(*, token_file: Path | None, ca_file: str | None, **arguments: Any) -> Any:
+        return command(access=_Access(_token(token_file), ca_file), **arguments)
+
+    return cast(F, with_access)
 
 
 _LIMITS: dict[str, tuple[click.IntRange | click.FloatRange, str]] = {
@@ -119,13 +143,13 @@ def serve(
 
 @queue.command("list")
 @click.argument("url")
-@_token_file
+@_reaching
 @_as_json
-def list_(url: str, token_file: Path | None, as_json: bool) -> None:
+def list_(url: str, access: _Access, as_json: bool) -> None:
     """List the queues of the server at URL."""
     from fray_queue._http import list_queues
 
-    queues = list_queues(url, _token(token_file))
+    queues = list_queues(url, access.token, ca_file=access.ca_file)
     columns = ["name", "size", "pending", "in_flight", "dead", "oldest_seconds"]
     _print([{column: each[column] for column in columns} for each in queues], columns, as_json)
 
@@ -134,16 +158,16 @@ def list_(url: str, token_file: Path | None, as_json: bool) -> None:
 @click.argument("url")
 @click.argument("items", nargs=-1)
 @click.option("--create", is_flag=True, help="Make a server's queue where it is missing.")
-@_token_file
+@_reaching
 @_as_json
-def push(url: str, items: tuple[str, ...], create: bool, token_file: Path | None, as_json: bool) -> None:
+def push(url: str, items: tuple[str, ...], create: bool, access: _Access, as_json: bool) -> None:
     """Push ITEMS, or the lines of standard input. With --json each is JSON, else text."""
     texts = items or tuple(line.rstrip("\n") for line in sys.stdin)
     try:
         values = [json.loads(text) for text in texts] if as_json else list(texts)
     except json.JSONDecodeError as error:
         raise click.UsageError(f"not JSON: {error}") from error
-    ids = _open(url, token_file, create=create).push_many(values)
+    ids = _open(url, access, create=create).push_many(values)
     click.echo(json.dumps(ids) if as_json else "\n".join(ids))
 
 
@@ -151,11 +175,11 @@ def push(url: str, items: tuple[str, ...], create: bool, token_file: Path | None
 @click.argument("url")
 @click.option("-n", default=1, show_default=True, help="How many at most.")
 @click.option("--wait", default=0.0, show_default=True, help="Seconds to wait for the first.")
-@_token_file
+@_reaching
 @_as_json
-def pop(url: str, n: int, wait: float, token_file: Path | None, as_json: bool) -> None:
+def pop(url: str, n: int, wait: float, access: _Access, as_json: bool) -> None:
     """Take items, print them and finish them. Unpickles what others pushed: trust them."""
-    opened = _open(url, token_file)
+    opened = _open(url, access)
     leases = opened.pop_many(n, wait=wait)
     for lease in leases:
         row = {"item_id": lease.item_id, "attempt": lease.attempt, "item": lease.item}
@@ -166,42 +190,58 @@ def pop(url: str, n: int, wait: float, token_file: Path | None, as_json: bool) -
 
 @queue.command()
 @click.argument("url")
-@_token_file
+@_reaching
 @_as_json
-def stats(url: str, token_file: Path | None, as_json: bool) -> None:
+def stats(url: str, access: _Access, as_json: bool) -> None:
     """Count what is in the queue at URL."""
-    opened = _open(url, token_file)
-    size, pending = opened.size(), opened.pending()
-    row = {"size": size, "pending": pending, "in_flight": size - pending, "dead": len(opened.dead_letters())}
+    opened = _open(url, access)
+    if _is_served(url):
+        told = opened.stats()
+        row = {column: told[column] for column in ("size", "pending", "in_flight", "dead")}
+    else:
+        size, pending = opened.size(), opened.pending()
+        row = {"size": size, "pending": pending, "in_flight": size - pending}
+        row["dead"] = len(_dead_letters(opened, url))
     _print([row], list(row), as_json)
 
 
 @queue.command()
 @click.argument("url")
-@_token_file
+@_reaching
 @_as_json
-def dead(url: str, token_file: Path | None, as_json: bool) -> None:
-    """List the dead letters of the queue at URL."""
+def dead(url: str, access: _Access, as_json: bool) -> None:
+    """List the dead letters of the queue at URL; those of a server without what they hold."""
+    opened = _open(url, access)
+    if _is_served(url):  # code that strangers pushed is not run to look at a queue
+        shown = "bytes"
+        told = opened.dead_facts()
+        letters = [(each["item_id"], each["attempts"], each["history"], each["bytes"]) for each in told]
+    else:
+        shown = "item"
+        letters = [
+            (each.item_id, each.attempts, [(a.number, a.outcome) for a in each.history], repr(each.item))
+            for each in _dead_letters(opened, url)
+        ]
     rows = [
         {
-            "item_id": letter.item_id,
-            "attempts": letter.attempts,
-            "outcomes": ",".join(attempt.outcome for attempt in letter.history),
-            "item": repr(letter.item),
+            "item_id": item_id,
+            "attempts": attempts,
+            "outcomes": ",".join(attempt[1] for attempt in history),
+            shown: what,
         }
-        for letter in _open(url, token_file).dead_letters()
+        for item_id, attempts, history, what in letters
     ]
-    _print(rows, ["item_id", "attempts", "outcomes", "item"], as_json)
+    _print(rows, ["item_id", "attempts", "outcomes", shown], as_json)
 
 
 @queue.command()
 @click.argument("url")
 @click.argument("item_ids", nargs=-1)
-@_token_file
+@_reaching
 @_as_json
-def requeue(url: str, item_ids: tuple[str, ...], token_file: Path | None, as_json: bool) -> None:
+def requeue(url: str, item_ids: tuple[str, ...], access: _Access, as_json: bool) -> None:
     """Put dead letters back: those of ITEM_IDS, or all."""
-    count = _open(url, token_file).requeue_dead(list(item_ids) or None)
+    count = _open(url, access).requeue_dead(list(item_ids) or None)
     click.echo(json.dumps({"requeued": count}) if as_json else f"{count} requeued")
 
 
@@ -209,11 +249,11 @@ def requeue(url: str, item_ids: tuple[str, ...], token_file: Path | None, as_jso
 @click.argument("url")
 @click.option("--dead", "only_dead", is_flag=True, help="The dead letters, not the items.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@_token_file
+@_reaching
 @_as_json
-def purge(url: str, only_dead: bool, yes: bool, token_file: Path | None, as_json: bool) -> None:
+def purge(url: str, only_dead: bool, yes: bool, access: _Access, as_json: bool) -> None:
     """Remove every item of the queue at URL, leased ones too."""
-    opened: Any = _open(url, token_file)
+    opened: Any = _open(url, access)
     if not hasattr(opened, "purge"):
         raise UnsupportedError(f"{url!r} cannot be purged: its backend has no `purge`")
     if not yes:
@@ -222,11 +262,28 @@ def purge(url: str, only_dead: bool, yes: bool, token_file: Path | None, as_json
     click.echo(json.dumps({"removed": count}) if as_json else f"{count} removed")
 
 
-def _open(url: str, token_file: Path | None, *, create: bool = False) -> Any:
+def _is_served(url: str) -> bool:
+    return url.startswith(("http:", "https:"))
+
+
+def _dead_letters(opened: Any, url: str) -> list[Any]:
+    try:
+        letters: list[Any] = opened.dead_letters()
+    except (FrayError, OSError):
+        raise
+    except Exception as error:  # whatever a class raises that is not what was pushed
+        raise click.ClickException(
+            f"a dead letter of {url} cannot be unpickled here: {type(error).__name__}: {error}; "
+            "run this where the workers' code is installed"
+        ) from error
+    return letters
+
+
+def _open(url: str, access: _Access, *, create: bool = False) -> Any:
     options: dict[str, Any] = {}
-    if url.startswith(("http:", "https:")):
-        token = _token(token_file)
-        options = {"create": create} | ({} if token is None else {"token": token})
+    if _is_served(url):
+        given = {"token": access.token, "ca_file": access.ca_file}
+        options = {"create": create} | {name: value for name, value in given.items() if value is not None}
     return open_queue(url, **options)
 
 

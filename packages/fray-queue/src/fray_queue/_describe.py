@@ -83,6 +83,7 @@ def _operation(route: Route) -> dict[str, Any]:
     for status in sorted({*route.errors, *(() if route.handler == "healthz" else (401, 403))}):
         operation["responses"][str(status)] = {"description": _ERRORS[status]}
     parameters = [_NAME] if "{name}" in route.path else []
+    parameters += [_QUERY[name] for name in route.query]
     if route.changes:
         parameters.append(_REQUEST)
     if parameters:
@@ -113,6 +114,15 @@ _WIRE = (
     "and `crc`), the payloads."
 )
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+_QUERY = {
+    "after": {
+        "name": "after",
+        "in": "query",
+        "required": False,
+        "description": "The `place` of the last record of the answer before.",
+        "schema": {"type": "integer", "minimum": 0},
+    }
+}
 _REQUEST = {
     "name": "Fray-Request",
     "in": "header",

@@ -192,8 +192,22 @@ class HttpQueue(QueueBase[T]):
                 meta["attempts"],
                 tuple(Attempt(*attempt) for attempt in meta["history"]),
             )
-            for meta, payload in self._read("dead/records")
+            for meta, payload in self._dead_records()
         ]
+
+    def dead_facts(self) -> list[dict[str, Any]]:
+        """Return what the server tells of the dead letters; what they hold is neither fetched nor loaded."""
+        self._prepare()
+        facts: list[dict[str, Any]] = json.loads(self._connections.ask("GET", f"{self._path}/dead"))["dead"]
+        return facts
+
+    def _dead_records(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        place, more = 0, True
+        while more:
+            more = False
+            for meta, payload in self._read(f"dead/records?after={place}"):
+                place, more = meta["place"], meta["more"]
+                yield meta, payload
 
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""
@@ -252,9 +266,13 @@ class HttpQueue(QueueBase[T]):
         return _unpack(self._connections.ask("GET", f"{self._path}/{what}"))
 
 
-def list_queues(url: str, token: str | None = None, *, timeout: float = 30.0) -> list[dict[str, Any]]:
+def list_queues(
+    url: str, token: str | None = None, *, timeout: float = 30.0, ca_file: str | Path | None = None
+) -> list[dict[str, Any]]:
     """Return what a server tells of each of its queues."""
-    connections = Connections(url.rstrip("/"), token_from_environment(token), timeout=timeout, ca_file=None)
+    connections = Connections(
+        url.rstrip("/"), token_from_environment(token), timeout=timeout, ca_file=ca_file
+    )
     try:
         queues: list[dict[str, Any]] = json.loads(connections.ask("GET", "/queues"))["queues"]
         return queues

@@ -182,6 +182,15 @@ class Hub:
         queue.machine.release(item_id, lease_id, delay, self.clock())
         queue.wake()
 
+    def dead_page(self, queue: NamedQueue, after: int) -> tuple[list[Entry[bytes]], bool]:
+        """Return the dead behind a place in line, as many as one answer holds, and whether there are more."""
+        dead, size = queue.machine.dead_letters(self.clock(), after), 0
+        for count, entry in enumerate(dead):
+            if count >= self.limits.batch or size >= self.limits.item_bytes:
+                return dead[:count], True
+            size += len(entry.payload)
+        return dead, False
+
     def requeue(self, queue: NamedQueue, item_ids: list[str] | None) -> int:
         """Bring dead letters back."""
         count = queue.machine.requeue(item_ids, self.clock())

@@ -168,10 +168,10 @@ class LeaseMachine(Generic[P]):
         self._advance(now)
         return self._oldest()
 
-    def dead_letters(self, now: float) -> list[Entry[P]]:
-        """List the dead in their order in line."""
+    def dead_letters(self, now: float, after: int = 0) -> list[Entry[P]]:
+        """List the dead in their order in line, from behind a place in it."""
         self._advance(now)
-        return sorted(self.dead.values())
+        return sorted(entry for entry in self.dead.values() if entry.seq > after)
 
     def oldest(self) -> Entry[P] | None:
         """Return the live item that was pushed first."""

@@ -23,6 +23,7 @@ class Route:
     takes: str | None = None
     gives: str = JSON
     fields: tuple[str, ...] = ()  # of a JSON body
+    query: tuple[str, ...] = ()
     changes: bool = False  # whether a repeated request has to be recognised
     errors: tuple[int, ...] = ()
 
@@ -102,7 +103,15 @@ ROUTES = (
         errors=(400, 404, 409, 507),
     ),
     Route("GET", _QUEUE + "/dead", "dead", "The dead letters, without what they hold.", errors=(404,)),
-    Route("GET", _QUEUE + "/dead/records", "dead_records", "The dead letters.", gives=RECORDS, errors=(404,)),
+    Route(
+        "GET",
+        _QUEUE + "/dead/records",
+        "dead_records",
+        "The dead letters, as many as one answer holds; each says its `place`, and whether there are `more`.",
+        gives=RECORDS,
+        query=("after",),
+        errors=(400, 404),
+    ),
     Route(
         "POST",
         _QUEUE + "/requeue",
