@@ -1,9 +1,12 @@
 """Who may speak to a server, and what it says to those who may not."""
 
+import gzip
 import http.client
 import json
+import re
 import socket
 import subprocess
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from fray._cli import main
 from fray_queue import ForeignHostError, HttpQueue, HttpQueueServer, LimitError, Limits, TokenError
 from fray_queue._connections import _hang_up, _Line
+from fray_queue._describe import description
 from fray_queue._routes import ROUTES
+from fray_queue._wire import pack
 
 TOKEN = "s3cret-token"
 PATHS = sorted({(route.method, route.path.replace("{name}", "q")) for route in ROUTES})
@@ -179,7 +184,7 @@ def test_a_request_that_comes_after_its_successor_is_not_done() -> None:
         queue = server.new_queue("q")
         queue.push_many("ab")
         assert ask(server, "POST", "/queues/q/pop", {"Fray-Request": "line/2"}, b"{}")[0] == 200
-        assert ask(server, "POST", "/queues/q/pop", {"Fray-Request": "line/1"}, b"{}")[0] == 400
+        assert ask(server, "POST", "/queues/q/pop", {"Fray-Request": "line/1"}, b"{}")[0] == 409
         assert queue.pending() == 1
 
 
@@ -272,6 +277,44 @@ def test_the_description_is_valid_and_is_what_the_server_does() -> None:
             for path in described["paths"]:
                 if (method, path) not in routes:
                     assert ask(server, method, path.replace("{name}", "q"))[0] == 405
+
+
+def test_every_refusal_is_described() -> None:
+    much = gzip.compress(b" " * (10 << 20))
+    with HttpQueueServer(token=TOKEN, limits=Limits(body_seconds=0.05, item_bytes=1000)) as server:
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        described = json.loads(ask(server, "GET", "/openapi.json", right)[1])["paths"]
+        assert ask(server, "PUT", "/queues/q", right | {"Fray-Request": "line/2"})[0] == 200
+        for route in ROUTES:
+            known = described[route.path][route.method.lower()]["responses"]
+            expected: list[tuple[int, dict[str, str], bytes | None]] = []
+            if route.path != "/healthz":
+                expected += [(401, {"Authorization": ""}, None), (403, {"Host": "evil.example"}, None)]
+            if route.takes:
+                expected += [(408, {"Content-Length": "9"}, None), (413, {"Content-Encoding": "gzip"}, much)]
+                expected += [(400, {}, b"nonsense")]
+            if route.changes:
+                expected += [(400, {"Fray-Request": "x"}, None), (409, {"Fray-Request": "line/1"}, None)]
+            for status, headers, body in expected:
+                path = route.path.replace("{name}", "q")
+                assert ask(server, route.method, path, right | headers, body)[0] == status, (
+                    route.path,
+                    status,
+                )
+                assert str(status) in known, (route.path, status)
+
+
+def test_records_are_what_the_description_says() -> None:
+    text = description()["info"]["description"]
+    order: Any = re.search(r"(big|little)-endian, 4 bytes each", text)[1]  # type: ignore[index]
+    body = pack([{"id": "a"}, {"id": "b"}], [b"one", b"more"])
+    length, crc = (int.from_bytes(body[start : start + 4], order) for start in (4, 8))
+    header, payloads = body[12 : 12 + length], body[12 + length :]
+    assert (body[:4], zlib.crc32(header), payloads) == (b"FRQ1", crc, b"onemore")
+    assert [(each["id"], each["size"], each["crc"]) for each in json.loads(header)] == [
+        ("a", 3, zlib.crc32(b"one")),
+        ("b", 4, zlib.crc32(b"more")),
+    ]
 
 
 def test_tls_by_certificate_files(tmp_path: Path) -> None:

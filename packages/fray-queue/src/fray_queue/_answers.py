@@ -8,7 +8,13 @@ from typing import Any
 from aiohttp import web
 
 from fray import LeaseExpiredError, QueueUnavailableError
-from fray_queue._errors import LimitError, QueueExistsError, QueueFullError, QueueNotFoundError
+from fray_queue._errors import (
+    LateRequestError,
+    LimitError,
+    QueueExistsError,
+    QueueFullError,
+    QueueNotFoundError,
+)
 from fray_queue._machine import Entry
 from fray_queue._routes import JSON, RECORDS
 from fray_queue._wire import pack
@@ -18,6 +24,7 @@ SLOT_HEADER = "Fray-Request"
 _LONGEST_SLOT, _LONGEST_NUMBER = 64, 15
 _STATUS: dict[type[Exception], tuple[int, str]] = {
     LeaseExpiredError: (409, "lease_expired"),
+    LateRequestError: (409, "late"),
     QueueExistsError: (409, "queue_exists"),
     QueueNotFoundError: (404, "queue_not_found"),
     QueueFullError: (507, "full"),

@@ -53,7 +53,8 @@ _ERRORS = {
     401: "The token is missing or wrong.",
     403: "The Host or the Origin is foreign.",
     404: "There is no queue of that name.",
-    409: "The lease is not good any more, or a later request came before this one; nothing changed.",
+    408: "The body did not arrive in time; nothing changed.",
+    409: "The lease is not good, the queue has other settings, or a later request came before; no change.",
     413: "The request is beyond a limit of the server; nothing changed.",
     503: "The server is stopping, or can write its store no more.",
     507: "The store is full; it keeps what it has.",
@@ -80,7 +81,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.summary,
         "responses": {"200": {"description": "Done.", "content": {route.gives: _schema(route.gives)}}},
     }
-    for status in sorted({*route.errors, *(() if route.handler == "healthz" else (401, 403))}):
+    for status in route.statuses:
         operation["responses"][str(status)] = {"description": _ERRORS[status]}
     parameters = [_NAME] if "{name}" in route.path else []
     parameters += [_QUERY[name] for name in route.query]
@@ -110,7 +111,7 @@ def _schema(media: str) -> dict[str, Any]:
 
 _WIRE = (
     "Bodies of application/octet-stream are records: 'FRQ1', the length and the CRC-32 of a header "
-    "(little-endian, 4 bytes each), the header (a JSON list with an object per payload that has its `size` "
+    "(big-endian, 4 bytes each), the header (a JSON list with an object per payload that has its `size` "
     "and `crc`), the payloads."
 )
 _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}

@@ -36,5 +36,9 @@ class LimitError(FrayError, ValueError):
     """The request is beyond what the server takes; nothing was changed."""
 
 
+class LateRequestError(FrayError, ValueError):
+    """The client has sent a later request on the same connection, and waits for this one no more."""
+
+
 class QueueFullError(FrayError, OSError):
     """The server cannot store more; what it has it keeps."""

@@ -14,7 +14,13 @@ from typing import Any
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray_queue._checks import check_name
-from fray_queue._errors import LimitError, QueueExistsError, QueueFullError, QueueNotFoundError
+from fray_queue._errors import (
+    LateRequestError,
+    LimitError,
+    QueueExistsError,
+    QueueFullError,
+    QueueNotFoundError,
+)
 from fray_queue._journal import Journal, WriterEndedError
 from fray_queue._limits import Limits
 from fray_queue._machine import Entry
@@ -213,13 +219,13 @@ class Hub:
         """Return the answer of a request that was made before; None for a new one.
 
         Raises:
-            ValueError: The client made a later request of this slot: this one is a straggler.
+            LateRequestError: The client made a later request of this slot.
         """
         known = self.slots.get(slot)
         if known is None or known.number < number:
             return None
         if known.number > number:
-            raise ValueError("a later request of this connection was answered already")
+            raise LateRequestError("a later request of this connection was answered already")
         return known.answer
 
     def remember(self, slot: str, number: int) -> "asyncio.Future[Any]":

@@ -27,6 +27,18 @@ class Route:
     changes: bool = False  # whether a repeated request has to be recognised
     errors: tuple[int, ...] = ()
 
+    @property
+    def statuses(self) -> list[int]:
+        """The errors that it may answer: its own, and those that follow from what else it does."""
+        found = {*self.errors}
+        if self.handler != "healthz":
+            found |= {401, 403}
+        if self.takes:
+            found |= {400, 408, 413}
+        if self.changes:
+            found |= {400, 409, 503, 507}
+        return sorted(found)
+
 
 _QUEUE = "/queues/{name}"
 ROUTES = (
@@ -46,11 +58,8 @@ ROUTES = (
         takes=JSON,
         fields=("max_attempts",),
         changes=True,
-        errors=(400, 409, 413, 507),
     ),
-    Route(
-        "DELETE", _QUEUE, "delete", "Remove a queue with all that is in it.", changes=True, errors=(404, 507)
-    ),
+    Route("DELETE", _QUEUE, "delete", "Remove a queue with all that is in it.", changes=True, errors=(404,)),
     Route(
         "POST",
         _QUEUE + "/push",
@@ -58,7 +67,7 @@ ROUTES = (
         "Store items; each record has an `id`.",
         takes=RECORDS,
         changes=True,
-        errors=(400, 404, 409, 413, 507),
+        errors=(404,),
     ),
     Route(
         "POST",
@@ -69,7 +78,7 @@ ROUTES = (
         gives=RECORDS,
         fields=("n", "lease_timeout", "wait"),
         changes=True,
-        errors=(400, 404, 409, 503, 507),
+        errors=(404,),
     ),
     Route("GET", _QUEUE + "/peek", "peek", "The item that a pop would lease.", gives=RECORDS, errors=(404,)),
     Route(
@@ -80,7 +89,7 @@ ROUTES = (
         takes=JSON,
         fields=("leases",),
         changes=True,
-        errors=(400, 404, 409, 507),
+        errors=(404,),
     ),
     Route(
         "POST",
@@ -90,7 +99,7 @@ ROUTES = (
         takes=JSON,
         fields=("item_id", "lease_id", "delay"),
         changes=True,
-        errors=(400, 404, 409, 507),
+        errors=(404,),
     ),
     Route(
         "POST",
@@ -100,7 +109,7 @@ ROUTES = (
         takes=JSON,
         fields=("item_id", "lease_id", "lease_timeout"),
         changes=True,
-        errors=(400, 404, 409, 507),
+        errors=(404,),
     ),
     Route("GET", _QUEUE + "/dead", "dead", "The dead letters, without what they hold.", errors=(404,)),
     Route(
@@ -120,7 +129,7 @@ ROUTES = (
         takes=JSON,
         fields=("item_ids",),
         changes=True,
-        errors=(400, 404, 409, 507),
+        errors=(404,),
     ),
     Route(
         "POST",
@@ -130,6 +139,6 @@ ROUTES = (
         takes=JSON,
         fields=("dead", "item_ids"),
         changes=True,
-        errors=(400, 404, 409, 507),
+        errors=(404,),
     ),
 )
