@@ -88,6 +88,7 @@ def test_the_page_shows_changes_requeues_and_deletes_and_runs_no_strangers_scrip
     screenshot = browser.get_screenshot_as_png()
     assert screenshot.startswith(b"\x89PNG")
 
+    _refreshes_leave_the_focus(browser, queue)
     _click(browser, "Requeue", row=0)
     _until(browser, lambda page: _text(page, "[data-queue=tasks] .dead button") == "2")
     assert [letter["item_id"] for letter in _dead(queue)] == ["second", "third"]
@@ -97,6 +98,37 @@ def test_the_page_shows_changes_requeues_and_deletes_and_runs_no_strangers_scrip
     assert browser.title == "Fray queues"
     complaints = [entry for entry in _console(browser) if "favicon" not in entry["message"]]
     assert complaints == []
+
+
+def _refreshes_leave_the_focus(browser: webdriver.Chrome, queue: Any) -> None:
+    for selector in ("[data-queue=tasks] .dead button", "#letters tbody tr:last-child button"):
+        chosen = browser.find_element(By.CSS_SELECTOR, selector)
+        browser.execute_script("arguments[0].focus()", chosen)
+        before = _text(browser, "[data-queue=tasks] .pending")
+        queue.push("one more")
+        _until(browser, lambda page, seen=before: _text(page, "[data-queue=tasks] .pending") != seen)
+        assert browser.switch_to.active_element == chosen
+
+
+def test_the_page_says_what_was_refused(tmp_path: Path, browser: webdriver.Chrome) -> None:
+    with HttpQueueServer(token=TOKEN) as server:
+        queue = server.new_queue("tasks", max_attempts=1)
+        queue.push("x")
+        lease = queue.pop()
+        assert lease is not None
+        queue.release(lease)
+        _open(browser, server)
+        _until(browser, lambda page: page.find_element(By.CSS_SELECTOR, ".dead button").click() or True)
+        browser.execute_script(
+            "window.good = fetch; window.fetch = (path, options) =>"
+            " good(path, options.body ? { ...options, body: '{\"surprise\": 1}' } : options)"
+        )
+        _click(browser, "Requeue", row=0)
+        _until(browser, lambda page: "unknown field 'surprise'" in _text(page, "#problem"))
+        browser.execute_script("window.fetch = window.good")
+        _click(browser, "Requeue", row=0)
+        _until(browser, lambda page: not page.find_element(By.ID, "problem").is_displayed())
+        assert queue.pending() == 1
 
 
 def server_pop_all(queue: Any) -> list[tuple[str, str]]:

@@ -25,7 +25,10 @@ async function ask(path, method = "GET", body) {
   const options = { method, headers: { "Content-Type": "application/json" } };
   if (body !== undefined) options.body = JSON.stringify(body);
   const response = await fetch(path, options);
-  if (!response.ok) throw new Error(`the server answered ${response.status}`);
+  if (!response.ok) {
+    const told = await response.json().catch(() => ({}));
+    throw new Error(told.message ?? `the server answered ${response.status}`);
+  }
   return response.json();
 }
 
@@ -49,24 +52,47 @@ function age(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
+// Rows and buttons stay as long as what they stand for: a new one would lose the focus, and a click half made.
+function fill(body, things, keyOf, make, update) {
+  const rows = new Map([...body.rows].map((row) => [row.key, row]));
+  things.forEach((thing, at) => {
+    const key = keyOf(thing);
+    const row = rows.get(key) ?? make(thing);
+    rows.delete(key);
+    row.key = key;
+    update(row, thing);
+    if (body.rows[at] !== row) body.insertBefore(row, body.rows[at] ?? null);
+  });
+  for (const row of rows.values()) row.remove();
+}
+
 function queueRow(queue) {
   const row = element("tr");
   row.dataset.queue = queue.name;
   row.append(element("td", queue.name, "name"));
-  row.append(element("td", queue.pending, "number pending"), element("td", queue.in_flight, "number in-flight"));
+  row.append(element("td", undefined, "number pending"), element("td", undefined, "number in-flight"));
   const dead = element("td", undefined, "number dead");
-  if (queue.dead) dead.append(button(String(queue.dead), () => show(queue.name)));
-  else dead.textContent = "0";
-  row.append(dead, element("td", queue.size ? age(queue.oldest_seconds) : "–", "number"));
-  row.append(plot(queue.plots.pushed), plot(queue.plots.done), plot(queue.plots.size));
+  dead.append(button("", () => show(queue.name)), element("span", "0"));
+  row.append(dead, element("td", undefined, "number"), element("td"), element("td"), element("td"));
   return row;
+}
+
+function updateQueue(row, queue) {
+  const [, pending, inFlight, dead, oldest, ...plots] = row.cells;
+  pending.textContent = queue.pending;
+  inFlight.textContent = queue.in_flight;
+  const [open, none] = dead.children;
+  open.textContent = queue.dead;
+  open.hidden = !queue.dead;
+  none.hidden = Boolean(queue.dead);
+  oldest.textContent = queue.size ? age(queue.oldest_seconds) : "–";
+  ["pushed", "done", "size"].forEach((name, at) => plots[at].replaceWith(plot(queue.plots[name])));
 }
 
 function letterRow(name, letter) {
   const row = element("tr");
-  const story = letter.history.map(([number, outcome, start, end]) => `${outcome} after ${age(end - start)}`);
-  row.append(element("td", letter.item_id, "item"), element("td", letter.attempts, "number"));
-  row.append(element("td", story.join(", ")), element("td", letter.bytes, "number"));
+  row.append(element("td", letter.item_id, "item"), element("td", undefined, "number"));
+  row.append(element("td"), element("td", letter.bytes, "number"));
   const actions = element("td");
   actions.append(button("Requeue", () => act(name, "requeue", { item_ids: [letter.item_id] })), " ");
   actions.append(button("Delete", () => act(name, "purge", { dead: true, item_ids: [letter.item_id] }), "danger"));
@@ -74,8 +100,21 @@ function letterRow(name, letter) {
   return row;
 }
 
+function updateLetter(row, letter) {
+  const story = letter.history.map(([number, outcome, start, end]) => `${outcome} after ${age(end - start)}`);
+  row.cells[1].textContent = letter.attempts;
+  row.cells[2].textContent = story.join(", ");
+}
+
 async function act(name, verb, body) {
-  await ask(`queues/${encodeURIComponent(name)}/${verb}`, "POST", body);
+  const problem = byId("problem");
+  try {
+    await ask(`queues/${encodeURIComponent(name)}/${verb}`, "POST", body);
+    problem.hidden = true;
+  } catch (error) {
+    problem.textContent = `${verb} of ${name} was refused: ${error.message}`;
+    problem.hidden = false;
+  }
   await refresh();
 }
 
@@ -91,7 +130,9 @@ async function refreshLetters() {
   const { dead } = await ask(`queues/${encodeURIComponent(name)}/dead`);
   byId("letters-name").textContent = name;
   byId("letters").hidden = dead.length === 0;
-  byId("letters").querySelector("tbody").replaceChildren(...dead.map((letter) => letterRow(name, letter)));
+  const body = byId("letters").querySelector("tbody");
+  const keyOf = (letter) => `${name} ${letter.item_id}`;
+  fill(body, dead, keyOf, (letter) => letterRow(name, letter), updateLetter);
 }
 
 async function refresh() {
@@ -101,7 +142,7 @@ async function refresh() {
     byId("queues").hidden = queues.length === 0;
     byId("empty").hidden = queues.length !== 0;
     if (!queues.some((queue) => queue.name === shown)) shown = null;
-    byId("queues").querySelector("tbody").replaceChildren(...queues.map(queueRow));
+    fill(byId("queues").querySelector("tbody"), queues, (queue) => queue.name, queueRow, updateQueue);
     await refreshLetters();
     state.textContent = `live, ${new Date().toLocaleTimeString()}`;
     state.classList.remove("away");
