@@ -45,10 +45,10 @@ def one_line() -> Iterator[None]:
         yield
     except (FrayError, BrokenPipeError):  # known to all verbs
         raise
+    except OSError as error:  # a certificate that is not good is also a ValueError
+        raise click.ClickException(str(error)) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def open_cluster(spec: str | None) -> "Cluster":

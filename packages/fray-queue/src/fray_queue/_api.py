@@ -63,9 +63,9 @@ class Api:
                 reply = await act(request, name)
                 await self._hub.commit()
                 return self._answer(reply)
-            known = self._hub.recall(slot, number)
+            known = self._hub.slots.recall(slot, number)
             if known is None:
-                known = self._hub.remember(slot, number)
+                known = self._hub.slots.remember(slot, number)
                 await self._act_once(lambda: act(request, name), slot, number, known)
             return self._answer(known.result() if known.done() else await asyncio.shield(known))
 
@@ -76,10 +76,10 @@ class Api:
     ) -> None:
         try:
             reply = await act()
-            self._hub.journal_answer(slot, number, reply)
+            self._hub.slots.keep(slot, number, reply)
             await self._hub.commit()
         except BaseException as error:
-            self._hub.forget(slot, answer)  # it changed nothing, and may be tried again
+            self._hub.slots.forget(slot, answer)  # it changed nothing, and may be tried again
             if not answer.done():
                 answer.set_exception(
                     error if isinstance(error, Exception) else QueueUnavailableError("interrupted")

@@ -1,56 +1,24 @@
 """`fray queue`: serve queues, and look into them."""
 
-import functools
 import json
-import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 
 from fray import UnsupportedError
 from fray._cli_shared import one_line
-from fray._queue import open_queue
 from fray._tables import print_table
+from fray_queue._cli_access import Access, is_served, open_at, reaching, token_file_option, token_of
 from fray_queue._limits import Limits
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_token_file = click.option(
-    "--token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with the server's token; else FRAY_QUEUE_TOKEN.",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """How to reach a server: its token, and whose certificates to trust."""
-
-    token: str | None
-    ca_file: str | None
-
-
-def _reaching(command: F) -> F:
-    """Add the options that say how to reach a server, and hand them on as `access`."""
-
-    @_token_file
-    @click.option(
-        "--ca-file", type=click.Path(exists=True, dir_okay=False), help="Certificates to trust, for https."
-    )
-    @functools.wraps(command)
-    def with_access(*, token_file: Path | None, ca_file: str | None, **arguments: Any) -> Any:
-        return command(access=_Access(_token(token_file), ca_file), **arguments)
-
-    return cast(F, with_access)
-
-
 _LIMITS: dict[str, tuple[click.IntRange | click.FloatRange, str]] = {
     "item_bytes": (click.IntRange(min=1), "Size of one item."),
     "queues": (click.IntRange(min=1), "Number of queues."),
@@ -99,7 +67,7 @@ def queue() -> None:
 @click.option(
     "--store", type=click.Path(file_okay=False, path_type=Path), help="Keep everything in this folder."
 )
-@_token_file
+@token_file_option
 @click.option("--queue", "names", multiple=True, metavar="NAME", help="Make this queue; may be repeated.")
 @click.option("--max-attempts", type=int, help="Of the queues made by --queue.")
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="A name that clients use.")
@@ -124,7 +92,7 @@ def serve(
     server = HttpQueueServer(
         host,
         port,
-        _token(token_file),
+        token_of(token_file),
         store,
         certificate=certificate,
         allowed_hosts=allowed_hosts,
@@ -143,9 +111,9 @@ def serve(
 
 @queue.command("list")
 @click.argument("url")
-@_reaching
+@reaching
 @_as_json
-def list_(url: str, access: _Access, as_json: bool) -> None:
+def list_(url: str, access: Access, as_json: bool) -> None:
     """List the queues of the server at URL."""
     from fray_queue._http import list_queues
 
@@ -158,16 +126,16 @@ def list_(url: str, access: _Access, as_json: bool) -> None:
 @click.argument("url")
 @click.argument("items", nargs=-1)
 @click.option("--create", is_flag=True, help="Make a server's queue where it is missing.")
-@_reaching
+@reaching
 @_as_json
-def push(url: str, items: tuple[str, ...], create: bool, access: _Access, as_json: bool) -> None:
+def push(url: str, items: tuple[str, ...], create: bool, access: Access, as_json: bool) -> None:
     """Push ITEMS, or the lines of standard input. With --json each is JSON, else text."""
     texts = items or tuple(line.rstrip("\n") for line in sys.stdin)
     try:
         values = [json.loads(text) for text in texts] if as_json else list(texts)
     except json.JSONDecodeError as error:
         raise click.UsageError(f"not JSON: {error}") from error
-    ids = _open(url, access, create=create).push_many(values)
+    ids = open_at(url, access, create=create).push_many(values)
     click.echo(json.dumps(ids) if as_json else "\n".join(ids))
 
 
@@ -175,11 +143,11 @@ def push(url: str, items: tuple[str, ...], create: bool, access: _Access, as_jso
 @click.argument("url")
 @click.option("-n", default=1, show_default=True, help="How many at most.")
 @click.option("--wait", default=0.0, show_default=True, help="Seconds to wait for the first.")
-@_reaching
+@reaching
 @_as_json
-def pop(url: str, n: int, wait: float, access: _Access, as_json: bool) -> None:
+def pop(url: str, n: int, wait: float, access: Access, as_json: bool) -> None:
     """Take items, print them and finish them. Unpickles what others pushed: trust them."""
-    opened = _open(url, access)
+    opened = open_at(url, access)
     leases = opened.pop_many(n, wait=wait)
     for lease in leases:
         row = {"item_id": lease.item_id, "attempt": lease.attempt, "item": lease.item}
@@ -190,12 +158,12 @@ def pop(url: str, n: int, wait: float, access: _Access, as_json: bool) -> None:
 
 @queue.command()
 @click.argument("url")
-@_reaching
+@reaching
 @_as_json
-def stats(url: str, access: _Access, as_json: bool) -> None:
+def stats(url: str, access: Access, as_json: bool) -> None:
     """Count what is in the queue at URL."""
-    opened = _open(url, access)
-    if _is_served(url):
+    opened = open_at(url, access)
+    if is_served(url):
         told = opened.stats()
         row = {column: told[column] for column in ("size", "pending", "in_flight", "dead")}
     else:
@@ -207,12 +175,12 @@ def stats(url: str, access: _Access, as_json: bool) -> None:
 
 @queue.command()
 @click.argument("url")
-@_reaching
+@reaching
 @_as_json
-def dead(url: str, access: _Access, as_json: bool) -> None:
+def dead(url: str, access: Access, as_json: bool) -> None:
     """List the dead letters of the queue at URL; those of a server without what they hold."""
-    opened = _open(url, access)
-    if _is_served(url):  # code that strangers pushed is not run to look at a queue
+    opened = open_at(url, access)
+    if is_served(url):  # code that strangers pushed is not run to look at a queue
         shown = "bytes"
         told = opened.dead_facts()
         letters = [(each["item_id"], each["attempts"], each["history"], each["bytes"]) for each in told]
@@ -237,11 +205,11 @@ def dead(url: str, access: _Access, as_json: bool) -> None:
 @queue.command()
 @click.argument("url")
 @click.argument("item_ids", nargs=-1)
-@_reaching
+@reaching
 @_as_json
-def requeue(url: str, item_ids: tuple[str, ...], access: _Access, as_json: bool) -> None:
+def requeue(url: str, item_ids: tuple[str, ...], access: Access, as_json: bool) -> None:
     """Put dead letters back: those of ITEM_IDS, or all."""
-    count = _open(url, access).requeue_dead(list(item_ids) or None)
+    count = open_at(url, access).requeue_dead(list(item_ids) or None)
     click.echo(json.dumps({"requeued": count}) if as_json else f"{count} requeued")
 
 
@@ -249,21 +217,17 @@ def requeue(url: str, item_ids: tuple[str, ...], access: _Access, as_json: bool)
 @click.argument("url")
 @click.option("--dead", "only_dead", is_flag=True, help="The dead letters, not the items.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@_reaching
+@reaching
 @_as_json
-def purge(url: str, only_dead: bool, yes: bool, access: _Access, as_json: bool) -> None:
+def purge(url: str, only_dead: bool, yes: bool, access: Access, as_json: bool) -> None:
     """Remove every item of the queue at URL, leased ones too."""
-    opened: Any = _open(url, access)
+    opened: Any = open_at(url, access)
     if not hasattr(opened, "purge"):
         raise UnsupportedError(f"{url!r} cannot be purged: its backend has no `purge`")
     if not yes:
         click.confirm(f"Remove all {'dead letters' if only_dead else 'items'} of {url}?", abort=True)
     count = opened.purge_dead() if only_dead else opened.purge()
     click.echo(json.dumps({"removed": count}) if as_json else f"{count} removed")
-
-
-def _is_served(url: str) -> bool:
-    return url.startswith(("http:", "https:"))
 
 
 def _dead_letters(opened: Any, url: str) -> list[Any]:
@@ -277,18 +241,6 @@ def _dead_letters(opened: Any, url: str) -> list[Any]:
             "run this where the workers' code is installed"
         ) from error
     return letters
-
-
-def _open(url: str, access: _Access, *, create: bool = False) -> Any:
-    options: dict[str, Any] = {}
-    if _is_served(url):
-        given = {"token": access.token, "ca_file": access.ca_file}
-        options = {"create": create} | {name: value for name, value in given.items() if value is not None}
-    return open_queue(url, **options)
-
-
-def _token(token_file: Path | None) -> str | None:
-    return token_file.read_text().strip() if token_file else os.environ.get("FRAY_QUEUE_TOKEN")
 
 
 def _print(rows: list[dict[str, Any]], columns: list[str], as_json: bool) -> None:

@@ -1,10 +1,8 @@
 """A client of one queue of an HttpQueueServer."""
 
-import itertools
 import json
 import os
 import pickle
-import secrets
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,17 +13,17 @@ from urllib.parse import quote, urlsplit
 from fray import LeaseExpiredError
 from fray._checks import check_seconds
 from fray._queue import Attempt, DeadLetter, Lease, QueueBase
+from fray_queue._batches import BATCH, Ids, batches
 from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import decode_leases, encode_many
 from fray_queue._connections import Connections
 from fray_queue._errors import DamagedError, LimitError
-from fray_queue._limits import BATCH_BYTES, ITEM_BYTES, item_too_large
+from fray_queue._limits import ITEM_BYTES, item_too_large
 from fray_queue._wire import pack, unpack
 
 T = TypeVar("T")
 
 TOKEN_VARIABLE = "FRAY_QUEUE_TOKEN"  # noqa: S105 - its name
-_BATCH = 1000  # items in one request
 _LONGEST_POLL = 20.0  # a longer wait is several requests, so that nothing between takes it for dead
 
 
@@ -69,7 +67,7 @@ class HttpQueue(QueueBase[T]):
         self._path = f"/queues/{quote(name)}"
         self._connections = Connections(self._url, self._token, timeout=timeout, ca_file=ca_file)
         weakref.finalize(self, self._connections.close)
-        self._ids = _Ids()
+        self._ids = Ids()
         self._settings = {"max_attempts": max_attempts} if create or max_attempts is not None else None
 
     @classmethod
@@ -98,11 +96,11 @@ class HttpQueue(QueueBase[T]):
     def push_many(self, items: Iterable[T]) -> list[str]:
         """Store items in order; see `Queue.push_many`."""
         payloads = encode_many(items)
-        batches = list(_batches(payloads, _BATCH))
-        if len(batches) != 1 or len(payloads[0]) > ITEM_BYTES:
+        parts = list(batches(payloads, BATCH))
+        if len(parts) != 1 or len(payloads[0]) > ITEM_BYTES:
             return self._push(self._within_limits(payloads))
         try:
-            return self._push(batches)
+            return self._push(parts)
         except LimitError:  # the server takes less at once than others; it stored nothing
             if len(smaller := self._within_limits(payloads)) == 1:
                 raise
@@ -116,11 +114,11 @@ class HttpQueue(QueueBase[T]):
         for payload in payloads:
             if len(payload) > limits["item_bytes"]:
                 raise LimitError(item_too_large(limits["item_bytes"], len(payload)))
-        return list(_batches(payloads, min(_BATCH, limits["batch"])))
+        return list(batches(payloads, min(BATCH, limits["batch"])))
 
-    def _push(self, batches: list[list[bytes]]) -> list[str]:
+    def _push(self, parts: list[list[bytes]]) -> list[str]:
         ids: list[str] = []
-        for batch in batches:
+        for batch in parts:
             new = [next(self._ids) for _ in batch]
             self._send("push", pack([{"id": item_id} for item_id in new], batch), "application/octet-stream")
             ids += new
@@ -134,7 +132,7 @@ class HttpQueue(QueueBase[T]):
         leases: list[Lease[bytes]] = []
         while len(leases) < n:
             left = 0.0 if leases else max(0.0, min(_LONGEST_POLL, end - time.monotonic()))
-            body = {"n": min(_BATCH, n - len(leases)), "lease_timeout": lease_timeout, "wait": left}
+            body = {"n": min(BATCH, n - len(leases)), "lease_timeout": lease_timeout, "wait": left}
             more = [_lease(meta, payload) for meta, payload in self._records("pop", body, patience=left)]
             leases += more
             if not more and (leases or time.monotonic() >= end):
@@ -145,8 +143,8 @@ class HttpQueue(QueueBase[T]):
         """Finish every item whose lease is good; see `Queue.done_many`."""
         pairs = [(check_lease(lease).item_id, lease.lease_id) for lease in leases]
         refused: list[str] = []
-        for start in range(0, len(pairs), _BATCH):
-            refused += self._json("done", {"leases": pairs[start : start + _BATCH]})["refused"]
+        for start in range(0, len(pairs), BATCH):
+            refused += self._json("done", {"leases": pairs[start : start + BATCH]})["refused"]
         if refused:
             raise LeaseExpiredError(refused[0])
 
@@ -284,32 +282,6 @@ def _reopen(
     cls: type[HttpQueue[Any]], url: str, name: str, token: str | None, options: dict[str, Any]
 ) -> HttpQueue[Any]:
     return cls(url, name, token, **options)
-
-
-class _Ids:
-    """Ids for new items, which no other client gives."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count()
-        self._pid, self._tag = 0, ""
-
-    def __next__(self) -> str:
-        if self._pid != os.getpid():  # a forked child counts on from its parent's number
-            self._pid, self._tag = os.getpid(), secrets.token_hex(6)
-        return f"{self._tag}-{next(self._numbers)}"
-
-
-def _batches(payloads: list[bytes], most: int) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    size = 0
-    for payload in payloads:
-        if batch and (len(batch) == most or size + len(payload) > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(payload)
-        size += len(payload)
-    if batch:
-        yield batch
 
 
 def _unpack(body: bytes) -> list[tuple[dict[str, Any], bytes]]:

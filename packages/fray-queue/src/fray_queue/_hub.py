@@ -3,19 +3,14 @@
 import asyncio
 import contextlib
 import itertools
-import json
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray_queue._checks import check_name
 from fray_queue._errors import (
-    LateRequestError,
     LimitError,
     QueueExistsError,
     QueueFullError,
@@ -26,22 +21,11 @@ from fray_queue._limits import Limits
 from fray_queue._machine import Entry
 from fray_queue._named_queue import NamedQueue
 from fray_queue._rows import LAST_NUMBER, Statement, Stored, statement_for
+from fray_queue._slots import Slots
 
 _log = logging.getLogger("fray.queue")
-_FORGET_SLOTS_AFTER = 3600.0  # seconds; clients give up long before
-_FORGET_EVERY = 60.0
-
 
 Results = list[tuple["asyncio.Future[None]", Exception | None]]
-
-
-@dataclass
-class Slot:
-    """The newest request of one client's connection, and what it was answered."""
-
-    number: int
-    at: float
-    answer: "asyncio.Future[Any]"
 
 
 class Hub:
@@ -54,13 +38,12 @@ class Hub:
     def __init__(self, *, store: str | Path | None, limits: Limits, clock: Callable[[], float]) -> None:
         self.limits, self.clock, self._store = limits, clock, store
         self.queues: dict[str, NamedQueue] = {}
-        self.slots: dict[str, Slot] = {}
         self.closing = False
         self.failure: Exception | None = None  # what every change is answered once the store is lost
         self._dirty: list[Statement] = []
         self._numbers: set[int] = set()  # of queues, and of rows in the store
-        self._swept = time.monotonic()
         self._loop = asyncio.get_running_loop()
+        self.slots = Slots(clock, None if store is None else lambda statement: self._dirty.append(statement))
         self._journal = (
             None if store is None else Journal(store, settled=self._settled, largest=limits.store_bytes)
         )
@@ -213,48 +196,6 @@ class Hub:
                 f"the server's disk is full: {free} bytes are free, and {self.limits.free_disk} are kept"
             )
 
-    # --- answers that survive a lost connection ---
-
-    def recall(self, slot: str, number: int) -> "asyncio.Future[Any] | None":
-        """Return the answer of a request that was made before; None for a new one.
-
-        Raises:
-            LateRequestError: The client made a later request of this slot.
-        """
-        known = self.slots.get(slot)
-        if known is None or known.number < number:
-            return None
-        if known.number > number:
-            raise LateRequestError("a later request of this connection was answered already")
-        return known.answer
-
-    def remember(self, slot: str, number: int) -> "asyncio.Future[Any]":
-        """Begin a request; its repetition waits for the same answer."""
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        self.slots[slot] = Slot(number, self.clock(), answer)
-        if time.monotonic() - self._swept > _FORGET_EVERY:
-            self._forget_slots()
-        return answer
-
-    def journal_answer(self, slot: str, number: int, reply: dict[str, Any]) -> None:
-        """Keep an answer together with what it answers."""
-        if self._journal is not None:
-            row = (slot, number, self.clock(), json.dumps(reply))
-            self._dirty.append(("INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?)", row))
-
-    def forget(self, slot: str, answer: "asyncio.Future[Any]") -> None:
-        """Take back what `remember` noted, unless a later request took its place."""
-        known = self.slots.get(slot)
-        if known is not None and known.answer is answer:
-            del self.slots[slot]
-
-    def _forget_slots(self) -> None:
-        self._swept = time.monotonic()
-        old = self.clock() - _FORGET_SLOTS_AFTER
-        for slot in [slot for slot, known in self.slots.items() if known.at < old]:
-            del self.slots[slot]
-        self._dirty.append(("DELETE FROM slots WHERE at < ?", (old,)))
-
     # --- the journal ---
 
     async def commit(self) -> None:
@@ -313,11 +254,7 @@ class Hub:
                 queue.machine.restore(entry)
         for queue in before.values():
             queue.wake(1 << 60)
-        self.slots = {}
-        for slot, (number, at, reply) in stored.slots.items():
-            answer: asyncio.Future[Any] = self._loop.create_future()
-            answer.set_result(reply)
-            self.slots[slot] = Slot(number, at, answer)
+        self.slots.restore(stored.slots)
 
     def each(self) -> Iterator[NamedQueue]:
         """Iterate over the queues by name."""

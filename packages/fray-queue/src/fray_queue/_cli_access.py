@@ -1,0 +1,61 @@
+"""How `fray queue` reaches what it is pointed at."""
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import click
+
+from fray._queue import open_queue
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+token_file_option = click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the server's token; else FRAY_QUEUE_TOKEN.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach a server: its token, and whose certificates to trust."""
+
+    token: str | None
+    ca_file: str | None
+
+
+def reaching(command: F) -> F:
+    """Add the options that say how to reach a server, and hand them on as `access`."""
+
+    @token_file_option
+    @click.option(
+        "--ca-file", type=click.Path(exists=True, dir_okay=False), help="Certificates to trust, for https."
+    )
+    @functools.wraps(command)
+    def with_access(*, token_file: Path | None, ca_file: str | None, **arguments: Any) -> Any:
+        return command(access=Access(token_of(token_file), ca_file), **arguments)
+
+    return cast(F, with_access)
+
+
+def is_served(url: str) -> bool:
+    """Tell whether a URL is of a server's queue."""
+    return url.startswith(("http:", "https:"))
+
+
+def open_at(url: str, access: Access, *, create: bool = False) -> Any:
+    """Open the queue at a URL."""
+    options: dict[str, Any] = {}
+    if is_served(url):
+        given = {"token": access.token, "ca_file": access.ca_file}
+        options = {"create": create} | {name: value for name, value in given.items() if value is not None}
+    return open_queue(url, **options)
+
+
+def token_of(token_file: Path | None) -> str | None:
+    """Return a server's token: what a file holds, or the environment."""
+    return token_file.read_text().strip() if token_file else os.environ.get("FRAY_QUEUE_TOKEN")
