@@ -1,7 +1,9 @@
 """HttpQueue reads whatever a server, or a proxy before it, may make of an answer by the rules of HTTP/1.1."""
 
 import itertools
+import json
 import signal
+import socket
 import threading
 from collections.abc import Callable
 
@@ -9,7 +11,7 @@ import pytest
 from queue_proxy import SwallowingProxy
 
 from fray import QueueUnavailableError
-from fray_queue import HttpQueue, HttpQueueServer
+from fray_queue import HttpQueue, HttpQueueServer, LimitError
 
 Shape = Callable[[bytes], tuple[list[bytes], bool]]
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -88,6 +90,25 @@ def test_what_never_speaks_http_is_named_in_time() -> None:
         proxy.reshape = not_http
         with pytest.raises(QueueUnavailableError, match=r"0\.2 s: HttpParser"):
             HttpQueue[int](proxy.url, "q", create=True, timeout=0.2).push(1)
+
+
+def test_a_refusal_that_comes_before_the_body_was_sent_is_read() -> None:
+    refusal = json.dumps({"error": "slow", "message": "too slow by far", "facts": []}).encode()
+    answer = sized(refusal, b"Connection: close\r\n").replace(b"200 OK", b"408 Request Timeout")
+
+    def refuse() -> None:
+        connection, _ = listener.accept()
+        with connection:  # what was not read makes its end a reset
+            connection.recv(1)
+            connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        queue: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{listener.getsockname()[1]}", "q", timeout=5.0)
+        with queue, pytest.raises(LimitError, match="too slow by far"):
+            queue._push([[b"x" * (60 << 20)]])
+        thread.join(10)
 
 
 class InterruptError(BaseException):

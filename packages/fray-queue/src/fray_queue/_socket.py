@@ -4,6 +4,7 @@
 that a client does for a small request. Here llhttp reads them, the parser of Node.js.
 """
 
+import contextlib
 import socket
 import ssl
 
@@ -49,19 +50,29 @@ class HttpSocket:
         if self._timeout != timeout:
             self._sock.settimeout(timeout)
             self._timeout = timeout
-        if len(body) <= _SMALL:
-            self._sock.sendall(head + body)
-        else:
-            self._sock.sendall(head)
-            self._sock.sendall(body)
         answer = self._answer
         answer.begin()
+        try:
+            if len(body) <= _SMALL:
+                self._sock.sendall(head + body)
+            else:
+                self._sock.sendall(head)
+                self._sock.sendall(body)
+        except ConnectionError:
+            # A server that refuses a body may say so and hang up before it has all of it.
+            with contextlib.suppress(*NO_ANSWER):
+                self._receive(answer)
+                return answer.status, b"".join(answer.parts), False
+            raise
+        self._receive(answer)
+        return answer.status, b"".join(answer.parts), answer.kept_alive
+
+    def _receive(self, answer: "_Answer") -> None:
         while not answer.status:
             data = self._sock.recv(_CHUNK)
             if not data:
                 raise ConnectionResetError("the server closed the connection before its answer was complete")
             answer.feed(data)
-        return answer.status, b"".join(answer.parts), answer.kept_alive
 
     def close(self) -> None:
         """Hang up."""
