@@ -27,6 +27,7 @@ from fray_queue._describe import description, metrics_text, queue_stats
 from fray_queue._dispatch import Handler
 from fray_queue._errors import LimitError
 from fray_queue._hub import Hub
+from fray_queue._journal import WriterEndedError
 from fray_queue._limits import item_too_large
 from fray_queue._routes import CSS, HTML, ROUTES, SCRIPT, TEXT
 from fray_queue._rows import MOST_ATTEMPTS
@@ -57,8 +58,8 @@ class Api:
     def _repeatable(self, act: Action) -> Handler:
         async def handler(request: web.BaseRequest, name: str) -> web.StreamResponse:
             slot, number = slot_of(request)
-            if self._hub.failure is not None:
-                raise self._hub.failure
+            if self._hub.lost:
+                raise WriterEndedError
             if slot is None:
                 reply = await act(request, name)
                 await self._hub.commit()
@@ -199,8 +200,8 @@ class Api:
         return json_answer({"queues": [queue_stats(queue, self._hub.clock()) for queue in self._hub.each()]})
 
     async def _healthz(self, request: web.BaseRequest, name: str) -> web.Response:
-        if self._hub.failure is not None:
-            raise self._hub.failure
+        if self._hub.lost:
+            raise WriterEndedError
         return web.Response(text="ok\n", content_type=TEXT)
 
     async def _metrics(self, request: web.BaseRequest, name: str) -> web.Response:

@@ -39,7 +39,7 @@ class Hub:
         self.limits, self.clock, self._store = limits, clock, store
         self.queues: dict[str, NamedQueue] = {}
         self.closing = False
-        self.failure: Exception | None = None  # what every change is answered once the store is lost
+        self.lost = False  # whether the store can be written no more: every change is refused
         self._dirty: list[Statement] = []
         self._numbers: set[int] = set()  # of queues, and of rows in the store
         self._loop = asyncio.get_running_loop()
@@ -138,8 +138,10 @@ class Hub:
             entries = self._take(queue, n, lease_timeout)
             if entries or not wait or (left := end - self._loop.time()) <= 0:
                 return entries
-            if self.closing or self.failure is not None:
-                raise self.failure or QueueUnavailableError("the server is stopping")
+            if self.lost:
+                raise WriterEndedError
+            if self.closing:
+                raise QueueUnavailableError("the server is stopping")
             change = queue.machine.next_change()
             await queue.sleep(left if change is None else min(left, max(0.001, change - self.clock())))
 
@@ -208,8 +210,8 @@ class Hub:
         if self._journal is None:
             self._dirty.clear()
             return
-        if self.failure is not None:
-            raise self.failure
+        if self.lost:
+            raise WriterEndedError
         if not self._dirty:
             return
         statements, self._dirty = self._dirty, []
@@ -238,12 +240,12 @@ class Hub:
                 token.set_exception(error)
 
     def _return_to_disk(self, journal: Journal, results: Results) -> None:
-        self.failure = next((error for _, error in results if isinstance(error, WriterEndedError)), None)
+        self.lost |= any(isinstance(error, WriterEndedError) for _, error in results)
         try:
             self._restore(journal.load())
         except Exception:  # noqa: BLE001 - memory is not what the disk has, and nothing may rest on it
             _log.exception("the store cannot be read back after a failed write")
-            self.failure = WriterEndedError()
+            self.lost = True
 
     def _restore(self, stored: Stored) -> None:
         before, self.queues = self.queues, {}

@@ -31,7 +31,7 @@ class Slots:
     """
 
     def __init__(self, clock: Callable[[], float], write: Callable[[Statement], None] | None) -> None:
-        self._clock, self._write = clock, write
+        self._clock, self._write, self._loop = clock, write, asyncio.get_running_loop()
         self._slots: dict[str, Slot] = {}
         self._swept = time.monotonic()
 
@@ -39,7 +39,7 @@ class Slots:
         """Forget all but what a store kept."""
         self._slots = {}
         for slot, (number, at, reply) in stored.items():
-            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            answer: asyncio.Future[Any] = self._loop.create_future()
             answer.set_result(reply)
             self._slots[slot] = Slot(number, at, answer)
 
@@ -58,7 +58,7 @@ class Slots:
 
     def remember(self, slot: str, number: int) -> "asyncio.Future[Any]":
         """Begin a request; its repetition waits for the same answer."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Any] = self._loop.create_future()
         self._slots[slot] = Slot(number, self._clock(), answer)
         if time.monotonic() - self._swept > _FORGET_EVERY:
             self._forget_old()
