@@ -12,6 +12,7 @@ import pytest
 import ray as typed_ray
 
 from fray import (
+    ActorNotFoundError,
     ActorOptions,
     JobContext,
     Lifetime,
@@ -23,7 +24,7 @@ from fray import (
 )
 from fray.testing.context import ContextFixtures  # noqa: F401 - it registers what pytest rewrites
 from fray.testing.gates import Gate, until
-from fray.testing.tasks import until_closed
+from fray.testing.tasks import Counter, until_closed
 from fray_ray.testing import LocalRayCluster
 
 ray: Any = typed_ray  # Ray's own annotations know nothing of other libraries' types
@@ -175,6 +176,41 @@ def test_namespaces_keep_names_apart(ray_cluster: LocalRayCluster) -> None:
     ):
         first, second = (each.create_actor(Named, name="same") for each in (one, two))
         assert one.get(first.who()) != two.get(second.who())
+
+
+@pytest.mark.parametrize("lifetime", list(Lifetime))
+def test_a_named_actor_ends_with_the_context_that_made_it_and_not_with_one_that_got_it(
+    ray_cluster: LocalRayCluster, lifetime: Lifetime
+) -> None:
+    code = f"""if True:
+        from fray import create_context
+        from fray.testing.tasks import Counter
+        with create_context("ray?address={ray_cluster.address}&namespace=shared") as context:
+            print(context.get(context.create_actor(Counter, name="tally", get_if_exists=True).increment()))
+    """
+    spec = f"ray?address={ray_cluster.address}&namespace=shared"
+    with create_context(spec) as looks_on:
+        with create_context(spec) as maker:
+            options = ActorOptions(name="tally", get_if_exists=True, lifetime=lifetime)
+            tally = maker.create_actor(Counter, options=options)
+            assert maker.get(tally.increment()) == 1
+            with create_context(spec) as other:
+                same = other.create_actor(Counter, name="tally", get_if_exists=True)
+                assert other.get(same.increment()) == 2
+            done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+            assert done.stdout.split()[-1:] == ["3"]
+            assert maker.get(tally.increment()) == 4
+        if lifetime is Lifetime.DETACHED:
+            looks_on.kill(looks_on.get_actor("tally"))
+        until(lambda: not named_in(looks_on, "tally"), "it is gone")
+
+
+def named_in(context: JobContext, name: str) -> bool:
+    try:
+        context.get_actor(name)
+    except ActorNotFoundError:
+        return False
+    return True
 
 
 def test_a_label_selector_chooses_the_node_of_every_task(ray_cluster: LocalRayCluster) -> None:

@@ -65,7 +65,8 @@ class Actors:
         self._context, self._namespace, self._base = context, namespace, base
         self._classes: dict[int, tuple[Any, Any]] = {}
         self._payloads = Payloads(context)
-        # Ray ends a named actor whose maker dropped its handle; here it lives as long as the context.
+        # Those that this context made, and ends. Ray ends a named actor whose maker dropped its handle; here
+        # it lives as long as the context.
         self._named: list[RayEndpoint] = []
         self._unnamed: WeakSet[RayEndpoint] = WeakSet()
 
@@ -86,7 +87,7 @@ class Actors:
         endpoint = RayEndpoint(self._context, handle, options.name)
         if options.name is None and options.lifetime is Lifetime.JOB:
             self._unnamed.add(endpoint)
-        elif options.lifetime is Lifetime.JOB:
+        elif options.lifetime is Lifetime.JOB and _was_made(handle):
             self._named.append(endpoint)
         return ActorHandle(endpoint)
 
@@ -109,7 +110,7 @@ class Actors:
             self._await_free_name(endpoint)
 
     def end(self) -> None:
-        """End those that live no longer than their context."""
+        """End those made here that live no longer than their context."""
         for endpoint in [*self._named, *self._unnamed]:
             ray.kill(endpoint.handle)
         self._named.clear()
@@ -132,3 +133,8 @@ class Actors:
                 self._classes.clear()
             known = self._classes[id(cls)] = cls, ray.remote(host_class(cls, actor_methods(cls)))
         return known[1]
+
+
+def _was_made(handle: Any) -> bool:
+    """Whether a handle is that of an actor's maker: with `get_if_exists` it may be one more to another's."""
+    return bool(handle._ray_original_handle)
