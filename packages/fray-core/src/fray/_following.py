@@ -5,6 +5,7 @@ Nothing here knows a backend. A cluster whose `poll` is a request over a network
 """
 
 import os
+import re
 import sys
 import threading
 import time
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 # Reads a log from a byte offset: of a replica's attempt, or, for replica None, what the job itself
 # wrote before its replicas started. b"" where there is nothing (yet).
 ReadLog = Callable[[int | None, int, int], bytes]
+
+# As text files have them: a progress bar that goes back to the start of its line is one line per step. A
+# \r that comes last may be half of \r\n.
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 
 
 def parent_job() -> JobId | None:
@@ -56,6 +61,12 @@ def wait_for_jobs(
             if found[each].finished:
                 printer.join()
     return found[ids[0]] if single else [found[each] for each in ids]
+
+
+def complete_lines(output: bytes) -> tuple[list[str], bytes]:
+    """Return the lines of a piece of output that have their end, without it, and what is left."""
+    *lines, rest = _LINE_END.split(output)
+    return [line.decode(errors="replace") for line in lines], rest
 
 
 def follow_logs(
@@ -92,19 +103,16 @@ class _Lines:
     def new(self) -> Iterator[str]:
         while chunk := self._read(self._offset):
             self._offset += len(chunk)
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            lines, self._rest = complete_lines(self._rest + chunk)
             for line in lines:
-                yield self._text(line)
+                yield self._prefix + line
 
     def last(self) -> Iterator[str]:
         """What is left when nobody writes any more: a last line may lack its end."""
         yield from self.new()
         if self._rest:
-            rest, self._rest = self._rest, b""
-            yield self._text(rest)
-
-    def _text(self, line: bytes) -> str:
-        return self._prefix + line.removesuffix(b"\r").decode(errors="replace")
+            (line,), self._rest = complete_lines(self._rest + b"\n")
+            yield self._prefix + line
 
 
 class _ReplicaLog:

@@ -15,6 +15,8 @@ from fray_ray._finding import UNREACHED, dashboard_of, explained
 
 T = TypeVar("T")
 _NO_AGENT = "No available agent"
+_NOT_FOUND = "Request failed with status code 404"
+_NO_ANSWER = "aiohttp.client_exceptions"  # in the trace of a dashboard that asked a node in vain
 _TOO_LARGE = ("Maximum request body size", "exceeds the maximum size", "status code 413")
 _PATIENCE = 30.0  # seconds that a cluster which has just started may take to have an agent for jobs
 _RIDE_OUT = (
@@ -74,7 +76,7 @@ class JobsClient:
         try:
             return self._look(lambda: self._jobs.get_job_info(submission))
         except RuntimeError as error:
-            if "404" in str(error) or "does not exist" in str(error):
+            if _is_unknown(error):
                 return None
             raise
 
@@ -83,10 +85,18 @@ class JobsClient:
         return list(self._look(self._jobs.list_jobs))
 
     def log(self, submission: str) -> str:
-        """Return what a job has written so far; nothing where it cannot be read (yet)."""
-        with contextlib.suppress(RuntimeError):  # the driver has not started, or its node is gone
-            return str(self._look(lambda: self._jobs.get_job_logs(submission)))
-        return ""
+        """Return what a job has written so far; nothing where its driver's node is gone."""
+        with explained(self.url):
+            # A line that is written in this moment may end within a character, which Ray does not read.
+            return retrying(lambda: self._log(submission), (*UNREACHED, RuntimeError), _RIDE_OUT)
+
+    def _log(self, submission: str) -> str:
+        try:
+            return str(self._jobs.get_job_logs(submission))
+        except RuntimeError as error:
+            if _NO_ANSWER in str(error) or _is_unknown(error):
+                return ""
+            raise
 
     def stop(self, submission: str) -> None:
         """Have Ray stop a job's driver."""
@@ -114,6 +124,11 @@ class JobsClient:
         """Do what may be done twice."""
         with explained(self.url):
             return retrying(act, UNREACHED, _RIDE_OUT)
+
+
+def _is_unknown(error: RuntimeError) -> bool:
+    """Whether Ray says that there is no such job; what it says may hold the job's id, and its log."""
+    return str(error).startswith(_NOT_FOUND)
 
 
 def _too_large(runtime_env: dict[str, Any]) -> str:

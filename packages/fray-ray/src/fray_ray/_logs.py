@@ -41,7 +41,7 @@ class JobLog:
     def _update(self) -> None:
         text = self._fetch()
         end = text.rfind("\n") + 1  # a line in the making is read when it is complete
-        for line in text[self._seen : end].splitlines(keepends=True):
+        for line in text[self._seen : end].split("\n")[:-1]:  # other marks of an end are the replica's text
             self._take(line)
         self._seen = max(self._seen, end)
         self._fetched = time.monotonic()
@@ -52,4 +52,4 @@ class JobLog:
         elif found := _LINE.match(line):
             replica = int(found[1])
             part = self._parts.setdefault((replica, self._attempts.get(replica, 1)), bytearray())
-            part += found[2].encode()
+            part += found[2].encode() + b"\n"

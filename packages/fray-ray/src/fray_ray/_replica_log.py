@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
+from fray._following import complete_lines
 from fray.cluster import redacted
 
 _LAST_LINES = 20
@@ -16,7 +17,7 @@ class ReplicaLog:
     _one_at_a_time = threading.Lock()
 
     def __init__(self, number: int, secrets: Iterable[str]) -> None:
-        self._prefix, self._number = f"[replica-{number}] ".encode(), number
+        self._prefix, self._number = f"[replica-{number}] ", number
         self._secrets = tuple(secrets)
         self._rest = b""
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
@@ -24,14 +25,17 @@ class ReplicaLog:
     def begin(self, attempt: int) -> None:
         """Mark where an attempt starts."""
         self._last.clear()
-        self._print(f"[fray] replica {self._number} starts, attempt {attempt}\n".encode())
+        self._print(f"[fray] replica {self._number} starts, attempt {attempt}\n")
 
     def write(self, piece: bytes) -> None:
-        """Write the lines that a piece of output completes."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        self._last.extend(line.decode(errors="replace") for line in lines)
+        """Write the lines that a piece of output completes.
+
+        As text: Ray reads this process's output as that, and gives nothing of one that holds other bytes.
+        """
+        lines, self._rest = complete_lines(self._rest + piece)
+        self._last.extend(lines)
         if lines:
-            self._print(b"".join(self._prefix + line + b"\n" for line in lines))
+            self._print("".join(f"{self._prefix}{line}\n" for line in lines))
 
     def end(self) -> None:
         """Complete a last line without an end."""
@@ -40,14 +44,12 @@ class ReplicaLog:
 
     def last_lines(self) -> str:
         """Return how an error message goes on with what the attempt wrote last, without secrets."""
-        lines = redacted("\n".join(self._last), self._secrets).splitlines()
-        return (
-            "; its last lines:\n" + "\n".join(f"  {line}" for line in lines)
-            if lines
-            else "; it wrote nothing"
-        )
+        if not self._last:
+            return "; it wrote nothing"
+        text = redacted("\n".join(self._last), self._secrets)
+        return "; its last lines:" + "".join(f"\n  {line}" for line in text.split("\n"))
 
-    def _print(self, data: bytes) -> None:
+    def _print(self, text: str) -> None:
         with self._one_at_a_time:
-            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.write(text.encode())
             sys.stdout.flush()

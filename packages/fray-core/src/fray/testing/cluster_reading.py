@@ -110,6 +110,23 @@ class LogContract(ClusterFixtures):
         shown = capsys.readouterr().out.splitlines()
         assert [line for line in shown if line in set(lines)] == lines
 
+    def test_whatever_bytes_are_written_all_lines_can_be_read(self, cluster: Cluster) -> None:
+        code = r"""
+            import sys
+            write = sys.stdout.buffer.write
+            write(b"0%\r50%\r100%\n")
+            write("no end\u2028of \x0c a\x85 line\r\n".encode())
+            write(b"no text: \xff\xfe\n")
+            write("half a character: é".encode()[:-1])
+        """
+        job_id = launch(cluster, program(code))
+        assert list(cluster.monitor(job_id)) == [
+            *("0%", "50%", "100%"),
+            "no end\u2028of \x0c a\x85 line",
+            "no text: \ufffd\ufffd",
+            "half a character: \ufffd",
+        ]
+
     def test_a_look_without_following_ends_at_once(self, cluster: Cluster) -> None:
         job_id = launch(cluster, program("print('seen', flush=True); import time; time.sleep(600)"))
         assert next(line for line in cluster.monitor(job_id) if line == "seen")
