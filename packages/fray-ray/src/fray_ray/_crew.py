@@ -24,6 +24,13 @@ class Crew(threading.Thread):
 
     def run(self) -> None:
         """Carry the replicas from their placing to their end."""
+        try:
+            self._carry()
+        except Exception as error:
+            self.outcome = Outcome(JobStatus.FAILED, ExitReason.LOST, f"its driver failed: {error!r}")
+            raise  # into the driver's log
+
+    def _carry(self) -> None:
         problem = find_room(self._room, self._plan, self._progress, self._stopping)
         if problem is not None:
             self.outcome = problem

@@ -42,6 +42,7 @@ class Progress:
         self._changed = threading.Condition()
         self._news = False
         self._preemptions = 0
+        self._ran = 0.0
         self._running_since: float | None = None
         self._first_failure: str | None = None
 
@@ -54,25 +55,24 @@ class Progress:
             if task.status is JobStatus.RUNNING:
                 self._info = replace(self._info, pending_reason=None)
                 if self._info.status is JobStatus.PENDING:
-                    self._running_since = time.monotonic()
                     self._info = replace(self._info, status=JobStatus.RUNNING, started_at=time.time())
             if task.status is JobStatus.FAILED and self._first_failure is None:
                 self._first_failure = task.error_message
+            self._count_time()
             self._news = True
             self._changed.notify_all()
             return task
 
+    def _count_time(self) -> None:
+        running = any(task.status is JobStatus.RUNNING for task in self._info.tasks)
+        if running and self._running_since is None:
+            self._running_since = time.monotonic()
+        elif not running and self._running_since is not None:
+            self._ran, self._running_since = self.seconds_running(), None
+
     def begin(self, replica: int, attempt: int | None = None) -> int:
         """Note that an attempt starts, and return its number: the next, where none is given."""
         before = self._info.tasks[replica]
-        earlier = before.previous
-        if before.attempt:
-            status = _STATUS_OF_EARLIER.get(before.reason or ExitReason.LOST, JobStatus.FAILED)
-            good = before.reason is ExitReason.EXITED and before.exit_code == 0
-            earlier = (
-                *earlier,
-                replace(before, status=JobStatus.SUCCEEDED if good else status, previous=()),
-            )
         number = before.attempt + 1 if attempt is None else attempt
         self.change(
             replica,
@@ -83,7 +83,7 @@ class Progress:
             error_message=None,
             started_at=time.time(),
             finished_at=None,
-            previous=earlier,
+            previous=_attempts_of(before),
         )
         return number
 
@@ -115,8 +115,10 @@ class Progress:
             self._news = True
 
     def seconds_running(self) -> float:
-        """Return how long the job has run, since the start of its first replica."""
-        return 0.0 if self._running_since is None else time.monotonic() - self._running_since
+        """Return how long replicas of the job have run, without the waits in which none did."""
+        with self._changed:
+            since = self._running_since
+            return self._ran + (0.0 if since is None else time.monotonic() - since)
 
     def count_preemption(self) -> int:
         """Return how many preemptions the job has had, with this one."""
@@ -161,16 +163,7 @@ class Progress:
         now = time.time()
         with self._changed:
             tasks = tuple(
-                task
-                if task.status.finished
-                else replace(
-                    task,
-                    status=outcome.status,
-                    reason=outcome.reason,
-                    error_message=outcome.message,
-                    finished_at=now if task.attempt else None,
-                )
-                for task in self._info.tasks
+                task if task.status.finished else _finished(task, outcome, now) for task in self._info.tasks
             )
             self._info = replace(
                 self._info,
@@ -182,3 +175,26 @@ class Progress:
             )
         if self._entry is not None:
             self._entry.write(self._info)
+
+
+def _attempts_of(task: TaskStatus) -> tuple[TaskStatus, ...]:
+    """Return the attempts of a replica that were, the latest of which has ended."""
+    if not task.attempt:
+        return task.previous
+    status = _STATUS_OF_EARLIER.get(task.reason or ExitReason.LOST, JobStatus.FAILED)
+    good = task.reason is ExitReason.EXITED and task.exit_code == 0
+    return (*task.previous, replace(task, status=JobStatus.SUCCEEDED if good else status, previous=()))
+
+
+def _finished(task: TaskStatus, outcome: Outcome, now: float) -> TaskStatus:
+    """Return how a replica ends with its job: in its attempt, or before it could have another."""
+    waits = task.status is JobStatus.PENDING
+    if waits and task.attempt:
+        task = TaskStatus(replica=task.replica, attempt=task.attempt + 1, previous=_attempts_of(task))
+    return replace(
+        task,
+        status=outcome.status,
+        reason=outcome.reason,
+        error_message=outcome.message,
+        finished_at=None if waits else now,
+    )

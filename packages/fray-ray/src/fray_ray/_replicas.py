@@ -1,7 +1,6 @@
 """One replica among others that know nothing of each other: its attempts, one after the other."""
 
 import threading
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from fray_ray._requests import Plan
 from fray_ray._rooms import Room
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0  # seconds between attempts
+_LOOK = 0.5  # seconds between looks for the node of an actor that comes up
 
 
 def pause_after(failures: int) -> float:
@@ -35,6 +35,7 @@ class Replica(threading.Thread):
         self._host: Any = None
         self._node: str | None = None
         self._stopping: tuple[float, ExitReason] | None = None
+        self._wakes = threading.Event()  # set when it is to stop
         self._failures = 0
 
     def run(self) -> None:
@@ -46,20 +47,23 @@ class Replica(threading.Thread):
             if not again:
                 return
             self._pause(end)
+            if self._wakes.is_set():
+                return
 
     def _pause(self, end: End) -> None:
         """Wait before the next attempt: a little longer after each failure, or until a loss is known."""
         if end.reason is not ExitReason.PREEMPTED:
-            time.sleep(pause_after(self._failures))
+            self._wakes.wait(pause_after(self._failures))
             return
-        while self._stopping is None and not loss_is_known(self._node):
-            time.sleep(_FIRST_PAUSE)
+        while not loss_is_known(self._node) and not self._wakes.wait(_FIRST_PAUSE):
+            continue
 
     def stop(self, grace: float, reason: ExitReason) -> None:
         """End the attempt that runs, and make no other."""
         with self._lock:
             self._stopping = grace, reason
             host = self._host
+        self._wakes.set()
         if host is not None:
             host.stop.remote(grace)
         else:
@@ -70,7 +74,7 @@ class Replica(threading.Thread):
         try:
             self._node = None
             host = self._room.host(self._number)
-            self._node = ray.get(host.node_id.remote())
+            self._node = self._await(host)
             with self._lock:
                 if self._stopping is not None:
                     return End(self._stopping[1], None, None)
@@ -83,6 +87,15 @@ class Replica(threading.Thread):
             with self._lock:
                 self._host = None
             self._room.release(self._number)
+
+    def _await(self, host: Any) -> str:
+        """Return the node of an actor that is up; until then, know the one on which it comes up."""
+        answer = host.node_id.remote()
+        while not ray.wait([answer], timeout=_LOOK)[0]:
+            node = self._room.nodes().get(self._number)
+            if node and not loss_is_known(node):
+                self._node = node
+        return str(ray.get(answer))
 
     def _ended(self, end: End) -> End:
         if self._stopping is not None and end.exit_code is not None:
@@ -97,8 +110,8 @@ class Replica(threading.Thread):
         if self._stopping is not None:
             return End(self._stopping[1], None, None)
         end = attempt.broken(error)
-        lost = isinstance(error, rx.NodeDiedError) or node_is_gone(self._node)
-        if end.reason is ExitReason.LOST and lost:
+        from_outside = end.reason in (ExitReason.LOST, ExitReason.COULD_NOT_START)
+        if from_outside and (isinstance(error, rx.NodeDiedError) or node_is_gone(self._node)):
             return End(ExitReason.PREEMPTED, None, f"replica {self._number} lost its node {self._node}")
         return end
 

@@ -1,0 +1,122 @@
+"""What a driver books, and how long its replicas pause; nothing here needs a cluster."""
+
+import time
+from typing import Any
+
+import pytest
+
+from fray import ResourceConfig
+from fray.cluster import ExitReason, JobStatus
+from fray.testing.gates import until
+from fray_ray import _crew, _replicas
+from fray_ray._crew import Crew
+from fray_ray._placing import STOPPED
+from fray_ray._progress import Outcome, Progress
+from fray_ray._replicas import Replica
+from fray_ray._requests import Plan
+
+TIMED_OUT = Outcome(JobStatus.FAILED, ExitReason.TIMED_OUT, "ran longer than its timeout")
+
+
+def plan(replicas: int = 1, retries: int = 0) -> Plan:
+    return Plan(
+        job_id="job-1",
+        submission="job-1",
+        submitted_at=0.0,
+        name="job",
+        choices=(replicas,),
+        hosts=1,
+        gang=False,
+        resources=ResourceConfig(replicas=replicas),
+        labels={},
+        command=("true",),
+        payload=None,
+        environ={},
+        secrets=(),
+        cwd=None,
+        pip=(),
+        max_retries_failure=retries,
+        max_retries_preemption=0,
+        timeout=None,
+        placement_timeout=None,
+    )
+
+
+class Watched(Progress):
+    """Tells the last word."""
+
+    @property
+    def info(self) -> Any:
+        return self._info
+
+
+def test_time_counts_only_while_a_replica_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    progress = Progress(plan(replicas=2), listed=False)
+
+    def preempted(replica: int) -> None:
+        progress.end(replica, JobStatus.FAILED, ExitReason.PREEMPTED, None, "gone", again=True)
+
+    now += 7  # waits for room
+    for replica in range(2):
+        progress.begin(replica)
+        now += 1
+    preempted(0)
+    now += 3  # the other runs on
+    preempted(1)
+    now += 50  # waits for room again
+    assert progress.seconds_running() == 5
+    progress.begin(1)
+    now += 4
+    assert progress.seconds_running() == 9
+
+
+def test_a_job_that_ends_between_attempts_keeps_the_earlier_one() -> None:
+    progress = Watched(plan(replicas=2), listed=False)
+    progress.begin(0)
+    progress.end(0, JobStatus.FAILED, ExitReason.PREEMPTED, None, "gone", again=True)
+    progress.finish(TIMED_OUT)
+    again, never = progress.info.tasks
+    assert (again.status, again.reason, again.attempt) == (JobStatus.FAILED, ExitReason.TIMED_OUT, 2)
+    (earlier,) = again.previous
+    assert (earlier.attempt, earlier.reason, earlier.error_message) == (1, ExitReason.PREEMPTED, "gone")
+    assert (again.started_at, never.attempt, never.previous) == (None, 0, ())
+
+
+class NoRoom:
+    """A room in which no actor can be made."""
+
+    def __init__(self, plan: Plan) -> None: ...
+
+    def placed(self, timeout: float) -> bool:
+        raise OSError("no head answers")
+
+    def host(self, replica: int) -> Any:
+        raise OSError("no actor")
+
+    def release(self, replica: int) -> None: ...
+
+
+def test_a_replica_that_pauses_between_attempts_is_stopped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_replicas, "_FIRST_PAUSE", 600.0)
+    monkeypatch.setattr(_replicas, "_LONGEST_PAUSE", 600.0)
+    monkeypatch.setattr(_replicas, "node_is_gone", lambda node: False)
+    progress = Watched(plan(retries=5), listed=False)
+    room: Any = NoRoom(plan())
+    replica = Replica(plan(retries=5), 0, room, progress)
+    replica.start()
+    until(lambda: progress.info.tasks[0].reason is ExitReason.LOST, "it pauses")
+    replica.stop(0.0, ExitReason.STOPPED)
+    replica.join(30)
+    assert not replica.is_alive()
+    progress.finish(STOPPED)
+    assert progress.info.tasks[0].status is JobStatus.STOPPED
+
+
+def test_what_fails_while_room_is_looked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_crew, "Room", NoRoom)
+    crew = Crew(plan(), Progress(plan(), listed=False))
+    with pytest.raises(OSError, match="no head answers"):
+        crew.run()
+    assert crew.outcome.message == "its driver failed: OSError('no head answers')"
