@@ -178,7 +178,8 @@ def test_gpus_and_regions_choose_the_node(
     def tell(started: Gate, gate: Gate) -> None:
         import os
 
-        print(*(os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS")))
+        names = ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "RANK", "WORLD_SIZE")
+        print(*(os.environ.get(name) for name in names))
         hold(gate, started)
 
     region = {"ray.io/availability-region": "eu-west4"}
@@ -194,12 +195,13 @@ def test_gpus_and_regions_choose_the_node(
     assert [free[node].get("GPU", 0) for node in (far, near)] == [2, 0]
     gate.open()
     assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
-    assert list(cluster.monitor(job_id)) == ["0,1 None"]
+    assert list(cluster.monitor(job_id)) == ["0,1 None 0 1"]
     absent = replace(request, resources=ResourceConfig(cpu=1, device=GpuConfig("A100-80G")))
     waiting = cluster.launch(absent)
     until(
         lambda: "A100-80G: 0 of 0 free" in (cluster.poll(waiting).pending_reason or ""), "the type is named"
     )
+    assert "start nodes with --resources" in str(cluster.poll(waiting).pending_reason)
     cluster.terminate(waiting, grace=0.0)
     for node in (far, near):
         ray_cluster.kill_node(node)

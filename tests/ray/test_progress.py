@@ -1,9 +1,12 @@
 """What a driver books, and how long its replicas pause; nothing here needs a cluster."""
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
+from ray import exceptions as rx
 
 from fray import ResourceConfig
 from fray.cluster import ExitReason, JobStatus
@@ -112,6 +115,33 @@ def test_a_replica_that_pauses_between_attempts_is_stopped_at_once(monkeypatch: 
     assert not replica.is_alive()
     progress.finish(STOPPED)
     assert progress.info.tasks[0].status is JobStatus.STOPPED
+
+
+class Vanishing(NoRoom):
+    """A room whose node vanishes while an actor comes up there."""
+
+    def host(self, replica: int) -> Any:
+        return SimpleNamespace(node_id=SimpleNamespace(remote=lambda: "answer"))
+
+    def nodes(self) -> dict[int, str]:
+        return {0: "node-1"}
+
+
+@pytest.mark.parametrize("error", [rx.RuntimeEnvSetupError("cut off"), rx.ActorDiedError()], ids=repr)
+def test_a_node_that_vanishes_while_a_replica_starts_there_is_a_preemption(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(ref: Any) -> Any:
+        raise error
+
+    looks = iter([([], ["answer"]), (["answer"], [])])
+    monkeypatch.setattr(ray, "wait", lambda refs, timeout: next(looks))
+    monkeypatch.setattr(ray, "get", fail)
+    monkeypatch.setattr(_replicas, "loss_is_known", lambda node: False)
+    monkeypatch.setattr(_replicas, "node_is_gone", lambda node: node == "node-1")
+    progress, room = Watched(plan(), listed=False), Vanishing(plan())
+    Replica(plan(), 0, room, progress).run()  # type: ignore[arg-type]
+    assert progress.info.tasks[0].reason is ExitReason.PREEMPTED
 
 
 def test_what_fails_while_room_is_looked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,16 @@
 """How requests translate; nothing here needs a cluster."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
 from fray import GpuConfig, ResourceConfig
 from fray_ray import deps
 from fray_ray._logs import JobLog
-from fray_ray._requests import bundle_of, labels_of, remote_options
+from fray_ray._options import ray_resources
+from fray_ray._requests import bundle_of, gpu_name, is_gang, labels_of, marked_by_hand
 
 PROJECT = """
 [project]
@@ -24,12 +27,51 @@ def test_a_gpu_replica_asks_for_its_count_and_its_type() -> None:
     resources = ResourceConfig(cpu=8, ram="16g", device=GpuConfig("H100", 4))
     bundle = bundle_of(resources, {})
     assert bundle == {"CPU": 8, "memory": 16 * 2**30, "GPU": 4, "accelerator_type:H100": 0.001}
-    assert remote_options(bundle) == {
+    assert ray_resources(bundle) == {
         "num_cpus": 8,
         "memory": 16 * 2**30,
         "num_gpus": 4,
         "resources": {"accelerator_type:H100": 0.001},
     }
+
+
+@pytest.mark.parametrize(
+    ("told", "type_"),
+    [
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA A10G", "A10G"),
+        ("NVIDIA A100-SXM4-40GB", "A100"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40G"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA GeForce RTX 3090", "RTX-3090"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("NVIDIA GeForce RTX 5090", "RTX-5090"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX-6000-ADA"),
+        ("NVIDIA RTX A6000", "RTX-A6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX-PRO-6000"),
+    ],
+)
+def test_a_gpu_type_is_asked_for_by_the_name_that_ray_gives_nodes_that_have_it(told: str, type_: str) -> None:
+    rays: Any = NvidiaGPUAcceleratorManager
+    assert gpu_name(GpuConfig(type_)) == rays._gpu_name_to_accelerator_type(told)
+
+
+def test_an_80_gb_a100_is_never_one_of_40_gb_and_nodes_that_have_it_are_marked_by_hand() -> None:
+    large, any_size = (
+        bundle_of(ResourceConfig(device=GpuConfig(type_)), {}) for type_ in ("A100-80G", "A100")
+    )
+    assert marked_by_hand(large) == "accelerator_type:A100-80G"
+    assert marked_by_hand(any_size) is None
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_replicas_with_gpus_are_a_gang_that_finds_its_ranks_also_one_alone(replicas: int) -> None:
+    assert is_gang(ResourceConfig(device=GpuConfig("H100"), replicas=replicas))
 
 
 def test_regions_become_a_label_and_what_stays_goes_to_the_head() -> None:

@@ -13,10 +13,10 @@ from ray.util.placement_group import PlacementGroup, placement_group
 from fray.cluster import TpuConfig
 from fray_ray._connection import cluster_resources
 from fray_ray._nodes import usable
-from fray_ray._requests import Plan, bundle_of
+from fray_ray._requests import REGION, Plan, bundle_of, marked_by_hand
 from fray_resources import tpu_topologies
 
-_NODE, _REGION = "ray.io/node-id", "ray.io/availability-region"
+_NODE = "ray.io/node-id"
 _SLICE, _WORKER, _TYPE, _TOPOLOGY = (
     f"ray.io/tpu-{name}" for name in ("slice-name", "worker-id", "pod-type", "topology")
 )
@@ -75,7 +75,12 @@ class Packed:
             f"{_amount(name, total.get(name, 0))} free"
             for name in self.bundle
         )
-        return f"waiting for room: {units} x ({asked}){where}; the cluster has {has}"
+        advice = ""
+        if (mark := marked_by_hand(self.bundle)) is not None and not total.get(mark):
+            advice = (
+                f"; Ray gives {mark} to no node by itself: start nodes with --resources='{{\"{mark}\": 1}}'"
+            )
+        return f"waiting for room: {units} x ({asked}){where}; the cluster has {has}{advice}"
 
 
 class Slices:
@@ -155,7 +160,7 @@ def _not_on(nodes: frozenset[str]) -> dict[str, str]:
 
 def _in_region(plan: Plan, node: dict[str, Any]) -> bool:
     regions = plan.resources.regions
-    return regions is None or node["Labels"].get(_REGION) in regions
+    return regions is None or node["Labels"].get(REGION) in regions
 
 
 def _fits(bundle: Mapping[str, float], free: Mapping[str, float]) -> int:

@@ -12,7 +12,8 @@ STREAM_BUFFER = 64
 PREEMPTION_PROOF = "head_node"
 """The resource by which clusters mark nodes that stay; Ray's own mark of the head node is the fallback."""
 RAY_HEAD = "node:__internal_head__"
-_A_LITTLE = 0.001  # of a resource that says where to run, not how much to take
+A_LITTLE = 0.001
+"""Of a resource that says where to run, not how much to take."""
 
 # What `@ray.remote` takes for tasks and actors alike, and means as a default of a whole context.
 CONTEXT_OPTIONS = frozenset(
@@ -116,7 +117,7 @@ def actor_options(
 
 def stable_node(cluster_resources: Mapping[str, float]) -> dict[str, float]:
     """Return the resource that keeps work on a node that is not preempted."""
-    return {PREEMPTION_PROOF if PREEMPTION_PROOF in cluster_resources else RAY_HEAD: _A_LITTLE}
+    return {PREEMPTION_PROOF if PREEMPTION_PROOF in cluster_resources else RAY_HEAD: A_LITTLE}
 
 
 def uses_accelerator(options: Mapping[str, Any]) -> bool:

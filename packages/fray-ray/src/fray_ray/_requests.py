@@ -2,15 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from fray.cluster import GpuConfig, JobRequest, ResourceConfig, TpuConfig
-from fray_ray._options import stable_node
+from fray_ray._options import A_LITTLE, stable_node
 
-_REGION = "ray.io/availability-region"
-_A_LITTLE = 0.001
-# Ray's names of GPU types that differ from ours in more than capitals.
-_GPU_NAMES = {"A100-40G": "A100", "A100-80G": "A100-80G", "RTX4090": "RTX-4090"}
+REGION = "ray.io/availability-region"
+"""The label that says where a node is."""
+# What Ray calls a node's GPUs, by what their driver says, where that is not our name of the type. Every A100
+# is "A100": nodes of one size are told apart where whoever starts them gives them that size's resource too.
+_GPU_NAMES = {
+    "A100-40G": "A100",
+    "RTX-3090": "GeForce-RTX-3090",
+    "RTX-4090": "GeForce-RTX-4090",
+    "RTX-5090": "GeForce-RTX-5090",
+    "RTX-6000-ADA": "RTX-6000",
+}
+_MARKED_BY_HAND = ("A100-80G",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +63,7 @@ def bundle_of(resources: ResourceConfig, cluster_resources: Mapping[str, float])
     bundle = {"CPU": float(resources.cpu), "memory": float(resources.ram_bytes)}
     device = resources.device
     if isinstance(device, GpuConfig):
-        bundle |= {"GPU": float(device.count), f"accelerator_type:{gpu_name(device)}": _A_LITTLE}
+        bundle |= {"GPU": float(device.count), f"accelerator_type:{gpu_name(device)}": A_LITTLE}
     elif isinstance(device, TpuConfig):
         bundle["TPU"] = float(device.chips_per_host)
     if not resources.preemptible and not isinstance(device, TpuConfig):  # no TPU is where the head is
@@ -66,21 +73,18 @@ def bundle_of(resources: ResourceConfig, cluster_resources: Mapping[str, float])
 
 def gpu_name(device: GpuConfig) -> str:
     """Return what Ray calls a type of GPU."""
-    return _GPU_NAMES.get(device.type.upper(), device.type.upper())
+    return _GPU_NAMES.get(device.type, device.type)
+
+
+def marked_by_hand(bundle: Mapping[str, float]) -> str | None:
+    """Return the resource of a GPU type that Ray gives no node by itself, where a bundle asks for one."""
+    names = (f"accelerator_type:{name}" for name in _MARKED_BY_HAND)
+    return next((name for name in names if name in bundle), None)
 
 
 def labels_of(resources: ResourceConfig) -> dict[str, str]:
     """Return the labels that a replica's node must have."""
-    return {} if resources.regions is None else {_REGION: f"in({','.join(resources.regions)})"}
-
-
-def remote_options(bundle: Mapping[str, float]) -> dict[str, Any]:
-    """Return a bundle as options of `@ray.remote`."""
-    custom = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
-    options: dict[str, Any] = {"num_cpus": bundle.get("CPU", 0), "memory": int(bundle.get("memory", 0))}
-    if "GPU" in bundle:
-        options["num_gpus"] = bundle["GPU"]
-    return {**options, "resources": custom} if custom else options
+    return {} if resources.regions is None else {REGION: f"in({','.join(resources.regions)})"}
 
 
 def is_cpu_only(request: JobRequest) -> bool:
@@ -89,9 +93,8 @@ def is_cpu_only(request: JobRequest) -> bool:
 
 
 def is_gang(resources: ResourceConfig) -> bool:
-    """Whether replicas are one program: hosts of TPU slices, or several with GPUs."""
-    device = resources.device
-    return isinstance(device, TpuConfig) or (isinstance(device, GpuConfig) and resources.replicas != 1)
+    """Whether replicas are one program, be it of one: hosts of TPU slices, or replicas with GPUs."""
+    return isinstance(resources.device, TpuConfig | GpuConfig)
 
 
 def unit_counts(resources: ResourceConfig) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from fray_ray._host import ReplicaHost
 from fray_ray._layouts import layout_of
 from fray_ray._nodes import loss_is_known
-from fray_ray._requests import Plan, remote_options
+from fray_ray._options import ray_resources
+from fray_ray._requests import Plan
 
 _POLL, _COUNTS_EVERY = 0.05, 1.0  # seconds
 # Two jobs that each hold one of the slices that the other waits for would wait for ever: each lets go
@@ -73,7 +74,7 @@ class Room:
         """Make the actor that runs a replica, in its place; one that was there before is ended."""
         self.release(replica)
         group, bundle = self._layout.place(replica)
-        options = remote_options(self._layout.bundle)
+        options = ray_resources(self._layout.bundle)
         if self._plan.pip:
             options["runtime_env"] = {"pip": list(self._plan.pip)}
         host = ray.remote(ReplicaHost).options(
