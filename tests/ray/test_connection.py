@@ -10,12 +10,12 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from fray import ClusterUnavailableError, FrayError, JobRequest, UnsupportedError, create_context
-from fray.cluster import Entrypoint
+from fray.cluster import Entrypoint, create_environment
 from fray_ray import RayCluster, _client
 
 pytestmark = pytest.mark.timeout(240)
@@ -220,6 +220,7 @@ class Starting(BaseHTTPRequestHandler):
 
     asked = 0
     needed = 3
+    stored: ClassVar[dict[str, bytes]] = {}
 
     def do_GET(self) -> None:
         answers: dict[str, Any] = {
@@ -229,7 +230,7 @@ class Starting(BaseHTTPRequestHandler):
         self._answer(200, answers[self.path])
 
     def do_PUT(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.stored[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
         self._answer(200, {})
 
     def do_POST(self) -> None:
@@ -253,6 +254,7 @@ class Starting(BaseHTTPRequestHandler):
 @pytest.fixture
 def starting() -> Iterator[str]:
     Starting.asked, Starting.needed = 0, 3
+    Starting.stored.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Starting) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -273,3 +275,20 @@ def test_a_cluster_that_never_has_an_agent_is_explained(
     Starting.needed = 10**9
     with pytest.raises(ClusterUnavailableError, match=r"no agent to run jobs within 0\.5 s.*ray\[default\]"):
         RayCluster(starting).launch(JobRequest("never", Entrypoint.from_binary("true")))
+
+
+def test_a_job_that_is_refused_leaves_no_secret_in_the_head(
+    starting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_client, "_PATIENCE", 1.0)
+    environment = create_environment(env_vars={"TOKEN": TOKEN})
+    request = JobRequest("refused", Entrypoint.from_binary("true"), environment=environment)
+    Starting.needed = 1
+    RayCluster(starting).launch(request)
+    assert any(TOKEN.encode() in data for data in Starting.stored.values())  # the plan of one that runs
+    Starting.stored.clear()
+    Starting.needed = 10**9
+    with pytest.raises(ClusterUnavailableError):
+        RayCluster(starting).launch(request)
+    assert len(Starting.stored) == 1
+    assert not any(TOKEN.encode() in data for data in Starting.stored.values())

@@ -232,6 +232,15 @@ def test_a_second_address_in_one_process_is_refused(context: JobContext) -> None
         create_context("ray?address=127.0.0.1:1")
 
 
+def test_a_loopback_address_names_the_same_cluster_again(
+    context: JobContext, ray_cluster: LocalRayCluster
+) -> None:
+    port = ray_cluster.address.rpartition(":")[2]
+    for host in ("localhost", "127.0.0.1"):
+        with create_context(f"ray?address={host}:{port}") as again:
+            assert again.get(again.run(pow, 2, 3)) == 8
+
+
 def test_a_futures_callback_may_use_the_context(context: JobContext) -> None:
     future = context.as_executor().submit(pow, 2, 3)
     again: SimpleQueue[int] = SimpleQueue()

@@ -108,3 +108,13 @@ def test_a_projects_packages_and_variables_make_a_runtime_env(tmp_path: Path) ->
     assert made == {"pip": ["sample-package==1"], "env_vars": {"A": "1"}}
     with pytest.raises(ValueError, match="unheard-of"):
         deps.build_runtime_env_for_packages(extra=["unheard-of"], workspace=tmp_path)
+
+
+def test_members_of_a_uv_workspace_are_not_asked_of_an_index(tmp_path: Path) -> None:
+    table = '[tool.uv.sources]\nmember = {workspace = true}\n[tool.uv.workspace]\nmembers = ["packages/*"]\n'
+    project = PROJECT.replace("dependencies = []", 'dependencies = ["member"]') + table
+    (tmp_path / "pyproject.toml").write_text(project)
+    member = tmp_path / "packages" / "member"
+    member.mkdir(parents=True)
+    (member / "pyproject.toml").write_text(PROJECT.replace("sample", "member"))
+    assert deps.build_runtime_env_for_packages(["own"], workspace=tmp_path) == {}

@@ -86,40 +86,36 @@ def follow_logs(
         raise ValueError(f"replica must be 0 to {count - 1}, got {replica}")
     if tail is not None and tail < 0:
         raise ValueError(f"tail must be 0 or more, got {tail}")
-    chosen = range(count) if replica is None else [replica]
-    prefixed = len(chosen) > 1
-    logs = [_ReplicaLog(read, number, f"[replica-{number}] " if prefixed else "") for number in chosen]
-    setup = _Lines(partial(read, None, 0), "")
+    logs, setup = _Logs(read, replica), _Lines(partial(read, None, 0))
     return LogStream(_lines(poll, setup, logs, tail, follow, interval), partial(_final, poll))
 
 
 class _Lines:
     """The complete lines of one growing log."""
 
-    def __init__(self, read: Callable[[int], bytes], prefix: str) -> None:
-        self._read, self._prefix = read, prefix
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
         self._offset, self._rest = 0, b""
 
     def new(self) -> Iterator[str]:
         while chunk := self._read(self._offset):
             self._offset += len(chunk)
             lines, self._rest = complete_lines(self._rest + chunk)
-            for line in lines:
-                yield self._prefix + line
+            yield from lines
 
     def last(self) -> Iterator[str]:
         """What is left when nobody writes any more: a last line may lack its end."""
         yield from self.new()
         if self._rest:
-            (line,), self._rest = complete_lines(self._rest + b"\n")
-            yield self._prefix + line
+            lines, self._rest = complete_lines(self._rest + b"\n")
+            yield from lines
 
 
 class _ReplicaLog:
     """The lines of a replica, attempt after attempt."""
 
-    def __init__(self, read: ReadLog, replica: int, prefix: str) -> None:
-        self._read, self._replica, self._prefix = read, replica, prefix
+    def __init__(self, read: ReadLog, replica: int) -> None:
+        self._read, self._replica = read, replica
         self._attempt = 1
         self._lines = self._open()
 
@@ -133,13 +129,30 @@ class _ReplicaLog:
         yield from self._lines.last() if info.finished else self._lines.new()
 
     def _open(self) -> _Lines:
-        return _Lines(partial(self._read, self._replica, self._attempt), self._prefix)
+        return _Lines(partial(self._read, self._replica, self._attempt))
+
+
+class _Logs:
+    """The lines of one replica, or of all: a gang may have more of them when it starts again."""
+
+    def __init__(self, read: ReadLog, replica: int | None) -> None:
+        self._read, self._replica = read, replica
+        self._logs: dict[int, _ReplicaLog] = {}
+
+    def new(self, info: JobInfo) -> Iterator[str]:
+        for number in range(len(info.tasks)) if self._replica is None else [self._replica]:
+            if number not in self._logs:
+                self._logs[number] = _ReplicaLog(self._read, number)
+        for number, log in self._logs.items():
+            prefix = f"[replica-{number}] " if len(self._logs) > 1 else ""
+            for line in log.new(info):
+                yield prefix + line
 
 
 def _lines(
     poll: Callable[[], JobInfo],
     setup: _Lines,
-    logs: list[_ReplicaLog],
+    logs: _Logs,
     tail: int | None,
     follow: bool,
     interval: float,
@@ -156,10 +169,9 @@ def _lines(
             delays = poll_delays(longest=interval)  # who writes, writes more: look again soon
 
 
-def _written(info: JobInfo, setup: _Lines, logs: list[_ReplicaLog]) -> Iterator[str]:
+def _written(info: JobInfo, setup: _Lines, logs: _Logs) -> Iterator[str]:
     yield from setup.new() if info.status is JobStatus.PENDING else setup.last()
-    for log in logs:
-        yield from log.new(info)
+    yield from logs.new(info)
 
 
 def _last(lines: Iterator[str], tail: int | None) -> Iterator[str]:

@@ -107,6 +107,11 @@ class JobsClient:
         """Store bytes in the head's memory."""
         self._answer("PUT", f"/api/packages/gcs/{name}", data=data)
 
+    def forget(self, name: str) -> None:
+        """Have the head hold nothing of what was stored; Ray deletes no package over HTTP."""
+        with contextlib.suppress(RuntimeError, ClusterUnavailableError):
+            self.upload(name, b"-")
+
     def node_addresses(self) -> set[str]:
         """Return the addresses of the living nodes."""
         nodes = self._answer("GET", "/nodes?view=summary").json()["data"]["summary"]

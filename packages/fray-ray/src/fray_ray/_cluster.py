@@ -28,6 +28,7 @@ from fray.cluster import (
 )
 from fray_ray import _mail, _requests, _table
 from fray_ray._client import JobsClient
+from fray_ray._finding import UNREACHED
 from fray_ray._logs import JobLog
 from fray_ray._requests import Plan
 from fray_ray._shipping import payload_of
@@ -104,14 +105,20 @@ class RayCluster(ClusterCalls):
                 f"job {request.name!r}: its entry point and arguments are {len(data) >> 20} MiB pickled, and "
                 f"Ray takes less than {_mail.LIMIT >> 20} MiB; read large data in the job, where it is stored"
             )
-        self._client.upload(_mail.plan_name(plan.submission), data)
+        stored = _mail.plan_name(plan.submission)
+        self._client.upload(stored, data)
         python = shlex.quote(sys.executable) if here else "python"
-        self._client.submit(
-            f"exec {python} -m fray_ray._driver {plan.submission}",
-            plan.submission,
-            _table.describe(JobId(plan.job_id), request.name, plan.replicas),
-            {"working_dir": os.fspath(_workspace(request)), "excludes": list(_EXCLUDED)} if ships else {},
-        )
+        try:
+            self._client.submit(
+                f"exec {python} -m fray_ray._driver {plan.submission}",
+                plan.submission,
+                _table.describe(JobId(plan.job_id), request.name, plan.replicas),
+                {"working_dir": os.fspath(_workspace(request)), "excludes": list(_EXCLUDED)} if ships else {},
+            )
+        except Exception as error:
+            if not isinstance(error.__cause__, UNREACHED):  # then it was refused; else it may have started
+                self._client.forget(stored)
+            raise
 
     def poll(self, job_id: str, /) -> JobInfo:
         """See `fray.cluster.Cluster.poll`."""

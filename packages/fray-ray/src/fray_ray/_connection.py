@@ -8,6 +8,7 @@ import tempfile
 import threading
 
 import ray
+from ray._private.services import canonicalize_bootstrap_address
 
 from fray import ClusterUnavailableError, UnsupportedError
 from fray.cluster import parent_job
@@ -81,11 +82,18 @@ def _check_same(address: str | None) -> None:
     if address is None or address == "auto":
         return
     current = ray.get_runtime_context().gcs_address
-    if address != current:
+    if not _names(address, current):
         raise ValueError(
             f"this process is connected to the Ray cluster at {current} and cannot join {address!r} as well; "
             "call ray.shutdown() first, or use another process"
         )
+
+
+def _names(address: str, current: str) -> bool:
+    """Whether an address is another way to say one that Ray gives: it knows no loopback."""
+    with contextlib.suppress(ValueError):  # it is none
+        return address == current or canonicalize_bootstrap_address(address) == current
+    return False
 
 
 def cluster_resources() -> dict[str, float]:

@@ -45,6 +45,9 @@ def build_runtime_env_for_packages(
 def requirements(workspace: Path, extras: tuple[str, ...], *, always: bool = False) -> tuple[str, ...]:
     """Return the locked requirements of a project with these extras; nothing where none are asked for.
 
+    Paths of this machine, as members of a uv workspace have, say nothing to a node: they are left out, as the
+    project itself is, whose code comes as files.
+
     Args:
         always: Also without extras.
     """
@@ -59,7 +62,7 @@ def requirements(workspace: Path, extras: tuple[str, ...], *, always: bool = Fal
         return ()
     lines = _export(workspace, extras).splitlines()
     named = (line.strip() for line in lines if line.strip() and not line.startswith("#"))
-    return tuple(line for line in named if _name(line) not in _ON_THE_CLUSTER)
+    return tuple(line for line in named if _name(line) not in _ON_THE_CLUSTER and not _is_local(line))
 
 
 def _export(workspace: Path, extras: tuple[str, ...]) -> str:
@@ -76,6 +79,10 @@ def _export(workspace: Path, extras: tuple[str, ...]) -> str:
     if done.returncode:
         raise ValueError(f"the requirements of {workspace} with extras {list(extras)}: {done.stderr.strip()}")
     return done.stdout
+
+
+def _is_local(requirement: str) -> bool:
+    return requirement.startswith(("-e ", ".", "/", "file:")) or " @ file:" in requirement
 
 
 def _name(requirement: str) -> str:
