@@ -5,9 +5,16 @@ import sys
 from typing import Any
 
 import pytest
+from ray._common import ray_option_utils
 
 from fray import ActorOptions, RuntimeEnv, TaskOptions, UnsupportedError, create_context
-from fray_ray._options import actor_options, check_context_options, ray_runtime_env, task_options
+from fray_ray._options import (
+    CONTEXT_OPTIONS,
+    actor_options,
+    check_context_options,
+    ray_runtime_env,
+    task_options,
+)
 
 
 def test_resources_become_rays_own_options_and_the_rest_is_custom() -> None:
@@ -79,6 +86,18 @@ def test_an_option_that_is_none_is_named_with_those_that_are(options: dict[str, 
         check_context_options(options)
     with pytest.raises(ValueError, match=next(iter(options))):
         create_context("ray", **options)
+
+
+def test_every_option_of_a_ray_task_that_is_not_of_one_call_is_a_contexts() -> None:
+    of_one_call = {"name", "num_returns"}
+    deprecated = {
+        "object_store_memory",
+        "placement_group",
+        "placement_group_bundle_index",
+        "placement_group_capture_child_tasks",
+    }
+    public = {name for name in ray_option_utils.task_options if not name.startswith("_")}
+    assert public - of_one_call - deprecated == CONTEXT_OPTIONS
 
 
 def test_importing_the_package_does_not_import_ray() -> None:

@@ -7,6 +7,7 @@ import pytest
 from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
 from fray import GpuConfig, ResourceConfig
+from fray.cluster import EnvironmentConfig
 from fray_ray import deps
 from fray_ray._logs import JobLog
 from fray_ray._options import ray_resources
@@ -108,6 +109,11 @@ def test_a_projects_packages_and_variables_make_a_runtime_env(tmp_path: Path) ->
     assert made == {"pip": ["sample-package==1"], "env_vars": {"A": "1"}}
     with pytest.raises(ValueError, match="unheard-of"):
         deps.build_runtime_env_for_packages(extra=["unheard-of"], workspace=tmp_path)
+
+
+def test_a_package_that_is_named_twice_is_installed_once(tmp_path: Path) -> None:
+    environment = EnvironmentConfig(tmp_path, None, ("sample==1", "other", "sample==1"), {}, ())
+    assert deps.pip_list(tmp_path, environment) == ("sample==1", "other")
 
 
 def test_members_of_a_uv_workspace_are_not_asked_of_an_index(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from fray_ray._logs import JobLog
 from fray_ray._requests import Plan
 from fray_ray._shipping import payload_of
 from fray_ray._stopping import stop_job
-from fray_ray.deps import requirements
+from fray_ray.deps import pip_list
 
 _ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _LOG_INTERVAL = 0.3  # seconds; each look fetches the whole log, which is the only way that Ray offers
@@ -157,7 +157,7 @@ class RayCluster(ClusterCalls):
         """Return the environment of a request as `@ray.remote(runtime_env=...)` takes it."""
         environment = request.environment or EnvironmentConfig()
         workspace = _workspace(request)
-        pip = [*requirements(workspace, tuple(environment.extras)), *environment.pip_packages]
+        pip = list(pip_list(workspace, environment))
         accelerated = not _requests.is_cpu_only(request)
         variables = ({} if accelerated else {"JAX_PLATFORMS": "cpu"}) | dict(environment.env_vars)
         parts = {"pip": pip, "env_vars": variables}
@@ -194,7 +194,7 @@ class RayCluster(ClusterCalls):
             environ=dict(environment.env_vars) | own | variables,
             secrets=tuple(environment.env_vars.values()),
             cwd=None if ships else os.fspath(workspace),
-            pip=(*requirements(workspace, tuple(environment.extras)), *environment.pip_packages),
+            pip=pip_list(workspace, environment),
             max_retries_failure=request.max_retries_failure,
             max_retries_preemption=request.max_retries_preemption,
             timeout=request.timeout,

@@ -19,6 +19,7 @@ A_LITTLE = 0.001
 CONTEXT_OPTIONS = frozenset(
     {
         "accelerator_type",
+        "enable_task_events",
         "fallback_strategy",
         "label_selector",
         "max_calls",

@@ -35,11 +35,15 @@ def build_runtime_env_for_packages(
     """
     folder = None if workspace is None else Path(workspace)
     environment = EnvironmentConfig(folder, None, tuple(pip_packages), dict(env_vars or {}), tuple(extra))
-    folder = folder or Path.cwd()
-    packages = list(requirements(folder, tuple(environment.extras), always=True))
-    packages += [package for package in environment.pip_packages if package not in packages]
+    packages = list(pip_list(folder or Path.cwd(), environment, always=True))
     parts = {"pip": packages, "env_vars": dict(environment.env_vars)}
     return {name: part for name, part in parts.items() if part}
+
+
+def pip_list(workspace: Path, environment: EnvironmentConfig, *, always: bool = False) -> tuple[str, ...]:
+    """Return what pip installs for an environment, each requirement once; see `requirements`."""
+    own = requirements(workspace, tuple(environment.extras), always=always)
+    return tuple(dict.fromkeys((*own, *environment.pip_packages)))
 
 
 def requirements(workspace: Path, extras: tuple[str, ...], *, always: bool = False) -> tuple[str, ...]:
