@@ -105,12 +105,13 @@ def test_stopping_a_job_ends_its_tasks_and_its_detached_actors(
 
         context = get_job_context()
         context.get(context.create_actor(Lasting, name="lasting", lifetime="detached").start())
+        context.get(context.create_actor(Lasting, lifetime="detached").start())
         context.get(context.run(toil))
 
     job_id = cluster.launch(JobRequest("family", work))
-    until(lambda: pids.exists() and len(pids.read_text().split()) == 2, "both run")
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 3, "all run")
     cluster.terminate(job_id, grace=1.0)
-    until(lambda: not any(map(running, pids.read_text().split())), "both are gone")
+    until(lambda: not any(map(running, pids.read_text().split())), "all are gone")
     assert "lasting" not in [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
 
 

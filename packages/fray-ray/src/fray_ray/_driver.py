@@ -72,6 +72,7 @@ class Driver:
             self._look()
             if self._plan.timeout is not None and self._progress.seconds_running() > self._plan.timeout:
                 self._end(_LAST_GRACE, ExitReason.TIMED_OUT)
+                end_family(self._plan.submission, _LAST_GRACE)
                 message = f"ran longer than its timeout of {self._plan.timeout:g} s"
                 return Outcome(JobStatus.FAILED, ExitReason.TIMED_OUT, message)
         return self._crew.outcome

@@ -1,13 +1,14 @@
 """What a job started beside its replicas, and ends with it: jobs, drivers of Ray, detached actors."""
 
-import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
+from ray._private.grpc_utils import init_grpc_channel
 from ray._private.state import state
 from ray._private.worker import global_worker
+from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
 from fray.cluster import poll_delays
 from fray_ray._client import JobsClient
@@ -42,13 +43,17 @@ def _drivers(submission: str) -> dict[str, bool]:
 
 
 def _end_detached_actors(submission: str) -> None:
+    """End the actors that drivers of the job made, by their ids: those without a name have no handle."""
     drivers = _drivers(submission)
-    alive = {actor["ActorID"]: actor["JobID"] for actor in state.actor_table(None, None, "ALIVE").values()}
-    for named in ray.util.list_named_actors(all_namespaces=True):
-        with contextlib.suppress(ValueError):  # it has just ended
-            actor = ray.get_actor(named["name"], namespace=named["namespace"])
-            if alive.get(actor._actor_id.hex()) in drivers:
-                ray.kill(actor)
+    actors: Any = state.actor_table(None)
+    left = [one["ActorID"] for one in actors.values() if one["JobID"] in drivers and one["State"] != "DEAD"]
+    messages: Any = gcs_service_pb2
+    services: Any = gcs_service_pb2_grpc
+    with init_grpc_channel(ray.get_runtime_context().gcs_address) as channel:
+        gcs = services.ActorInfoGcsServiceStub(channel)
+        for actor_id in map(bytes.fromhex, left):
+            request = messages.KillActorViaGcsRequest(actor_id=actor_id, force_kill=True, no_restart=True)
+            gcs.KillActorViaGcs(request, timeout=_GONE_WITHIN)
 
 
 def _await_workers(submission: str) -> None:
