@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import requests
 from ray import exceptions as rx
 from ray._private import ray_constants
-from ray._private.services import canonicalize_bootstrap_address_or_die
+from ray._private.services import canonicalize_bootstrap_address_or_die, get_node_ip_address
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from fray import ClusterUnavailableError, UnsupportedError
@@ -39,7 +39,23 @@ def dashboard_of(address: str) -> str:
         raise ConnectionError(
             "its head runs no dashboard, which jobs go through; is ray[default] installed there?"
         )
-    return f"http://{found.decode()}"
+    dashboard: str = found.decode()
+    if _is_loopback(dashboard) and not _is_here(head):
+        raise ConnectionError(
+            f"its dashboard, which jobs go through, listens at {dashboard} of its head alone; start the head "
+            "with --dashboard-host=0.0.0.0, or launch from there"
+        )
+    return f"http://{dashboard}"
+
+
+def _is_here(address: str) -> bool:
+    """Whether an address is one of this machine's."""
+    host = address.rpartition(":")[0]
+    return _is_loopback(address) or host == str(get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
+def _is_loopback(address: str) -> bool:
+    return address.rpartition(":")[0].strip("[]") in ("127.0.0.1", "localhost", "::1")
 
 
 def knock(address: str) -> None:
