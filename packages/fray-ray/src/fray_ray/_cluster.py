@@ -135,9 +135,14 @@ class RayCluster(ClusterCalls):
         self.poll(job_id)
         log = JobLog(lambda: self._client.log(_table.submission_of(job_id)))
 
+        known: list[object] = []
+
         def poll() -> JobInfo:
             info = self.poll(job_id)
-            log.stale()
+            state = [info.finished, [task.attempt for task in info.tasks]]
+            if state != known:  # what an attempt wrote before it ended is read before the next one is
+                known[:] = state
+                log.stale()
             return info
 
         return follow_logs(poll, log.read, replica=replica, tail=tail, follow=follow, interval=_LOG_INTERVAL)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 _LINE = re.compile(r"\[replica-(\d+)\] ?(.*)", re.DOTALL)
 _BEGIN = re.compile(r"\[fray\] replica (\d+) starts, attempt (\d+)")
 _FRESH = 0.05  # seconds
+_SHARE = 0.1  # of the time that reading a long log may take
 
 
 class JobLog:
@@ -21,30 +22,29 @@ class JobLog:
         self._seen = 0
         self._parts: dict[tuple[int, int], bytearray] = {}
         self._attempts: dict[int, int] = {}
-        self._fetched = -_FRESH
+        self._rests_until = 0.0
 
     def read(self, replica: int | None, attempt: int, offset: int) -> bytes:
         """Return a piece of a log, as `fray.cluster.follow_logs` asks for it."""
         if replica is None:
             return b""
-        if (
-            len(self._parts.get((replica, attempt), b"")) <= offset
-            and time.monotonic() - self._fetched > _FRESH
-        ):
+        if len(self._parts.get((replica, attempt), b"")) <= offset and time.monotonic() > self._rests_until:
             self._update()
         return bytes(self._parts.get((replica, attempt), b"")[offset:])
 
     def stale(self) -> None:
         """Have the next read fetch: what was written until now must be in it."""
-        self._fetched = -_FRESH
+        self._rests_until = 0.0
 
     def _update(self) -> None:
+        begun = time.monotonic()
         text = self._fetch()
         end = text.rfind("\n") + 1  # a line in the making is read when it is complete
         for line in text[self._seen : end].split("\n")[:-1]:  # other marks of an end are the replica's text
             self._take(line)
         self._seen = max(self._seen, end)
-        self._fetched = time.monotonic()
+        took = time.monotonic() - begun
+        self._rests_until = begun + took + max(_FRESH, took / _SHARE - took)
 
     def _take(self, line: str) -> None:
         if begin := _BEGIN.match(line):
