@@ -118,7 +118,12 @@ class ReplicaHost:
 
 
 def _environ(plan: dict[str, Any], python: str) -> dict[str, str]:
-    environ = {name: value for name, value in os.environ.items() if name not in RAY_INTERNAL_FLAGS}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        # The platform's word on several slices is not the gang's, which says its own where there are some.
+        if name not in RAY_INTERNAL_FLAGS and not name.startswith("MEGASCALE_")
+    }
     folder = os.fspath(Path(python).parent)
     environ["PATH"] = os.pathsep.join([folder, environ.get("PATH") or os.defpath])
     if sys.prefix != sys.base_prefix:

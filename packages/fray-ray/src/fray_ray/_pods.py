@@ -48,7 +48,8 @@ def run_on_pod(
 
     Blocks until all have; the results are in the order of `FRAY_REPLICA_ID`. The hosts start together;
     when one fails or is lost all are stopped and start again while the retries last. Nothing of it is
-    left when this returns, is interrupted, or its process dies.
+    left when this returns, is interrupted, or the driver that called it dies. Where a task or an actor
+    called it and its worker is killed, Ray holds the slices until the job ends.
 
     Args:
         fn: Called without arguments; pickled, with what it refers to.
