@@ -25,7 +25,7 @@ class ContextExecutor(Executor):
     def __init__(self, context: "ContextBase") -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._futures: set[Future[Any]] = set()
+        self._futures: dict[Future[Any], None] = {}  # in the order of their making
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
@@ -36,7 +36,7 @@ class ContextExecutor(Executor):
         # Not under the lock: a context that runs a task inside this call may come back with the task's own.
         future = self._context._future(self._context.run(fn, *args, **kwargs))
         with self._lock:
-            self._futures.add(future)
+            self._futures[future] = None
         future.add_done_callback(self._forget)
         return future
 
@@ -46,7 +46,7 @@ class ContextExecutor(Executor):
             self._closed = True
             outstanding = list(self._futures)
         if cancel_futures:
-            for future in outstanding:
+            for future in reversed(outstanding):  # so that none starts in the place of another
                 future.cancel()
         if wait:
             for future in outstanding:
@@ -55,7 +55,7 @@ class ContextExecutor(Executor):
 
     def _forget(self, future: "Future[Any]") -> None:
         # Not under the lock: what is done at once calls this from inside `submit`.
-        self._futures.discard(future)
+        self._futures.pop(future, None)
 
 
 async def get_async(context: "ContextBase", ref: Any, timeout: float | None) -> Any:
