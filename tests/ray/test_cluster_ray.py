@@ -1,7 +1,6 @@
 """What RayCluster promises beyond the contract of every cluster."""
 
 import os
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,53 +142,26 @@ def test_a_job_shares_named_actors_with_the_jobs_below_it(cluster: RayCluster) -
     assert "total 5" in list(cluster.monitor(info.job_id))
 
 
-def test_a_jobs_tasks_find_its_packages_its_variables_and_whose_they_are(
-    cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
-) -> None:
-    # All on one node: nodes of one machine would build the environment in one place, each for itself.
-    node = ray_cluster.add_node(num_cpus=4, labels={"ray.io/availability-region": "here"})
-
+def test_a_jobs_tasks_find_its_variables_and_whose_they_are(cluster: RayCluster) -> None:
     def look() -> str:
         import os
-        from importlib import import_module
 
         from fray import Entrypoint, JobRequest, current_cluster
 
-        word = import_module("came_along").WORD
         child = current_cluster().launch(JobRequest("below", Entrypoint.from_binary("true", [])))
         current_cluster().wait(child, timeout=60)
-        return f"{word} {os.environ['FOUND']} {child.startswith(os.environ['FRAY_JOB_ID'] + '/')}"
+        return f"{os.environ['FOUND']} {child.startswith(os.environ['FRAY_JOB_ID'] + '/')}"
 
     def work() -> None:
-        from fray import create_context
+        from fray import get_job_context
 
-        print(look())
-        with create_context("ray", label_selector={"ray.io/availability-region": "here"}) as context:
-            print(context.get(context.run(look)))
+        context = get_job_context()
+        print(context.get(context.run(look)))
 
-    package = wheel(tmp_path, "came_along", "WORD = 'came along'")
-    environment = create_environment(
-        pip_packages=[f"came_along @ file://{package}"], env_vars={"FOUND": "by all"}
-    )
-    here = ResourceConfig(cpu=1, regions=["here"])
-    job_id = cluster.launch(
-        JobRequest("job", Entrypoint(callable=work), environment=environment, resources=here)
-    )
-    info = cluster.wait(job_id, timeout=110)
-    ray_cluster.kill_node(node)
+    environment = create_environment(env_vars={"FOUND": "by all"})
+    info = run(cluster, Entrypoint(callable=work), environment=environment, resources=ResourceConfig(cpu=1))
     assert info.status is JobStatus.SUCCEEDED, info.error_message
-    assert list(cluster.monitor(info.job_id)) == ["came along by all True"] * 2
-
-
-def wheel(folder: Path, name: str, code: str) -> Path:
-    """A package of one module, as `pip` takes it without asking an index."""
-    path, info = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{name}.py", code)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return path
+    assert list(cluster.monitor(info.job_id)) == ["by all True"]
 
 
 def test_a_job_without_an_accelerator_keeps_jax_off_it(cluster: RayCluster) -> None:

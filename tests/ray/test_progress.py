@@ -1,6 +1,8 @@
 """What a driver books, and how long its replicas pause; nothing here needs a cluster."""
 
+import json
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,7 @@ from fray_ray._crew import Crew
 from fray_ray._placing import STOPPED
 from fray_ray._progress import Outcome, Progress
 from fray_ray._replicas import Replica
-from fray_ray._requests import Plan
+from fray_ray._requests import Plan, job_config
 
 TIMED_OUT = Outcome(JobStatus.FAILED, ExitReason.TIMED_OUT, "ran longer than its timeout")
 
@@ -43,6 +45,20 @@ def plan(replicas: int = 1, retries: int = 0) -> Plan:
         timeout=None,
         placement_timeout=None,
     )
+
+
+def test_what_a_replica_tells_ray_is_the_environment_of_its_job() -> None:
+    told = {"runtime_env": {"working_dir": "gcs://a.zip", "env_vars": {"A": "ray's"}}, "metadata": {"b": "c"}}
+    asked = replace(plan(), environ={"FOUND": "by all"}, pip=("numpy==2.0", "./x.whl"))
+    assert json.loads(job_config(asked, json.dumps(told))) == {
+        "runtime_env": {
+            "working_dir": "gcs://a.zip",
+            "env_vars": {"A": "ray's", "FOUND": "by all"},
+            "pip": ["numpy==2.0", "./x.whl"],
+            "config": {"eager_install": False},
+        },
+        "metadata": {"b": "c"},
+    }
 
 
 class Watched(Progress):

@@ -5,7 +5,6 @@ running   start the replicas, start failed ones again while they have retries le
 finished  end what is left, give back the room, write the last word into Ray's table
 """
 
-import json
 import logging
 import os
 import pickle
@@ -26,7 +25,7 @@ from fray_ray._family import end_family
 from fray_ray._gang import Gang
 from fray_ray._placing import STOPPED
 from fray_ray._progress import Outcome, Progress
-from fray_ray._requests import Plan
+from fray_ray._requests import Plan, job_config
 
 _LOOK = 0.2  # seconds between looks into the mailbox
 _RAYS_GRACE = 2.0  # seconds: Ray kills a driver three seconds after its SIGTERM
@@ -104,7 +103,11 @@ def main(submission: str) -> int:
         print(f"the plan of {submission} is gone: the head of the cluster was restarted", file=sys.stderr)  # noqa: T201
         return 1
     plan: Plan = pickle.loads(data)
-    outcome = Driver(replace(plan, environ={**plan.environ, **_of_the_job(plan)})).run()
+    handed_on = {
+        RAY_JOB_CONFIG_JSON_ENV_VAR: job_config(plan, os.environ[RAY_JOB_CONFIG_JSON_ENV_VAR]),
+        "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",  # what a program itself asks Ray for wins
+    }
+    outcome = Driver(replace(plan, environ={**plan.environ, **handed_on})).run()
     for name in (_mail.plan_name(submission), _mail.stop_name(submission)):
         _mail.delete(name)
     if outcome.status is JobStatus.STOPPED:
@@ -112,20 +115,6 @@ def main(submission: str) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(_HEARD_WITHIN)
     return 0 if outcome.status is JobStatus.SUCCEEDED else 1
-
-
-def _of_the_job(plan: Plan) -> dict[str, str]:
-    """Return what a replica tells Ray when it connects: its tasks are the job's and find what it finds."""
-    config = json.loads(os.environ[RAY_JOB_CONFIG_JSON_ENV_VAR])
-    runtime_env = config.get("runtime_env") or {}
-    runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **plan.environ}
-    if plan.pip:
-        runtime_env["pip"] = list(plan.pip)
-    # A node builds it for the first task that it runs; else every node of the cluster would at once.
-    runtime_env["config"] = {**runtime_env.get("config", {}), "eager_install": False}
-    config["runtime_env"] = runtime_env
-    # Where a program asks Ray for an environment of its own, what it says wins.
-    return {RAY_JOB_CONFIG_JSON_ENV_VAR: json.dumps(config), "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
 
 
 if __name__ == "__main__":

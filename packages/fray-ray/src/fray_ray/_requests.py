@@ -1,5 +1,6 @@
 """A request in Ray's words: resources, labels, and the plan that the job's driver carries out. Pure."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -108,3 +109,19 @@ def unit_counts(resources: ResourceConfig) -> tuple[int, ...]:
 def hosts_of(resources: ResourceConfig) -> int:
     """Return the replicas of one unit."""
     return resources.device.hosts if isinstance(resources.device, TpuConfig) else 1
+
+
+def job_config(plan: Plan, config: str) -> str:
+    """Return what a replica tells Ray when it connects: its tasks are the job's and find what it finds.
+
+    Args:
+        config: What Ray told the job's driver of the job, as JSON.
+    """
+    told = json.loads(config)
+    runtime_env = told.get("runtime_env") or {}
+    runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **plan.environ}
+    if plan.pip:
+        runtime_env["pip"] = list(plan.pip)
+    # A node builds it for the first task that it runs; else every node of the cluster would at once.
+    runtime_env["config"] = {**runtime_env.get("config", {}), "eager_install": False}
+    return json.dumps({**told, "runtime_env": runtime_env})
