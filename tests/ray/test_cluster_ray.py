@@ -145,12 +145,15 @@ def test_a_job_shares_named_actors_with_the_jobs_below_it(cluster: RayCluster) -
 def test_a_jobs_tasks_find_its_variables_and_whose_they_are(cluster: RayCluster) -> None:
     def look() -> str:
         import os
+        import subprocess
 
         from fray import Entrypoint, JobRequest, current_cluster
 
         child = current_cluster().launch(JobRequest("below", Entrypoint.from_binary("true", [])))
         current_cluster().wait(child, timeout=60)
-        return f"{os.environ['FOUND']} {child.startswith(os.environ['FRAY_JOB_ID'] + '/')}"
+        known = subprocess.check_output(["ps", "-A", "-ww", "-o", "args="])
+        found = os.environ["FOUND"]
+        return f"{len(found)} {found.encode() in known} {child.startswith(os.environ['FRAY_JOB_ID'] + '/')}"
 
     def work() -> None:
         from fray import get_job_context
@@ -158,10 +161,13 @@ def test_a_jobs_tasks_find_its_variables_and_whose_they_are(cluster: RayCluster)
         context = get_job_context()
         print(context.get(context.run(look)))
 
-    environment = create_environment(env_vars={"FOUND": "by all"})
+    secret = "found-by-the-job-alone"
+    environment = create_environment(env_vars={"FOUND": secret})
     info = run(cluster, Entrypoint(callable=work), environment=environment, resources=ResourceConfig(cpu=1))
     assert info.status is JobStatus.SUCCEEDED, info.error_message
-    assert list(cluster.monitor(info.job_id)) == ["by all True"]
+    assert list(cluster.monitor(info.job_id)) == [f"{len(secret)} False True"]
+    logs = Path(os.environ["RAY_TMPDIR"], "ray", "session_latest", "logs")
+    assert not [path for path in logs.rglob("*.*") if path.is_file() and secret.encode() in path.read_bytes()]
 
 
 def test_a_job_without_an_accelerator_keeps_jax_off_it(cluster: RayCluster) -> None:

@@ -49,11 +49,12 @@ def plan(replicas: int = 1, retries: int = 0) -> Plan:
 
 def test_what_a_replica_tells_ray_is_the_environment_of_its_job() -> None:
     told = {"runtime_env": {"working_dir": "gcs://a.zip", "env_vars": {"A": "ray's"}}, "metadata": {"b": "c"}}
-    asked = replace(plan(), environ={"FOUND": "by all"}, pip=("numpy==2.0", "./x.whl"))
+    environ = {"FRAY_JOB_ID": "job-1", "TOKEN": "of the request"}
+    asked = replace(plan(), environ=environ, confidential=("TOKEN",), pip=("numpy==2.0", "./x.whl"))
     assert json.loads(job_config(asked, json.dumps(told))) == {
         "runtime_env": {
             "working_dir": "gcs://a.zip",
-            "env_vars": {"A": "ray's", "FOUND": "by all"},
+            "env_vars": {"A": "ray's", "FRAY_JOB_ID": "job-1"},
             "pip": ["numpy==2.0", "./x.whl"],
             "config": {"eager_install": False},
         },

@@ -198,6 +198,7 @@ class RayCluster(ClusterCalls):
             payload=payload_of(entrypoint, workspace if ships else None),
             environ=dict(environment.env_vars) | own | variables,
             secrets=tuple(environment.env_vars.values()),
+            confidential=tuple(environment.env_vars.keys() - own.keys() - variables.keys()),
             cwd=None if ships else os.fspath(workspace),
             pip=pip_list(workspace, environment),
             max_retries_failure=request.max_retries_failure,

@@ -103,13 +103,15 @@ def main(submission: str) -> int:
         print(f"the plan of {submission} is gone: the head of the cluster was restarted", file=sys.stderr)  # noqa: T201
         return 1
     plan: Plan = pickle.loads(data)
+    confidential = {name: plan.environ[name] for name in plan.confidential}
+    _mail.keep(_mail.variables_name(submission), pickle.dumps(confidential))
     handed_on = {
         RAY_JOB_CONFIG_JSON_ENV_VAR: job_config(plan, os.environ[RAY_JOB_CONFIG_JSON_ENV_VAR]),
         "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",  # what a program itself asks Ray for wins
     }
     outcome = Driver(replace(plan, environ={**plan.environ, **handed_on})).run()
-    for name in (_mail.plan_name(submission), _mail.stop_name(submission)):
-        _mail.delete(name)
+    for name_of in (_mail.plan_name, _mail.stop_name, _mail.variables_name):
+        _mail.delete(name_of(submission))
     if outcome.status is JobStatus.STOPPED:
         # Whoever stopped it now has Ray stop this process, so that it reads STOPPED in Ray's table too.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

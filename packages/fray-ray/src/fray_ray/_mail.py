@@ -1,6 +1,6 @@
-"""What reaches a job's driver apart from what Ray lists: its plan, and the word to stop.
+"""What reaches a job apart from what Ray lists: its plan, its variables, and the word to stop.
 
-Both go through the store of packages that the dashboard takes uploads for: memory of the head, behind
+All go through the store of packages that the dashboard takes uploads for: memory of the head, behind
 the same authentication as the jobs, never a file.
 """
 
@@ -17,6 +17,16 @@ def plan_name(submission: str) -> str:
 def stop_name(submission: str) -> str:
     """Return the name of the package that tells a job to stop; it holds the grace in seconds."""
     return f"fray-{submission}.stop"
+
+
+def variables_name(submission: str) -> str:
+    """Return the name of the package that holds the variables which the job's tasks find, pickled."""
+    return f"fray-{submission}.environ"
+
+
+def keep(name: str, data: bytes) -> None:
+    """Store a package, inside the cluster."""
+    internal_kv._internal_kv_put(f"gcs://{name}", data)
 
 
 def fetch(name: str) -> bytes | None:

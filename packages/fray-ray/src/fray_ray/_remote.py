@@ -10,7 +10,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import ray
@@ -18,8 +18,9 @@ import ray
 from fray._current import use_context
 from fray._generators import is_generator_function
 from fray._pickling import unpack_exception
-from fray_ray import _coroutines
+from fray_ray import _coroutines, _mail
 from fray_ray._errors import portable
+from fray_ray._table import submission_of
 
 _JAX = "JAX_PLATFORMS"
 _INSTANCE = "_fray_instance"
@@ -38,6 +39,7 @@ def run_stream(payload: bytes, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
 @lru_cache(maxsize=64)
 def _loaded(payload: bytes) -> tuple[Any, Any]:
     """Unpickle a function and its context, once for all calls in this worker."""
+    _jobs_variables()  # before anything of the user's is imported
     target, context, accelerated = pickle.loads(payload)
     _choose_jax_platform(accelerated)
     return target, context
@@ -84,13 +86,29 @@ def _without_our_frames(error: BaseException) -> BaseException:
 
 def _choose_jax_platform(accelerated: bool) -> None:
     """Keep JAX off accelerators that were not asked for, unless the job's own variables say what to do."""
-    told = ray.get_runtime_context().runtime_env.get("env_vars", {})
-    if _JAX in told:
+    if _JAX in _jobs_variables() or _JAX in _told():
         return
     if not accelerated:
         os.environ[_JAX] = "cpu"
     elif os.environ.get(_JAX) == "cpu":
         del os.environ[_JAX]
+
+
+@cache
+def _jobs_variables() -> dict[str, str]:
+    """Take over, once, the variables of the job that this worker is of; what Ray was told of a task wins."""
+    job = os.environ.get("FRAY_JOB_ID")
+    data = _mail.fetch(_mail.variables_name(submission_of(job))) if job else None
+    variables: dict[str, str] = pickle.loads(data) if data else {}
+    told = _told()
+    os.environ.update({name: value for name, value in variables.items() if name not in told})
+    return variables
+
+
+def _told() -> dict[str, str]:
+    """Return the variables that Ray gave this worker."""
+    told: dict[str, str] = ray.get_runtime_context().runtime_env.get("env_vars", {})
+    return told
 
 
 def host_class(cls: Callable[..., Any], methods: dict[str, Any]) -> type:

@@ -30,6 +30,7 @@ class Plan:
         hosts: Replicas of one unit.
         gang: Whether the replicas start, end and are retried together.
         returns: Whether what the entry point returns, or raises, is wanted.
+        confidential: The names in `environ` whose values the job alone may see.
     """
 
     job_id: str
@@ -52,6 +53,7 @@ class Plan:
     timeout: float | None
     placement_timeout: float | None
     returns: bool = False
+    confidential: tuple[str, ...] = ()
 
     @property
     def replicas(self) -> int:
@@ -112,14 +114,17 @@ def hosts_of(resources: ResourceConfig) -> int:
 
 
 def job_config(plan: Plan, config: str) -> str:
-    """Return what a replica tells Ray when it connects: its tasks are the job's and find what it finds.
+    """Return what a replica tells Ray when it connects: its tasks are the job's and find its packages.
+
+    Confidential variables are not in it: Ray writes it into its logs, and onto its workers' command lines.
 
     Args:
         config: What Ray told the job's driver of the job, as JSON.
     """
     told = json.loads(config)
     runtime_env = told.get("runtime_env") or {}
-    runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **plan.environ}
+    shown = {name: value for name, value in plan.environ.items() if name not in plan.confidential}
+    runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **shown}
     if plan.pip:
         runtime_env["pip"] = list(plan.pip)
     # A node builds it for the first task that it runs; else every node of the cluster would at once.
