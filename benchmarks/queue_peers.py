@@ -245,5 +245,5 @@ def folder() -> Iterator[str]:
 
 def fray_server(port: int, *arguments: str) -> list[str]:
     """Return the command of one of our servers with a queue `q`."""
-    program = "from fray._cli import entry; entry()"
+    program = "from fray._cli.main import entry; entry()"
     return [sys.executable, "-c", program, "queue", "serve", "--port", str(port), "--queue", "q", *arguments]

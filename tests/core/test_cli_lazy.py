@@ -11,7 +11,7 @@ import pytest
 )
 def test_a_command_line_loads_only_what_it_needs(argv: list[str]) -> None:
     code = (
-        "import sys; from fray._cli import main; code = main(sys.argv[1:]);"
+        "import sys; from fray._cli.main import main; code = main(sys.argv[1:]);"
         "heavy = {'rich', 'cloudpickle', 'psutil', 'ray', 'fsspec', 'aiohttp', 'asyncio', 'fray_local'};"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr); sys.exit(code)"
     )

@@ -33,12 +33,14 @@ def backends(install: Install, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         "fray.clusters": dict.fromkeys(("mine", "local", "ray"), "mine_backend:Mine"),
     }
     # The real ones, where they are installed, would claim the same names.
-    monkeypatch.setattr("fray._plugins._PROVIDERS", {group: {} for group in fray._plugins.KINDS})
+    monkeypatch.setattr(
+        "fray._discovery.plugins._PROVIDERS", {group: {} for group in fray._discovery.plugins.KINDS}
+    )
     monkeypatch.setattr("importlib.metadata.distributions", _only_here)
     install("fray-mine", groups, mine_backend=MINE)
     yield
-    fray._current._contexts.close_made()
-    fray._current._clusters.close_made()
+    fray._discovery.current._contexts.close_made()
+    fray._discovery.current._clusters.close_made()
 
 
 def _only_here() -> Iterator[Any]:
@@ -121,7 +123,7 @@ class TestOrder:
 
 def test_what_was_made_for_the_process_is_shut_down_with_it() -> None:
     made = get_job_context()
-    fray._current._contexts.close_made()
+    fray._discovery.current._contexts.close_made()
     assert made.ended is True  # type: ignore[attr-defined]
 
 

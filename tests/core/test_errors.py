@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import fray
-from fray import _errors
+from fray._values import errors as _errors
 
 EXAMPLES: list[fray.FrayError] = [
     fray.PluginNotFoundError("context type", "x", ("sync",), "fray-local"),

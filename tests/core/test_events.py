@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.core.conftest import Install
 
-from fray import ContextBase, TaskCancelledError, TaskOptions, _listeners
+from fray import ContextBase, TaskCancelledError, TaskOptions
+from fray._telemetry import listeners as _listeners
 from fray.events import (
     Event,
     EventKind,

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fray
-from fray._cli import main
-from fray._specs import Spec
+from fray._cli.main import main
+from fray._discovery.specs import Spec
 from fray.cluster import (
     Entrypoint,
     EnvironmentConfig,

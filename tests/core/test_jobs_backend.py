@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fray import JobFailedError, JobNotFoundError, RuntimeEnv
-from fray._cli import main
+from fray._cli.main import main
 from fray.cluster import (
     Cluster,
     ClusterContext,

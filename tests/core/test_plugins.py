@@ -43,7 +43,7 @@ def test_an_unknown_name_answers_with_what_is_installed(install: Install, create
 def test_a_known_name_that_is_not_installed_says_which_wheel_brings_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fray._plugins._found", {})
+    monkeypatch.setattr("fray._discovery.plugins._found", {})
     with pytest.raises(PluginNotFoundError, match="pip install fray-ray"):
         create_cluster("ray")
     with pytest.raises(PluginNotFoundError, match="pip install fray-local"):
@@ -76,7 +76,7 @@ def test_two_claimants_of_one_name_are_both_named(install: Install) -> None:
 
 
 def test_listing_imports_nothing(install: Install, tmp_path: object) -> None:
-    from fray._plugins import CONTEXTS, plugins
+    from fray._discovery.plugins import CONTEXTS, plugins
 
     install("fray-loud", {"fray.contexts": {"loud": "loud_backend:X"}}, loud_backend="raise SystemError")
     assert plugins(CONTEXTS)["loud"][0].distribution == "fray-loud"
@@ -91,7 +91,7 @@ def test_the_doors_hand_on_names_of_installed_wheels(install: Install) -> None:
 
 
 def test_a_name_whose_wheel_is_missing_says_which_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fray._plugins._found", {})
+    monkeypatch.setattr("fray._discovery.plugins._found", {})
     with pytest.raises(ImportError, match=r"fray\.cluster\.RayCluster .*pip install fray-ray"):
         from fray.cluster import RayCluster  # noqa: F401
     with pytest.raises(ImportError, match="pip install fray-local"):

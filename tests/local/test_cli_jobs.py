@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fray._cli import main
+from fray._cli.main import main
 from fray.cluster import JobStatus, ResourceConfig, use_cluster
 from fray.testing.cluster import launch, program, until
 from fray_local import LocalCluster
@@ -214,7 +214,7 @@ def test_a_reader_that_has_had_enough_ends_the_log_quietly(cluster: LocalCluster
 @contextlib.contextmanager
 def start_cli(*argv: str, **options: Any) -> "Iterator[subprocess.Popen[str]]":
     """Run the command line in a process of its own, and wait for its end; a test that fails ends it."""
-    code = "import sys; from fray._cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from fray._cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, *argv]
     with subprocess.Popen(command, text=True, stderr=subprocess.PIPE, **options) as cli:
         try:

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from fray import create_context, get_job_context
-from fray._cli import main
-from fray._context import JobContext
-from fray._errors import (
+from fray._cli.main import main
+from fray._contracts.context import JobContext
+from fray._values.errors import (
     ActorAlreadyExistsError,
     ActorDiedError,
     ContextClosedError,
     TaskCancelledError,
     UnsupportedError,
 )
-from fray._options import ActorOptions
+from fray._values.options import ActorOptions
 from fray.cluster import Entrypoint, JobRequest, create_cluster
 from fray.testing.gates import Gate, until
 from fray.testing.tasks import Counter

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fray import create_context, get_job_context
-from fray._context import JobContext
+from fray._contracts.context import JobContext
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fray import create_context, get_job_context
-from fray._context import JobContext
+from fray._contracts.context import JobContext
 from fray.testing.gates import until
 
 MEGABYTE = 1 << 20

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fray import create_context, get_job_context
-from fray._context import JobContext
-from fray._errors import UnsupportedError
+from fray._contracts.context import JobContext
+from fray._values.errors import UnsupportedError
 
 
 @pytest.fixture

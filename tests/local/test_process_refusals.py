@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fray import create_context
-from fray._context import JobContext
-from fray._errors import ActorDiedError, WorkerDiedError
-from fray._options import RuntimeEnv, TaskOptions
+from fray._contracts.context import JobContext
+from fray._values.errors import ActorDiedError, WorkerDiedError
+from fray._values.options import RuntimeEnv, TaskOptions
 from fray.testing.gates import Gate
 from fray.testing.tasks import Counter
 

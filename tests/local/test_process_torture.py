@@ -15,8 +15,8 @@ import pytest
 from torture_tasks import AGAIN, LARGE, Adder, add, by_tasks, count_up, enlarge, measure, square
 
 from fray import ActorOptions, create_context
-from fray._context import JobContext
-from fray._errors import ActorDiedError, WorkerDiedError
+from fray._contracts.context import JobContext
+from fray._values.errors import ActorDiedError, WorkerDiedError
 from fray.testing.gates import until
 
 TASKS = 20_000 * int(os.environ.get("TORTURE", "1"))

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from fray import create_context
-from fray._context import JobContext
-from fray._errors import TaskCancelledError, UnsupportedError, WorkerDiedError
-from fray._options import RuntimeEnv, TaskOptions
+from fray._contracts.context import JobContext
+from fray._values.errors import TaskCancelledError, UnsupportedError, WorkerDiedError
+from fray._values.options import RuntimeEnv, TaskOptions
 from fray.testing import tasks
 from fray.testing.gates import Gate, until
 

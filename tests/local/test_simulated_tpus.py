@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fray import JobNotFoundError, UnsupportedError, create_cluster
-from fray._cli import main
+from fray._cli.main import main
 from fray.cluster import Entrypoint, ExitReason, JobId, JobStatus, ResourceConfig, create_environment
 from fray.testing.cluster import launch, program, until
 from fray_local import LocalCluster

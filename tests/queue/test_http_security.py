@@ -14,7 +14,7 @@ import pytest
 from openapi_spec_validator import validate
 from prometheus_client.parser import text_string_to_metric_families
 
-from fray._cli import main
+from fray._cli.main import main
 from fray_queue import ForeignHostError, HttpQueue, HttpQueueServer, LimitError, Limits, TokenError
 from fray_queue._connections import _hang_up, _Line
 from fray_queue._describe import description

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fray._cli import main
+from fray._cli.main import main
 from fray.queue import Lease, open_queue
 from fray.testing.queue import ManualClock
 from fray_queue import FileQueue, HttpQueueServer, Limits, MemoryQueue, _work, work
@@ -265,7 +265,7 @@ def test_what_cannot_be_unpickled_here_is_told_in_one_line(
 def test_a_server_is_served_listed_and_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret\n")
-    command = [sys.executable, "-c", "from fray._cli import entry; entry()", "queue", "serve"]
+    command = [sys.executable, "-c", "from fray._cli.main import entry; entry()", "queue", "serve"]
     command += ["--token-file", str(token), "--queue", "tasks", "--store", str(tmp_path / "store")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -286,7 +286,7 @@ def test_a_server_is_served_listed_and_ended(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_limits_of_a_server_are_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = [sys.executable, "-c", "from fray._cli import entry; entry()", "queue", "serve"]
+    command = [sys.executable, "-c", "from fray._cli.main import entry; entry()", "queue", "serve"]
     command += ["--queue", "tasks", "--queues", "1", "--item-bytes", "1000"]
     command += ["--body-seconds", "5", "--free-disk", "0", "--store-bytes", "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

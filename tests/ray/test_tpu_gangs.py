@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from gang_hosts import Hosts
 
-from fray._cli import main
+from fray._cli.main import main
 from fray.cluster import (
     Entrypoint,
     ExitReason,

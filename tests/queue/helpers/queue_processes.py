@@ -24,7 +24,7 @@ class ServerProcess:
         command = [
             sys.executable,
             "-c",
-            "from fray._cli import entry; entry()",
+            "from fray._cli.main import entry; entry()",
             "queue",
             "serve",
             "--port",

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from fray import _plugins
-from fray._base import ContextBase
-from fray._cluster import Cluster
-from fray._context import ActorHandle, JobContext, ObjectRef, ObjectStream
-from fray._current import (
+from fray._contexts.base import ContextBase
+from fray._contracts.cluster import Cluster
+from fray._contracts.context import ActorHandle, JobContext, ObjectRef, ObjectStream
+from fray._discovery import plugins as _plugins
+from fray._discovery.current import (
     create_cluster,
     create_context,
     current_cluster,
@@ -14,9 +14,9 @@ from fray._current import (
     use_cluster,
     use_context,
 )
-from fray._entrypoint import Entrypoint
-from fray._environment import EnvironmentConfig, create_environment
-from fray._errors import (
+from fray._values.entrypoint import Entrypoint
+from fray._values.environment import EnvironmentConfig, create_environment
+from fray._values.errors import (
     ActorAlreadyExistsError,
     ActorDiedError,
     ActorNotFoundError,
@@ -41,8 +41,8 @@ from fray._errors import (
     WorkerDiedError,
     WrongProcessError,
 )
-from fray._jobs import JobId, JobInfo, JobRequest, JobStatus
-from fray._options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
+from fray._values.jobs import JobId, JobInfo, JobRequest, JobStatus
+from fray._values.options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
 from fray_resources import CpuConfig, GpuConfig, ResourceConfig, TpuConfig
 
 __version__ = "0.1.0"

@@ -3,24 +3,24 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fray import _plugins
-from fray._cluster import Cluster, LogStream
-from fray._cluster_context import ClusterContext
-from fray._current import create_cluster, current_cluster, use_cluster
-from fray._delays import poll_delays, retry_delays, retrying
-from fray._entrypoint import Entrypoint
-from fray._environment import EnvironmentConfig, create_environment
-from fray._following import follow_logs, parent_job, wait_for_jobs
-from fray._jobs import ExitReason, JobId, JobInfo, JobRequest, JobStatus, TaskStatus
-from fray._last_lines import last_lines, redacted
-from fray._observing_jobs import launching
+from fray._contracts.cluster import Cluster, LogStream
+from fray._discovery import plugins as _plugins
+from fray._discovery.current import create_cluster, current_cluster, use_cluster
+from fray._jobs.cluster_context import ClusterContext
+from fray._jobs.following import follow_logs, parent_job, wait_for_jobs
+from fray._jobs.last_lines import last_lines, redacted
+from fray._telemetry.job_instrumentation import launching
+from fray._values.delays import poll_delays, retry_delays, retrying
+from fray._values.entrypoint import Entrypoint
+from fray._values.environment import EnvironmentConfig, create_environment
+from fray._values.jobs import ExitReason, JobId, JobInfo, JobRequest, JobStatus, TaskStatus
 from fray_resources import CpuConfig, DeviceConfig, GpuConfig, ResourceConfig, TpuConfig
 
 if TYPE_CHECKING:
-    from fray._cluster_base import ClusterBase
-    from fray._cluster_calls import ClusterCalls
-    from fray._directory_cluster import DirectoryCluster
-    from fray._job_plans import JobPlan
+    from fray._jobs.cluster_calls import ClusterCalls
+    from fray._jobs.clusters import ClusterBase
+    from fray._jobs.directory_cluster import DirectoryCluster
+    from fray._jobs.plan import JobPlan
 
 __all__ = [
     "Cluster",
@@ -61,10 +61,10 @@ __all__ = [
 
 # Loaded when asked for: only who writes a backend needs them.
 _HOMES = {
-    "ClusterBase": "_cluster_base",
-    "ClusterCalls": "_cluster_calls",
-    "DirectoryCluster": "_directory_cluster",
-    "JobPlan": "_job_plans",
+    "ClusterBase": "_jobs.clusters",
+    "ClusterCalls": "_jobs.cluster_calls",
+    "DirectoryCluster": "_jobs.directory_cluster",
+    "JobPlan": "_jobs.plan",
 }
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from fray._events import Event, EventKind, Listener, Outcome
-from fray._listeners import add_listener, remove_listener, use_listener
-from fray._logging_listener import LoggingListener
-from fray._observing import observed_replica
+from fray._telemetry.instrumentation import observed_replica
+from fray._telemetry.listeners import add_listener, remove_listener, use_listener
+from fray._telemetry.logging import LoggingListener
+from fray._values.events import Event, EventKind, Listener, Outcome
 
 __all__ = [
     "Event",
@@ -22,7 +22,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "OpenTelemetryListener":  # needs fray-core[otel], and says so
-        from fray._otel import OpenTelemetryListener
+        from fray._telemetry.otel import OpenTelemetryListener
 
         return OpenTelemetryListener
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

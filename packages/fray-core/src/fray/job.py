@@ -3,15 +3,22 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fray import _plugins
-from fray._base import ContextBase
-from fray._context import ActorEndpoint, ActorHandle, JobContext, ObjectRef, ObjectStream, actor_methods
-from fray._current import create_context, get_job_context, use_context
-from fray._options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
+from fray._contexts.base import ContextBase
+from fray._contracts.context import (
+    ActorEndpoint,
+    ActorHandle,
+    JobContext,
+    ObjectRef,
+    ObjectStream,
+    actor_methods,
+)
+from fray._discovery import plugins as _plugins
+from fray._discovery.current import create_context, get_job_context, use_context
+from fray._values.options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
 
 if TYPE_CHECKING:
-    from fray._inprocess.context import InProcessContext
-    from fray._inprocess.pool import WorkerPool
+    from fray._engine.context import InProcessContext
+    from fray._engine.pool import WorkerPool
 
 # The names of an earlier generation, for the code that still uses them.
 ExecutionContext = JobContext
@@ -51,7 +58,7 @@ _HOMES = {"InProcessContext": "context", "WorkerPool": "pool"}
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(f"fray._inprocess.{_HOMES[name]}"), name)
+        return getattr(import_module(f"fray._engine.{_HOMES[name]}"), name)
     return _plugins.public_name("job", name)
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from fray import _plugins
-from fray._errors import LeaseExpiredError, QueueUnavailableError
-from fray._queue import Attempt, DeadLetter, Lease, Queue, QueueBase, open_queue
-from fray._stored_queue import ItemStore, StoredItem, StoredQueue
+from fray._contracts.queue import Attempt, DeadLetter, Lease, Queue, QueueBase, open_queue
+from fray._discovery import plugins as _plugins
+from fray._queues.stored import ItemStore, StoredItem, StoredQueue
+from fray._values.errors import LeaseExpiredError, QueueUnavailableError
 
 __all__ = [
     "Attempt",

@@ -4,13 +4,9 @@ import os
 import time
 from typing import Any
 
-from fray._checks import check_count, check_seconds, invalid
-from fray._cluster import LogStream
-from fray._cluster_calls import ClusterCalls
-from fray._following import follow_logs, parent_job
-from fray._jobs import JobId, JobInfo, JobRequest
-from fray._observing_jobs import launching
-from fray._specs import Spec
+from fray import JobId, JobInfo, JobRequest
+from fray.backend import Spec, check_count, check_seconds, invalid
+from fray.cluster import ClusterCalls, LogStream, follow_logs, launching, parent_job
 from fray_local._launching import start_job
 from fray_local._plans import Machine, Settings, make_plan
 from fray_local._records import Records, state_dir

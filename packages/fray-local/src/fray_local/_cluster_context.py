@@ -1,6 +1,6 @@
 """The older face on the jobs of this machine."""
 
-from fray._cluster_context import ClusterContext
+from fray.cluster import ClusterContext
 from fray_local._cluster import LocalCluster
 
 

@@ -4,11 +4,11 @@ import atexit
 import os
 from weakref import WeakSet
 
-from fray._checks import check_count
-from fray._errors import DeadlockError
-from fray._inprocess.actors import Mailbox
-from fray._inprocess.context import InProcessContext
-from fray._inprocess.pool import ThreadPool
+from fray import DeadlockError
+from fray._engine.actors import Mailbox
+from fray._engine.context import InProcessContext
+from fray._engine.pool import ThreadPool
+from fray.backend import check_count
 from fray_local._inline import InlineMailbox, InlinePool, inside_an_actor
 
 

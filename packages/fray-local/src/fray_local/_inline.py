@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
-from fray._inprocess.pool import Job, WorkerPool
+from fray._engine.pool import Job, WorkerPool
 
 
 @dataclass

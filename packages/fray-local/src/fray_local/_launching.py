@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fray._jobs import JobId, JobInfo, JobRequest, JobStatus, TaskStatus
+from fray import JobId, JobInfo, JobRequest, JobStatus
+from fray.cluster import TaskStatus
 from fray_local._plans import Plan
 from fray_local._supervisor.ledger import Ledger
 from fray_local._supervisor.mailbox import create

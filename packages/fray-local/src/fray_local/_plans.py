@@ -7,13 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fray import _last_lines
-from fray._checks import check_count, invalid
-from fray._entrypoint import Entrypoint
-from fray._environment import EnvironmentConfig
-from fray._errors import UnsupportedError
-from fray._job_plans import command_of, import_paths, payload_of, workspace_of
-from fray._jobs import JobRequest
+from fray import Entrypoint, EnvironmentConfig, JobRequest, UnsupportedError
+from fray._jobs import last_lines as _last_lines
+from fray.backend import check_count, command_of, import_paths, invalid, payload_of, workspace_of
 from fray_local import _machine
 from fray_local._slices import HOST_VARIABLES, Slices
 from fray_local._supervisor.ledger import amount

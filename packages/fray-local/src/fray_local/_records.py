@@ -21,9 +21,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fray._delays import poll_delays
-from fray._errors import JobNotFoundError
-from fray._jobs import ExitReason, JobId, JobInfo, JobStatus
+from fray import JobId, JobInfo, JobNotFoundError, JobStatus
+from fray.cluster import ExitReason, poll_delays
 from fray_local._supervisor.mailbox import post
 from fray_local._supervisor.processes import alive, boot_id, kill_until_gone, with_cookie
 from fray_local._supervisor.replicas import log_path

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from fray._checks import check_count, invalid
-from fray._jobs import JobRequest
+from fray import JobRequest
+from fray.backend import check_count, invalid
 from fray_local._supervisor.gang import variables
 from fray_local._supervisor.ledger import Ledger
 from fray_resources import TpuConfig

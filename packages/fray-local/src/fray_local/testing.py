@@ -3,10 +3,9 @@
 import os
 import time
 
-from fray._checks import check_count, check_seconds, invalid
-from fray._delays import poll_delays
-from fray._errors import UnsupportedError
-from fray._jobs import ExitReason, JobStatus, TaskStatus
+from fray import JobStatus, UnsupportedError
+from fray.backend import check_count, check_seconds, invalid
+from fray.cluster import ExitReason, TaskStatus, poll_delays
 from fray_local._cluster import LocalCluster
 from fray_local._records import Record
 from fray_local._supervisor.mailbox import post

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from fray import QueueUnavailableError
-from fray._checks import check_seconds
+from fray.backend import check_seconds
 from fray_queue._answers import (
     BadRequestError,
     asset,

@@ -7,7 +7,7 @@ docs/queue-protocol.md lists the steps, the states between them and who repairs 
 
 from collections.abc import Callable
 
-from fray._errors import LeaseExpiredError
+from fray import LeaseExpiredError
 from fray_queue._histories import Claim, Histories
 from fray_queue._records import (
     DEAD,

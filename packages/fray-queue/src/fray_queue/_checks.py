@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from fray._queue import Lease
+from fray.queue import Lease
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LONGEST_NAME = 100

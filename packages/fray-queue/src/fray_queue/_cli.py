@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from fray import FrayError, UnsupportedError
-from fray._cli_shared import one_line
-from fray._tables import print_table
+from fray._cli.output import print_table
+from fray._cli.shared import one_line
 from fray_queue._cli_access import Access, is_served, open_at, reaching, token_file_option, token_of
 from fray_queue._limits import Limits
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from fray._queue import open_queue
+from fray.queue import open_queue
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fray import LeaseExpiredError, QueueUnavailableError
-from fray._pickling import dumps
-from fray._queue import Lease
+from fray.backend import dumps
+from fray.queue import Lease
 
 _PLAIN = frozenset({bytes, str, int, float, bool, type(None)})  # by exact class: they need no cloudpickle
 

@@ -1,7 +1,7 @@
 """The errors that only queues raise; the shared ones are in `fray`."""
 
 from fray import FrayError
-from fray._errors import did_you_mean
+from fray.backend import did_you_mean
 
 
 class DamagedError(FrayError, ValueError):

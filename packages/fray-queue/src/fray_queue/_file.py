@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from fray._queue import Attempt, DeadLetter, Lease, QueueBase, check_seconds
+from fray.backend import check_seconds
+from fray.queue import Attempt, DeadLetter, Lease, QueueBase
 from fray_queue._chains import Chains
 from fray_queue._checks import check_count, check_lease
 from fray_queue._cleaner import Cleaner

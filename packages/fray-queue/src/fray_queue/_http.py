@@ -11,8 +11,8 @@ from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 from fray import LeaseExpiredError
-from fray._checks import check_seconds
-from fray._queue import Attempt, DeadLetter, Lease, QueueBase
+from fray.backend import check_seconds
+from fray.queue import Attempt, DeadLetter, Lease, QueueBase
 from fray_queue._batches import BATCH, Ids, batches
 from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import decode_leases, encode_many

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fray._checks import check_seconds
+from fray.backend import check_seconds
 from fray_queue._checks import check_count
 
 MIB = 1 << 20

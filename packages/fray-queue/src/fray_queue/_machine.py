@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
-from fray._errors import LeaseExpiredError
-from fray._queue import Attempt
+from fray import LeaseExpiredError
+from fray.queue import Attempt
 
 P = TypeVar("P")
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NoReturn, TypeVar, cast
 from weakref import WeakSet
 
 from fray import WrongProcessError
-from fray._checks import check_seconds
-from fray._queue import DeadLetter, Lease, QueueBase
+from fray.backend import check_seconds
+from fray.queue import DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease
 from fray_queue._machine import Entry, LeaseMachine
 

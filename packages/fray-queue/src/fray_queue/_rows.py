@@ -5,7 +5,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from fray._queue import Attempt
+from fray.queue import Attempt
 from fray_queue._errors import DamagedError
 from fray_queue._machine import DEAD, DELAYED, GONE, LEASED, WAITING, Entry
 

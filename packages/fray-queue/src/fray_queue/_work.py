@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fray import LeaseExpiredError, QueueUnavailableError
-from fray._queue import Lease, Queue, check_seconds, kept_alive
+from fray.backend import check_seconds, kept_alive
+from fray.queue import Lease, Queue
 from fray_queue._checks import check_count
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from weakref import WeakSet
 import ray
 from ray import exceptions as rx
 
-from fray._delays import poll_delays
-from fray._errors import ActorAlreadyExistsError, ActorNotFoundError
+from fray import ActorAlreadyExistsError, ActorNotFoundError
+from fray.cluster import poll_delays
 from fray.job import ActorEndpoint, ActorHandle, ActorOptions, Lifetime, actor_methods
 from fray_ray._calls import explain_unpicklable
 from fray_ray._connection import cluster_resources

@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from fray._pickling import callable_name, dumps, named_arguments
+from fray.backend import callable_name, dumps, named_arguments
 from fray.job import TaskOptions
 from fray_ray._options import STREAM_BUFFER, task_options, uses_accelerator
 from fray_ray._remote import run_stream, run_task

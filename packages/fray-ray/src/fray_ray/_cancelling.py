@@ -7,7 +7,7 @@ from typing import Any
 import ray
 from ray import exceptions as rx
 
-from fray._errors import TaskCancelledError
+from fray import TaskCancelledError
 from fray_ray._errors import translate
 from fray_ray._io_thread import on_io_thread, soon_on_io_thread
 

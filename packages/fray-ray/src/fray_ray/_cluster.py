@@ -11,9 +11,8 @@ from typing import Any
 
 import ray
 
-from fray._checks import check_seconds, invalid
-from fray._errors import JobNotFoundError, UnsupportedError
-from fray._specs import Spec
+from fray import JobNotFoundError, UnsupportedError
+from fray.backend import Spec, check_seconds, invalid
 from fray.cluster import (
     ClusterCalls,
     Entrypoint,

@@ -10,9 +10,8 @@ from weakref import WeakSet, WeakValueDictionary
 import ray
 from ray import exceptions as rx
 
-from fray._errors import ContextClosedError, SerializationError
-from fray._generators import is_generator_function
-from fray._pickling import dumps
+from fray import ContextClosedError, SerializationError
+from fray.backend import dumps, is_generator_function
 from fray.job import ActorHandle, ActorOptions, ContextBase, ObjectRef, ObjectStream, TaskOptions
 from fray_ray import _coroutines
 from fray_ray._actors import Actors, RayEndpoint

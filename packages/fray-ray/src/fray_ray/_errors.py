@@ -10,7 +10,7 @@ import re
 
 from ray import exceptions as rx
 
-from fray._errors import (
+from fray import (
     ActorDiedError,
     GetTimeoutError,
     SerializationError,
@@ -18,7 +18,7 @@ from fray._errors import (
     TaskError,
     WorkerDiedError,
 )
-from fray._pickling import pack_exception, unpack_exception
+from fray.backend import pack_exception, unpack_exception
 
 _PACKED = "_fray_packed"
 _DIED = (

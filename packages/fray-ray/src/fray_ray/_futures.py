@@ -7,8 +7,8 @@ from typing import Any
 
 import ray
 
-from fray._errors import TaskCancelledError
-from fray._pickling import pack_exception
+from fray import TaskCancelledError
+from fray.backend import pack_exception
 from fray_ray import _coroutines
 from fray_ray._cancelling import cancel
 from fray_ray._errors import translate

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fray._errors import UnsupportedError, did_you_mean
+from fray import UnsupportedError
+from fray.backend import did_you_mean
 from fray.job import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
 
 STREAM_BUFFER = 64

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from fray._pickling import callable_name, dumps
+from fray.backend import callable_name, dumps
 
 _INLINE = 64 * 1024  # bytes that travel with each call; what is larger is put into the object store once
 _KEPT = 256

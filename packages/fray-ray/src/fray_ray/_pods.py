@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
 from fray import WorkerDiedError
-from fray._checks import check_count
-from fray._pickling import unpack_exception
+from fray.backend import check_count, unpack_exception
 from fray.cluster import Entrypoint, ExitReason, JobStatus, ResourceConfig, TpuConfig
 from fray_ray import _requests
 from fray_ray._connection import Connection

@@ -15,9 +15,8 @@ from typing import Any
 
 import ray
 
-from fray._current import use_context
-from fray._generators import is_generator_function
-from fray._pickling import unpack_exception
+from fray import use_context
+from fray.backend import is_generator_function, unpack_exception
 from fray_ray import _coroutines, _mail
 from fray_ray._errors import portable
 from fray_ray._table import submission_of

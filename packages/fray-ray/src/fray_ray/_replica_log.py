@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-from fray._following import complete_lines
+from fray.backend import complete_lines
 from fray.cluster import redacted
 
 _LAST_LINES = 20

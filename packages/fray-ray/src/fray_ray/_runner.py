@@ -37,13 +37,13 @@ def main(payload: str, result: str | None = None) -> None:
 
 
 def _return(value: object, place: str) -> None:
-    from fray._pickling import dumps
+    from fray.backend import dumps
 
     Path(place).write_bytes(pickle.dumps("returned") + dumps(value, "what the function returned"))
 
 
 def _fail(error: Exception, place: str) -> None:
-    from fray._pickling import pack_exception
+    from fray.backend import pack_exception
 
     Path(place).write_bytes(pickle.dumps("raised") + pickle.dumps(pack_exception(error)))
 

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from fray._pickling import dumps, dumps_call
+from fray.backend import dumps, dumps_call
 from fray.cluster import Entrypoint
 
 

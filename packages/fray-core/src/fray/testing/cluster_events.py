@@ -2,10 +2,10 @@
 
 import pytest
 
-from fray._cluster import Cluster
-from fray._entrypoint import Entrypoint
-from fray._environment import create_environment
-from fray._jobs import JobRequest
+from fray._contracts.cluster import Cluster
+from fray._values.entrypoint import Entrypoint
+from fray._values.environment import create_environment
+from fray._values.jobs import JobRequest
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, program
 from fray.testing.listening import ListeningFixtures, Told
 from fray_resources import ResourceConfig

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fray._cluster import Cluster
-from fray._current import create_cluster
-from fray._entrypoint import Entrypoint
-from fray._jobs import JobId, JobRequest
+from fray._contracts.cluster import Cluster
+from fray._discovery.current import create_cluster
+from fray._values.entrypoint import Entrypoint
+from fray._values.jobs import JobId, JobRequest
 from fray.testing.gates import until as until
 from fray.testing.promises import Promises
 

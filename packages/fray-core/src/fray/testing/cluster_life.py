@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fray._cluster import Cluster
-from fray._entrypoint import Entrypoint
-from fray._environment import create_environment
-from fray._errors import SerializationError
-from fray._jobs import ExitReason, JobInfo, JobRequest, JobStatus
+from fray._contracts.cluster import Cluster
+from fray._values.entrypoint import Entrypoint
+from fray._values.environment import create_environment
+from fray._values.errors import SerializationError
+from fray._values.jobs import ExitReason, JobInfo, JobRequest, JobStatus
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, program, until
 from fray_resources import ResourceConfig
 

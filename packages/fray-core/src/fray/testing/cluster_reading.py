@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fray._cluster import Cluster
-from fray._entrypoint import Entrypoint
-from fray._environment import create_environment
-from fray._errors import JobFailedError, JobNotFoundError
-from fray._jobs import JobRequest, JobStatus
+from fray._contracts.cluster import Cluster
+from fray._values.entrypoint import Entrypoint
+from fray._values.environment import create_environment
+from fray._values.errors import JobFailedError, JobNotFoundError
+from fray._values.jobs import JobRequest, JobStatus
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, program
 from fray_resources import ResourceConfig
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fray._cluster import Cluster
-from fray._environment import create_environment
-from fray._jobs import ExitReason, JobStatus
+from fray._contracts.cluster import Cluster
+from fray._values.environment import create_environment
+from fray._values.jobs import ExitReason, JobStatus
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, numbers_in, program, running, until
 
 # Writes its id to argv[1], starts what argv[2] says, and sleeps.

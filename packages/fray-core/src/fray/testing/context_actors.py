@@ -2,10 +2,10 @@
 
 import pytest
 
-from fray._context import JobContext
-from fray._current import create_context
-from fray._errors import ActorAlreadyExistsError, ActorDiedError, ActorNotFoundError
-from fray._options import ActorOptions, Lifetime
+from fray._contracts.context import JobContext
+from fray._discovery.current import create_context
+from fray._values.errors import ActorAlreadyExistsError, ActorDiedError, ActorNotFoundError
+from fray._values.options import ActorOptions, Lifetime
 from fray.testing.context_fixtures import ContextFixtures
 from fray.testing.tasks import Counter
 

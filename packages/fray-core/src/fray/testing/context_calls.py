@@ -5,8 +5,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from fray._context import JobContext
-from fray._options import ActorOptions
+from fray._contracts.context import JobContext
+from fray._values.options import ActorOptions
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
 from fray.testing.gates import Gate
@@ -92,7 +92,7 @@ class ActorCallContract(ContextFixtures):
         assert [context.get(item) for item in stream] == list(range(39, 0, -1))
 
     def test_queued_calls_of_a_killed_actor_raise(self, context: JobContext, gate: Gate) -> None:
-        from fray._errors import ActorDiedError
+        from fray._values.errors import ActorDiedError
 
         if self.INLINE:
             gate.open()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fray._context import JobContext
-from fray._current import create_context, get_job_context
-from fray._errors import ContextClosedError, TaskCancelledError
+from fray._contracts.context import JobContext
+from fray._discovery.current import create_context, get_job_context
+from fray._values.errors import ContextClosedError, TaskCancelledError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
 from fray.testing.gates import Gate
@@ -148,7 +148,7 @@ class ShutdownContract(ContextFixtures):
         context.shutdown()
 
     def test_actors_end_with_their_context(self, spec: str) -> None:
-        from fray._errors import ActorDiedError
+        from fray._values.errors import ActorDiedError
 
         with create_context(spec) as context:
             counter = context.create_actor(Counter)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fray._context import JobContext
-from fray._current import get_job_context
-from fray._errors import ActorDiedError, SerializationError
+from fray._contracts.context import JobContext
+from fray._discovery.current import get_job_context
+from fray._values.errors import ActorDiedError, SerializationError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
 from fray.testing.listening import ListeningFixtures, Told

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fray._context import JobContext
-from fray._current import create_context
+from fray._contracts.context import JobContext
+from fray._discovery.current import create_context
 from fray.testing.gates import Gate
 from fray.testing.promises import Promises
 

@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fray._context import JobContext
-from fray._current import create_context
+from fray._contracts.context import JobContext
+from fray._discovery.current import create_context
 from fray.testing.context_fixtures import ContextFixtures
 from fray.testing.program_steps import Ledger, combine, nested, nested_plain, refuse, spread
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fray import get_job_context
-from fray._context import JobContext
-from fray._errors import SerializationError
+from fray._contracts.context import JobContext
+from fray._values.errors import SerializationError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
 from fray.testing.tasks import Counter

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fray._context import JobContext
-from fray._errors import TaskCancelledError
+from fray._contracts.context import JobContext
+from fray._values.errors import TaskCancelledError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
 from fray.testing.gates import Gate, until

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fray._context import JobContext
-from fray._errors import TaskError
+from fray._contracts.context import JobContext
+from fray._values.errors import TaskError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
 from fray.testing.gates import Gate

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from fray._context import JobContext
+from fray._contracts.context import JobContext
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
 from fray.testing.gates import Gate

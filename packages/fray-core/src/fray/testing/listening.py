@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fray import _listeners
-from fray._events import Event, EventKind, Outcome
-from fray._specs import Spec
+from fray._discovery.specs import Spec
+from fray._telemetry import listeners as _listeners
+from fray._values.events import Event, EventKind, Outcome
 
 
 class FileListener:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from fray._current import get_job_context
+from fray._discovery.current import get_job_context
 
 
 def combine(number: int, *values: int) -> int:

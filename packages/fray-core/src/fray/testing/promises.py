@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fray._errors import UnsupportedError
+from fray._values.errors import UnsupportedError
 
 
 class Promises:

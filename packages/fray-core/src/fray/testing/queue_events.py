@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fray._errors import LeaseExpiredError
-from fray._queue import Queue
+from fray._contracts.queue import Queue
+from fray._values.errors import LeaseExpiredError
 from fray.testing.listening import ListeningFixtures, Told
 from fray.testing.queue_fixtures import MakeQueue, ManualClock, QueueFixtures, take
 

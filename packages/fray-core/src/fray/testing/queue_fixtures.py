@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fray._errors import LeaseExpiredError
-from fray._queue import Lease, Queue
+from fray._contracts.queue import Lease, Queue
+from fray._values.errors import LeaseExpiredError
 from fray.testing.promises import Promises
 
 MakeQueue = Callable[..., Queue[Any]]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fray._queue import Queue
+from fray._contracts.queue import Queue
 from fray.testing.queue_fixtures import ManualClock, QueueFixtures, refused, take
 
 

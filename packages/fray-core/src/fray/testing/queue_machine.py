@@ -19,8 +19,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fray._errors import LeaseExpiredError
-from fray._queue import Lease, Queue
+from fray._contracts.queue import Lease, Queue
+from fray._values.errors import LeaseExpiredError
 
 
 class _Hold:

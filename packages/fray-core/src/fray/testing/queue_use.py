@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fray._queue import Lease, Queue
+from fray._contracts.queue import Lease, Queue
 from fray.testing.queue_fixtures import LONG, SOON, MakeQueue, ManualClock, QueueFixtures, refused, take
 
 

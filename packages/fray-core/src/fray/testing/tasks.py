@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fray._context import ObjectRef
-from fray._current import get_job_context
+from fray._contracts.context import ObjectRef
+from fray._discovery.current import get_job_context
 from fray.testing.gates import Gate
 
 

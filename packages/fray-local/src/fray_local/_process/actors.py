@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fray._errors import ActorDiedError, WrongProcessError
-from fray._inprocess import refs as _refs
-from fray._inprocess.actors import Actor, ActorProducer, Construction, Endpoint
-from fray._inprocess.refs import reduce_by_identity
-from fray._inprocess.streams import LocalStream
+from fray import ActorDiedError, WrongProcessError
+from fray._engine import refs as _refs
+from fray._engine.actors import Actor, ActorProducer, Construction, Endpoint
+from fray._engine.refs import reduce_by_identity
+from fray._engine.streams import LocalStream
 from fray.job import ActorEndpoint, get_job_context
 from fray_local._process.calls import (
     AnyCall,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fray._errors import TaskCancelledError
-from fray._inprocess.futures import LocalFuture
+from fray import TaskCancelledError
+from fray._engine.futures import LocalFuture
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fray._errors import TaskCancelledError, TaskError, WorkerDiedError
-from fray._inprocess.actors import ActorProducer, ActorTask, Construction
-from fray._inprocess.refs import ERROR, LOCK, VALUE, LocalRef, failure, outcome, settle, value_ref
-from fray._inprocess.streams import Producer
-from fray._inprocess.tasks import Task
-from fray._pickling import unpack_exception
+from fray import TaskCancelledError, TaskError, WorkerDiedError
+from fray._engine.actors import ActorProducer, ActorTask, Construction
+from fray._engine.refs import ERROR, LOCK, VALUE, LocalRef, failure, outcome, settle, value_ref
+from fray._engine.streams import Producer
+from fray._engine.tasks import Task
+from fray.backend import unpack_exception
 from fray_local._process.objects import Blob, Budget
 from fray_local._process.packing import Export, PackedCall, pack
 from fray_local._process.resources import Needs

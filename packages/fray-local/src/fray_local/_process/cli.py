@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from fray._errors import ActorNotFoundError
-from fray._tables import print_table
+from fray import ActorNotFoundError
+from fray._cli.output import print_table
 from fray_local._process.directory import Card, Directory, namespaces
 from fray_local._process.peers import kill as kill_at
 

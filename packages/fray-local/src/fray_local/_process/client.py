@@ -11,11 +11,10 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
 
-from fray._errors import GetTimeoutError, UnsupportedError, WrongProcessError
-from fray._generators import is_generator_function
-from fray._inprocess import refs as _refs
-from fray._inprocess.refs import ERROR, VALUE, _find
-from fray._pickling import callable_name, pack_exception, unpack_exception
+from fray import GetTimeoutError, UnsupportedError, WrongProcessError
+from fray._engine import refs as _refs
+from fray._engine.refs import ERROR, VALUE, _find
+from fray.backend import callable_name, is_generator_function, pack_exception, unpack_exception
 from fray.job import (
     ActorEndpoint,
     ActorHandle,

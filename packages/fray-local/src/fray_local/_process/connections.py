@@ -9,8 +9,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fray._inprocess.refs import ERROR
-from fray._pickling import pack_exception
+from fray._engine.refs import ERROR
+from fray.backend import pack_exception
 from fray_local._process import output
 from fray_local._process.inbox import Functions, Job
 from fray_local._process.objects import Blob, Segment

@@ -9,23 +9,20 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
-from fray._base import DEFAULT_TASK
-from fray._current import current_context_var
-from fray._errors import DeadlockError
-from fray._generators import is_generator_function
-from fray._inprocess.actors import Actor
-from fray._inprocess.context import InProcessContext, _future_as_ref
-from fray._inprocess.pool import blocking, current_task, set_current_task
-from fray._inprocess.refs import (
+from fray import DeadlockError
+from fray._engine.actors import Actor
+from fray._engine.context import InProcessContext, _future_as_ref
+from fray._engine.pool import blocking, current_task, set_current_task
+from fray._engine.refs import (
     LocalRef,
     error_ref,
     note_kept,
     reduce_by_identity,
     value_ref,
 )
-from fray._inprocess.scope import Scope
-from fray._inprocess.streams import LocalStream
-from fray._pickling import callable_name
+from fray._engine.scope import Scope
+from fray._engine.streams import LocalStream
+from fray.backend import DEFAULT_TASK, callable_name, current_context_var, is_generator_function
 from fray.job import ActorHandle, ActorOptions, TaskOptions, actor_methods
 from fray_local._machine import cpu_count
 from fray_local._process import endings

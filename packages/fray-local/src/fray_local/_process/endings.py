@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from fray._errors import TaskCancelledError
+from fray import TaskCancelledError
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from fray._inprocess.tasks import shutting_down
+from fray._engine.tasks import shutting_down
 from fray_local._process.calls import AnyCall, RemoteProducer, died
 from fray_local._process.hub import Hub
 from fray_local._process.links import Link

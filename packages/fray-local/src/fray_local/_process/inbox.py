@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
-from fray._pickling import callable_name
+from fray.backend import callable_name
 from fray_local._process.objects import Blob, received
 
 

@@ -6,9 +6,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from fray._errors import TaskCancelledError
-from fray._inprocess.refs import ERROR, _by_id
-from fray._pickling import pack_exception
+from fray import TaskCancelledError
+from fray._engine.refs import ERROR, _by_id
+from fray.backend import pack_exception
 from fray_local._process.calls import AnyCall, RemoteActorProducer, RemoteProducer
 from fray_local._process.hub import Channel
 from fray_local._process.objects import Blob, Budget, received

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fray._inprocess.refs import VALUE, _find, note_kept
+from fray._engine.refs import VALUE, _find, note_kept
 from fray.job import ActorEndpoint, ObjectRef, ObjectStream
 from fray_local._process.objects import Blob
 

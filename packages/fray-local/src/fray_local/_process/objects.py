@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fray._errors import FrayError
-from fray._inprocess.refs import Packed
+from fray import FrayError
+from fray._engine.refs import Packed
 from fray_local._machine import memory_bytes
 
 if TYPE_CHECKING:

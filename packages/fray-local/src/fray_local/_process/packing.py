@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from fray._errors import SerializationError
-from fray._inprocess.refs import keeping
-from fray._pickling import callable_name, dumps_call
+from fray import SerializationError
+from fray._engine.refs import keeping
+from fray.backend import callable_name, dumps_call
 from fray_local._process.objects import LARGE, Blob, Budget, lay_out
 
 Place = int | str

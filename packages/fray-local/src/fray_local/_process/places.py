@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fray._errors import WorkerDiedError
+from fray import WorkerDiedError
 from fray_local._process.calls import AnyCall, RemoteTask, died
 from fray_local._process.links import Link
 from fray_local._process.resources import Needs

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fray._inprocess.refs import ERROR, Settlement, unwatch, watch
-from fray._pickling import pack_exception
+from fray._engine.refs import ERROR, Settlement, unwatch, watch
+from fray.backend import pack_exception
 from fray_local._process.objects import Blob
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fray._errors import WrongProcessError
-from fray._inprocess.pool import set_current_task
-from fray._inprocess.refs import (
+from fray import WrongProcessError
+from fray._engine.pool import set_current_task
+from fray._engine.refs import (
     ERROR,
     VALUE,
     LocalRef,
@@ -23,9 +23,9 @@ from fray._inprocess.refs import (
     settle,
     value_ref,
 )
-from fray._inprocess.scope import Scope
-from fray._inprocess.streams import LocalStream
-from fray._inprocess.waiting import ready_positions
+from fray._engine.scope import Scope
+from fray._engine.streams import LocalStream
+from fray._engine.waiting import ready_positions
 from fray.job import ActorHandle, ActorOptions, TaskOptions
 from fray_local._process.objects import Blob, received
 from fray_local._process.packing import Export, PackedCall, pack

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fray._errors import UnsupportedError
-from fray._options import TaskOptions
+from fray import TaskOptions, UnsupportedError
 from fray_local._machine import gpu_ids, memory_bytes
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, WeakValueDictionary
 
-from fray._errors import ActorAlreadyExistsError, ActorNotFoundError, UnsupportedError
-from fray._inprocess.actors import Actor
+from fray import ActorAlreadyExistsError, ActorNotFoundError, UnsupportedError
+from fray._engine.actors import Actor
 from fray.job import ActorHandle, ActorOptions, Lifetime, TaskOptions
 from fray_local._process.actors import Crew, ProcessEndpoint, remote_kind, stand_in
 from fray_local._process.calls import RemoteConstruction

@@ -18,11 +18,10 @@ import types
 from contextvars import copy_context
 from typing import Any
 
-from fray._current import current_context_var
-from fray._errors import TaskCancelledError
-from fray._inprocess.refs import ERROR, VALUE
-from fray._inprocess.tasks import strip_frames
-from fray._pickling import pack_exception
+from fray import TaskCancelledError
+from fray._engine.refs import ERROR, VALUE
+from fray._engine.tasks import strip_frames
+from fray.backend import current_context_var, pack_exception
 from fray_local._process import output
 from fray_local._process.client import WorkerContext
 from fray_local._process.connections import Connection, accept_all

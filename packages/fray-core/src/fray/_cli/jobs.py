@@ -1,0 +1,164 @@
+"""`fray list`, `status`, `logs`, `wait` and `stop`: jobs that have been launched."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from fray._cli.shared import (
+    STYLES,
+    as_dict,
+    cluster_option,
+    duration,
+    find_job,
+    first_line,
+    json_option,
+    one_line,
+    open_cluster,
+    print_json,
+    talk,
+)
+
+if TYPE_CHECKING:
+    from fray._values.jobs import JobInfo
+
+
+@click.command("list")
+@cluster_option
+@click.option(
+    "--status", "only", multiple=True, type=click.Choice([*STYLES]), help="Only jobs in this state."
+)
+@json_option
+def list_jobs(spec: str | None, only: tuple[str, ...], as_json: bool) -> None:
+    """List the jobs of the cluster, the latest last."""
+    infos = [info for info in open_cluster(spec).list_jobs() if not only or info.status in only]
+    if as_json:
+        print_json([as_dict(info) for info in infos])
+        return
+    from fray._cli.output import print_table
+
+    rows = [
+        [
+            info.job_id,
+            str(info.status),
+            _progress(info),
+            f"{duration(info.submitted_at, None)} ago",
+            duration(info.started_at, info.finished_at),
+            first_line(info.error_message or info.pending_reason),
+        ]
+        for info in infos
+    ]
+    print_table(["id", "status", "replicas", "launched", "ran", "message"], rows, STYLES)
+
+
+@click.command()
+@cluster_option
+@json_option
+@click.argument("job_id", metavar="ID")
+def status(spec: str | None, as_json: bool, job_id: str) -> None:
+    """Show a job and each of its replicas."""
+    cluster = open_cluster(spec)
+    info = cluster.poll(find_job(cluster, job_id))
+    if as_json:
+        print_json(as_dict(info))
+        return
+    from fray._cli.output import print_table
+
+    click.echo(f"{info.job_id}  {_styled(info)}  ran {duration(info.started_at, info.finished_at)}")
+    if info.pending_reason or info.error_message:
+        click.echo(info.pending_reason or info.error_message)
+    rows = [
+        [
+            str(task.replica),
+            str(task.status),
+            str(task.attempt),
+            "-" if task.exit_code is None else str(task.exit_code),
+            str(task.reason or "-"),
+            duration(task.started_at, task.finished_at),
+        ]
+        for replica in info.tasks
+        for task in (*replica.previous, replica)
+    ]
+    print_table(["replica", "status", "attempt", "exit code", "reason", "ran"], rows, STYLES)
+
+
+@click.command()
+@cluster_option
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job is finished.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.option("--replica", type=int, metavar="N", help="Only the lines of this replica.")
+@json_option
+@click.argument("job_id", metavar="ID")
+def logs(
+    spec: str | None, follow: bool, tail: int | None, replica: int | None, as_json: bool, job_id: str
+) -> None:
+    """Print what a job has written."""
+    cluster = open_cluster(spec)
+    found = find_job(cluster, job_id)
+    with one_line():
+        lines = cluster.monitor(found, replica=replica, tail=tail, follow=follow)
+    if as_json:
+        print_json(list(lines))
+        return
+    for line in lines:
+        # Line by line, also into a pipe: whoever filters a log wants it live.
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+
+@click.command()
+@cluster_option
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up waiting after so long."
+)
+@json_option
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+def wait(spec: str | None, timeout: float | None, as_json: bool, job_ids: tuple[str, ...]) -> int:
+    """Wait until jobs are finished; the exit code is that of the first one that did not succeed."""
+    cluster = open_cluster(spec)
+    infos = cluster.wait([find_job(cluster, job_id) for job_id in job_ids], timeout=timeout)
+    if as_json:
+        print_json([as_dict(info) for info in infos])
+    else:
+        for info in infos:
+            click.echo(f"{info.job_id}  {_styled(info)}")
+            if info.error_message:
+                talk(info.error_message)
+    return next((info.exit_code for info in infos if info.exit_code), 0)
+
+
+@click.command()
+@cluster_option
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="Seconds from SIGTERM to SIGKILL.",
+)
+@json_option
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+def stop(spec: str | None, grace: float, as_json: bool, job_ids: tuple[str, ...]) -> None:
+    """Stop jobs, and the jobs that they launched; returns when no process of theirs is left."""
+    cluster = open_cluster(spec)
+    found = [find_job(cluster, job_id) for job_id in job_ids]
+    for job_id in found:
+        with one_line():
+            cluster.terminate(job_id, grace=grace)
+    infos = [cluster.poll(job_id) for job_id in found]
+    if as_json:
+        print_json([as_dict(info) for info in infos])
+        return
+    for info in infos:
+        click.echo(f"{info.job_id}  {_styled(info)}")
+
+
+def _styled(info: "JobInfo") -> str:
+    # click drops the colour where stdout is no terminal.
+    colour = STYLES[info.status]
+    return click.style(info.status, dim=True) if colour == "dim" else click.style(info.status, fg=colour)
+
+
+def _progress(info: "JobInfo") -> str:
+    """How many replicas of how many are in the job's own state: `2/8`."""
+    return f"{sum(task.status == info.status for task in info.tasks)}/{len(info.tasks)}"

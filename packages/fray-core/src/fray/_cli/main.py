@@ -1,0 +1,93 @@
+"""The `fray` command: read, call, print, return.
+
+`_EXIT_CODES` says what it answers with; an unexpected error keeps its traceback.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from fray._values.errors import FrayError, PluginError
+
+# Verb -> where its command is and what `fray --help` says of it; a command's module is imported when it runs.
+_VERBS = {
+    "run": ("fray._cli.run:run", "Launch a command as a job and follow its log."),
+    "list": ("fray._cli.jobs:list_jobs", "List the jobs of the cluster."),
+    "status": ("fray._cli.jobs:status", "Show a job and each of its replicas."),
+    "logs": ("fray._cli.jobs:logs", "Print what a job has written."),
+    "wait": ("fray._cli.jobs:wait", "Wait until jobs are finished."),
+    "stop": ("fray._cli.jobs:stop", "Stop jobs, and the jobs that they launched."),
+    "plugins": ("fray._cli.plugins:plugins", "List the installed plugins, broken ones with the reason."),
+}
+
+
+class _Verbs(click.Group):
+    """The built-in verbs, then those of `fray.commands`, each imported only when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*_VERBS, *_plugin_verbs()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _VERBS:
+            module, _, attribute = _VERBS[cmd_name][0].partition(":")
+            command: click.Command = getattr(import_module(module), attribute)
+            return command
+        if cmd_name not in _plugin_verbs():
+            return None
+        from fray._discovery.plugins import COMMANDS, load
+
+        loaded: click.Command = load(COMMANDS, cmd_name)
+        return loaded
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(verb, summary) for verb, (_, summary) in _VERBS.items()]
+        for verb in _plugin_verbs():
+            try:
+                command = self.get_command(ctx, verb)
+                rows.append((verb, command.get_short_help_str() if command else ""))
+            except PluginError:
+                rows.append((verb, "(cannot be loaded: see `fray plugins`)"))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _plugin_verbs() -> list[str]:
+    from fray._discovery.plugins import COMMANDS, plugins
+
+    return list(plugins(COMMANDS))
+
+
+_EXIT_CODES = (
+    "Exit codes: 0 done; 1 it failed, in one line on stderr; 2 the command line is wrong; 130 interrupted. "
+    "`fray run` and `fray wait` answer with the job's own."
+)
+
+
+@click.group(cls=_Verbs, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fray-core", prog_name="fray")
+def fray() -> None:
+    """Launch and follow jobs, and see what is installed."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        result: Any = fray.main(args=argv, prog_name="fray", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except FrayError as error:
+        click.echo(f"fray: {error}", err=True)
+        return 1
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("fray: interrupted", err=True)
+        return 130
+    return result if isinstance(result, int) else 0
+
+
+def entry() -> None:
+    """Run the console script."""
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What contexts derive from their primitives."""

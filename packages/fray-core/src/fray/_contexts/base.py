@@ -1,0 +1,211 @@
+"""Most of a `JobContext`, derived from a handful of primitives.
+
+A backend that inherits `ContextBase` provides `put`, `get`, `wait`, `cancel`, `get_actor`, `kill`,
+`shutdown` and the three hooks `_submit`, `_start_actor` and, where it can do better than a thread
+per call, `_future`.
+"""
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from fray._contracts.context import CreateTask, Run
+from fray._telemetry import listeners as _listeners
+from fray._values.options import ActorOptions, Lifetime, TaskOptions
+
+R = TypeVar("R")
+DEFAULT_TASK = TaskOptions()
+DEFAULT_ACTOR = ActorOptions()
+
+
+class ContextBase(ABC):
+    """Derive `run`, `create_task`, `map`, `create_actor`, executors and the async face from primitives."""
+
+    _closed = False  # a backend's `shutdown` sets it: `get_job_context` gives no context that is closed
+
+    @abstractmethod
+    def _submit(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: TaskOptions
+    ) -> Any:
+        """Start a task and return its reference, or its stream where `fn` is a generator function."""
+
+    @abstractmethod
+    def _start_actor(
+        self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
+    ) -> Any:
+        """Make an actor, or find it by name, and return a handle."""
+
+    @abstractmethod
+    def put(self, obj: Any, /) -> Any: ...
+
+    @abstractmethod
+    def get(self, ref: Any, /, *, timeout: float | None = None) -> Any: ...
+
+    @abstractmethod
+    def wait(
+        self, refs: Any, /, num_returns: int = 1, timeout: float | None = None
+    ) -> tuple[list[Any], list[Any]]: ...
+
+    @abstractmethod
+    def cancel(self, ref: Any, /) -> bool: ...
+
+    @abstractmethod
+    def get_actor(self, name: str, /) -> Any: ...
+
+    @abstractmethod
+    def kill(self, handle: Any, /) -> None: ...
+
+    @abstractmethod
+    def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None: ...
+
+    def _future(self, ref: Any) -> "Future[Any]":
+        """Return a standard future of a reference; cancelling it does not cancel the task."""
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+
+        def settle() -> None:
+            try:
+                value = self.get(ref)
+            except BaseException as error:  # noqa: BLE001 - whatever the task raised belongs to the future
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+        threading.Thread(target=settle, name="fray-future", daemon=True).start()
+        return future
+
+    def _lending(self) -> AbstractContextManager[None]:
+        """Free this thread's place in the pool, where it has one, while it waits in an event loop."""
+        return nullcontext()
+
+    def _cancel_all(self, refs: list[Any]) -> None:
+        """Cancel calls, in the order in which they were made, that nobody wants any more."""
+        for ref in reversed(refs):  # so that none starts in the place of one that was just cancelled
+            self.cancel(ref)
+
+    def _map_window(self) -> int:
+        """How many items of a `map` may be in flight: enough to keep every worker busy, never unbounded."""
+        return max(16, 4 * (os.cpu_count() or 1))
+
+    if TYPE_CHECKING:
+        # Methods below; as properties here they carry each task's own parameter and result types.
+        @property
+        def run(self) -> Run: ...
+        @property
+        def create_task(self) -> CreateTask: ...
+    else:
+
+        def run(self, fn, /, *args, **kwargs):
+            """Start `fn(*args, **kwargs)` as a task; see `JobContext.run`."""
+            if _listeners.watching and _listeners.listening():
+                fn = _observed("task", fn, None)
+            return self._submit(fn, args, kwargs, DEFAULT_TASK)
+
+        def create_task(self, fn, /, *args, options=None, **kwargs):
+            """Start a task under options; see `JobContext.create_task`."""
+            if options is not None and not isinstance(options, TaskOptions):
+                raise ValueError(f"options must be TaskOptions, got {options!r}")
+            options = DEFAULT_TASK if options is None else options
+            if _listeners.watching and _listeners.listening():
+                fn = _observed("task", fn, options.name)
+            return self._submit(fn, args, kwargs, options)
+
+    def map(
+        self,
+        fn: Callable[..., R],
+        /,
+        *iterables: Iterable[Any],
+        ordered: bool = True,
+        progress: bool = False,
+    ) -> Iterator[R]:
+        """Yield `fn` of every item, a bounded number in flight; see `JobContext.map`."""
+        from fray._contexts.map import map_tasks
+
+        return map_tasks(self, fn, iterables, ordered=ordered, progress=progress, window=self._map_window())
+
+    def as_executor(self) -> Executor:
+        """Return an Executor over this context; see `JobContext.as_executor`."""
+        from fray._contexts.asyncio_adapter import ContextExecutor
+
+        return ContextExecutor(self)
+
+    async def aget(self, ref: Any, /, *, timeout: float | None = None) -> Any:
+        """Await what `get` would return; see `JobContext.aget`."""
+        from fray._contexts.asyncio_adapter import get_async
+
+        return await get_async(self, ref, timeout)
+
+    def amap(
+        self, fn: Callable[..., R], /, *iterables: Iterable[Any], ordered: bool = True
+    ) -> AsyncIterator[R]:
+        """Iterate asynchronously over what `map` yields; see `JobContext.amap`."""
+        from fray._contexts.asyncio_adapter import iterate
+
+        return iterate(self.map(fn, *iterables, ordered=ordered))
+
+    def create_actor(
+        self,
+        cls: Callable[..., Any],
+        /,
+        *args: Any,
+        name: str | None = None,
+        get_if_exists: bool | None = None,
+        lifetime: Lifetime | str | None = None,
+        preemptible: bool | None = None,
+        num_cpus: float | None = None,
+        options: ActorOptions | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Make an actor of `cls(*args, **kwargs)`; see `JobContext.create_actor`."""
+        if options is not None and not isinstance(options, ActorOptions):
+            raise ValueError(f"options must be ActorOptions, got {options!r}")
+        merged = (options or DEFAULT_ACTOR).merged(
+            num_cpus, name=name, get_if_exists=get_if_exists, lifetime=lifetime, preemptible=preemptible
+        )
+        args, kwargs = constructor_arguments(cls, args, kwargs)
+        if _listeners.watching and _listeners.listening():
+            cls = _observed("actor", cls, merged.name)
+        return self._start_actor(cls, args, kwargs, merged)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown(wait=True, cancel_pending=kind is not None)
+
+
+def _observed(subject: str, target: Callable[..., Any], name: str | None) -> Callable[..., Any]:
+    from fray._telemetry.instrumentation import observed  # for listeners only
+
+    return observed(subject, target, name)
+
+
+def constructor_arguments(
+    cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Unfold `create_actor(C, args=(…), kwargs={…})`, the older way to pass constructor arguments.
+
+    Raises:
+        ValueError: Constructor arguments are given both ways, or in a shape that is none.
+    """
+    if "args" not in kwargs and "kwargs" not in kwargs:
+        return args, kwargs
+    rest = {key: value for key, value in kwargs.items() if key not in ("args", "kwargs")}
+    folded_args, folded_kwargs = kwargs.get("args", ()), kwargs.get("kwargs", {})
+    if args or rest:
+        raise ValueError(
+            f"create_actor({getattr(cls, '__name__', cls)}): give constructor arguments directly, "
+            "or as args=(…) and kwargs={…}, not both ways at once"
+        )
+    if not isinstance(folded_args, tuple | list) or not isinstance(folded_kwargs, dict):
+        raise ValueError(
+            f"args is a tuple and kwargs a dict, got args={folded_args!r}, kwargs={folded_kwargs!r}"
+        )
+    return tuple(folded_args), folded_kwargs

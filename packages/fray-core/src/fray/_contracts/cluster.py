@@ -1,0 +1,139 @@
+"""The contract of a cluster: launch jobs, look at them, follow them, stop them.
+
+A backend is any object of this shape. `ClusterBase` derives it from five primitives, `DirectoryCluster`
+from one; who implements it from scratch has `wait_for_jobs` and `follow_logs`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, overload, runtime_checkable
+
+from fray._values.jobs import JobId, JobInfo, JobRequest
+
+
+class LogStream(Iterator[str]):
+    """The lines of a job, live, from the first to the last; iterating ends when the job has.
+
+    Args:
+        lines: What iterating gives.
+        info: Gives the final `JobInfo`; it may block until there is one.
+    """
+
+    def __init__(self, lines: Iterator[str], info: Callable[[], JobInfo]) -> None:
+        self._lines, self._info = lines, info
+
+    def __next__(self) -> str:
+        return next(self._lines)
+
+    @property
+    def info(self) -> JobInfo:
+        """The job's final state; waits for the end of the job where it has not come yet."""
+        return self._info()
+
+
+@runtime_checkable
+class Cluster(Protocol):
+    """Somewhere to run jobs.
+
+    Other processes may open the same cluster at the same time and see, follow and stop the same jobs.
+    A cluster is named by a spec, which jobs find in `FRAY_CLUSTER_SPEC`; a launch from inside a job
+    puts the new job under it (`fray.cluster.parent_job`). What starts the job stands inside
+    `fray.cluster.launching`, which gives variables for its processes, so that listeners hear of it.
+    """
+
+    def launch(self, request: JobRequest, /) -> JobId:
+        """Validate a request, start the job and return at once.
+
+        What takes time (building an environment, waiting for room) happens in the job, which is
+        pending meanwhile; if it fails there the job fails and says why.
+
+        Raises:
+            ValueError: The request is wrong. Nothing was started.
+            UnsupportedError: This cluster cannot do it; the message says what can. Nothing was started.
+        """
+        ...
+
+    def poll(self, job_id: str, /) -> JobInfo:
+        """Return the state of a job as it is now; never blocks for long.
+
+        A job whose supervision is gone reads failed, with the reason, not running for ever.
+
+        Raises:
+            JobNotFoundError: No job has this id.
+        """
+        ...
+
+    def monitor(
+        self, job_id: str, /, *, replica: int | None = None, tail: int | None = None, follow: bool = True
+    ) -> LogStream:
+        """Follow the lines that a job writes, from the first, whenever it started; no line is lost.
+
+        Lines of jobs with more than one replica start with `[replica-N] `.
+
+        Args:
+            replica: Only this one's lines, without the prefix.
+            tail: Only the last so many of the lines written until now, and what comes after.
+            follow: False ends the stream with what has been written until now.
+
+        Raises:
+            JobNotFoundError: No job has this id.
+            ValueError: The job has no such replica.
+        """
+        ...
+
+    @overload
+    def wait(  # type: ignore[overload-overlap]  # a str is an iterable of str too; the first fits first
+        self,
+        job_id: str,
+        /,
+        *,
+        timeout: float | None = None,
+        raise_on_failure: bool = False,
+        stream_logs: bool = False,
+    ) -> JobInfo: ...
+    @overload
+    def wait(
+        self,
+        job_id: Iterable[str],
+        /,
+        *,
+        timeout: float | None = None,
+        raise_on_failure: bool = False,
+        stream_logs: bool = False,
+    ) -> list[JobInfo]: ...
+    def wait(
+        self,
+        job_id: str | Iterable[str],
+        /,
+        *,
+        timeout: float | None = None,
+        raise_on_failure: bool = False,
+        stream_logs: bool = False,
+    ) -> JobInfo | list[JobInfo]:
+        """Wait until a job, or each of several, is finished.
+
+        Args:
+            timeout: Seconds to wait; the jobs go on after that.
+            raise_on_failure: Raise as soon as one of them failed or was stopped.
+            stream_logs: Write their lines to stdout meanwhile.
+
+        Raises:
+            JobFailedError: With `raise_on_failure`; `info` is that job's final state.
+            JobNotFoundError: No job has this id.
+            TimeoutError: `timeout` passed first.
+        """
+        ...
+
+    def terminate(self, job_id: str, grace: float = 10.0) -> None:
+        """Stop a job in whatever phase it is, and return when no process of it is left.
+
+        Every process of its tree gets SIGTERM, then, `grace` seconds later, SIGKILL; the jobs that it
+        launched are stopped too. It ends as `stopped`. A finished job is left as it is.
+
+        Raises:
+            JobNotFoundError: No job has this id.
+        """
+        ...
+
+    def list_jobs(self) -> list[JobInfo]:
+        """Return every job that is remembered, in the order of launch."""
+        ...

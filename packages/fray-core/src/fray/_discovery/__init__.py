@@ -1,0 +1,1 @@
+"""Plugins, specs, and what is current."""

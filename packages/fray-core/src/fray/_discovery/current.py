@@ -1,0 +1,128 @@
+"""Which context and which cluster are "the current one".
+
+One order for both: set explicitly (`use_context`, `use_cluster`), then the
+environment (`FRAY_CONTEXT_SPEC`, `FRAY_CLUSTER_SPEC`), then `ray` inside a Ray
+driver or worker, then the default of this machine. What is found below the
+first is made once per spec and kept for the life of the process, or until it is shut down.
+"""
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from fray._discovery.plugins import CLUSTERS, CONTEXTS, load
+from fray._discovery.specs import Spec, bind_options
+
+if TYPE_CHECKING:
+    from fray._contracts.cluster import Cluster
+    from fray._contracts.context import JobContext
+
+
+class _Current:
+    """One kind of "current" thing: its variable, its environment variable, its default."""
+
+    def __init__(self, group: str, kind: str, variable: str, default: str) -> None:
+        self.chosen: ContextVar[Any] = ContextVar(f"fray_{kind}")
+        self._group, self._kind, self._variable, self._default = group, kind, variable, default
+        self._made: dict[str, Any] = {}
+        self._lock = threading.RLock()
+
+    def create(self, spec: str, options: dict[str, Any]) -> Any:
+        parsed = Spec.parse(spec)
+        factory = load(self._group, parsed.name)
+        return factory(**bind_options(factory, f"{self._kind} {parsed.name!r}", parsed.options, options))
+
+    def get(self) -> Any:
+        chosen = self.chosen.get(None)
+        if chosen is not None:
+            return chosen
+        spec = os.environ.get(self._variable) or ("ray" if _inside_ray() else self._default)
+        with self._lock:
+            # Whoever shut down what all share had it for the time being: the next one gets another.
+            if spec not in self._made or getattr(self._made[spec], "_closed", False):
+                self._made[spec] = self.create(spec, {})
+            return self._made[spec]
+
+    @contextlib.contextmanager
+    def use(self, thing: Any) -> Iterator[Any]:
+        if isinstance(thing, str):
+            raise ValueError(
+                f"use_{self._kind} takes a {self._kind}, got the str {thing!r}; create_{self._kind} makes one"
+            )
+        token = self.chosen.set(thing)
+        try:
+            yield thing
+        finally:
+            self.chosen.reset(token)
+
+    def close_made(self) -> None:
+        with self._lock:
+            made, self._made = list(self._made.values()), {}
+        for thing in made:
+            shutdown = getattr(thing, "shutdown", None)
+            if shutdown is not None:
+                shutdown()
+
+    def forget_made(self) -> None:
+        """In a forked child: what was made is the parent's, and is made anew when it is asked for."""
+        self._lock, self._made = threading.RLock(), {}
+
+
+def _inside_ray() -> bool:
+    # A process that never imported ray is inside no Ray; importing it to ask would cost 250 ms.
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(getattr(ray, "is_initialized", bool)())
+
+
+_contexts = _Current(CONTEXTS, "context", "FRAY_CONTEXT_SPEC", "threadpool")
+_clusters = _Current(CLUSTERS, "cluster", "FRAY_CLUSTER_SPEC", "local")
+current_context_var = _contexts.chosen
+current_cluster_var = _clusters.chosen
+atexit.register(_contexts.close_made)
+os.register_at_fork(after_in_child=_contexts.forget_made)
+
+
+def create_context(spec: str, **options: Any) -> "JobContext":
+    """Make a context from a type name or a whole spec; keyword options win over the spec's.
+
+    The caller owns it: leave its `with` block or call `shutdown`.
+
+    Raises:
+        PluginNotFoundError: No installed wheel provides the type.
+        SpecError: The spec or an option cannot be read.
+    """
+    context: JobContext = _contexts.create(spec, options)
+    return context
+
+
+def create_cluster(spec: str, **options: Any) -> "Cluster":
+    """Open a cluster from a type name or a whole spec; errors as `create_context`."""
+    cluster: Cluster = _clusters.create(spec, options)
+    return cluster
+
+
+def get_job_context() -> "JobContext":
+    """Return the current context: inside a task, the one that runs it; where none is set, a thread pool."""
+    context: JobContext = _contexts.get()
+    return context
+
+
+def current_cluster() -> "Cluster":
+    """Return the current cluster; inside a job, the one that runs it. `local` where none is set."""
+    cluster: Cluster = _clusters.get()
+    return cluster
+
+
+def use_context(context: "JobContext") -> "contextlib.AbstractContextManager[JobContext]":
+    """Make a context the current one inside the `with` block; its owner shuts it down, not this."""
+    return _contexts.use(context)
+
+
+def use_cluster(cluster: "Cluster") -> "contextlib.AbstractContextManager[Cluster]":
+    """Make a cluster the current one inside the `with` block."""
+    return _clusters.use(cluster)

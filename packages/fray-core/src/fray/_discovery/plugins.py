@@ -1,0 +1,167 @@
+"""Find what is installed: entry points are read by name first and imported one at a time.
+
+Listing reads metadata only; loading imports the one plugin that was asked for. Fray's own
+backends register exactly like a stranger's.
+"""
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fray._values.errors import PluginConflictError, PluginLoadError, PluginNotFoundError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+CONTEXTS, CLUSTERS, QUEUES, COMMANDS, LISTENERS, NAMES = (
+    f"fray.{group}" for group in ("contexts", "clusters", "queues", "commands", "listeners", "names")
+)
+KINDS = {
+    CONTEXTS: "context type",
+    CLUSTERS: "cluster type",
+    QUEUES: "queue scheme",
+    COMMANDS: "command",
+    LISTENERS: "listener",
+    NAMES: "name",
+}
+
+# Which known distribution would provide a name that is not installed. Text only: nothing here is imported.
+_PROVIDERS = {
+    CONTEXTS: {"sync": "fray-local", "threadpool": "fray-local", "process": "fray-local", "ray": "fray-ray"},
+    CLUSTERS: {"local": "fray-local", "ray": "fray-ray"},
+    QUEUES: {
+        "memory": "fray-queue",
+        "file": "fray-queue",
+        "gs": "fray-queue[gcs]",
+        "s3": "fray-queue[s3]",
+        "http": "fray-queue[http]",
+        "https": "fray-queue[http]",
+    },
+    COMMANDS: {"queue": "fray-queue", "actors": "fray-local"},
+    LISTENERS: {},
+    NAMES: {
+        "job.SyncContext": "fray-local",
+        "job.ThreadContext": "fray-local",
+        "job.ProcessContext": "fray-local",
+        "job.RayContext": "fray-ray",
+        "cluster.LocalCluster": "fray-local",
+        "cluster.RayCluster": "fray-ray",
+        "LocalClusterContext": "fray-local",
+        "RayClusterContext": "fray-ray",
+        "queue.MemoryQueue": "fray-queue",
+        "queue.FileQueue": "fray-queue",
+        "queue.HttpQueue": "fray-queue[http]",
+        "queue.HttpQueueServer": "fray-queue[http]",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One name that an installed distribution offers."""
+
+    group: str
+    name: str
+    distribution: str
+    version: str
+    entry_point: "EntryPoint"
+
+    def load(self) -> Any:
+        """Import it.
+
+        Raises:
+            PluginLoadError: The import failed, for whatever cause; the cause is chained.
+        """
+        try:
+            return self.entry_point.load()
+        except Exception as error:
+            raise PluginLoadError(
+                KINDS[self.group],
+                self.name,
+                self.distribution,
+                self.entry_point.value,
+                f"{type(error).__name__}: {error}",
+            ) from error
+
+
+_lock = threading.Lock()
+_found: dict[str, dict[str, tuple[Plugin, ...]]] | None = None
+
+
+def plugins(group: str) -> dict[str, tuple[Plugin, ...]]:
+    """Return what is installed of a group by name; more than one Plugin under a name is a conflict.
+
+    The environment is read once and kept; `forget_plugins` makes the next call read it again.
+    """
+    global _found
+    with _lock:
+        if _found is None:
+            _found = _discover()
+        return _found.get(group, {})
+
+
+def forget_plugins() -> None:
+    """Read the installed distributions anew at the next look-up, for one installed meanwhile."""
+    global _found
+    with _lock:
+        _found = None
+
+
+def _discover() -> dict[str, dict[str, tuple[Plugin, ...]]]:
+    from importlib.metadata import distributions  # 20 ms: only who looks a plugin up pays for it
+
+    found: dict[str, dict[str, dict[str, Plugin]]] = {group: {} for group in KINDS}
+    for distribution in distributions():
+        for entry in distribution.entry_points:
+            if entry.group in found:
+                # A distribution that is on sys.path twice (an editable install, say) is one claimant.
+                owner = distribution.metadata["Name"]
+                claims = found[entry.group].setdefault(entry.name, {})
+                claims.setdefault(owner, Plugin(entry.group, entry.name, owner, distribution.version, entry))
+    return {
+        group: {name: tuple(claims.values()) for name, claims in sorted(names.items())}
+        for group, names in found.items()
+    }
+
+
+def find(group: str, name: str) -> Plugin:
+    """Return the one plugin of that name.
+
+    Raises:
+        PluginNotFoundError: None is installed; the message says what is, and what to install.
+        PluginConflictError: More than one distribution claims the name.
+    """
+    known = plugins(group)
+    if name not in known:
+        raise PluginNotFoundError(KINDS[group], name, tuple(known), _PROVIDERS[group].get(name))
+    claimants = known[name]
+    if len(claimants) > 1:
+        raise PluginConflictError(KINDS[group], name, [plugin.distribution for plugin in claimants])
+    return claimants[0]
+
+
+def load(group: str, name: str) -> Any:
+    """Import and return what the plugin of that name offers; errors as `find` and `Plugin.load`."""
+    return find(group, name).load()
+
+
+def public_name(door: str, attribute: str) -> Any:
+    """Answer `from fray.DOOR import ATTRIBUTE` for a name that some wheel provides (PEP 562's `__getattr__`).
+
+    Raises:
+        AttributeError: Nothing known is called that.
+        ImportError: A known wheel provides the name and is not installed, or cannot be imported.
+    """
+    name = f"{door}.{attribute}" if door else attribute
+    module = f"fray.{door}" if door else "fray"
+    if attribute.startswith("_"):
+        raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
+    try:
+        return load(NAMES, name)
+    except PluginNotFoundError as error:
+        if error.install:
+            # ImportError, not AttributeError: `from fray.cluster import RayCluster` then shows this sentence.
+            raise ImportError(
+                f"{module}.{attribute} comes with {error.install}: pip install {error.install}", name=module
+            ) from None
+        raise AttributeError(f"module {module!r} has no attribute {attribute!r}") from None

@@ -1,0 +1,1 @@
+"""References, dependencies, streams, actors and scope of a context."""

@@ -1,1 +1,0 @@
-"""Tasks, streams and actors inside one process: what `InProcessContext` is made of."""

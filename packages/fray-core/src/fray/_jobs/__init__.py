@@ -1,0 +1,1 @@
+"""The job runtime that clusters stand on."""

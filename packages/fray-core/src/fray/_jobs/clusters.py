@@ -1,0 +1,129 @@
+"""Most of a `Cluster`, derived from five primitives."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import partial
+
+from fray._contracts.cluster import LogStream
+from fray._jobs.cluster_calls import ClusterCalls
+from fray._jobs.following import follow_logs, parent_job
+from fray._jobs.plan import JobPlan
+from fray._telemetry.job_instrumentation import launching
+from fray._values.checks import check_seconds, invalid
+from fray._values.delays import poll_delays
+from fray._values.environment import EnvironmentConfig
+from fray._values.errors import JobNotFoundError, UnsupportedError
+from fray._values.jobs import JobId, JobInfo, JobRequest
+from fray_resources import CpuConfig
+
+
+class ClusterBase(ClusterCalls, ABC):
+    """Derive `launch`, `monitor`, `wait`, `terminate` and `list_jobs` from what a backend can do with a job.
+
+    Args:
+        spec: What opens the same cluster again; jobs find it in `FRAY_CLUSTER_SPEC`.
+    """
+
+    def __init__(self, spec: str) -> None:
+        self.spec = spec
+
+    @abstractmethod
+    def _submit(self, plan: JobPlan) -> None:
+        """Start a job, or let it wait for its start, at once; where it raises, nothing was done."""
+
+    @abstractmethod
+    def _info(self, job_id: str) -> JobInfo | None:
+        """Return the state of a job as it is now; None where there is no such job."""
+
+    @abstractmethod
+    def _ids(self) -> Iterable[str]:
+        """Return the ids of all jobs, in any order."""
+
+    @abstractmethod
+    def _read_log(self, job_id: str, replica: int | None, attempt: int, offset: int) -> bytes:
+        """Return what a replica's attempt (from 1) wrote, from a byte offset; b"" where there is no more.
+
+        For replica None: what the job wrote before its replicas started.
+        """
+
+    @abstractmethod
+    def _stop(self, job_id: str, grace: float) -> None:
+        """Begin to stop a job: SIGTERM, and after `grace` seconds SIGKILL, for all of its processes."""
+
+    def _check_supported(self, request: JobRequest) -> None:
+        """Refuse what this cluster cannot do; a backend that can do more than run programs overrides this.
+
+        Raises:
+            UnsupportedError: The message says what was asked, and what can be.
+        """
+        environment, device = request.environment or EnvironmentConfig(), request.resources.device
+        name = type(self).__name__
+        if not isinstance(device, CpuConfig):
+            kind = type(device).__name__.removesuffix("Config").upper()
+            raise UnsupportedError(
+                f"{name} has no {kind} for job {request.name!r} ({device}); 'ray' may have one"
+            )
+        if environment.docker_image is not None:
+            raise UnsupportedError(
+                f"{name} runs no containers (docker_image={environment.docker_image!r}); "
+                "its jobs have the environment of their launcher"
+            )
+        if wanted := [*environment.pip_packages, *environment.extras]:
+            raise UnsupportedError(
+                f"{name} builds no environments ({', '.join(wanted)}); its jobs have that of their launcher, "
+                "where these can be installed"
+            )
+
+    def launch(self, request: JobRequest, /) -> JobId:
+        """See `Cluster.launch`."""
+        if not isinstance(request, JobRequest):
+            raise invalid("request", "a JobRequest", request)
+        self._check_supported(request)
+        parent = parent_job()
+        inside = parent is not None and self._info(parent) is not None
+        job_id = JobId.new(request.name, parent if inside else None)
+        with launching(request, job_id) as variables:
+            self._submit(JobPlan.of(request, job_id, self.spec, variables))
+        self._note_launched(job_id)
+        return job_id
+
+    def poll(self, job_id: str, /) -> JobInfo:
+        """See `Cluster.poll`."""
+        info = self._info(job_id)
+        if info is None:
+            raise JobNotFoundError(job_id, f"the cluster {self.spec!r}")
+        return info
+
+    def monitor(
+        self, job_id: str, /, *, replica: int | None = None, tail: int | None = None, follow: bool = True
+    ) -> LogStream:
+        """See `Cluster.monitor`."""
+        poll, read = partial(self.poll, job_id), partial(self._read_log, job_id)
+        return follow_logs(poll, read, replica=replica, tail=tail, follow=follow)
+
+    def terminate(self, job_id: str, grace: float = 10.0) -> None:
+        """See `Cluster.terminate`. The jobs that it launched are stopped with it."""
+        check_seconds("grace", grace, zero=True)
+        if self.poll(job_id).finished:
+            return
+        told: set[str] = set()
+        family: set[str] = set()
+        for pause in poll_delays(longest=0.05):
+            # Looked for again and again: until it is gone a job may launch another, and what is being
+            # launched has an id before it has a state.
+            before, family = family, {each for each in self._ids() if f"{each}/".startswith(f"{job_id}/")}
+            infos = {each: self._info(each) for each in family}
+            unfinished = [each for each, info in infos.items() if info is not None and not info.finished]
+            if not unfinished and family == before:
+                return
+            for each in unfinished:
+                if each not in told:
+                    self._stop(each, grace)
+                    told.add(each)
+            time.sleep(pause)
+
+    def list_jobs(self) -> list[JobInfo]:
+        """See `Cluster.list_jobs`."""
+        infos = [info for job_id in self._ids() if (info := self._info(job_id)) is not None]
+        return sorted(infos, key=lambda info: (info.submitted_at or 0.0, info.job_id))

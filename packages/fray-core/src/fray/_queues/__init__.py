@@ -1,0 +1,1 @@
+"""The lease rules that queues stand on."""

@@ -1,0 +1,235 @@
+"""A whole queue over a store of rows: the rules are here, a backend brings the store.
+
+An item is one row. It waits while its `until` has passed and it is not dead; a lease, or the delay of a
+release, moves `until` into the future. A lease that ran out keeps its id on the row until the item is
+taken again, so its holder may still settle it.
+"""
+
+import math
+import pickle
+import secrets
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from fray._contracts.queue import Attempt, DeadLetter, Lease, QueueBase
+from fray._serialization.values import dumps
+from fray._values.checks import check_count, check_seconds, invalid
+from fray._values.delays import poll_delays
+from fray._values.errors import LeaseExpiredError
+
+T = TypeVar("T")
+_LONGEST_PAUSE = 0.25  # seconds between two looks of a waiting pop
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItem:
+    """One item as a store keeps it, whole; stores look only at `item_id`, `dead`, `until`, `attempt`.
+
+    Args:
+        attempt: Leases so far, the present one included.
+        until: Seconds since the epoch before which nobody may take it; its lease or its delay ends then.
+        history: The leases that ended without `done`, kept where there is a limit to them.
+    """
+
+    item_id: str
+    payload: bytes
+    attempt: int = 0
+    lease_id: str = ""
+    leased_at: float = 0.0
+    until: float = 0.0
+    dead: bool = False
+    history: tuple[Attempt, ...] = ()
+
+
+class ItemStore(ABC):
+    """The rows of one queue, inside one transaction: everybody else's is before it or after it."""
+
+    @abstractmethod
+    def save(self, items: Sequence[StoredItem]) -> None:
+        """Put new items at the end of the line, in this order; a known `item_id` keeps its place."""
+
+    @abstractmethod
+    def find(self, item_id: str) -> StoredItem | None:
+        """Return an item, dead or not."""
+
+    @abstractmethod
+    def delete(self, item_id: str) -> None:
+        """Forget an item."""
+
+    @abstractmethod
+    def waiting(self, by: float, limit: int) -> list[StoredItem]:
+        """List the first `limit` items in line that are not dead and whose `until` is at most `by`."""
+
+    @abstractmethod
+    def lapsed(self, by: float, attempts: int) -> list[StoredItem]:
+        """List, in any order, those not dead with `until` at most `by` and `attempt` at least `attempts`.
+
+        There are few at any time, and every operation asks: find them without looking at the others.
+        """
+
+    @abstractmethod
+    def dead(self) -> list[StoredItem]:
+        """List the dead items in line."""
+
+    @abstractmethod
+    def count(self, by: float) -> int:
+        """Count the items that are not dead and whose `until` is at most `by`."""
+
+
+class StoredQueue(QueueBase[T]):
+    """A queue that processes share through a store; items are pickled, and bytes to the store.
+
+    Args:
+        max_attempts: Leases that may end without `done` before an item goes to the dead letters.
+        clock: Seconds since the epoch, which all who share the queue agree on; tests hand in their own.
+    """
+
+    def __init__(self, *, max_attempts: int | None = None, clock: Callable[[], float] = time.time) -> None:
+        if max_attempts is not None:
+            check_count("max_attempts", max_attempts, 1)
+        self._max_attempts, self._clock = max_attempts, clock
+
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[ItemStore]:
+        """Open the store for one operation: what the block saved is kept at its end, or, where it raised,
+        not at all. Called from any thread and, where the queue travels, in any process."""
+
+    def push_many(self, items: Iterable[T]) -> list[str]:
+        """Store items in order; see `Queue.push_many`."""
+        stored = [StoredItem(uuid.uuid4().hex, dumps(item, "the item given to push")) for item in items]
+        if stored:
+            with self._transaction() as store:
+                store.save(stored)
+        return [item.item_id for item in stored]
+
+    def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
+        """Lease up to `n` items; see `Queue.pop_many`. A waiting pop looks again, ever less often."""
+        check_count("n", n, 1)
+        check_seconds("lease_timeout", lease_timeout)
+        check_seconds("wait", wait, zero=True)
+        end = time.monotonic() + wait
+        for pause in poll_delays(longest=_LONGEST_PAUSE):
+            leases = self._take(n, lease_timeout)
+            left = end - time.monotonic()
+            if leases or left <= 0:
+                return leases
+            time.sleep(min(left, pause))
+        raise AssertionError("unreachable: the delays never end")
+
+    def done_many(self, leases: Iterable[Lease[T]]) -> None:
+        """Finish every item whose lease is good; see `Queue.done_many`."""
+        lost: list[LeaseExpiredError] = []
+        leases = [_checked(lease) for lease in leases]
+        with self._swept() as (store, _):
+            for lease in leases:
+                try:
+                    store.delete(_held(store, lease).item_id)
+                except LeaseExpiredError as error:
+                    lost.append(error)
+        if lost:
+            raise lost[0]
+
+    def release(self, lease: Lease[T], *, delay: float = 0.0) -> None:
+        """Give an item back to its place in line; see `Queue.release`."""
+        check_seconds("delay", delay, zero=True)
+        with self._swept() as (store, now):
+            item = self._ended(_held(store, _checked(lease)), now)
+            store.save([item if item.dead else replace(item, until=now + delay if delay else 0.0)])
+
+    def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
+        """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""
+        check_seconds("lease_timeout", lease_timeout)
+        with self._swept() as (store, now):
+            item = replace(_held(store, _checked(lease)), until=now + lease_timeout)
+            store.save([item])
+        return _lease(item)
+
+    def peek(self) -> T | None:
+        """Return the item that a pop would take now; see `Queue.peek`."""
+        with self._swept() as (store, now):
+            waiting = store.waiting(now, 1)
+        return pickle.loads(waiting[0].payload) if waiting else None
+
+    def size(self) -> int:
+        """Count what waits, is delayed or is leased."""
+        with self._swept() as (store, _):
+            return store.count(math.inf)
+
+    def pending(self) -> int:
+        """Count what a pop could take now."""
+        with self._swept() as (store, now):
+            return store.count(now)
+
+    def dead_letters(self) -> list[DeadLetter[T]]:
+        """List the items that were given up."""
+        with self._swept() as (store, _):
+            dead = store.dead()
+        return [
+            DeadLetter(pickle.loads(item.payload), item.item_id, item.attempt, item.history) for item in dead
+        ]
+
+    def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
+        """Put dead letters back with a fresh count; see `Queue.requeue_dead`."""
+        with self._swept() as (store, _):
+            dead = store.dead()
+            back = [item for item in dead if item_ids is None or item.item_id in item_ids]
+            store.save([StoredItem(item.item_id, item.payload) for item in back])
+        return len(back)
+
+    def _take(self, n: int, lease_timeout: float) -> list[Lease[T]]:
+        with self._swept() as (store, now):
+            taken = [
+                replace(
+                    self._ended(item, now) if item.lease_id else item,
+                    attempt=item.attempt + 1,
+                    lease_id=secrets.token_hex(8),
+                    leased_at=now,
+                    until=now + lease_timeout,
+                )
+                for item in store.waiting(now, n)
+            ]
+            store.save(taken)
+        return [_lease(item) for item in taken]
+
+    @contextmanager
+    def _swept(self) -> Iterator[tuple[ItemStore, float]]:
+        """Open the store, with those given up whose last lease ran out, and tell the time."""
+        with self._transaction() as store:
+            now = self._clock()
+            if self._max_attempts is not None:
+                lapsed = store.lapsed(now, self._max_attempts)
+                store.save([self._ended(item, now) for item in lapsed])
+            yield store, now
+
+    def _ended(self, item: StoredItem, now: float) -> StoredItem:
+        """Return an item whose lease ends now, or has before: it goes on waiting, or is dead."""
+        if self._max_attempts is None:
+            return replace(item, lease_id="")
+        outcome: Literal["released", "expired"] = "released" if now < item.until else "expired"
+        ended = Attempt(item.attempt, outcome, item.leased_at, min(now, item.until))
+        dead = item.attempt >= self._max_attempts
+        return replace(item, lease_id="", history=(*item.history, ended), dead=dead)
+
+
+def _held(store: ItemStore, lease: Lease[Any]) -> StoredItem:
+    item = store.find(lease.item_id)
+    if item is None or not lease.lease_id or item.lease_id != lease.lease_id:
+        raise LeaseExpiredError(lease.lease_id)
+    return item
+
+
+def _checked(lease: Any) -> Any:
+    if not isinstance(lease, Lease):
+        raise invalid("lease", "a Lease as `pop` returns it", lease)
+    return lease
+
+
+def _lease(item: StoredItem) -> Lease[Any]:
+    return Lease(
+        pickle.loads(item.payload), item.lease_id, item.leased_at, item.item_id, item.attempt, item.until
+    )

@@ -1,0 +1,167 @@
+"""What crosses a process boundary: values, calls and exceptions.
+
+Every backend pickles through here, so that what cannot travel is named the same way everywhere
+and an exception arrives as its own type wherever that is possible.
+"""
+
+import inspect
+import pickle
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from fray._values.errors import SerializationError, TaskError
+
+_CHAIN_LIMIT = 8  # causes of causes that travel with an exception
+
+
+def dumps(value: Any, what: str) -> bytes:
+    """Pickle a value with cloudpickle (closures, lambdas and `__main__` included).
+
+    Args:
+        what: The value as an error should call it, e.g. "argument 'lock' of train()".
+
+    Raises:
+        SerializationError: It cannot be pickled.
+    """
+    import cloudpickle  # 20 ms that a program without process boundaries does not pay
+
+    try:
+        data: bytes = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except SerializationError:
+        raise
+    except Exception as error:
+        raise SerializationError(what, f"{type(error).__name__}: {error}") from error
+    return data
+
+
+def dumps_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Pickle `(fn, args, kwargs)` together, so that what they share stays shared.
+
+    Raises:
+        SerializationError: A part cannot be pickled; the message names that part.
+    """
+    try:
+        return dumps((fn, args, kwargs), "the call")
+    except SerializationError:
+        name = callable_name(fn)
+        for what, value in named_arguments(fn, args, kwargs):
+            dumps(value, what)
+        dumps(fn, f"the function {name}")
+        raise
+
+
+def named_arguments(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[str, Any]]:
+    """Pair each argument with what an error should call it: its parameter's name where there is one."""
+    name = callable_name(fn)
+    try:
+        parameters = [
+            parameter.name
+            for parameter in inspect.signature(fn).parameters.values()
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):  # a builtin without a signature
+        parameters = []
+    labels = [
+        f"argument {index + 1} ({parameters[index]!r}) of {name}()"
+        if index < len(parameters)
+        else f"argument {index + 1} of {name}()"
+        for index in range(len(args))
+    ]
+    return [
+        *zip(labels, args, strict=True),
+        *((f"argument {key!r} of {name}()", kwargs[key]) for key in kwargs),
+    ]
+
+
+def callable_name(fn: Callable[..., Any]) -> str:
+    """Return what messages and logs call a function, a class, a partial or a callable object."""
+    fn = getattr(fn, "func", fn)
+    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
+
+
+def pack_exception(error: BaseException, *, traceback_text: str | None = None) -> bytes:
+    """Pickle an exception with its causes and its traceback as text; never fails.
+
+    One that cannot travel becomes a TaskError with its type's name, message and traceback.
+    """
+    import cloudpickle
+
+    text = traceback_text if traceback_text is not None else "".join(traceback.format_exception(error))
+    chain: list[tuple[str, bytes]] = []
+    seen: BaseException | None = error
+    while seen is not None and len(chain) < _CHAIN_LIMIT:
+        chain.append((_link(seen), _pack_one(seen, text)))
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    data: bytes = cloudpickle.dumps((chain, text))
+    return data
+
+
+def unpack_exception(data: bytes) -> BaseException:
+    """Rebuild what `pack_exception` made; the remote traceback is a note on the exception (PEP 678)."""
+    chain, text = pickle.loads(data)
+    errors = [pickle.loads(packed) for _, packed in chain]
+    for (link, _), error, cause in zip(chain, errors, errors[1:], strict=False):
+        if link == "cause":
+            error.__cause__ = cause
+        else:
+            error.__context__ = cause
+    first: BaseException = errors[0]
+    if text and not isinstance(first, TaskError):
+        first.add_note(f"\nTraceback where it was raised:\n{text.rstrip()}")
+    return first
+
+
+def _link(error: BaseException) -> str:
+    return "cause" if error.__cause__ is not None else "context"
+
+
+def _pack_one(error: BaseException, text: str) -> bytes:
+    """Pickle one exception in the first of three ways that gives the same type and message back."""
+    import cloudpickle
+
+    for form in (lambda: error, lambda: _Rebuilt(error)):
+        try:
+            data: bytes = cloudpickle.dumps(form(), protocol=pickle.HIGHEST_PROTOCOL)
+            copy = pickle.loads(data)
+            # Classes of `__main__` travel by value and come back as another class of the same name.
+            if type(copy).__qualname__ == type(error).__qualname__ and str(copy) == str(error):
+                return data
+        except Exception:  # noqa: BLE001, S112 - whatever a user's __reduce__ or __init__ raises, the next way is tried
+            continue
+    return pickle.dumps(TaskError(_qualified(error), _message(error), text))
+
+
+class _Rebuilt:
+    """Pickles as an exception that is made anew without calling its constructor."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self._error), self._error.args, dict(self._error.__dict__))
+
+
+def _rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+def _qualified(error: BaseException) -> str:
+    kind = type(error)
+    return (
+        kind.__qualname__
+        if kind.__module__ in ("builtins", "__main__")
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - a broken __str__ must not hide that the task failed
+        return f"<no message: str() raised {type(failure).__name__}>"

@@ -1,0 +1,1 @@
+"""Listeners and what reports to them."""

@@ -1,0 +1,186 @@
+"""Functions and classes that tell of themselves where they run: what is submitted while somebody listens.
+
+They travel as what they stand for would, with the ids, and come to the listeners of the process in
+which they are called. Nothing here is reached while nobody listens.
+"""
+
+import contextlib
+import os
+import time
+import types
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fray._serialization.functions import is_generator_function
+from fray._serialization.values import callable_name
+from fray._telemetry import listeners as _listeners
+from fray._values.events import Event, EventKind, Outcome
+
+_current: ContextVar[str | None] = ContextVar("fray_unit", default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """Something that runs: what its events have in common."""
+
+    subject: str
+    name: str
+    id: str = field(default_factory=lambda: os.urandom(8).hex())
+    parent_id: str | None = field(default_factory=lambda: current_id())
+    submitted_at: float | None = None
+    details: dict[str, str | int] = field(default_factory=dict)
+    carrier: dict[str, str] = field(default_factory=dict)
+    listeners: tuple[str, ...] = field(default_factory=_listeners.specs)
+
+    def tell(self, phase: str, **more: Any) -> None:
+        """Tell the listeners of this process."""
+        _listeners.tell(
+            Event(
+                kind=EventKind(f"{self.subject}_{phase}"),
+                id=self.id,
+                name=self.name,
+                parent_id=self.parent_id,
+                details=self.details,
+                carrier=self.carrier,
+                **more,
+            )
+        )
+
+    @classmethod
+    def submitted(cls, subject: str, name: str) -> "Unit":
+        """Make a unit that its listeners know of."""
+        unit = cls(subject=subject, name=name, submitted_at=time.time())
+        unit.tell("submitted")
+        return unit
+
+
+def current_id() -> str | None:
+    """Return the id of what runs here: a task or a call, else the job that this process is part of."""
+    return _current.get() or os.environ.get("FRAY_JOB_ID") or None
+
+
+@contextlib.contextmanager
+def running(unit: Unit, end: str = "ended") -> Iterator[None]:
+    """Tell of the start and the end of a block that runs here, and be what it submits things from."""
+    _listeners.listen(unit.listeners)
+    waited = None if unit.submitted_at is None else max(0.0, time.time() - unit.submitted_at)
+    unit.tell("started", seconds=waited)
+    before, clock = _current.get(), time.perf_counter()
+    _current.set(unit.id)
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        # No token: a generator may be closed in another context than the one that it was started in.
+        if _current.get() == unit.id:
+            _current.set(before)
+        unit.tell(end, seconds=time.perf_counter() - clock, **_how(error))
+
+
+def _how(error: BaseException | None) -> dict[str, Any]:
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return {"outcome": Outcome.OK}
+    # What is no Exception was sent from outside: an interrupt, the end of a stream's consumer.
+    outside = not isinstance(error, Exception | SystemExit) or isinstance(error, CancelledError)
+    outcome = Outcome.CANCELLED if outside else Outcome.ERROR
+    return {"outcome": outcome, "error": type(error).__qualname__}
+
+
+class Observed:
+    """A function that tells of itself. Like a `functools.partial`, it shows what it stands for as `func`."""
+
+    def __init__(self, func: Callable[..., Any], unit: Unit) -> None:
+        self.func = self.__wrapped__ = func
+        self._unit = unit
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_generator_function(self.func):
+            return self._stream(args, kwargs)
+        with running(self._unit):
+            value = self.func(*args, **kwargs)
+            if type(value) is not types.CoroutineType:
+                return value
+            import asyncio  # 20 ms that only asynchronous functions pay
+
+            return asyncio.run(value)  # as every context would: it ends when what it returned has
+
+    def _stream(self, args: Any, kwargs: Any) -> Iterator[Any]:
+        with running(self._unit), contextlib.closing(self.func(*args, **kwargs)) as items:
+            for item in items:  # noqa: UP028 - no `yield from`: some resume generators with `send`
+                yield item
+
+    # Equal where the functions are, so that what a backend keeps for each function it keeps once.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Observed) and bool(other.func == self.func)
+
+    def __hash__(self) -> int:
+        return hash(self.func)
+
+
+class ObservedClass:
+    """An actor's class that tells of itself; it shows the methods and the name of the real one."""
+
+    def __init__(self, cls: Callable[..., Any], unit: Unit) -> None:
+        self.__wrapped__, self.__unit = cls, unit
+
+    def __call__(self, *args: Any, **kwargs: Any) -> "_ObservedInstance":
+        with running(self.__unit, end="ready"):
+            return _ObservedInstance(self.__wrapped__(*args, **kwargs), self.__unit)
+
+    def __dir__(self) -> list[str]:
+        return dir(self.__wrapped__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObservedClass, (self.__wrapped__, self.__unit)
+
+
+class _ObservedInstance:
+    """An actor whose calls are told of; the actor itself does not know."""
+
+    def __init__(self, instance: Any, unit: Unit) -> None:
+        self.__instance, self.__unit = instance, unit
+
+    def __getattr__(self, name: str) -> Any:
+        member, actor = getattr(self.__instance, name), self.__unit
+        if not callable(member):
+            return member
+        title = f"{actor.name}.{name}"
+        call = Unit(subject="call", name=title, parent_id=actor.id, carrier=actor.carrier)
+        return Observed(member, replace(call, listeners=actor.listeners))
+
+
+def observed(subject: str, target: Callable[..., Any], name: str | None) -> Callable[..., Any]:
+    """Return a task's function, or an actor's class, that tells of itself where it runs.
+
+    Args:
+        subject: `task` or `actor`.
+        name: None for the name of the target.
+    """
+    if not callable(target):
+        return target  # whoever takes it will say so
+    unit = Unit.submitted(subject, name or callable_name(target))
+    return Observed(target, unit) if subject == "task" else ObservedClass(target, unit)
+
+
+def observed_replica(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a job's function so that it tells of itself: what a job's process calls.
+
+    Backends call this in the job, and do without where the job's environment has no Fray.
+    """
+    job_id = os.environ.get("FRAY_JOB_ID")
+    if not job_id or not _listeners.listening():
+        return function
+    replica = int(os.environ.get("FRAY_REPLICA_ID", "0"))
+    name = job_id.rpartition("/")[2].rpartition("-")[0]
+    unit_id = f"{job_id}:{replica}"
+    unit = Unit(subject="replica", name=name, id=unit_id, parent_id=job_id, details={"replica": replica})
+    return Observed(function, unit)

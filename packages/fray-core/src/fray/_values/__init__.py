@@ -1,0 +1,1 @@
+"""Frozen values and small helpers that every room may use."""

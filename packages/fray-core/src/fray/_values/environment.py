@@ -1,0 +1,82 @@
+"""What a job finds around it: packages, variables, a working directory."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fray._values.checks import invalid
+from fray._values.options import check_env
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    """The environment of a job's replicas.
+
+    Args:
+        workspace: The working directory; the launcher's own where it is None.
+        docker_image: An image reference, for clusters that run containers.
+        pip_packages: Requirement strings to install for this job, e.g. `["numpy>=2"]`.
+        env_vars: Variables to set; their values are secrets and are never shown.
+        extras: Extras of the workspace's own project to install.
+    """
+
+    workspace: Path | str | None = None
+    docker_image: str | None = None
+    pip_packages: Iterable[str] = ()
+    env_vars: Mapping[str, str] = field(default_factory=dict, repr=False)
+    extras: Iterable[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("pip_packages", "extras"):
+            object.__setattr__(self, name, _words(name, getattr(self, name)))
+        object.__setattr__(self, "env_vars", check_env("env_vars", self.env_vars))
+        if self.workspace is not None:
+            if not isinstance(self.workspace, str | os.PathLike):
+                raise invalid("workspace", "a path", self.workspace)
+            object.__setattr__(self, "workspace", Path(self.workspace).expanduser().absolute())
+        if self.docker_image is not None and (
+            not isinstance(self.docker_image, str) or not self.docker_image
+        ):
+            raise invalid("docker_image", "an image reference", self.docker_image)
+
+    @classmethod
+    def create(
+        cls,
+        workspace: Path | str | None = None,
+        docker_image: str | None = None,
+        pip_packages: Iterable[str] = (),
+        env_vars: Mapping[str, str] | None = None,
+        extras: Iterable[str] = (),
+        *,
+        extra_dependency_groups: Iterable[str] = (),
+    ) -> "EnvironmentConfig":
+        """Describe an environment; `extra_dependency_groups` is the older name of `extras`."""
+        merged = dict.fromkeys(
+            (*_words("extras", extras), *_words("extra_dependency_groups", extra_dependency_groups))
+        )
+        return cls(workspace, docker_image, pip_packages, env_vars or {}, merged)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what may be shown: the variables by name, without their values."""
+        return {
+            "workspace": None if self.workspace is None else str(self.workspace),
+            "docker_image": self.docker_image,
+            "pip_packages": list(self.pip_packages),
+            "env_vars": sorted(self.env_vars),
+            "extras": list(self.extras),
+        }
+
+
+create_environment = EnvironmentConfig.create
+
+
+def _words(what: str, given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise invalid(what, "a list of names", given)
+    words = tuple(given)
+    for word in words:
+        if not isinstance(word, str) or not word.strip():
+            raise invalid(f"each of {what}", "a name", word)
+    return words

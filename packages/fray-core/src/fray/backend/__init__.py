@@ -1,0 +1,86 @@
+"""What the author of a backend needs, and a user of one never sees.
+
+Names are loaded when they are asked for, so that a worker imports only what it uses.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fray._contexts.base import DEFAULT_TASK
+    from fray._contracts.queue import kept_alive
+    from fray._discovery.current import current_context_var
+    from fray._discovery.specs import Spec
+    from fray._jobs.following import complete_lines
+    from fray._jobs.plan import command_of, import_paths, payload_of, workspace_of
+    from fray._serialization.functions import is_generator_function
+    from fray._serialization.values import (
+        callable_name,
+        dumps,
+        dumps_call,
+        named_arguments,
+        pack_exception,
+        unpack_exception,
+    )
+    from fray._values.checks import check_count, check_seconds, invalid
+    from fray._values.errors import did_you_mean
+
+__all__ = [
+    "DEFAULT_TASK",
+    "Spec",
+    "callable_name",
+    "check_count",
+    "check_seconds",
+    "command_of",
+    "complete_lines",
+    "current_context_var",
+    "did_you_mean",
+    "dumps",
+    "dumps_call",
+    "import_paths",
+    "invalid",
+    "is_generator_function",
+    "kept_alive",
+    "named_arguments",
+    "pack_exception",
+    "payload_of",
+    "unpack_exception",
+    "workspace_of",
+]
+
+# The module below `fray` that each name comes from.
+_HOMES = {
+    "DEFAULT_TASK": "_contexts.base",
+    "Spec": "_discovery.specs",
+    "callable_name": "_serialization.values",
+    "check_count": "_values.checks",
+    "check_seconds": "_values.checks",
+    "command_of": "_jobs.plan",
+    "complete_lines": "_jobs.following",
+    "current_context_var": "_discovery.current",
+    "did_you_mean": "_values.errors",
+    "dumps": "_serialization.values",
+    "dumps_call": "_serialization.values",
+    "import_paths": "_jobs.plan",
+    "invalid": "_values.checks",
+    "is_generator_function": "_serialization.functions",
+    "kept_alive": "_contracts.queue",
+    "named_arguments": "_serialization.values",
+    "pack_exception": "_serialization.values",
+    "payload_of": "_jobs.plan",
+    "unpack_exception": "_serialization.values",
+    "workspace_of": "_jobs.plan",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"fray.{home}"), name)
+    globals()[name] = value  # the next look finds it at once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
