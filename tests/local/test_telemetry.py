@@ -17,12 +17,12 @@ from fray import (
     Entrypoint,
     JobContext,
     JobRequest,
-    _listeners,
     create_cluster,
     create_context,
     create_environment,
     get_job_context,
 )
+from fray._telemetry import listeners as _listeners
 from fray.events import Event, EventKind, OpenTelemetryListener, use_listener
 
 # What a program would write to set up its telemetry, here with a file for a collector.
