@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fray import ClusterUnavailableError, FrayError, JobRequest, UnsupportedError, create_context
+from fray import ClusterUnavailableError, FrayError, JobRequest, JobStatus, UnsupportedError, create_context
 from fray.cluster import Entrypoint, create_environment
 from fray_ray import RayCluster, _client
 
@@ -221,11 +221,14 @@ class Starting(BaseHTTPRequestHandler):
     asked = 0
     needed = 3
     stored: ClassVar[dict[str, bytes]] = {}
+    nodes: ClassVar[Any] = {"data": {"summary": []}}
+    jobs: ClassVar[list[Any]] = []
 
     def do_GET(self) -> None:
         answers: dict[str, Any] = {
             "/api/version": {"ray_version": "2.60.0", "version": "4"},
-            "/nodes?view=summary": {"data": {"summary": []}},
+            "/nodes?view=summary": self.nodes,
+            "/api/jobs/": self.jobs,
         }
         self._answer(200, answers[self.path])
 
@@ -266,6 +269,50 @@ def starting() -> Iterator[str]:
 def test_a_cluster_that_starts_is_given_time_to_have_an_agent(starting: str) -> None:
     RayCluster(starting).launch(JobRequest("early", Entrypoint.from_binary("true")))
     assert Starting.asked == 3
+
+
+HALF_KNOWN = [  # what a dashboard says of a node that joined, or left, a moment ago
+    {"data": {"summary": [{"raylet": {"state": "ALIVE"}}]}},
+    {"data": {"summary": [{"ip": "127.0.0.1"}, {"ip": None, "raylet": {}}]}},
+    {"data": {"summary": [{"ip": "127.0.0.1", "raylet": None}, None, "node"]}},
+    {"data": {"summary": None}},
+    {"result": False},
+    [],
+]
+
+
+@pytest.mark.parametrize("nodes", HALF_KNOWN, ids=json.dumps)
+def test_a_job_is_launched_whatever_the_dashboard_says_of_its_nodes(
+    starting: str, monkeypatch: pytest.MonkeyPatch, nodes: Any
+) -> None:
+    monkeypatch.setattr(Starting, "nodes", nodes)
+    RayCluster(starting).launch(JobRequest("early", Entrypoint.from_binary("true")))
+    assert Starting.asked == 3
+
+
+OWN = {"fray.job_id": "train-1", "fray.name": "train", "fray.replicas": "1"}
+DAMAGED: list[dict[str, str]] = [
+    {"fray.job_id": "train-1"},
+    {**OWN, "fray.replicas": "many"},
+    {**OWN, "fray.info": "{"},
+    {**OWN, "fray.info": "[]"},
+    {**OWN, "fray.info": json.dumps({"status": "dancing", "tasks": []})},
+]
+
+
+def entry(metadata: dict[str, str], status: str) -> dict[str, Any]:
+    return {"type": "SUBMISSION", "status": status, "entrypoint": "true", "metadata": metadata}
+
+
+@pytest.mark.parametrize("metadata", DAMAGED, ids=json.dumps)
+def test_an_entry_of_the_job_table_that_makes_no_sense_is_one_bad_row(
+    starting: str, monkeypatch: pytest.MonkeyPatch, metadata: dict[str, str]
+) -> None:
+    monkeypatch.setattr(Starting, "jobs", [entry(OWN, "PENDING"), entry(metadata, "SUCCEEDED")])
+    good, bad = sorted(RayCluster(starting).list_jobs(), key=lambda info: info.error_message is not None)
+    assert (good.name, good.status) == ("train", JobStatus.PENDING)
+    assert bad.status is JobStatus.SUCCEEDED
+    assert "cannot be read" in str(bad.error_message)
 
 
 def test_a_cluster_that_never_has_an_agent_is_explained(

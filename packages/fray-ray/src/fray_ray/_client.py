@@ -113,9 +113,8 @@ class JobsClient:
             self.upload(name, b"-")
 
     def node_addresses(self) -> set[str]:
-        """Return the addresses of the living nodes."""
-        nodes = self._answer("GET", "/nodes?view=summary").json()["data"]["summary"]
-        return {str(node["ip"]) for node in nodes if node["raylet"].get("state", "ALIVE") == "ALIVE"}
+        """Return the addresses of the living nodes, as far as the dashboard knows them."""
+        return living_addresses(self._answer("GET", "/nodes?view=summary").json())
 
     def _answer(self, method: str, path: str, **more: Any) -> Any:
         answer = self._look(lambda: self._jobs._do_request(method, path, **more))
@@ -129,6 +128,27 @@ class JobsClient:
         """Do what may be done twice."""
         with explained(self.url):
             return retrying(act, UNREACHED, _RIDE_OUT)
+
+
+def living_addresses(summary: Any) -> set[str]:
+    """Return the addresses of living nodes from a dashboard's summary of nodes.
+
+    A node that joined or left a moment ago stands in it without an address, or without a raylet: such
+    an entry names no node that one could be on, so it is passed over.
+    """
+    nodes = _mapping(_mapping(summary).get("data")).get("summary")
+    addresses = set()
+    for node in map(_mapping, nodes if isinstance(nodes, list) else []):
+        raylet = _mapping(node.get("raylet"))
+        address = node.get("ip") or raylet.get("nodeManagerAddress")
+        if isinstance(address, str) and raylet.get("state", "ALIVE") == "ALIVE":
+            addresses.add(address)
+    return addresses
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """Return an answer's part that should be an object; empty where the dashboard sent something else."""
+    return value if isinstance(value, dict) else {}
 
 
 def _is_unknown(error: RuntimeError) -> bool:

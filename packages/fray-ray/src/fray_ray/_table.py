@@ -37,10 +37,15 @@ def read(details: Any) -> JobInfo | None:
     metadata = details.metadata or {}
     if _ID not in metadata:
         return None
-    info = (
-        JobInfo.from_dict(json.loads(metadata[_INFO])) if _INFO in metadata else _before_the_driver(details)
-    )
     status = str(getattr(details.status, "value", details.status))
+    try:
+        info = (
+            JobInfo.from_dict(json.loads(metadata[_INFO]))
+            if _INFO in metadata
+            else _before_the_driver(details)
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return _unreadable(metadata[_ID], status, error)
     if info.finished or status not in _ENDED:
         return info
     return _after_the_driver(info, _ENDED[status], details)
@@ -57,6 +62,18 @@ class Entry:
         entry = json.loads(internal_kv._internal_kv_get(self._key, namespace=KV_NAMESPACE_JOB))
         entry["metadata"] = {**(entry.get("metadata") or {}), _INFO: json.dumps(info.to_dict())}
         internal_kv._internal_kv_put(self._key, json.dumps(entry).encode(), namespace=KV_NAMESPACE_JOB)
+
+
+def _unreadable(job_id: str, status: str, error: Exception) -> JobInfo:
+    """Return a row for an entry that holds no readable state: Ray's own word on the job is all there is."""
+    known = {**_ENDED, "SUCCEEDED": JobStatus.SUCCEEDED, "PENDING": JobStatus.PENDING}
+    return JobInfo(
+        job_id=JobId(job_id),
+        name=job_id,
+        status=known.get(status, JobStatus.RUNNING),
+        tasks=(),
+        error_message=f"the job's entry in Ray's job table cannot be read: {error!r}",
+    )
 
 
 def _before_the_driver(details: Any) -> JobInfo:
