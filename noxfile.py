@@ -85,6 +85,12 @@ QUEUE_TESTS = ("boto3", "moto[server]", "openapi-spec-validator", "prometheus-cl
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 # Programs that tests of queues start, and the Debian packages that they come in.
 PROGRAMS = {"chromium": "chromium", "chromedriver": "chromium-driver", "openssl": "openssl"}
+# Programs that benchmarks measure against.
+BENCH_PROGRAMS = {"beanstalkd": "beanstalkd", "redis-server": "redis-server"}
+# A benchmark is a program; the other modules in the folder are what they share.
+BENCHMARKS = sorted(
+    path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")
+)
 PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 
 
@@ -121,9 +127,9 @@ def run_tests(session: nox.Session, *paths: str) -> None:
     session.run("pytest", "-q", report, *paths, *session.posargs)
 
 
-def install_programs(session: nox.Session) -> None:
-    """Bring what the tests of queues start and pip cannot bring: a browser, openssl for TLS."""
-    packages = [package for program, package in PROGRAMS.items() if not shutil.which(program)]
+def install_programs(session: nox.Session, programs: dict[str, str] | None = None) -> None:
+    """Bring what a session starts and pip cannot bring: for the tests of queues a browser, openssl for TLS."""
+    packages = [package for program, package in (programs or PROGRAMS).items() if not shutil.which(program)]
     if not packages:
         return
     elevated = [] if os.getuid() == 0 else ["sudo"]
@@ -250,7 +256,8 @@ def soak(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Measure: `python noxfile.py -s bench -- contexts`."""
-    session.install(*wheels(*PACKAGES))
-    for name in session.posargs or ["imports", "contexts"]:
+    """Measure everything beside its peers, or a part: `python noxfile.py -s bench -- contexts queues`."""
+    install_programs(session, BENCH_PROGRAMS)
+    session.install(*wheels(*PACKAGES), *group("bench"))
+    for name in session.posargs or BENCHMARKS:
         session.run("python", f"benchmarks/{name}.py")
