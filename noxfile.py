@@ -128,7 +128,7 @@ def run_tests(session: nox.Session, *paths: str) -> None:
 
 
 def install_programs(session: nox.Session, programs: dict[str, str] | None = None) -> None:
-    """Bring what a session starts and pip cannot bring: for the tests of queues a browser, openssl for TLS."""
+    """Bring what a session starts and pip cannot: a browser and openssl for the tests of queues."""
     packages = [package for program, package in (programs or PROGRAMS).items() if not shutil.which(program)]
     if not packages:
         return
