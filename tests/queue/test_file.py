@@ -19,11 +19,12 @@ from fray.testing.queue import (
     SharedQueueContract,
     check_queue_machine,
 )
-from fray_queue import DamagedError, FileQueue, _temporary
-from fray_queue._chains import Chains
-from fray_queue._histories import Claim
-from fray_queue._records import Record
-from fray_queue._store import LocalStore
+from fray_queue import DamagedError, FileQueue
+from fray_queue._file.claims import Claims
+from fray_queue._file.item_log import Claim
+from fray_queue._file.records import Record
+from fray_queue._file.stores import temporary
+from fray_queue._file.stores.local import LocalStore
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_a_full_disk_refuses_and_keeps_what_it_has(tmp_path: Path, monkeypatch: 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(_temporary, "_write_all", full)
+        patch.setattr(temporary, "_write_all", full)
         for refused in (lambda: queue.push("c"), lambda: queue.release(held)):
             with pytest.raises(OSError, match="No space left"):
                 refused()
@@ -177,11 +178,11 @@ def test_of_threads_that_finish_one_lease_one_is_told_so(
     lease = queue.pop()
     assert lease is not None
     found, told = threading.Barrier(4), threading.Barrier(4)
-    done_record, delete = Chains._done, LocalStore.delete
+    done_record, delete = Claims._done, LocalStore.delete
 
-    def together(chains: Chains, claim: Claim) -> Record:
+    def together(claims: Claims, claim: Claim) -> Record:
         found.wait(30)  # all have found the lease good
-        return done_record(chains, claim)
+        return done_record(claims, claim)
 
     def finish(_: int) -> bool:
         try:
@@ -195,7 +196,7 @@ def test_of_threads_that_finish_one_lease_one_is_told_so(
         told.wait(30)  # the others have been told
         delete(store, paths)
 
-    monkeypatch.setattr(Chains, "_done", together)
+    monkeypatch.setattr(Claims, "_done", together)
     monkeypatch.setattr(LocalStore, "delete", delete_late)
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(finish, range(4))) == [False, False, False, True]

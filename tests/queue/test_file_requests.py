@@ -11,8 +11,9 @@ import pytest
 from fray.testing.queue import (
     ManualClock,
 )
-from fray_queue import FileQueue, _file
-from fray_queue._store import LocalStore
+from fray_queue import FileQueue
+from fray_queue._file import queue as file_queue
+from fray_queue._file.stores.local import LocalStore
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_the_next_worker_repairs_what_a_crash_leaves(
     outcomes: dict[str, int] = {"nothing there": 0, "redelivered": 0, "done": 0}
     for request in itertools.count(1):
         folder = tmp_path / str(request)
-        monkeypatch.setattr(_file, "open_store", lambda path, *_, **__: CrashingStore(path, fsync=False))
+        monkeypatch.setattr(file_queue, "open_store", lambda path, *_, **__: CrashingStore(path, fsync=False))
         queue: FileQueue[str] = FileQueue(folder, clock=clock)
         queue.size()
         assert isinstance(queue._store, CrashingStore)
@@ -170,7 +171,7 @@ def test_an_item_takes_as_many_requests_at_any_depth(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     store = CountingStore()
-    monkeypatch.setattr(_file, "open_store", lambda *_, **__: store)
+    monkeypatch.setattr(file_queue, "open_store", lambda *_, **__: store)
     queue: FileQueue[int] = FileQueue("counted")
     assert queue.pop() is None  # it has looked when there was nothing, and must not look at everything now
     queue.push_many(range(depth - 600))

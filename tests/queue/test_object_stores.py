@@ -24,7 +24,8 @@ from fray.testing.queue import (
     SharedQueueContract,
     check_queue_machine,
 )
-from fray_queue import FileQueue, _cleaner
+from fray_queue import FileQueue
+from fray_queue._file import cleanup
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -226,7 +227,7 @@ def test_a_store_that_stays_away_is_an_error_in_time() -> None:
 def test_an_item_takes_at_most_six_requests_on_the_wire(moto: str, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 150
     monkeypatch.setattr(
-        _cleaner, "_LINGER", 600.0
+        cleanup, "_LINGER", 600.0
     )  # bulks by their size: how fast this machine is must not count
     with SwallowingProxy(moto) as proxy:
         start = time.time()

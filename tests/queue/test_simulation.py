@@ -7,11 +7,12 @@ import pytest
 from queue_simulation import Schedule, Variant
 from simulated_store import SimStore, Violation, World
 
-from fray_queue import _histories, _scan
-from fray_queue._chains import Chains
-from fray_queue._histories import Claim
-from fray_queue._records import LEASE, Address, Record, SharedRecord, encode_extension
-from fray_queue._scan import Spot
+from fray_queue._file import item_log
+from fray_queue._file import listing as file_listing
+from fray_queue._file.claims import Claims
+from fray_queue._file.item_log import Claim
+from fray_queue._file.listing import Spot
+from fray_queue._file.records import LEASE, Address, Record, SharedRecord, encode_extension
 
 SKEW = 2.0
 
@@ -28,7 +29,7 @@ class Sharing(Variant):
 
 @pytest.fixture(autouse=True)
 def leases_that_share_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_histories, "SHORTENED", 0.5)
+    monkeypatch.setattr(item_log, "SHORTENED", 0.5)
 
 
 @pytest.mark.timeout(300)
@@ -71,16 +72,16 @@ class HistoryFirst(Variant):
         return True
 
 
-class _Unconfirmed(Chains):
+class _Unconfirmed(Claims):
     def _confirm(self, claim: Claim, lease_id: str) -> None:
         pass
 
 
 class NoLateCheck(Variant):
-    chains = _Unconfirmed
+    claims = _Unconfirmed
 
 
-class _PayloadFirst(Chains):
+class _PayloadFirst(Claims):
     def _claim(self, spot: Spot, lease_timeout: float) -> Claim | None:
         self._early = self._store.read(spot.address.path)
         return super()._claim(spot, lease_timeout)
@@ -93,20 +94,20 @@ class _PayloadFirst(Chains):
 
 
 class PayloadReadBeforeTheClaim(Variant):
-    chains = _PayloadFirst
+    claims = _PayloadFirst
 
 
-class _DoneByDelete(Chains):
+class _DoneByDelete(Claims):
     def finish(self, lease_id: str) -> None:
         claim = self._find(lease_id)
         self._clean(claim.address, claim.number, claim.record)
 
 
 class DoneByDelete(Variant):
-    chains = _DoneByDelete
+    claims = _DoneByDelete
 
 
-class _BlindExtend(Chains):
+class _BlindExtend(Claims):
     def extend(self, lease_id: str, lease_timeout: float) -> Claim:
         claim = self._find(lease_id)
         until = self._clock() + lease_timeout
@@ -115,11 +116,11 @@ class _BlindExtend(Chains):
 
 
 class BlindExtend(Variant):
-    chains = _BlindExtend
+    claims = _BlindExtend
     items, pushes = 1, 0.0
 
 
-class _ClockAfterTheEnd(Chains):
+class _ClockAfterTheEnd(Claims):
     def _end_of(self, address: Address, number: int, record: Record, now: float) -> float:
         until = super()._end_of(address, number, record, now)
         late = self._clock()
@@ -128,7 +129,7 @@ class _ClockAfterTheEnd(Chains):
 
 
 class EndReadBeforeTheClock(Variant):
-    chains = _ClockAfterTheEnd
+    claims = _ClockAfterTheEnd
     items, pushes = 1, 0.0
 
 
@@ -137,7 +138,7 @@ class SkewIgnored(Variant):
     items, pushes = 1, 0.0
 
 
-class _OneForAll(Chains):
+class _OneForAll(Claims):
     _everybodys: ClassVar[dict[tuple[str, float], SharedRecord]] = {}
 
     def _common(self, kind: str, now: float, length: float = 0.0) -> Record:
@@ -151,7 +152,7 @@ class _OneForAll(Chains):
 class RecordsOfAnotherClient(Sharing):
     """What a forked child would do that went on with its parent's records."""
 
-    chains = _OneForAll
+    claims = _OneForAll
 
 
 class _Overwriting(SimStore):
@@ -197,7 +198,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("variant", BROKEN)
 def test_a_broken_protocol_is_caught(variant: type[Variant], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_scan, "remove_orphans", variant.remove_orphans)
+    monkeypatch.setattr(file_listing, "remove_orphans", variant.remove_orphans)
     for seed in itertools.count():
         assert seed < 4000, "4000 schedules did not notice"
         try:

@@ -12,11 +12,12 @@ from typing import Any
 from simulated_store import BUCKET, LEASE_SECONDS, Crash, SimStore, Violation, World
 
 from fray.queue import LeaseExpiredError
-from fray_queue import _histories, _scan
-from fray_queue._chains import Chains
-from fray_queue._histories import Claim
-from fray_queue._records import Address, seal_payload
-from fray_queue._scan import Scan
+from fray_queue._file import item_log
+from fray_queue._file import listing as file_listing
+from fray_queue._file.claims import Claims
+from fray_queue._file.item_log import Claim
+from fray_queue._file.listing import Listing
+from fray_queue._file.records import Address, seal_payload
 
 
 class Client:
@@ -29,10 +30,10 @@ class Client:
         self.step = step
         self.store = variant.store(world, number, step)
         self.clock = world.clock(number)
-        scan = variant.scan(self.store, skew=skew, chance=world.chance)
-        self.chains: Chains = variant.chains(
+        listing = variant.listing(self.store, skew=skew, chance=world.chance)
+        self.claims: Claims = variant.claims(
             self.store,
-            scan,
+            listing,
             clock=self.clock,
             skew=skew,
             max_attempts=None,
@@ -44,7 +45,7 @@ class Client:
         for _ in range(rounds):
             if self.world.chance.random() < self.pushes:
                 self._push()
-            claim = self.chains.take(LEASE_SECONDS)
+            claim = self.claims.take(LEASE_SECONDS)
             if claim is None:
                 self._rest()
             else:
@@ -77,7 +78,7 @@ class Client:
         for _ in range(chance.choice([0, 0, 1, 4])):
             self._rest()
             try:
-                self._believe(self.chains.extend(claim.lease_id, LEASE_SECONDS))
+                self._believe(self.claims.extend(claim.lease_id, LEASE_SECONDS))
             except LeaseExpiredError:
                 self.world.believed.pop((self.number, item), None)
                 return
@@ -86,12 +87,12 @@ class Client:
             return  # forgets it
         try:
             if choice < 0.8:
-                self.chains.finish(claim.lease_id)
+                self.claims.finish(claim.lease_id)
                 self._finished(claim)
             else:
                 # From the request on the worker no longer relies on the lease.
                 self.world.believed.pop((self.number, item), None)
-                self.chains.release(claim.lease_id, 0.0)
+                self.claims.release(claim.lease_id, 0.0)
         except LeaseExpiredError:
             pass
         self.world.believed.pop((self.number, item), None)
@@ -113,10 +114,10 @@ class Client:
 class Variant:
     """The protocol as it is; broken ones replace a part."""
 
-    chains: Any = Chains
-    scan: Any = Scan
+    claims: Any = Claims
+    listing: Any = Listing
     store: Any = SimStore
-    remove_orphans: Any = staticmethod(_scan.remove_orphans)
+    remove_orphans: Any = staticmethod(file_listing.remove_orphans)
     taker_skew: float | None = None
     share = 0.0  # seconds for which clients use a record again
     items, pushes = 3, 0.3  # there at the start; chance of a push before each take
@@ -192,21 +193,21 @@ class Schedule:
         world = self.world
         for request in world.late:
             request()
-        world.now += 10 * _histories.GRACE
+        world.now += 10 * item_log.GRACE
         world.believed.clear()
         world.skews[-1] = 0.0
         world.chance.random = lambda: 0.99  # type: ignore[method-assign]
         last = Client(world, len(world.skews) - 1, lambda client: None, Variant, self._skew)
         drained = set()
-        while (claim := last.chains.take(LEASE_SECONDS)) is not None:
+        while (claim := last.claims.take(LEASE_SECONDS)) is not None:
             last._took(claim)
             drained.add(claim.address.path)
-            last.chains.finish(claim.lease_id)
+            last.claims.finish(claim.lease_id)
         gone = world.stored - drained - world.done - world.finishing
         if gone:
             raise Violation(f"lost: {gone}")
         for _ in range(2):
-            world.now += 10 * _histories.GRACE
-            last.chains.take(LEASE_SECONDS)
+            world.now += 10 * item_log.GRACE
+            last.claims.take(LEASE_SECONDS)
         if world.files:
             raise Violation(f"files stay: {sorted(world.files)}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fray_queue._records import DONE, LEASE, Record, decode_record
+from fray_queue._file.records import DONE, LEASE, Record, decode_record
 
 LEASE_SECONDS = 10.0
 BUCKET = "000000000001-000000000000"

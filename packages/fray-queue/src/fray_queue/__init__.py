@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fray_queue._errors import QueueFullError as QueueFullError
     from fray_queue._errors import QueueNotFoundError as QueueNotFoundError
     from fray_queue._errors import TokenError as TokenError
-    from fray_queue._file import FileQueue as FileQueue
+    from fray_queue._file.queue import FileQueue as FileQueue
     from fray_queue._http import HttpQueue as HttpQueue
     from fray_queue._limits import Limits as Limits
     from fray_queue._memory import MemoryQueue as MemoryQueue
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Public name -> its module: a program that uses one backend does not load what another needs.
 _HOMES = {
     "DamagedError": "_errors",
-    "FileQueue": "_file",
+    "FileQueue": "_file.queue",
     "ForeignHostError": "_errors",
     "HttpQueue": "_http",
     "HttpQueueServer": "_server",

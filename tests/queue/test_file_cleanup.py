@@ -9,14 +9,15 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from fray import QueueUnavailableError
-from fray_queue import FileQueue, _cleaner
-from fray_queue._store_fsspec import FsspecStore
+from fray_queue import FileQueue
+from fray_queue._file import cleanup
+from fray_queue._file.stores.fsspec_store import FsspecStore
 
 
 @pytest.fixture(autouse=True)
 def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_cleaner, "_LINGER", 0.05)
-    monkeypatch.setattr(_cleaner, "_GLANCE", 0.01)
+    monkeypatch.setattr(cleanup, "_LINGER", 0.05)
+    monkeypatch.setattr(cleanup, "_GLANCE", 0.01)
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_close_ends_while_the_store_is_away_and_the_next_one_removes(
 def test_a_forked_child_removes_what_it_finished(
     queue: FileQueue[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_cleaner, "_LINGER", 600.0)  # the parent's thread waits when it forks
+    monkeypatch.setattr(cleanup, "_LINGER", 600.0)  # the parent's thread waits when it forks
     finish(queue, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python warns of fork in a process with threads

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 
-from fray_queue._store import Store
+from fray_queue._file.stores.local import Store
 
 _log = logging.getLogger("fray.queue")
 _BULK = 100
@@ -14,7 +14,7 @@ _GLANCE = 0.25  # seconds between looks whether the program is about to end
 _MOST = 10_000  # items that are kept for later while the store refuses
 
 
-class Cleaner:
+class Cleanup:
     """Removes payloads first, then histories; what it does not get to, another client does later."""
 
     def __init__(self, store: Store, *, background: bool) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from fray_queue._temporary import TemporaryFiles
+from fray_queue._file.stores.temporary import TemporaryFiles
 
 _TEMPORARY = ".tmp"
 _KEPT = 4  # temporary files that the next records may be links to

@@ -10,8 +10,8 @@ import random
 from bisect import insort
 from dataclasses import dataclass
 
-from fray_queue._records import LEASE, RELEASE, REQUEUE, Address, Record, is_bucket, parse_file
-from fray_queue._store import Store
+from fray_queue._file.records import LEASE, RELEASE, REQUEUE, Address, Record, is_bucket, parse_file
+from fray_queue._file.stores.local import Store
 
 FRESH_FOR = 5.0  # seconds after which listings are taken again, and unknown histories looked at
 
@@ -65,7 +65,7 @@ class View:
         return found
 
 
-class Scan:
+class Listing:
     """The beliefs of one client about all buckets. Its caller holds a lock.
 
     Args:
@@ -86,7 +86,7 @@ class Scan:
         """Return an item to try and hide it until `note` tells more; None when a `refresh` is due.
 
         Args:
-            look_now: Histories that are unknown are worth a try, too.
+            look_now: ItemLog that are unknown are worth a try, too.
         """
         if now - self._listed_at > FRESH_FOR:
             self._list_root(now)

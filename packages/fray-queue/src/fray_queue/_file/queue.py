@@ -12,16 +12,16 @@ from typing import Any, Literal, TypeVar, cast
 
 from fray.backend import check_seconds
 from fray.queue import Attempt, DeadLetter, Lease, QueueBase
-from fray_queue._chains import Chains
 from fray_queue._checks import check_count, check_lease
-from fray_queue._cleaner import Cleaner
 from fray_queue._codec import decode_leases, encode_many
-from fray_queue._histories import Claim
-from fray_queue._open_store import compare_clocks, enter, open_store
-from fray_queue._producer import Producer
-from fray_queue._records import DEAD, new_nonce, seal_payload
-from fray_queue._scan import Scan, Spot
-from fray_queue._store import LocalStore
+from fray_queue._file.claims import Claims
+from fray_queue._file.cleanup import Cleanup
+from fray_queue._file.item_log import Claim
+from fray_queue._file.listing import Listing, Spot
+from fray_queue._file.opening import compare_clocks, enter, open_store
+from fray_queue._file.producer import Producer
+from fray_queue._file.records import DEAD, new_nonce, seal_payload
+from fray_queue._file.stores.local import LocalStore
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -84,15 +84,15 @@ class FileQueue(QueueBase[T]):
     def _start(self, max_attempts: int | None) -> None:
         self._entered = False
         self._entering = threading.Lock()
-        scan = Scan(self._store, skew=self._skew, chance=random.Random())  # noqa: S311 - spreads clients, hides nothing
-        self._cleaner = Cleaner(self._store, background=not self._local)
-        self._chains = Chains(
+        listing = Listing(self._store, skew=self._skew, chance=random.Random())  # noqa: S311 - spreads clients, hides nothing
+        self._cleanup = Cleanup(self._store, background=not self._local)
+        self._claims = Claims(
             self._store,
-            scan,
+            listing,
             clock=self._clock,
             skew=self._skew,
             max_attempts=max_attempts,
-            remove=self._cleaner.remove,
+            remove=self._cleanup.remove,
             share=_SHARE if self._local else 0.0,
         )
         self._producer = Producer(self._clock)
@@ -143,16 +143,16 @@ class FileQueue(QueueBase[T]):
 
     def _claim_many(self, n: int, lease_timeout: float) -> list[Claim]:
         claims: list[Claim] = []
-        first = self._chains.take(lease_timeout)
+        first = self._claims.take(lease_timeout)
         if first is None:
             return claims
         claims.append(first)
         if self._local or n == 1:
-            while len(claims) < n and (claim := self._chains.take(lease_timeout)) is not None:
+            while len(claims) < n and (claim := self._claims.take(lease_timeout)) is not None:
                 claims.append(claim)
             return claims
         with ThreadPoolExecutor(min(_ASIDE, n), thread_name_prefix="fray-queue-pop") as pool:
-            more = pool.map(lambda _: self._chains.take(lease_timeout), range(n - 1))
+            more = pool.map(lambda _: self._claims.take(lease_timeout), range(n - 1))
             return claims + sorted((claim for claim in more if claim), key=lambda claim: claim.address.path)
 
     def done_many(self, leases: Iterable[Lease[T]]) -> None:
@@ -163,7 +163,7 @@ class FileQueue(QueueBase[T]):
 
         def one(lease_id: str) -> None:
             try:
-                self._chains.finish(lease_id)
+                self._claims.finish(lease_id)
             except ValueError as error:
                 errors.append(error)
 
@@ -183,20 +183,20 @@ class FileQueue(QueueBase[T]):
         check_lease(lease)
         check_seconds("delay", delay, zero=True)
         self._enter()
-        self._chains.release(lease.lease_id, delay)
+        self._claims.release(lease.lease_id, delay)
 
     def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
         """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""
         check_lease(lease)
         check_seconds("lease_timeout", lease_timeout)
         self._enter()
-        claim = self._chains.extend(lease.lease_id, lease_timeout)
+        claim = self._claims.extend(lease.lease_id, lease_timeout)
         return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, claim.until)
 
     def peek(self) -> T | None:
         """Return the item that a pop would take now; lists the whole queue."""
         for spot, free in self._survey():
-            data = self._chains.payload(spot.address) if free else None
+            data = self._claims.payload(spot.address) if free else None
             if data is not None:
                 return cast(T, pickle.loads(data))
         return None
@@ -213,7 +213,7 @@ class FileQueue(QueueBase[T]):
         """List the items that were given up; lists the whole queue."""
         letters: list[DeadLetter[T]] = []
         for spot, _ in self._survey():
-            data = self._chains.payload(spot.address) if _is_dead(spot) else None
+            data = self._claims.payload(spot.address) if _is_dead(spot) else None
             if data is not None and spot.record is not None:
                 history = tuple(_attempt(*attempt) for attempt in spot.record.attempts)
                 letters.append(
@@ -223,19 +223,19 @@ class FileQueue(QueueBase[T]):
 
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""
-        return sum(self._chains.requeue(spot) for spot in self._dead(item_ids))
+        return sum(self._claims.requeue(spot) for spot in self._dead(item_ids))
 
     def purge(self) -> int:
         """Remove every item that is not a dead letter, leased ones too; return how many."""
-        return sum(self._chains.purge(spot) for spot, _ in self._survey() if not _is_dead(spot))
+        return sum(self._claims.purge(spot) for spot, _ in self._survey() if not _is_dead(spot))
 
     def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
-        return sum(self._chains.purge(spot) for spot in self._dead(item_ids))
+        return sum(self._claims.purge(spot) for spot in self._dead(item_ids))
 
     def close(self) -> None:
         """Finish the removal of finished items; an object store's goes on in the background until then."""
-        self._cleaner.close()
+        self._cleanup.close()
         if isinstance(self._store, LocalStore):
             self._store.close()
 
@@ -257,7 +257,7 @@ class FileQueue(QueueBase[T]):
 
     def _survey(self) -> list[tuple[Spot, bool]]:
         self._enter()
-        return self._chains.survey()
+        return self._claims.survey()
 
     def _enter(self) -> None:
         """Look at the store before its first use."""

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fray_queue._records import (
+from fray_queue._file.listing import Listing, Spot
+from fray_queue._file.records import (
     DEAD,
     DONE,
     LEASE,
@@ -26,8 +27,7 @@ from fray_queue._records import (
     open_payload,
     shared,
 )
-from fray_queue._scan import Scan, Spot
-from fray_queue._store import Store
+from fray_queue._file.stores.local import Store
 
 SHORTENED = 0.01  # of a lease: what it may lose by a record that was made for another item
 _MOST_SHARED = 1000  # names of one file; file systems allow a few ten thousand
@@ -51,7 +51,7 @@ class Claim:
         return self.address.lease_id(self.first, self.record.lease_nonce)
 
 
-class Histories:
+class ItemLog:
     """The histories of all items of one queue, as one client reads and writes them.
 
     Args:
@@ -63,7 +63,7 @@ class Histories:
     def __init__(
         self,
         store: Store,
-        scan: Scan,
+        listing: Listing,
         *,
         clock: Callable[[], float],
         skew: float,
@@ -71,7 +71,7 @@ class Histories:
         remove: Callable[[str, list[str]], bool],
         share: float = 0.0,
     ) -> None:
-        self._store, self._scan, self._clock, self._skew = store, scan, clock, skew
+        self._store, self._listing, self._clock, self._skew = store, listing, clock, skew
         self._max_attempts = max_attempts
         self._remove = remove
         self._share, self._shared_by = share, os.getpid()
@@ -85,7 +85,7 @@ class Histories:
     def survey(self) -> list[tuple[Spot, bool]]:
         """Return every item that is not finished, and whether a pop could take it; buries what is due."""
         with self._lock:
-            spots = self._scan.spots(self._clock())
+            spots = self._listing.spots(self._clock())
         found: list[tuple[Spot, bool]] = []
         for spot in spots:
             record = spot.record or (self._read_record(spot.address, spot.number) if spot.number else None)
@@ -235,12 +235,12 @@ class Histories:
 
     def _note(self, address: Address, number: int, record: Record, until: float | None = None) -> None:
         with self._lock:
-            self._scan.note(address, number, record, until)
+            self._listing.note(address, number, record, until)
 
     def _unknown(self, address: Address, number: int) -> None:
         with self._lock:
-            self._scan.note_unknown(address, number, self._clock())
+            self._listing.note_unknown(address, number, self._clock())
 
     def _forget(self, address: Address) -> None:
         with self._lock:
-            self._scan.forget(address)
+            self._listing.forget(address)

@@ -5,9 +5,9 @@ import os
 from typing import Any
 
 from fray import SpecError, UnsupportedError
-from fray_queue._records import is_blank
-from fray_queue._store import LocalStore, Store
-from fray_queue._store_fsspec import FsspecStore
+from fray_queue._file.records import is_blank
+from fray_queue._file.stores.fsspec_store import FsspecStore
+from fray_queue._file.stores.local import LocalStore, Store
 
 _MARKER = "fray-queue.json"
 _MARK = json.dumps({"format": "fray-queue", "version": 1}).encode() + b"\n"

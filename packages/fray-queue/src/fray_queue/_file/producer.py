@@ -5,7 +5,7 @@ import secrets
 import threading
 from collections.abc import Callable
 
-from fray_queue._records import Address
+from fray_queue._file.records import Address
 
 _BUCKET_ITEMS = 256  # one listing shows a bucket: few enough to be quick, many enough to be rare
 _BUCKET_SECONDS = 10.0  # a slow producer's items are not all in the bucket of its first

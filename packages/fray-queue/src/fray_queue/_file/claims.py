@@ -8,8 +8,9 @@ docs/queue-protocol.md lists the steps, the states between them and who repairs 
 from collections.abc import Callable
 
 from fray import LeaseExpiredError
-from fray_queue._histories import Claim, Histories
-from fray_queue._records import (
+from fray_queue._file.item_log import Claim, ItemLog
+from fray_queue._file.listing import Spot
+from fray_queue._file.records import (
     DEAD,
     DONE,
     LEASE,
@@ -22,10 +23,9 @@ from fray_queue._records import (
     open_payload,
     parse_lease_id,
 )
-from fray_queue._scan import Spot
 
 
-class Chains(Histories):
+class Claims(ItemLog):
     """The claims of one client, by the protocol that the module tells of."""
 
     # --- taking ---
@@ -37,7 +37,7 @@ class Chains(Histories):
             spot = self._next(look_now=refreshed)
             if spot is None and not refreshed:
                 with self._lock:
-                    self._scan.refresh(self._clock())
+                    self._listing.refresh(self._clock())
                 refreshed = True
             elif spot is None:
                 return None
@@ -46,7 +46,7 @@ class Chains(Histories):
 
     def _next(self, *, look_now: bool) -> Spot | None:
         with self._lock:
-            return self._scan.next(self._clock(), look_now=look_now)
+            return self._listing.next(self._clock(), look_now=look_now)
 
     def _claim(self, spot: Spot, lease_timeout: float) -> Claim | None:
         """Try to lease one item; None when it turns out to be busy, buried or gone."""
@@ -72,7 +72,7 @@ class Chains(Histories):
         address = claim.address
         if not self._append(address, claim.number, claim.record):
             with self._lock:
-                self._scan.collided()
+                self._listing.collided()
             return False
         data = self._store.read(address.path)
         if data is None:  # finished and removed before we came: ours is the start of no history
@@ -84,7 +84,7 @@ class Chains(Histories):
             return False  # the requests outlasted the lease: others may hold it by now
         with self._lock:
             self._held[claim.lease_id] = claim
-            self._scan.succeeded()
+            self._listing.succeeded()
         return True
 
     # --- settling ---
@@ -206,5 +206,5 @@ class Chains(Histories):
         held = Claim(claim.address, number, record, until, claim.payload, claim.first)
         with self._lock:
             self._held[held.lease_id] = held
-            self._scan.note(held.address, number, record, until)
+            self._listing.note(held.address, number, record, until)
         return held

@@ -1,0 +1,1 @@
+"""The file systems of a FileQueue: local disks, and object stores through fsspec."""
