@@ -1,174 +1,21 @@
-"""What is asked of a cluster, and what it answers: requests, ids, states."""
+"""What is asked of a cluster: requests."""
 
-import enum
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 from fray._values.checks import check_count, check_seconds, invalid
 from fray._values.entrypoint import Entrypoint
 from fray._values.environment import EnvironmentConfig
+from fray._values.job_states import ExitReason as ExitReason
+from fray._values.job_states import JobId as JobId
+from fray._values.job_states import JobInfo as JobInfo
+from fray._values.job_states import JobStatus as JobStatus
+from fray._values.job_states import TaskStatus as TaskStatus
 from fray_resources import ResourceConfig
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
-
-
-class JobId(str):
-    """An id that reads well: `train-3f9a2c`; a job launched by a job is `train-3f9a2c/rollout-1b22d0`."""
-
-    __slots__ = ()
-
-    @classmethod
-    def new(cls, name: str, parent: str | None = None) -> "JobId":
-        """Make an id for a job of that name, under its parent's where it has one."""
-        leaf = f"{name}-{os.urandom(3).hex()}"
-        return cls(f"{parent}/{leaf}" if parent else leaf)
-
-    @property
-    def parent(self) -> "JobId | None":
-        """The id of the job that launched this one."""
-        parent, slash, _ = self.rpartition("/")
-        return JobId(parent) if slash else None
-
-    @property
-    def leaf(self) -> str:
-        """The last part: the job's own, without its parents."""
-        return self.rpartition("/")[2]
-
-
-class JobStatus(enum.StrEnum):
-    """Where a job, or one replica of it, is in its life; only the first two change any more."""
-
-    PENDING = "pending"
-    """Accepted; its environment is being built, or it waits for room."""
-    RUNNING = "running"
-    """A replica has started."""
-    SUCCEEDED = "succeeded"
-    """Every replica returned 0."""
-    FAILED = "failed"
-    """A replica failed for good, or the job could not start, ran too long, or lost who carried it."""
-    STOPPED = "stopped"
-    """A user stopped it, or the job that launched it."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing will change any more."""
-        return self not in (JobStatus.PENDING, JobStatus.RUNNING)
-
-
-class ExitReason(enum.StrEnum):
-    """Why a replica's attempt ended."""
-
-    EXITED = "exited"
-    """Its main process returned an exit code."""
-    SIGNALLED = "signalled"
-    """A signal ended it; `exit_code` is the signal's number, negative."""
-    OUT_OF_MEMORY = "out_of_memory"
-    """The system ended it to regain memory."""
-    TIMED_OUT = "timed_out"
-    """It ran longer than the request's `timeout`."""
-    PREEMPTED = "preempted"
-    """Its machine was taken away; counted by `max_retries_preemption`."""
-    STOPPED = "stopped"
-    """A user stopped the job."""
-    COULD_NOT_START = "could_not_start"
-    """Its environment could not be built, or its program not be started."""
-    LOST = "lost"
-    """Who watched it died, with the machine or alone, so that nobody knows how it ended."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskStatus:
-    """The state of one replica: of its latest attempt, with the earlier ones in `previous`.
-
-    Args:
-        replica: Its number, from 0: what it sees as `FRAY_REPLICA_ID`.
-        attempt: From 1; 0 while it has not been started.
-        exit_code: Of its main process; negative for a signal, as `subprocess` has it.
-        started_at: Seconds since the epoch, as all times here.
-    """
-
-    replica: int
-    status: JobStatus = JobStatus.PENDING
-    attempt: int = 0
-    exit_code: int | None = None
-    reason: ExitReason | None = None
-    error_message: str | None = None
-    started_at: float | None = None
-    finished_at: float | None = None
-    previous: tuple["TaskStatus", ...] = ()
-
-    def __post_init__(self) -> None:
-        _set(self, "status", JobStatus(self.status))
-        _set(self, "reason", None if self.reason is None else ExitReason(self.reason))
-        _set(self, "previous", tuple(self.previous))
-        check_count("replica", self.replica)
-        check_count("attempt", self.attempt)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for JSON."""
-        shown = {item.name: getattr(self, item.name) for item in fields(self)}
-        return _plain(shown) | {"previous": [task.to_dict() for task in self.previous]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` gave; keys of a later version are passed over."""
-        known = _known(cls, data)
-        return cls(**known | {"previous": tuple(cls.from_dict(task) for task in known.get("previous", ()))})
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobInfo:
-    """The state of a job at one moment.
-
-    Args:
-        error_message: Why it failed: the replica, its exit code or exception, its last lines.
-        pending_reason: What a pending job waits for.
-    """
-
-    job_id: JobId
-    name: str
-    status: JobStatus
-    tasks: tuple[TaskStatus, ...]
-    error_message: str | None = None
-    pending_reason: str | None = None
-    submitted_at: float | None = None
-    started_at: float | None = None
-    finished_at: float | None = None
-
-    def __post_init__(self) -> None:
-        _set(self, "job_id", JobId(self.job_id))
-        _set(self, "status", JobStatus(self.status))
-        _set(self, "tasks", tuple(self.tasks))
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing about the job will change any more."""
-        return self.status.finished
-
-    @property
-    def exit_code(self) -> int | None:
-        """What a shell would report: 0, the first failed replica's code, 128 + signal; None while it runs."""
-        if not self.finished:
-            return None
-        if self.status is JobStatus.SUCCEEDED:
-            return 0
-        if self.status is JobStatus.STOPPED:
-            return 143  # as a process that SIGTERM ended
-        return next((_shell_code(task) for task in self.tasks if task.status is JobStatus.FAILED), 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for JSON."""
-        shown = {item.name: getattr(self, item.name) for item in fields(self)}
-        return _plain(shown) | {"tasks": [task.to_dict() for task in self.tasks]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `to_dict` gave; keys of a later version are passed over."""
-        known = _known(cls, data)
-        return cls(**known | {"tasks": tuple(TaskStatus.from_dict(task) for task in known["tasks"])})
 
 
 @dataclass(frozen=True)
@@ -226,23 +73,5 @@ class JobRequest:
         }
 
 
-def _shell_code(task: TaskStatus) -> int:
-    if task.reason is ExitReason.TIMED_OUT:
-        return 124  # as timeout(1)
-    if task.reason is ExitReason.COULD_NOT_START:
-        return 127  # as a shell
-    code = task.exit_code
-    return 1 if not code else 128 - code if code < 0 else code
-
-
 def _set(target: Any, name: str, value: Any) -> None:
     object.__setattr__(target, name, value)
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, str) else value for name, value in values.items()}
-
-
-def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    names = {item.name for item in fields(cls)}
-    return {name: value for name, value in data.items() if name in names}
