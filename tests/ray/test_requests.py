@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
-from fray import GpuConfig, ResourceConfig
+from fray import GpuConfig, JobRequest, ResourceConfig
 from fray.cluster import EnvironmentConfig
 from fray_ray import deps
 from fray_ray._logs import JobLog
 from fray_ray._options import ray_resources
-from fray_ray._requests import bundle_of, gpu_name, is_gang, labels_of, marked_by_hand
+from fray_ray._requests import bundle_of, gpu_name, labels_of, marked_by_hand
 
 PROJECT = """
 [project]
@@ -72,7 +72,9 @@ def test_an_80_gb_a100_is_never_one_of_40_gb_and_nodes_that_have_it_are_marked_b
 
 @pytest.mark.parametrize("replicas", [1, 4])
 def test_replicas_with_gpus_are_a_gang_that_finds_its_ranks_also_one_alone(replicas: int) -> None:
-    assert is_gang(ResourceConfig(device=GpuConfig("H100"), replicas=replicas))
+    resources = ResourceConfig(device=GpuConfig("H100"), replicas=replicas)
+    assert JobRequest("job", "train", resources=resources).is_gang
+    assert not JobRequest("job", "train", resources=resources, gang=False).is_gang
 
 
 def test_regions_become_a_label_and_what_stays_goes_to_the_head() -> None:

@@ -176,7 +176,8 @@ class RayCluster(ClusterCalls):
         environment = request.environment or EnvironmentConfig()
         workspace, entrypoint = _workspace(request), request.entrypoint
         assert isinstance(entrypoint, Entrypoint)
-        choices, hosts = _requests.unit_counts(request.resources), _requests.hosts_of(request.resources)
+        choices = _requests.unit_counts(request.resources, gang=request.is_gang)
+        hosts = _requests.hosts_of(request.resources)
         own = {
             "FRAY_JOB_ID": job_id,
             "FRAY_REPLICA_COUNT": str(choices[0] * hosts),
@@ -190,7 +191,7 @@ class RayCluster(ClusterCalls):
             name=request.name,
             choices=choices,
             hosts=hosts,
-            gang=_requests.is_gang(request.resources),
+            gang=request.is_gang,
             resources=request.resources,
             labels=_requests.labels_of(request.resources),
             command=None if entrypoint.callable is not None else entrypoint.command,

@@ -116,7 +116,7 @@ def _plan(
         submission=f"{name}-{secrets.token_hex(3)}",
         submitted_at=time.time(),
         name=name,
-        choices=_requests.unit_counts(resources),
+        choices=_requests.unit_counts(resources, gang=True),
         hosts=_requests.hosts_of(resources),
         gang=True,
         resources=resources,

@@ -95,17 +95,12 @@ def is_cpu_only(request: JobRequest) -> bool:
     return request.resources.device.chips == 0
 
 
-def is_gang(resources: ResourceConfig) -> bool:
-    """Whether replicas are one program, be it of one: hosts of TPU slices, or replicas with GPUs."""
-    return isinstance(resources.device, TpuConfig | GpuConfig)
-
-
-def unit_counts(resources: ResourceConfig) -> tuple[int, ...]:
+def unit_counts(resources: ResourceConfig, *, gang: bool) -> tuple[int, ...]:
     """Return the acceptable numbers of slices or replicas; of those that are no gang, the preferred one."""
     replicas = resources.replicas
     if isinstance(replicas, int):
         return (replicas,)
-    return tuple(replicas) if is_gang(resources) else (replicas[0],)
+    return tuple(replicas) if gang else (replicas[0],)
 
 
 def hosts_of(resources: ResourceConfig) -> int:

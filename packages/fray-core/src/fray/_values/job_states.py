@@ -117,12 +117,22 @@ class TaskStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LastSeen:
+    """When a job's supervisor was last seen at work, and where, for who cannot ask whether it lives."""
+
+    host: str
+    time: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobInfo:
     """The state of a job at one moment.
 
     Args:
         error_message: Why it failed: the replica, its exit code or exception, its last lines.
         pending_reason: What a pending job waits for.
+        last_seen: Set where nobody here can tell whether the job still runs: its supervisor is on another
+            host, or on a file system without locks. `status` is what it wrote last.
     """
 
     job_id: JobId
@@ -134,6 +144,7 @@ class JobInfo:
     submitted_at: float | None = None
     started_at: float | None = None
     finished_at: float | None = None
+    last_seen: LastSeen | None = None
 
     def __post_init__(self) -> None:
         _set(self, "job_id", JobId(self.job_id))
@@ -159,13 +170,16 @@ class JobInfo:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON."""
         shown = {item.name: getattr(self, item.name) for item in fields(self)}
-        return _plain(shown) | {"tasks": [task.to_dict() for task in self.tasks]}
+        seen = self.last_seen and {"host": self.last_seen.host, "time": self.last_seen.time}
+        return _plain(shown) | {"tasks": [task.to_dict() for task in self.tasks], "last_seen": seen}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read what `to_dict` gave; keys of a later version are passed over."""
         known = _known(cls, data)
-        return cls(**known | {"tasks": tuple(TaskStatus.from_dict(task) for task in known["tasks"])})
+        seen = known.get("last_seen")
+        tasks = tuple(TaskStatus.from_dict(task) for task in known["tasks"])
+        return cls(**known | {"tasks": tasks, "last_seen": LastSeen(**seen) if seen else None})
 
 
 def _shell_code(task: TaskStatus) -> int:

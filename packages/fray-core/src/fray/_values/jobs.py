@@ -13,7 +13,7 @@ from fray._values.job_states import JobId as JobId
 from fray._values.job_states import JobInfo as JobInfo
 from fray._values.job_states import JobStatus as JobStatus
 from fray._values.job_states import TaskStatus as TaskStatus
-from fray_resources import ResourceConfig
+from fray_resources import GpuConfig, ResourceConfig, TpuConfig
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -31,6 +31,8 @@ class JobRequest:
         max_retries_failure: How often a replica is started again after it failed.
         max_retries_preemption: How often the job is started again after its machine was taken away.
         timeout: Seconds the job may run, all attempts together; waiting for room is not counted.
+        gang: Whether the replicas start, end and are retried together, and find the variables by which they
+            meet; None for what their device asks for: replicas with TPUs or GPUs are a gang.
 
     Raises:
         ValueError: A field is wrong; the message names it and its value.
@@ -44,6 +46,7 @@ class JobRequest:
     max_retries_failure: int = 0
     max_retries_preemption: int = 100
     timeout: float | None = None
+    gang: bool | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -59,6 +62,17 @@ class JobRequest:
             check_count(name, getattr(self, name))
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
+        if self.gang not in (None, True, False):
+            raise invalid("gang", "True, False or None", self.gang)
+        if self.gang is False and isinstance(self.resources.device, TpuConfig):
+            raise invalid("gang", "True or None for TPUs: the hosts of a slice are one program", self.gang)
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether the replicas start, end and are retried together; one alone may be a gang of one."""
+        if self.gang is None:
+            return isinstance(self.resources.device, TpuConfig | GpuConfig)
+        return self.gang
 
     def to_dict(self) -> dict[str, Any]:
         """Return what may be shown of the request: no value of a variable, no argument of a callable."""
@@ -70,6 +84,7 @@ class JobRequest:
             "max_retries_failure": self.max_retries_failure,
             "max_retries_preemption": self.max_retries_preemption,
             "timeout": self.timeout,
+            "gang": self.gang,
         }
 
 

@@ -13,6 +13,7 @@ from fray._telemetry.job_instrumentation import launching
 from fray._values.delays import poll_delays, retry_delays, retrying
 from fray._values.entrypoint import Entrypoint
 from fray._values.environment import EnvironmentConfig, create_environment
+from fray._values.job_states import LastSeen
 from fray._values.jobs import ExitReason, JobId, JobInfo, JobRequest, JobStatus, TaskStatus
 from fray_resources import CpuConfig, DeviceConfig, GpuConfig, ResourceConfig, TpuConfig
 
@@ -39,6 +40,7 @@ __all__ = [
     "JobPlan",
     "JobRequest",
     "JobStatus",
+    "LastSeen",
     "LogStream",
     "ResourceConfig",
     "TaskStatus",
