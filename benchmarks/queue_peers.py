@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fray_queue._connections import Connections
+from fray_queue._http.client.connections import Connections
 
 BARE_SERVER = """
 import collections, sys

@@ -28,9 +28,9 @@ from queue_attacker import (
     trickle,
 )
 
-from fray_queue._guard import Guard
-from fray_queue._routes import RECORDS, ROUTES
-from fray_queue._wire import pack
+from fray_queue._http.protocol.wire import pack
+from fray_queue._http.server.guard import Guard
+from fray_queue._http.server.routes import RECORDS, ROUTES
 
 DRAWN = settings(
     max_examples=200,

@@ -292,7 +292,7 @@ def test_what_cannot_be_unpickled_takes_no_other_item_with_it() -> None:
 
 
 def _packed(item_id: str, payload: bytes) -> bytes:
-    from fray_queue._wire import pack
+    from fray_queue._http.protocol.wire import pack
 
     return pack([{"id": item_id}], [payload])
 

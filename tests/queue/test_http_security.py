@@ -16,10 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fray._cli.main import main
 from fray_queue import ForeignHostError, HttpQueue, HttpQueueServer, LimitError, Limits, TokenError
-from fray_queue._connections import _hang_up, _Line
-from fray_queue._describe import description
-from fray_queue._routes import ROUTES
-from fray_queue._wire import pack
+from fray_queue._http.client.connections import _hang_up, _Line
+from fray_queue._http.protocol.wire import pack
+from fray_queue._http.server.describe import description
+from fray_queue._http.server.routes import ROUTES
 
 TOKEN = "s3cret-token"
 PATHS = sorted({(route.method, route.path.replace("{name}", "q")) for route in ROUTES})

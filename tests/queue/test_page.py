@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from fray_queue import HttpQueueServer
-from fray_queue._wire import pack
+from fray_queue._http.protocol.wire import pack
 
 TOKEN = "page-token"
 SCRIPT_ID = "<script>document.title='pwned'</script>"

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from fray_queue._errors import QueueNotFoundError as QueueNotFoundError
     from fray_queue._errors import TokenError as TokenError
     from fray_queue._file.queue import FileQueue as FileQueue
-    from fray_queue._http import HttpQueue as HttpQueue
-    from fray_queue._limits import Limits as Limits
-    from fray_queue._memory import MemoryQueue as MemoryQueue
-    from fray_queue._server import HttpQueueServer as HttpQueueServer
+    from fray_queue._http.client.queue import HttpQueue as HttpQueue
+    from fray_queue._http.protocol.limits import Limits as Limits
+    from fray_queue._http.server.server import HttpQueueServer as HttpQueueServer
+    from fray_queue._memory.queue import MemoryQueue as MemoryQueue
     from fray_queue._work import WorkSummary as WorkSummary
     from fray_queue._work import work as work
 
@@ -24,11 +24,11 @@ _HOMES = {
     "DamagedError": "_errors",
     "FileQueue": "_file.queue",
     "ForeignHostError": "_errors",
-    "HttpQueue": "_http",
-    "HttpQueueServer": "_server",
+    "HttpQueue": "_http.client.queue",
+    "HttpQueueServer": "_http.server.server",
     "LimitError": "_errors",
-    "Limits": "_limits",
-    "MemoryQueue": "_memory",
+    "Limits": "_http.protocol.limits",
+    "MemoryQueue": "_memory.queue",
     "QueueExistsError": "_errors",
     "QueueFullError": "_errors",
     "QueueNotFoundError": "_errors",

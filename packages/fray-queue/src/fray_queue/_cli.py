@@ -14,7 +14,7 @@ from fray import FrayError, UnsupportedError
 from fray._cli.output import print_table
 from fray._cli.shared import one_line
 from fray_queue._cli_access import Access, is_served, open_at, reaching, token_file_option, token_of
-from fray_queue._limits import Limits
+from fray_queue._http.protocol.limits import Limits
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,7 +87,7 @@ def serve(
     **limits: Any,
 ) -> None:
     """Serve queues until SIGTERM or SIGINT."""
-    from fray_queue._server import HttpQueueServer
+    from fray_queue._http.server.server import HttpQueueServer
 
     server = HttpQueueServer(
         host,
@@ -115,7 +115,7 @@ def serve(
 @_as_json
 def list_(url: str, access: Access, as_json: bool) -> None:
     """List the queues of the server at URL."""
-    from fray_queue._http import list_queues
+    from fray_queue._http.client.queue import list_queues
 
     queues = list_queues(url, access.token, ca_file=access.ca_file)
     columns = ["name", "size", "pending", "in_flight", "dead", "oldest_seconds"]

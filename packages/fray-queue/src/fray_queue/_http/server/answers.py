@@ -15,9 +15,9 @@ from fray_queue._errors import (
     QueueFullError,
     QueueNotFoundError,
 )
-from fray_queue._machine import Entry
-from fray_queue._routes import JSON, RECORDS
-from fray_queue._wire import pack
+from fray_queue._http.protocol.wire import pack
+from fray_queue._http.server.routes import JSON, RECORDS
+from fray_queue._memory.machine import Entry
 
 # Header of a request that changes something: the connection's name and the request's number on it.
 SLOT_HEADER = "Fray-Request"
@@ -140,4 +140,4 @@ def dead_meta(entry: Entry[bytes]) -> dict[str, Any]:
 @cache
 def asset(name: str) -> bytes:
     """Return a file of the page."""
-    return resources.files("fray_queue").joinpath("page", name).read_bytes()
+    return resources.files("fray_queue").joinpath("_http", "page", name).read_bytes()

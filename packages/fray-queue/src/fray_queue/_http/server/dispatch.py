@@ -11,8 +11,8 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from fray import FrayError
-from fray_queue._answers import error_answer, refusal
-from fray_queue._guard import OPEN_PATH, Guard
+from fray_queue._http.server.answers import error_answer, refusal
+from fray_queue._http.server.guard import OPEN_PATH, Guard
 
 _log = logging.getLogger("fray.queue")
 _QUEUES = "/queues/"

@@ -14,13 +14,13 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
-from fray_queue._api import Api
-from fray_queue._dispatch import Dispatch
-from fray_queue._guard import Guard, is_loopback
-from fray_queue._http import HttpQueue, token_from_environment
-from fray_queue._hub import Hub
-from fray_queue._limits import Limits
-from fray_queue._listening import ListeningServer
+from fray_queue._http.client.queue import HttpQueue, token_from_environment
+from fray_queue._http.protocol.limits import Limits
+from fray_queue._http.server.api import Api
+from fray_queue._http.server.dispatch import Dispatch
+from fray_queue._http.server.guard import Guard, is_loopback
+from fray_queue._http.server.hub import Hub
+from fray_queue._http.server.listening import ListeningServer
 
 _SAMPLE_EVERY = 1.0
 _GOODBYE = 2.0  # seconds that answers under way have when the server stops

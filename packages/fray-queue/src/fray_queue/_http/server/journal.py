@@ -18,7 +18,7 @@ from typing import Any
 
 from fray import QueueUnavailableError
 from fray_queue._errors import DamagedError, QueueFullError
-from fray_queue._rows import DELETE, INSERT, SCHEMA, UPDATE, Statement, Stored, entry_of, queue_of
+from fray_queue._http.server.rows import DELETE, INSERT, SCHEMA, UPDATE, Statement, Stored, entry_of, queue_of
 
 _log = logging.getLogger("fray.queue")
 _DATABASE, _WITNESS = "journal.db", "commits"

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fray_queue._named_queue import NamedQueue
-from fray_queue._routes import JSON, RECORDS, ROUTES, Route
-from fray_queue._rows import MOST_ATTEMPTS
+from fray_queue._http.server.named_queue import NamedQueue
+from fray_queue._http.server.routes import JSON, RECORDS, ROUTES, Route
+from fray_queue._http.server.rows import MOST_ATTEMPTS
 
 _METRICS = {
     "pending": ("gauge", "Items that a pop could take now."),

@@ -9,7 +9,11 @@ from aiohttp import web
 
 from fray import QueueUnavailableError
 from fray.backend import check_seconds
-from fray_queue._answers import (
+from fray_queue._checks import check_count
+from fray_queue._errors import LimitError
+from fray_queue._http.protocol.limits import item_too_large
+from fray_queue._http.protocol.wire import unpack
+from fray_queue._http.server.answers import (
     BadRequestError,
     asset,
     dead_meta,
@@ -22,16 +26,12 @@ from fray_queue._answers import (
     records_answer,
     slot_of,
 )
-from fray_queue._checks import check_count
-from fray_queue._describe import description, metrics_text, queue_stats
-from fray_queue._dispatch import Handler
-from fray_queue._errors import LimitError
-from fray_queue._hub import Hub
-from fray_queue._journal import WriterEndedError
-from fray_queue._limits import item_too_large
-from fray_queue._routes import CSS, HTML, ROUTES, SCRIPT, TEXT
-from fray_queue._rows import MOST_ATTEMPTS
-from fray_queue._wire import unpack
+from fray_queue._http.server.describe import description, metrics_text, queue_stats
+from fray_queue._http.server.dispatch import Handler
+from fray_queue._http.server.hub import Hub
+from fray_queue._http.server.journal import WriterEndedError
+from fray_queue._http.server.routes import CSS, HTML, ROUTES, SCRIPT, TEXT
+from fray_queue._http.server.rows import MOST_ATTEMPTS
 
 _LONGEST_ID = 200
 

@@ -25,7 +25,7 @@ from fray_queue._errors import (
     QueueNotFoundError,
     TokenError,
 )
-from fray_queue._socket import NO_ANSWER, HttpSocket
+from fray_queue._http.client.socket import NO_ANSWER, HttpSocket
 
 _LONGEST_PAUSE = 2.0
 _AWAY = {502, 503, 504}

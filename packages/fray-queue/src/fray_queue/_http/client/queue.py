@@ -13,13 +13,13 @@ from urllib.parse import quote, urlsplit
 from fray import LeaseExpiredError
 from fray.backend import check_seconds
 from fray.queue import Attempt, DeadLetter, Lease, QueueBase
-from fray_queue._batches import BATCH, Ids, batches
 from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import decode_leases, encode_many
-from fray_queue._connections import Connections
 from fray_queue._errors import DamagedError, LimitError
-from fray_queue._limits import ITEM_BYTES, item_too_large
-from fray_queue._wire import pack, unpack
+from fray_queue._http.client.batches import BATCH, Ids, batches
+from fray_queue._http.client.connections import Connections
+from fray_queue._http.protocol.limits import ITEM_BYTES, item_too_large
+from fray_queue._http.protocol.wire import pack, unpack
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fray_queue._errors import LateRequestError
-from fray_queue._rows import Statement
+from fray_queue._http.server.rows import Statement
 
 _FORGET_SLOTS_AFTER = 3600.0  # seconds; clients give up long before
 _FORGET_EVERY = 60.0

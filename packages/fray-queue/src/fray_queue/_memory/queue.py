@@ -14,7 +14,7 @@ from fray import WrongProcessError
 from fray.backend import check_seconds
 from fray.queue import DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease
-from fray_queue._machine import Entry, LeaseMachine
+from fray_queue._memory.machine import Entry, LeaseMachine
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ import os
 import secrets
 from collections.abc import Iterator
 
-from fray_queue._limits import BATCH_BYTES
+from fray_queue._http.protocol.limits import BATCH_BYTES
 
 BATCH = 1000  # items in one request
 

@@ -1,0 +1,1 @@
+"""What client and server agree on: records on the wire, and limits."""

@@ -1,0 +1,1 @@
+"""The server: queues by name, in a process of its own or of a program."""

@@ -1,0 +1,1 @@
+"""A queue in the memory of one process."""
