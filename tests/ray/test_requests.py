@@ -36,6 +36,11 @@ def test_a_gpu_replica_asks_for_its_count_and_its_type() -> None:
     }
 
 
+def test_any_gpu_asks_for_no_type() -> None:
+    resources = ResourceConfig.with_gpu(count=2)
+    assert bundle_of(resources, {}) == {"CPU": 1, "memory": 2**30, "GPU": 2}
+
+
 @pytest.mark.parametrize(
     ("told", "type_"),
     [

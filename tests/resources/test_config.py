@@ -183,6 +183,18 @@ def test_slices_and_replicas_are_two_names_of_one_thing() -> None:
         ResourceConfig.with_tpu("v4-8", 2, replicas=3)
     with pytest.raises(ValueError, match=r"^replicas must be a whole number of 1 or more, got 0"):
         ResourceConfig.with_tpu("v4-8", slices=0)
+    with pytest.raises(ValueError, match=r"^slice_count must be left out or the same as slices \(2\), got 3"):
+        ResourceConfig.with_tpu("v4-8", 2, slice_count=3)
+    assert ResourceConfig.with_tpu("v4-128", slice_count=4) == ResourceConfig.with_tpu("v4-128", slices=4)
+
+
+def test_types_have_longer_names() -> None:
+    assert ResourceConfig.with_tpu(tpu_type="v5e-16") == ResourceConfig.with_tpu("v5litepod-16")
+    assert ResourceConfig.with_gpu(gpu_type="H100", count=8) == ResourceConfig.with_gpu("H100", 8)
+    with pytest.raises(ValueError, match=r"^tpu_type must be left out or the same as type \('v4-8'\)"):
+        ResourceConfig.with_tpu("v4-8", tpu_type="v4-16")
+    with pytest.raises(ValueError, match=r"^type must be a TPU type such as .*, got None"):
+        ResourceConfig.with_tpu(slices=2)
 
 
 WRONG: dict[str, list[object]] = {

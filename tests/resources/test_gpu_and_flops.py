@@ -2,7 +2,16 @@
 
 import pytest
 
-from fray_resources import GpuConfig, ResourceConfig, TpuConfig, gpu_types, tpu_types
+from fray_resources import (
+    CpuConfig,
+    DeviceConfig,
+    GpuConfig,
+    ResourceConfig,
+    TpuConfig,
+    device_flops_for_jax_device,
+    gpu_types,
+    tpu_types,
+)
 
 DTYPES = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp4", "int8")
 FIRST_OF_EACH = [tpu_types(name)[0] for name in ("v2", "v3", "v4", "v5e", "v5p", "v6e", "v7x")]
@@ -23,15 +32,23 @@ def test_every_listed_gpu_type_is_accepted_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "close"), [("H10", "H100"), ("A100-80GB", "A100-80G"), ("rtx 4091", "RTX-4090")]
+    ("unknown", "close"), [("H10", "H100"), ("A100-80GB", "A100-80G"), ("rtx 4091", "RTX-4090")]
 )
-def test_a_wrong_gpu_type_is_answered_with_the_close_one_and_all_there_are(wrong: str, close: str) -> None:
-    with pytest.raises(ValueError, match=rf"^type must be .*did you mean '{close}'") as caught:
-        GpuConfig(wrong)
-    assert all(name in str(caught.value) for name in (repr(wrong), *gpu_types()))
+def test_a_gpu_type_in_no_table_may_be_asked_for_and_has_no_rate(unknown: str, close: str) -> None:
+    gpu = GpuConfig(f" {unknown} ", 2)
+    assert (gpu.type, gpu.variant, gpu.chips, gpu.flops_source) == (unknown, unknown, 2, None)
+    with pytest.raises(ValueError, match=f"no peak rate is known for {unknown}.*did you mean '{close}'"):
+        gpu.device_flops()
 
 
-@pytest.mark.parametrize("wrong", ["", "v5e-16", None, 100])
+def test_any_gpu_may_be_asked_for() -> None:
+    assert ResourceConfig.with_gpu(count=2).device == GpuConfig("any", 2)
+    assert GpuConfig() == GpuConfig("auto") == GpuConfig("any", 1)
+    with pytest.raises(ValueError, match="no peak rate is known for any"):
+        GpuConfig().device_flops()
+
+
+@pytest.mark.parametrize("wrong", ["", " - ", "nvidia", "v5e-16", "v4-8", "H\n100", None, 100])
 def test_what_is_no_gpu_type_at_all_is_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"^type must be"):
         GpuConfig(wrong)  # type: ignore[arg-type]
@@ -115,3 +132,72 @@ def test_a_cpu_and_a_gpu_without_figures_say_so() -> None:
         ResourceConfig().total_flops("bf16")
     with pytest.raises(ValueError, match="no peak rate is known for H20"):
         GpuConfig("H20").device_flops("bf16")
+
+
+def test_the_rate_is_that_of_bf16_unless_said() -> None:
+    assert TpuConfig("v4-8").device_flops() == ResourceConfig.with_tpu("v4-8").device_flops() == 275e12
+    assert ResourceConfig.with_gpu("H100", 8).total_flops() == 8 * GpuConfig("H100").device_flops("bf16")
+
+
+@pytest.mark.parametrize(
+    ("kind", "flops"),
+    [
+        ("TPU v2", 45e12 / 2),
+        ("TPU v3", 123e12 / 2),
+        ("TPU v4", 275e12),
+        ("TPU v5 lite", 197e12),
+        ("TPU v5e", 197e12),
+        ("TPU v5", 459e12),
+        ("TPU v5p", 459e12),
+        ("TPU v6 lite", 918e12),
+        ("TPU7x", 2307e12 / 2),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A100-PCIE-40GB", 312e12),
+        ("NVIDIA H100 80GB HBM3", 989.4e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989.4e12),
+        ("NVIDIA A10G", 70e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA RTX A6000", 154.8e12),
+        ("NVIDIA GeForce RTX 4090", 165.2e12),
+        ("AMD Instinct MI300X", 1307.4e12),
+    ],
+)
+def test_a_device_of_jax_is_known_by_its_kind(kind: str, flops: float) -> None:
+    assert device_flops_for_jax_device(kind) == flops
+    assert device_flops_for_jax_device(kind.upper(), "bfloat16") == flops
+
+
+@pytest.mark.parametrize(
+    "kind", ["cpu", "", "NVIDIA H100 NVL", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D"]
+)
+def test_a_relative_of_a_known_device_has_no_rate(kind: str) -> None:
+    assert device_flops_for_jax_device(kind) is None
+
+
+def test_a_dtype_of_a_jax_device_is_checked() -> None:
+    assert device_flops_for_jax_device("Tesla V100-SXM2-16GB", "bf16") is None  # it has none
+    assert device_flops_for_jax_device("Tesla V100-SXM2-16GB", "fp16") == 125e12
+    assert device_flops_for_jax_device("Tesla V100-PCIE-16GB", "fp16") == 112e12
+    for kind in ("TPU v4", "cpu"):
+        with pytest.raises(
+            ValueError, match=r"^dtype must be one of bf16, .* got 'bf61'; did you mean 'bf16'"
+        ):
+            device_flops_for_jax_device(kind, "bf61")
+
+
+def test_a_config_counts_its_chips() -> None:
+    assert ResourceConfig.with_tpu("v4-128", slice_count=4).chip_count() == 4 * 64
+    assert ResourceConfig.with_gpu("H100", 8, replicas=2).chip_count() == 16
+    assert ResourceConfig(replicas=5).chip_count() == 0
+    with pytest.raises(ValueError, match=r"^replicas must be given to chip_count as 4 or 2, got None"):
+        ResourceConfig.with_tpu("v4-8", slices=(4, 2)).chip_count()
+
+
+def test_a_device_says_its_kind_and_its_variant() -> None:
+    devices: list[DeviceConfig] = [CpuConfig(), GpuConfig("h100"), TpuConfig("v5e-16")]
+    assert [(device.kind, device.variant) for device in devices] == [
+        ("cpu", "cpu"),
+        ("gpu", "H100"),
+        ("tpu", "v5litepod-16"),
+    ]

@@ -66,7 +66,9 @@ def bundle_of(resources: ResourceConfig, cluster_resources: Mapping[str, float])
     bundle = {"CPU": float(resources.cpu), "memory": float(resources.ram_bytes)}
     device = resources.device
     if isinstance(device, GpuConfig):
-        bundle |= {"GPU": float(device.count), f"accelerator_type:{gpu_name(device)}": A_LITTLE}
+        bundle["GPU"] = float(device.count)
+        if device.type != "any":
+            bundle[f"accelerator_type:{gpu_name(device)}"] = A_LITTLE
     elif isinstance(device, TpuConfig):
         bundle["TPU"] = float(device.chips_per_host)
     if not resources.preemptible and not isinstance(device, TpuConfig):  # no TPU is where the head is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fray_resources._devices import CpuConfig, DeviceConfig, GpuConfig, TpuConfig, device_from_dict
 from fray_resources._errors import check_count, check_keys, invalid
+from fray_resources._gpu import ANY
 from fray_resources._sizes import format_size, parse_size
 from fray_resources._value import fill, value
 
@@ -98,7 +99,15 @@ class ResourceConfig:
         """Disk space in bytes."""
         return parse_size(self.disk)
 
-    def device_flops(self, dtype: str) -> float:
+    def chip_count(self) -> int:
+        """Return the accelerator chips of all replicas, none for a CPU job.
+
+        Raises:
+            ValueError: Several numbers of replicas are acceptable.
+        """
+        return self.device.chips * self._running(None, "chip_count")
+
+    def device_flops(self, dtype: str = "bf16") -> float:
         """Return the peak dense rate of one chip in operations per second.
 
         Raises:
@@ -106,7 +115,7 @@ class ResourceConfig:
         """
         return self.device.device_flops(dtype)
 
-    def total_flops(self, dtype: str, *, replicas: int | None = None) -> float:
+    def total_flops(self, dtype: str = "bf16", *, replicas: int | None = None) -> float:
         """Return the peak dense rate of all chips of all replicas in operations per second.
 
         Args:
@@ -116,12 +125,16 @@ class ResourceConfig:
         Raises:
             ValueError: No rate is known, or the number of replicas is open or not acceptable.
         """
+        running = self._running(replicas, "total_flops")
+        return self.device_flops(dtype) * self.device.chips * running
+
+    def _running(self, replicas: int | None, asked_by: str) -> int:
         acceptable = (self.replicas,) if isinstance(self.replicas, int) else self.replicas
         running = acceptable[0] if replicas is None and len(acceptable) == 1 else replicas
         if running not in acceptable or isinstance(running, bool):
             allowed = " or ".join(str(number) for number in acceptable)
-            raise invalid("replicas", f"given to total_flops as {allowed}", replicas)
-        return self.device_flops(dtype) * self.device.chips * running
+            raise invalid("replicas", f"given to {asked_by} as {allowed}", replicas)
+        return running
 
     def to_dict(self) -> dict[str, Any]:
         """Return data of plain dicts, lists, strings, numbers and booleans that `from_dict` takes."""
@@ -150,9 +163,11 @@ class ResourceConfig:
     @classmethod
     def with_tpu(
         cls,
-        type: str,  # noqa: A002 - as in TpuConfig
+        type: str | None = None,  # noqa: A002 - as in TpuConfig
         slices: int | Sequence[int] | None = None,
         *,
+        tpu_type: str | None = None,
+        slice_count: int | Sequence[int] | None = None,
         count: int | None = None,
         topology: str | None = None,
         replicas: int | Sequence[int] | None = None,
@@ -163,25 +178,59 @@ class ResourceConfig:
         Args:
             type: As in `TpuConfig`.
             slices: How many, 1 by default; a replica of a TPU job is a slice.
+            tpu_type: Another name of `type`.
+            slice_count: Another name of `slices`.
             count: As in `TpuConfig`.
             topology: As in `TpuConfig`.
             replicas: Another name of `slices`.
             fields: Further fields of `ResourceConfig`, of each host.
         """
-        if slices is not None and replicas is not None and _replicas(slices) != _replicas(replicas):
-            raise invalid("replicas", f"left out or the same as slices ({slices!r})", replicas)
-        wanted = next((number for number in (slices, replicas) if number is not None), 1)
-        return cls(device=TpuConfig(type, count, topology), replicas=wanted, **fields)
+        wanted = _one_of(slices=slices, slice_count=slice_count, replicas=replicas)
+        name = _one_of(type=type, tpu_type=tpu_type)
+        if name is None:
+            raise invalid("type", 'a TPU type such as "v5litepod-16"', name)
+        return cls(
+            device=TpuConfig(name, count, topology), replicas=1 if wanted is None else wanted, **fields
+        )
 
     @classmethod
-    def with_gpu(cls, type: str, count: int = 1, **fields: Unpack[_Fields]) -> ResourceConfig:  # noqa: A002
-        """Ask for `count` GPUs for each replica; `fields` are those of `ResourceConfig`."""
-        return cls(device=GpuConfig(type, count), **fields)
+    def with_gpu(
+        cls,
+        type: str | None = None,  # noqa: A002 - as in GpuConfig
+        count: int = 1,
+        *,
+        gpu_type: str | None = None,
+        **fields: Unpack[_Fields],
+    ) -> ResourceConfig:
+        """Ask for GPUs.
+
+        Args:
+            type: As in `GpuConfig`; whichever the machine has where it is left out.
+            count: How many for each replica.
+            gpu_type: Another name of `type`.
+            fields: Further fields of `ResourceConfig`.
+        """
+        name = _one_of(type=type, gpu_type=gpu_type)
+        return cls(device=GpuConfig(ANY if name is None else name, count), **fields)
 
     @classmethod
     def with_cpu(cls, **fields: Unpack[_Fields]) -> ResourceConfig:
         """Ask for no accelerator; `fields` are those of `ResourceConfig`."""
         return cls(device=CpuConfig(), **fields)
+
+
+def _one_of(**names: Any) -> Any:
+    """Return the value of the one thing that goes by several names; given twice it must be the same."""
+    given = [(name, chosen) for name, chosen in names.items() if chosen is not None]
+    for name, chosen in given[1:]:
+        first, earlier = given[0]
+        if _comparable(chosen) != _comparable(earlier):
+            raise invalid(name, f"left out or the same as {first} ({earlier!r})", chosen)
+    return given[0][1] if given else None
+
+
+def _comparable(chosen: Any) -> Any:
+    return tuple(chosen) if isinstance(chosen, list) else chosen
 
 
 def _cpu(cpu: object) -> float:

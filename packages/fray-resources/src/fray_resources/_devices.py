@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fray_resources._errors import check_count, check_keys, invalid
 from fray_resources._flops import GPU_PEAKS, TPU_PEAKS, rate
-from fray_resources._gpu import canonical_gpu
+from fray_resources._gpu import ANY, canonical_gpu
 from fray_resources._tpu import find_slice
 from fray_resources._value import fill, value
 
@@ -29,7 +29,12 @@ class CpuConfig:
         """Accelerator chips of one replica: none."""
         return 0
 
-    def device_flops(self, dtype: str) -> float:
+    @property
+    def variant(self) -> str:
+        """What kind of CPU: not told apart here."""
+        return self.kind
+
+    def device_flops(self, dtype: str = "bf16") -> float:
         """Refuse: rates of CPUs are not known here.
 
         Raises:
@@ -52,7 +57,7 @@ class GpuConfig:
     """GPUs of one replica.
 
     Attributes:
-        type: The canonical name, one of `gpu_types()`.
+        type: The canonical name, such as those of `gpu_types()`; `any` for whichever the machine has.
         count: How many of them a replica has.
     """
 
@@ -62,11 +67,11 @@ class GpuConfig:
     type: str
     count: int
 
-    def __init__(self, type: str, count: int = 1) -> None:  # noqa: A002 - the name of the field
-        """Take any spelling of a GPU type: `H100`, `h100`, `NVIDIA H100`.
+    def __init__(self, type: str = ANY, count: int = 1) -> None:  # noqa: A002 - the name of the field
+        """Take any spelling of a GPU type: `H100`, `h100`, `NVIDIA H100`; also one that no table here knows.
 
         Raises:
-            ValueError: The type is not known, or the count not a whole number of 1 or more.
+            ValueError: The type is no name of a GPU, or the count not a whole number of 1 or more.
         """
         fill(self, type=canonical_gpu(type), count=check_count("count", count))
 
@@ -76,11 +81,16 @@ class GpuConfig:
         return self.count
 
     @property
+    def variant(self) -> str:
+        """Another name of `type`."""
+        return self.type
+
+    @property
     def flops_source(self) -> str | None:
         """Where the figures of `device_flops` are from; None where none are known."""
         return GPU_PEAKS[self.type].source if self.type in GPU_PEAKS else None
 
-    def device_flops(self, dtype: str) -> float:
+    def device_flops(self, dtype: str = "bf16") -> float:
         """Return the peak dense rate of one GPU in operations per second.
 
         Args:
@@ -160,6 +170,11 @@ class TpuConfig:
         return self.chips // self.count
 
     @property
+    def variant(self) -> str:
+        """Another name of `type`."""
+        return self.type
+
+    @property
     def generation(self) -> str:
         """What the type starts with: `v5litepod` of `v5litepod-16`."""
         return self.type.partition("-")[0]
@@ -169,7 +184,7 @@ class TpuConfig:
         """Where the figures of `device_flops` are from."""
         return TPU_PEAKS[self.generation].source
 
-    def device_flops(self, dtype: str) -> float:
+    def device_flops(self, dtype: str = "bf16") -> float:
         """Return the peak dense rate of one chip in operations per second.
 
         Args:

@@ -161,6 +161,12 @@ def find_slice(text: object) -> TpuSlice:
     return TpuSlice(generation, size // generation.cores)
 
 
+def is_tpu_type(text: str) -> bool:
+    """Whether a name starts as the types of a TPU generation do."""
+    prefix, dash, _ = text.strip().lower().partition("-")
+    return bool(dash) and _ALIASES.get(prefix, prefix) in _known()
+
+
 def _unknown_generation(text: str) -> ValueError:
     prefixes = (*_known(), *_ALIASES)
     spellings = [f"{prefix}-{size}" for prefix in prefixes for size in _sizes_of(prefix)]
