@@ -26,7 +26,7 @@ from fray._values.options import ActorOptions
 from fray.cluster import Entrypoint, JobRequest, create_cluster
 from fray.testing.gates import Gate, until
 from fray.testing.tasks import Counter
-from fray_local._process import peers
+from fray_local._process.owner import shared_actors as peers
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import click
 
 from fray import ActorNotFoundError
 from fray._cli.output import print_table
-from fray_local._process.directory import Card, Directory, namespaces
-from fray_local._process.peers import kill as kill_at
+from fray_local._process.owner.actor_directory import Card, Directory, namespaces
+from fray_local._process.owner.shared_actors import kill as kill_at
 
 
 @click.group()

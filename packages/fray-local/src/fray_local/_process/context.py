@@ -25,25 +25,25 @@ from fray._engine.streams import LocalStream
 from fray.backend import DEFAULT_TASK, callable_name, current_context_var, is_generator_function
 from fray.job import ActorHandle, ActorOptions, TaskOptions, actor_methods
 from fray_local._machine import cpu_count
-from fray_local._process import endings
-from fray_local._process.actors import ProcessEndpoint
-from fray_local._process.callbacks import Aside, ProcessFuture
-from fray_local._process.calls import (
+from fray_local._process.owner import shutdown as endings
+from fray_local._process.owner.actor_process import ProcessEndpoint
+from fray_local._process.owner.actor_registry import Troupe
+from fray_local._process.owner.callbacks import Aside, ProcessFuture
+from fray_local._process.owner.calls import (
     Remote,
     RemoteProducer,
     RemoteTask,
     cancelled,
 )
-from fray_local._process.fleet import Fleet
-from fray_local._process.forge import Forge
-from fray_local._process.hub import Hub
-from fray_local._process.links import Link
-from fray_local._process.objects import Budget, raise_descriptor_limit
-from fray_local._process.packing import Export, PackedCall, pack, pack_call
-from fray_local._process.requests import Requests
-from fray_local._process.resources import PLAIN, Resources
-from fray_local._process.troupe import Troupe
-from fray_local._process.workers import WorkerProcess
+from fray_local._process.owner.event_loop import Hub
+from fray_local._process.owner.fork_server_client import Forge
+from fray_local._process.owner.request_handler import Requests
+from fray_local._process.owner.resources import PLAIN, Resources
+from fray_local._process.owner.scheduler import Fleet
+from fray_local._process.owner.worker_connection import Link
+from fray_local._process.owner.worker_process import WorkerProcess
+from fray_local._process.protocol.serialization import Export, PackedCall, pack, pack_call
+from fray_local._process.protocol.values import Budget, raise_descriptor_limit
 
 T = TypeVar("T")
 _STOP_SECONDS = 2.0  # that an interrupted task has to end before its worker is killed

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from fray import WorkerDiedError
-from fray_local._process.calls import AnyCall, RemoteTask, died
-from fray_local._process.links import Link
-from fray_local._process.resources import Needs
+from fray_local._process.owner.calls import AnyCall, RemoteTask, died
+from fray_local._process.owner.resources import Needs
+from fray_local._process.owner.worker_connection import Link
 
 
 @dataclass(slots=True)

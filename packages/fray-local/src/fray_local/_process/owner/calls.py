@@ -18,13 +18,13 @@ from fray._engine.refs import ERROR, LOCK, VALUE, LocalRef, failure, outcome, se
 from fray._engine.streams import Producer
 from fray._engine.tasks import Task
 from fray.backend import unpack_exception
-from fray_local._process.objects import Blob, Budget
-from fray_local._process.packing import Export, PackedCall, pack
-from fray_local._process.resources import Needs
-from fray_local._process.shipping import Shipping
+from fray_local._process.owner.resources import Needs
+from fray_local._process.owner.sent_segments import Shipping
+from fray_local._process.protocol.serialization import Export, PackedCall, pack
+from fray_local._process.protocol.values import Blob, Budget
 
 if TYPE_CHECKING:
-    from fray_local._process.links import Link
+    from fray_local._process.owner.worker_connection import Link
 
 _SLOTS = ("blob", "budget", "export", "needs", "number", "order", "places", "retries", "title", "worker")
 

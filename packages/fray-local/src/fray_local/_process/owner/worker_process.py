@@ -7,15 +7,15 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from fray_local._process.forge import Forge, current_directory
-from fray_local._process.hub import Channel, Hub
-from fray_local._process.links import Employer, Link
-from fray_local._process.objects import memory_file
-from fray_local._process.output import Forwarder
-from fray_local._process.wire import OutOfDescriptorsError, close_all
+from fray_local._process.owner.event_loop import Channel, Hub
+from fray_local._process.owner.fork_server_client import Forge, current_directory
+from fray_local._process.owner.output_forwarder import Forwarder
+from fray_local._process.owner.worker_connection import Employer, Link
+from fray_local._process.protocol.values import memory_file
+from fray_local._process.protocol.wire import OutOfDescriptorsError, close_all
 
 if TYPE_CHECKING:
-    from fray_local._process.requests import Requests
+    from fray_local._process.owner.request_handler import Requests
 
 _READ = 1
 _HINT = "; if nobody sent it, the system had run out of memory"

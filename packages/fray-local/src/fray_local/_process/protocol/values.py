@@ -23,7 +23,7 @@ from fray._engine.refs import Packed
 from fray_local._machine import memory_bytes
 
 if TYPE_CHECKING:
-    from fray_local._process.shipping import Shipping
+    from fray_local._process.owner.sent_segments import Shipping
 
 LARGE = 1 << 16
 """Bytes from which on a value, or one of its buffers, lies in a memory file."""

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from fray import SerializationError
 from fray._engine.refs import keeping
 from fray.backend import callable_name, dumps_call
-from fray_local._process.objects import LARGE, Blob, Budget, lay_out
+from fray_local._process.protocol.values import LARGE, Blob, Budget, lay_out
 
 Place = int | str
 """Where an argument stands: its position, or its keyword."""

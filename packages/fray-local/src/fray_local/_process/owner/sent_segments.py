@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from fray_local._process.objects import Segment
+from fray_local._process.protocol.values import Segment
 
 _MOST = 256  # kept by one worker; each takes a descriptor and a mapping
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fray._engine.refs import ERROR
 from fray.backend import pack_exception
-from fray_local._process import output
-from fray_local._process.inbox import Functions, Job
-from fray_local._process.objects import Blob, Segment
-from fray_local._process.wire import OutOfDescriptorsError, Reader, Sender, close_all
+from fray_local._process.protocol.values import Blob, Segment
+from fray_local._process.protocol.wire import OutOfDescriptorsError, Reader, Sender, close_all
+from fray_local._process.worker import output
+from fray_local._process.worker.incoming_calls import Functions, Job
 
 if TYPE_CHECKING:
-    from fray_local._process.worker import Worker
+    from fray_local._process.worker.main import Worker
 
 
 class Connection:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fray._engine.refs import VALUE, _find, note_kept
 from fray.job import ActorEndpoint, ObjectRef, ObjectStream
-from fray_local._process.objects import Blob
+from fray_local._process.protocol.values import Blob
 
 if TYPE_CHECKING:
-    from fray_local._process.client import WorkerContext
+    from fray_local._process.worker.context import WorkerContext
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -100,7 +100,7 @@ class RemoteEndpoint(Named, ActorEndpoint):
         return self._client.call_actor(self, method, args, kwargs, self._methods[method])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from fray_local._process.actors import revive
+        from fray_local._process.owner.actor_process import revive
 
         note_kept(self)
         owner = self._client.owner

@@ -8,7 +8,7 @@ from contextvars import Context
 from typing import Any
 
 from fray.backend import callable_name
-from fray_local._process.objects import Blob, received
+from fray_local._process.protocol.values import Blob, received
 
 
 class Shelf:

@@ -23,12 +23,12 @@ from fray.job import (
     TaskOptions,
     actor_methods,
 )
-from fray_local._process.callbacks import Aside, settle_future
-from fray_local._process.names import Named, Owner, RemoteEndpoint, RemoteRef, RemoteStream
-from fray_local._process.objects import Blob, Budget, Segment, received
-from fray_local._process.packing import Export, PackedCall, pack, pack_call
-from fray_local._process.shipping import Shipped
-from fray_local._process.wire import Sender
+from fray_local._process.owner.callbacks import Aside, settle_future
+from fray_local._process.owner.sent_segments import Shipped
+from fray_local._process.protocol.serialization import Export, PackedCall, pack, pack_call
+from fray_local._process.protocol.values import Blob, Budget, Segment, received
+from fray_local._process.protocol.wire import Sender
+from fray_local._process.worker.proxies import Named, Owner, RemoteEndpoint, RemoteRef, RemoteStream
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

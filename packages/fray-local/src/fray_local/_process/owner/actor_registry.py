@@ -13,14 +13,14 @@ from weakref import WeakSet, WeakValueDictionary
 from fray import ActorAlreadyExistsError, ActorNotFoundError, UnsupportedError
 from fray._engine.actors import Actor
 from fray.job import ActorHandle, ActorOptions, Lifetime, TaskOptions
-from fray_local._process.actors import Crew, ProcessEndpoint, remote_kind, stand_in
-from fray_local._process.calls import RemoteConstruction
-from fray_local._process.directory import DEFAULT, Card, Directory, family, new_card
-from fray_local._process.forge import current_directory
-from fray_local._process.links import Link
-from fray_local._process.packing import PackedCall
-from fray_local._process.peers import PeerLink
-from fray_local._process.workers import Closing, WorkerProcess
+from fray_local._process.owner.actor_directory import DEFAULT, Card, Directory, family, new_card
+from fray_local._process.owner.actor_process import Crew, ProcessEndpoint, remote_kind, stand_in
+from fray_local._process.owner.calls import RemoteConstruction
+from fray_local._process.owner.fork_server_client import current_directory
+from fray_local._process.owner.shared_actors import PeerLink
+from fray_local._process.owner.worker_connection import Link
+from fray_local._process.owner.worker_process import Closing, WorkerProcess
+from fray_local._process.protocol.serialization import PackedCall
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext

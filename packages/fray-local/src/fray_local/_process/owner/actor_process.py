@@ -11,16 +11,16 @@ from fray._engine.actors import Actor, ActorProducer, Construction, Endpoint
 from fray._engine.refs import reduce_by_identity
 from fray._engine.streams import LocalStream
 from fray.job import ActorEndpoint, get_job_context
-from fray_local._process.calls import (
+from fray_local._process.owner.actor_directory import Card
+from fray_local._process.owner.calls import (
     AnyCall,
     RemoteActorProducer,
     RemoteActorTask,
     RemoteConstruction,
 )
-from fray_local._process.directory import Card
-from fray_local._process.hub import Hub
-from fray_local._process.links import Link
-from fray_local._process.packing import PackedCall
+from fray_local._process.owner.event_loop import Hub
+from fray_local._process.owner.worker_connection import Link
+from fray_local._process.protocol.serialization import PackedCall
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext
@@ -246,7 +246,7 @@ class ProcessEndpoint(Endpoint):
 
 def revive(token: tuple[Any, ...], label: str, methods: Mapping[str, bool], address: Any) -> ActorEndpoint:
     """Return the endpoint of a handle that was pickled, in whatever process."""
-    from fray_local._process.names import RemoteEndpoint
+    from fray_local._process.worker.proxies import RemoteEndpoint
 
     try:
         found = _refs._find(*token)

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fray_local._process.hub import Channel, Hub
+from fray_local._process.owner.event_loop import Channel, Hub
 
-_CODE = "import sys; sys.path[:] = {path!r}; from fray_local._process.zygote import main; main({descriptor})"
+_CODE = (
+    "import sys; sys.path[:] = {path!r}; from fray_local._process.fork_server import main; main({descriptor})"
+)
 _PATIENCE = 10.0
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from fray._engine.refs import ERROR, Settlement, unwatch, watch
 from fray.backend import pack_exception
-from fray_local._process.objects import Blob
+from fray_local._process.protocol.values import Blob
 
 if TYPE_CHECKING:
-    from fray_local._process.links import Link
+    from fray_local._process.owner.worker_connection import Link
 
 
 class Watching:

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from fray import TaskCancelledError
 from fray._engine.refs import ERROR, _by_id
 from fray.backend import pack_exception
-from fray_local._process.calls import AnyCall, RemoteActorProducer, RemoteProducer
-from fray_local._process.hub import Channel
-from fray_local._process.objects import Blob, Budget, received
-from fray_local._process.shipping import Shipped, Shipping
-from fray_local._process.wire import close_all, encode
+from fray_local._process.owner.calls import AnyCall, RemoteActorProducer, RemoteProducer
+from fray_local._process.owner.event_loop import Channel
+from fray_local._process.owner.sent_segments import Shipped, Shipping
+from fray_local._process.protocol.values import Blob, Budget, received
+from fray_local._process.protocol.wire import close_all, encode
 
 _FUNCTIONS = 256  # that a worker keeps
 _numbers = itertools.count(1)

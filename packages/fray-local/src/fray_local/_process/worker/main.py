@@ -22,13 +22,13 @@ from fray import TaskCancelledError
 from fray._engine.refs import ERROR, VALUE
 from fray._engine.tasks import strip_frames
 from fray.backend import current_context_var, pack_exception
-from fray_local._process import output
-from fray_local._process.client import WorkerContext
-from fray_local._process.connections import Connection, accept_all
-from fray_local._process.inbox import Job
-from fray_local._process.names import Owner
-from fray_local._process.objects import Blob, Budget
-from fray_local._process.packing import pack
+from fray_local._process.protocol.serialization import pack
+from fray_local._process.protocol.values import Blob, Budget
+from fray_local._process.worker import output
+from fray_local._process.worker.connections import Connection, accept_all
+from fray_local._process.worker.context import WorkerContext
+from fray_local._process.worker.incoming_calls import Job
+from fray_local._process.worker.proxies import Owner
 
 END = 3  # beside VALUE and ERROR: a stream has no more items
 _INTERRUPT = signal.SIGUSR1

@@ -13,11 +13,11 @@ from itertools import count
 from typing import Any
 
 from fray._engine.tasks import shutting_down
-from fray_local._process.calls import AnyCall, RemoteProducer, died
-from fray_local._process.hub import Hub
-from fray_local._process.links import Link
-from fray_local._process.places import Place, Plan, idle_since, sorted_out, work_ahead
-from fray_local._process.resources import Needs, Resources, environment
+from fray_local._process.owner.calls import AnyCall, RemoteProducer, died
+from fray_local._process.owner.event_loop import Hub
+from fray_local._process.owner.resources import Needs, Resources, environment
+from fray_local._process.owner.worker_connection import Link
+from fray_local._process.owner.worker_slot import Place, Plan, idle_since, sorted_out, work_ahead
 
 _AHEAD_SECONDS = 0.01  # of work that a worker may have beyond the task it runs
 _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead is bounded

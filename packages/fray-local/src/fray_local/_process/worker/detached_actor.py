@@ -4,9 +4,9 @@ import os
 import socket
 import threading
 
-from fray_local._process import output
-from fray_local._process.connections import Connection, accept_all
-from fray_local._process.worker import Worker
+from fray_local._process.worker import output
+from fray_local._process.worker.connections import Connection, accept_all
+from fray_local._process.worker.main import Worker
 
 
 def main(creator: int, door: int) -> None:

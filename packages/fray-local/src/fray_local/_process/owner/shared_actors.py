@@ -2,10 +2,10 @@
 
 import socket
 
-from fray_local._process.hub import Channel, Hub
-from fray_local._process.links import Employer, Link
-from fray_local._process.objects import Budget
-from fray_local._process.wire import OutOfDescriptorsError, encode
+from fray_local._process.owner.event_loop import Channel, Hub
+from fray_local._process.owner.worker_connection import Employer, Link
+from fray_local._process.protocol.values import Budget
+from fray_local._process.protocol.wire import OutOfDescriptorsError, encode
 
 # Named, because whoever holds only a name cannot know how the process ended.
 _GONE = "is gone"

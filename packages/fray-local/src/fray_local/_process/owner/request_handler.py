@@ -27,13 +27,13 @@ from fray._engine.scope import Scope
 from fray._engine.streams import LocalStream
 from fray._engine.waiting import ready_positions
 from fray.job import ActorHandle, ActorOptions, TaskOptions
-from fray_local._process.objects import Blob, received
-from fray_local._process.packing import Export, PackedCall, pack
-from fray_local._process.questions import Question, Watching
+from fray_local._process.owner.pending_requests import Question, Watching
+from fray_local._process.protocol.serialization import Export, PackedCall, pack
+from fray_local._process.protocol.values import Blob, received
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext
-    from fray_local._process.links import Link
+    from fray_local._process.owner.worker_connection import Link
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Requests:
         worker.name(key, LocalRef())
 
     def _tell_settle(self, worker: "Link", key: Any, state: int, blob: Blob) -> None:
-        from fray_local._process.calls import error_of
+        from fray_local._process.owner.calls import error_of
 
         ref = _by_id.get(key)
         if ref is not None:

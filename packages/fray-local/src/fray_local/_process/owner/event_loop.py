@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fray_local._process.wire import Message, Reader, carriers, empty, encode, send_some
+from fray_local._process.protocol.wire import Message, Reader, carriers, empty, encode, send_some
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 

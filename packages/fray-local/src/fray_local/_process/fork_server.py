@@ -15,13 +15,16 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from fray_local._process.objects import raise_descriptor_limit
-from fray_local._process.wire import Reader, Sender, close_all
-from fray_local._process.worker import work
+from fray_local._process.protocol.values import raise_descriptor_limit
+from fray_local._process.protocol.wire import Reader, Sender, close_all
+from fray_local._process.worker.main import work
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _QUIET_MILLISECONDS = 20.0
-_HOST = "import sys; sys.path[:] = {path!r}; from fray_local._process.host import main; main(*{descriptors})"
+_DETACHED_ACTOR = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from fray_local._process.worker.detached_actor import main; main(*{descriptors})"
+)
 _SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -143,7 +146,7 @@ class ForkServer:
                     os.set_inheritable(descriptor, True)
                 for name in (*_SIGNALS, signal.SIGPIPE):
                     signal.signal(name, signal.SIG_DFL)
-                code = _HOST.format(path=settings["path"], descriptors=descriptors)
+                code = _DETACHED_ACTOR.format(path=settings["path"], descriptors=descriptors)
                 os.execve(sys.executable, [sys.executable, "-c", code], settings["env"])  # noqa: S606
             finally:
                 os._exit(1)

@@ -1,0 +1,1 @@
+"""What both sides know: messages, and values as they travel."""
