@@ -8,7 +8,7 @@ import click
 
 from fray import ActorNotFoundError
 from fray._cli.output import print_table
-from fray_local._process.owner.actor_directory import Card, Directory, namespaces
+from fray_local._process.owner.actor_directory import ActorDirectory, ActorRecord, namespaces
 from fray_local._process.owner.shared_actors import kill as kill_at
 
 
@@ -21,12 +21,12 @@ def actors() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 def list_actors(as_json: bool) -> None:
     """List the living actors that other processes can find."""
-    cards = [card for namespace in namespaces() for card in Directory(namespace).living()]
+    records = [record for namespace in namespaces() for record in ActorDirectory(namespace).living()]
     if as_json:
-        click.echo(json.dumps([_row(card) for card in cards], indent=2))
+        click.echo(json.dumps([_row(record) for record in records], indent=2))
         return
     columns = ["name", "actor", "namespace", "lifetime", "age", "job"]
-    print_table(columns, [[_row(card)[column] for column in columns] for card in cards])
+    print_table(columns, [[_row(record)[column] for column in columns] for record in records])
 
 
 @actors.command("kill")
@@ -35,34 +35,34 @@ def list_actors(as_json: bool) -> None:
 def kill(name: str, namespace: str | None) -> None:
     """End an actor: its callers get ActorDiedError, its name is free."""
     found = [
-        (directory, card)
-        for directory in map(Directory, [namespace] if namespace else namespaces())
-        for card in directory.living()
-        if card.name == name
+        (directory, record)
+        for directory in map(ActorDirectory, [namespace] if namespace else namespaces())
+        for record in directory.living()
+        if record.name == name
     ]
     if len(found) > 1:
-        where = ", ".join(card.namespace for _, card in found)
+        where = ", ".join(record.namespace for _, record in found)
         raise click.UsageError(f"{name!r} is in several namespaces: {where}; say which with --namespace")
     if not found:
-        known = [card.name for one in namespaces() for card in Directory(one).living()]
+        known = [record.name for one in namespaces() for record in ActorDirectory(one).living()]
         raise ActorNotFoundError(name, known)
-    directory, card = found[0]
+    directory, record = found[0]
     connection = directory.find(name)
-    directory.remove(card)
+    directory.remove(record)
     if connection is not None and not kill_at(connection[1]):
         raise click.ClickException(
-            f"{card.label} was told to end and its name is free, but its process does not answer: it may be "
-            "stopped, and ends when it goes on; `ps` shows it as fray_local._process.host"
+            f"{record.label} was told to end and its name is free, but its process does not answer: it may "
+            "be stopped, and ends when it goes on; `ps` shows it as fray_local._process.worker.detached_actor"
         )
-    click.echo(f"killed {card.label}")
+    click.echo(f"killed {record.label}")
 
 
-def _row(card: Card) -> dict[str, Any]:
+def _row(record: ActorRecord) -> dict[str, Any]:
     return {
-        "name": card.name,
-        "actor": card.label.partition("(")[0],
-        "namespace": card.namespace,
-        "lifetime": "detached" if card.detached else "job",
-        "age": f"{max(0.0, time.time() - card.created_at):.0f} s",
-        "job": card.job_id or "-",
+        "name": record.name,
+        "actor": record.label.partition("(")[0],
+        "namespace": record.namespace,
+        "lifetime": "detached" if record.detached else "job",
+        "age": f"{max(0.0, time.time() - record.created_at):.0f} s",
+        "job": record.job_id or "-",
     }

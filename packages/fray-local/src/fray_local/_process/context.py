@@ -27,22 +27,27 @@ from fray.job import ActorHandle, ActorOptions, TaskOptions, actor_methods
 from fray_local._machine import cpu_count
 from fray_local._process.owner import shutdown as endings
 from fray_local._process.owner.actor_process import ProcessEndpoint
-from fray_local._process.owner.actor_registry import Troupe
-from fray_local._process.owner.callbacks import Aside, ProcessFuture
+from fray_local._process.owner.actor_registry import ActorRegistry
+from fray_local._process.owner.callbacks import CallbackThread, ProcessFuture
 from fray_local._process.owner.calls import (
-    Remote,
+    RemoteCall,
     RemoteProducer,
     RemoteTask,
     cancelled,
 )
-from fray_local._process.owner.event_loop import Hub
-from fray_local._process.owner.fork_server_client import Forge
-from fray_local._process.owner.request_handler import Requests
+from fray_local._process.owner.event_loop import EventLoop
+from fray_local._process.owner.fork_server_client import ForkServerClient
+from fray_local._process.owner.request_handler import RequestHandler
 from fray_local._process.owner.resources import PLAIN, Resources
-from fray_local._process.owner.scheduler import Fleet
-from fray_local._process.owner.worker_connection import Link
+from fray_local._process.owner.scheduler import Scheduler
+from fray_local._process.owner.worker_connection import WorkerConnection
 from fray_local._process.owner.worker_process import WorkerProcess
-from fray_local._process.protocol.serialization import Export, PackedCall, pack, pack_call
+from fray_local._process.protocol.serialization import (
+    SerializedCall,
+    SerializedFunction,
+    pack,
+    serialize_call,
+)
 from fray_local._process.protocol.values import Budget, raise_descriptor_limit
 
 T = TypeVar("T")
@@ -60,7 +65,7 @@ class ProcessContext(InProcessContext):
         object_store_memory: Bytes that large values may take; by default half of the machine's.
         spill_dir: A directory for large values beyond that; without it they are refused.
         resources: What tasks may ask for beyond `CPU`, `GPU` and `memory`, e.g. `{"licence": 2}`.
-        namespace: Named actors are shared with every context of this namespace. By default with the
+        namespace: Proxy actors are shared with every context of this namespace. By default with the
             jobs of one family; outside of jobs only detached actors are shared.
     """
 
@@ -81,11 +86,11 @@ class ProcessContext(InProcessContext):
         self.budget = Budget(object_store_memory, spill_dir)
         self._max_tasks = max_tasks_per_worker
         self.machine = Resources(self._size, resources)
-        self._exports: WeakValueDictionary[bytes, Export] = WeakValueDictionary()
+        self._functions: WeakValueDictionary[bytes, SerializedFunction] = WeakValueDictionary()
         self._starting = threading.Lock()
-        self._aside = Aside()
-        self._hub: Hub | None = None
-        self.troupe = Troupe(self, namespace)
+        self._callbacks = CallbackThread()
+        self._loop: EventLoop | None = None
+        self.registry = ActorRegistry(self, namespace)
         super().__init__(cast("Any", _Lazy(self)), check_serialization=False, stream_buffer=stream_buffer)
         self._rebuild = reduce_by_identity(self)
         endings.open_contexts.add(self)
@@ -107,7 +112,7 @@ class ProcessContext(InProcessContext):
 
     def pack(
         self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> PackedCall:
+    ) -> SerializedCall:
         """Return a call in its travelling form."""
         for arg in args:
             if isinstance(arg, Future):
@@ -115,9 +120,9 @@ class ProcessContext(InProcessContext):
                 break
         if kwargs:
             kwargs = {key: _future_as_ref(arg) for key, arg in kwargs.items()}
-        return pack_call(fn, args, kwargs, LocalRef, self.budget)
+        return serialize_call(fn, args, kwargs, LocalRef, self.budget)
 
-    def launch(self, packed: PackedCall, title: str, options: TaskOptions, *, streaming: bool) -> Any:
+    def launch(self, packed: SerializedCall, title: str, options: TaskOptions, *, streaming: bool) -> Any:
         """Start a task whose function and arguments are packed."""
         needs = PLAIN if options is DEFAULT_TASK else self.machine.needs_of(options)
         kind = RemoteProducer if streaming else RemoteTask
@@ -136,10 +141,10 @@ class ProcessContext(InProcessContext):
     def close_when_dropped(self, stream: LocalStream[Any]) -> None:
         """Let the generator be closed when nobody can read its items any more."""
         call = stream._producer
-        # Finalizers run anywhere, with any lock held: the hub does the work.
-        weakref.finalize(stream, self.hub.call_soon, partial(self._forsake, call)).atexit = False
+        # Finalizers run anywhere, with any lock refcount_deltas: the loop does the work.
+        weakref.finalize(stream, self.loop.call_soon, partial(self._forsake, call)).atexit = False
 
-    def make_call(self, kind: Any, packed: PackedCall, title: str, pool: Any) -> Any:
+    def make_call(self, kind: Any, packed: SerializedCall, title: str, pool: Any) -> Any:
         """Make a call of a kind, counted in the scope."""
         scope = self._scope
         more = {"limit": self._stream_buffer} if hasattr(kind, "item") else {}
@@ -164,9 +169,9 @@ class ProcessContext(InProcessContext):
         producer._finish(error)
         return LocalStream(producer)
 
-    def known_export(self, export: Export) -> Export:
-        """Return the one export of a function that several workers sent."""
-        return self._exports.setdefault(export.key, export)
+    def known_function(self, function: SerializedFunction) -> SerializedFunction:
+        """Return the one function of a function that several workers sent."""
+        return self._functions.setdefault(function.key, function)
 
     def put(self, obj: T, /) -> LocalRef[T]:
         """Store a value once; see `JobContext.put`. A large one is mapped where it is read, not copied."""
@@ -175,20 +180,20 @@ class ProcessContext(InProcessContext):
     def cancel(self, ref: Any, /) -> bool:
         """Cancel what has not started, interrupt what has; a worker that goes on for seconds is killed."""
         call: Any = ref._producer if isinstance(ref, LocalStream) else getattr(ref, "_task", None)
-        return self._stop(call) if isinstance(call, Remote) else super().cancel(ref)
+        return self._stop(call) if isinstance(call, RemoteCall) else super().cancel(ref)
 
     def _future(self, ref: Any) -> "Future[Any]":
         return ProcessFuture(ref, self)
 
     def call_back(self, fn: Callable[["Future[Any]"], object], future: "Future[Any]") -> None:
-        """Call what waited for a future, away from the hub's thread."""
-        if self._hub is not None and self._hub.inside:
-            self._aside.do(partial(fn, future))
+        """Call what waited for a future, away from the loop's thread."""
+        if self._loop is not None and self._loop.inside:
+            self._callbacks.do(partial(fn, future))
         else:
             fn(future)
 
     def _check_progress(self, timeout: float | None) -> None:
-        if self._hub is not None and self._hub.inside:
+        if self._loop is not None and self._loop.inside:
             raise DeadlockError(
                 "the thread that takes in every result would wait for one: something that is called while a "
                 "result is unpickled, or let go of, uses the context; do that in a task or a thread"
@@ -203,60 +208,60 @@ class ProcessContext(InProcessContext):
             return True
         if not call.interrupt(error):
             return False
-        link = call.worker
-        if link is not None:
-            self._interrupt(link, call)
+        connection = call.worker
+        if connection is not None:
+            self._interrupt(connection, call)
         return True
 
-    def _interrupt(self, link: Link, call: Any) -> None:
+    def _interrupt(self, connection: WorkerConnection, call: Any) -> None:
         number = call.number
-        link.cancel(call)
-        if cast("Any", link.employer) is self._pool:
+        connection.cancel(call)
+        if cast("Any", connection.owner) is self._pool:
 
             def insist() -> None:
-                if link.calls.get(number) is call:
-                    link.kill()
+                if connection.calls.get(number) is call:
+                    connection.kill()
 
-            self.hub.call_later(_STOP_SECONDS, insist)
+            self.loop.call_later(_STOP_SECONDS, insist)
 
     # Processes.
 
-    def processes(self) -> Fleet:
+    def processes(self) -> Scheduler:
         """Return the pool; the first call starts what is needed to start processes."""
-        if self._hub is None:
+        if self._loop is None:
             with self._scope.counted(), self._starting:
-                if self._hub is None:
+                if self._loop is None:
                     self._start()
-        return cast("Fleet", self._pool)
+        return cast("Scheduler", self._pool)
 
     @property
-    def hub(self) -> Hub:
+    def loop(self) -> EventLoop:
         """The thread that reads what workers send; there once `processes` was called."""
-        assert self._hub is not None
-        return self._hub
+        assert self._loop is not None
+        return self._loop
 
     def _start(self) -> None:
         raise_descriptor_limit()
-        hub = Hub("fray-hub")
-        self.forge = Forge(hub)
+        loop = EventLoop("fray-loop")
+        self.fork_server = ForkServerClient(loop)
         process, pid, key, _ = self._rebuild[1]
-        self.requests = Requests(self, (process, pid, key, type(self).__name__))
+        self.requests = RequestHandler(self, (process, pid, key, type(self).__name__))
         self._pool = cast(
             "Any",
-            Fleet(
+            Scheduler(
                 self._size,
                 self.machine,
-                hub,
-                lambda fleet, env: WorkerProcess(hub, self.forge, fleet, self.requests, env),
+                loop,
+                lambda scheduler, env: WorkerProcess(loop, self.fork_server, scheduler, self.requests, env),
                 self._max_tasks,
             ),
         )
-        self._hub = hub
+        self._loop = loop
 
     def in_background(
         self, act: Callable[[], ActorHandle], then: Callable[[ActorHandle | None, BaseException | None], None]
     ) -> None:
-        """Do something that may block away from the hub's thread, for the same caller."""
+        """Do something that may block away from the loop's thread, for the same caller."""
         caller = current_task()
 
         def run() -> None:
@@ -276,15 +281,15 @@ class ProcessContext(InProcessContext):
         self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
     ) -> ActorHandle:
         methods = {name: is_generator_function(method) for name, method in actor_methods(cls).items()}
-        return self.troupe.make(callable_name(cls), methods, self.pack(cls, args, kwargs), options)
+        return self.registry.make(callable_name(cls), methods, self.pack(cls, args, kwargs), options)
 
     def get_actor(self, name: str, /) -> ActorHandle:
         """Return a handle to the actor of that name, of this context or shared in its namespace."""
-        return self.troupe.get(name)
+        return self.registry.get(name)
 
     def endpoint_at(self, address: tuple[str, str, str]) -> ProcessEndpoint:
         """Return the endpoint of an actor whose handle came from another process."""
-        return self.troupe.at(address)
+        return self.registry.at(address)
 
     def kill(self, handle: Any, /) -> None:
         """End an actor and its process, whatever it does."""
@@ -293,7 +298,7 @@ class ProcessContext(InProcessContext):
         if not isinstance(endpoint, ProcessEndpoint):
             super().kill(handle)
         else:
-            self.troupe.kill(endpoint)
+            self.registry.kill(endpoint)
 
     def keep_actor(self, actor: Actor) -> None:
         """Let an actor die when everything that was submitted is done."""
@@ -313,28 +318,28 @@ class ProcessContext(InProcessContext):
         if self._scope.foreign:
             return
         self._scope.close(cancel=True)
-        if self._hub is not None:
-            cast("Fleet", self._pool).kill()
-            self.troupe.abort()
+        if self._loop is not None:
+            cast("Scheduler", self._pool).kill()
+            self.registry.abort()
 
     def disown(self) -> None:
         """In a forked child: leave the workers to the parent."""
         super().disown()
-        if self._hub is not None:
-            self._hub.disown()
+        if self._loop is not None:
+            self._loop.disown()
 
     def _end(self) -> None:
         super()._end()
-        if self._hub is not None:
+        if self._loop is not None:
             self._ender = threading.Thread(target=self._close, name="fray-end", daemon=True)
             self._ender.start()
 
     def _close(self) -> None:
         """Wait for every process, then end what served them."""
         self._pool.close(wait=True)
-        self.troupe.end()
-        self.forge.stop()
-        self.hub.stop()
+        self.registry.end()
+        self.fork_server.stop()
+        self.loop.stop()
 
     def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
         """End the context; see `JobContext.shutdown`."""

@@ -84,7 +84,7 @@ class ForkServer:
         if kind == "fork":
             self._fork(number, rest[0], descriptors)
         elif kind == "host":
-            self._start_host(rest[0], descriptors)
+            self._start_detached_actor(rest[0], descriptors)
         else:
             for pid in [pid for pid, one in self._workers.items() if one == number]:
                 _kill(pid)
@@ -126,7 +126,7 @@ class ForkServer:
                 sys.stdout.flush()
             os._exit(code)
 
-    def _start_host(self, settings: dict[str, Any], descriptors: list[int]) -> None:
+    def _start_detached_actor(self, settings: dict[str, Any], descriptors: list[int]) -> None:
         """Start a program that outlives everybody here: a detached actor."""
         try:
             pid = os.fork()

@@ -1,7 +1,7 @@
-"""Named actors that several processes share: a folder per namespace, a record and a socket per actor.
+"""Proxy actors that several processes share: a folder per namespace, a record and a socket per actor.
 
     STATE/actors/NAMESPACE/     mode 0700
-        .lock                   held while a name is taken
+        .lock                   refcount_deltas while a name is taken
         3f9a2c….json            name, label, methods
         3f9a2c….sock            where its process listens
         3f9a2c….log             what a detached one printed
@@ -29,7 +29,7 @@ _LONGEST = 100  # of a path that a Unix socket can have, with a little to spare
 
 
 @dataclass(frozen=True)
-class Card:
+class ActorRecord:
     """What others have to know of an actor."""
 
     namespace: str
@@ -42,63 +42,63 @@ class Card:
     job_id: str | None = None
 
 
-class Directory:
+class ActorDirectory:
     """The shared actors of one namespace."""
 
     def __init__(self, namespace: str, root: Path | None = None) -> None:
         self.namespace = namespace
         self.folder = (root or state_dir()) / "actors" / quote(namespace, safe="")
 
-    def find(self, name: str) -> tuple[Card, socket.socket] | None:
-        """Return a living actor's card and a connection to it."""
-        card = self._read(self._path(name, "json"))
-        if card is None:
+    def find(self, name: str) -> tuple[ActorRecord, socket.socket] | None:
+        """Return a living actor's record and a connection to it."""
+        record = self._read(self._path(name, "json"))
+        if record is None:
             return None
         try:
-            return card, self._connect(name)
+            return record, self._connect(name)
         except OSError:
             return None
 
-    def claim(self, card: Card) -> socket.socket | None:
+    def claim(self, record: ActorRecord) -> socket.socket | None:
         """Take a name and return the listening socket of its actor; None where a living actor has it."""
         self._make()
         with self._locked():
-            found = self.find(card.name)
+            found = self.find(record.name)
             if found is not None:
                 found[1].close()
                 return None
-            path = self._path(card.name, "sock")
+            path = self._path(record.name, "sock")
             path.unlink(missing_ok=True)
-            door = socket.socket(socket.AF_UNIX)
+            listener = socket.socket(socket.AF_UNIX)
             with self._reachable(path) as reachable:
-                door.bind(reachable)
+                listener.bind(reachable)
             path.chmod(0o600)
-            door.listen(128)
-            record = self._path(card.name, "json")
-            new = record.with_suffix(".new")
-            new.write_text(json.dumps(asdict(card)))
-            new.replace(record)
-            return door
+            listener.listen(128)
+            file = self._path(record.name, "json")
+            new = file.with_suffix(".new")
+            new.write_text(json.dumps(asdict(record)))
+            new.replace(file)
+            return listener
 
-    def remove(self, card: Card) -> None:
+    def remove(self, record: ActorRecord) -> None:
         """Free the name of an actor that is gone or going; one that was made since keeps it."""
         if not self.folder.is_dir():
             return
         with self._locked():
-            if self._read(self._path(card.name, "json")) == card:
+            if self._read(self._path(record.name, "json")) == record:
                 for ending in ("json", "sock", "log"):
-                    self._path(card.name, ending).unlink(missing_ok=True)
+                    self._path(record.name, ending).unlink(missing_ok=True)
 
-    def living(self) -> list[Card]:
+    def living(self) -> list[ActorRecord]:
         """Return the actors that answer, oldest first."""
-        cards = []
+        records = []
         for path in sorted(self.folder.glob("*.json")) if self.folder.is_dir() else ():
-            card = self._read(path)
-            found = card and self.find(card.name)
-            if card and found:
+            record = self._read(path)
+            found = record and self.find(record.name)
+            if record and found:
                 found[1].close()
-                cards.append(card)
-        return sorted(cards, key=lambda card: card.created_at)
+                records.append(record)
+        return sorted(records, key=lambda record: record.created_at)
 
     def log_path(self, name: str) -> Path:
         """Return where a detached actor's output goes."""
@@ -111,9 +111,9 @@ class Directory:
     def _path(self, name: str, ending: str) -> Path:
         return self.folder / f"{hashlib.blake2b(name.encode(), digest_size=12).hexdigest()}.{ending}"
 
-    def _read(self, path: Path) -> Card | None:
+    def _read(self, path: Path) -> ActorRecord | None:
         try:
-            return Card(**json.loads(path.read_text()))
+            return ActorRecord(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
@@ -163,11 +163,11 @@ def family() -> str | None:
     return job_id.partition("/")[0] if job_id else None
 
 
-def new_card(
+def new_record(
     namespace: str, name: str, label: str, methods: dict[str, bool], *, detached: bool, concurrency: int
-) -> Card:
-    """Return the card of an actor that is being made now."""
-    return Card(
+) -> ActorRecord:
+    """Return the record of an actor that is being made now."""
+    return ActorRecord(
         namespace,
         name,
         label,

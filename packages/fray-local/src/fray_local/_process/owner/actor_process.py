@@ -11,16 +11,16 @@ from fray._engine.actors import Actor, ActorProducer, Construction, Endpoint
 from fray._engine.refs import reduce_by_identity
 from fray._engine.streams import LocalStream
 from fray.job import ActorEndpoint, get_job_context
-from fray_local._process.owner.actor_directory import Card
+from fray_local._process.owner.actor_directory import ActorRecord
 from fray_local._process.owner.calls import (
     AnyCall,
     RemoteActorProducer,
     RemoteActorTask,
     RemoteConstruction,
 )
-from fray_local._process.owner.event_loop import Hub
-from fray_local._process.owner.worker_connection import Link
-from fray_local._process.protocol.serialization import PackedCall
+from fray_local._process.owner.event_loop import EventLoop
+from fray_local._process.owner.worker_connection import WorkerConnection
+from fray_local._process.protocol.serialization import SerializedCall
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext
@@ -28,25 +28,32 @@ if TYPE_CHECKING:
 _EXIT_SECONDS = 5.0  # that an actor has to end by itself once its context is shut down
 
 
-class Crew:
-    """The process of one actor: the engine's mailbox, and the employer of one worker.
+class ActorProcess:
+    """The process of one actor: the engine's mailbox, and the owner of one worker.
 
     Calls are sent on as they come; the process keeps their order.
     """
 
     inline = False
 
-    def __init__(self, hub: Hub, hire: Callable[["Crew"], Link], restarts: int, *, own: bool) -> None:
+    def __init__(
+        self,
+        loop: EventLoop,
+        start_worker: Callable[["ActorProcess"], WorkerConnection],
+        restarts: int,
+        *,
+        own: bool,
+    ) -> None:
         self.is_own = own  # the process ends with the context
         self.doomed = False  # it is to be killed rather than left
-        self._hub, self._hire, self._restarts = hub, hire, restarts
+        self._loop, self._start_worker, self._restarts = loop, start_worker, restarts
         self._lock = threading.Lock()
         self._queue: deque[AnyCall] = deque()
         self._open = self._closing = self._retired = False
         self._gone = threading.Event()
         self.construct_again: Callable[[], RemoteConstruction] | None = None
         self.actor: Actor
-        self._worker: Link | None = None
+        self._worker: WorkerConnection | None = None
 
     # The engine's side.
 
@@ -107,7 +114,7 @@ class Crew:
             worker.kill()
         elif first:
             worker.retire()
-            self._hub.call_later(_EXIT_SECONDS, self.kill)
+            self._loop.call_later(_EXIT_SECONDS, self.kill)
 
     def kill(self) -> None:
         """End the process now."""
@@ -131,41 +138,43 @@ class Crew:
         if not calls:
             return
         try:
-            self.employ()
+            self.connect()
         except Exception as error:  # noqa: BLE001 - no more descriptors, say
             self._die(f"its process could not be started: {error}", calls)
             return
         if self._worker is not None:
             self._worker.give(calls)
 
-    def employ(self) -> None:
+    def connect(self) -> None:
         """Start the process, or connect to it."""
         with self._lock:
             if self._worker is None and not self._retired:
-                self._worker = self._hire(self)
+                self._worker = self._start_worker(self)
 
-    # The worker's side; see `Employer`.
+    # The worker's side; see `WorkerOwner`.
 
-    def done(self, worker: Link, call: AnyCall, seconds: float) -> None:
+    def done(self, worker: WorkerConnection, call: AnyCall, seconds: float) -> None:
         """Nothing waits for a place here."""
 
-    def parked(self, worker: Link, call: AnyCall) -> None:
+    def parked(self, worker: WorkerConnection, call: AnyCall) -> None:
         """Between the items of a stream the actor answers other calls anyway."""
 
-    def lend(self, worker: Link) -> None:
+    def lend(self, worker: WorkerConnection) -> None:
         """One call at a time means that no other runs while it waits."""
 
-    def reclaim(self, worker: Link) -> None:
+    def reclaim(self, worker: WorkerConnection) -> None:
         """Nothing was lent."""
 
-    def returned(self, worker: Link, calls: list[AnyCall]) -> None:
+    def returned(self, worker: WorkerConnection, calls: list[AnyCall]) -> None:
         """Put calls back: the process is gone."""
         with self._lock:
             self._queue.extendleft(reversed(calls))
             calls = self._take() if worker is not self._worker else []
         self._give(calls)
 
-    def ended(self, worker: Link, how: str, started: list[AnyCall], unstarted: list[AnyCall]) -> None:
+    def ended(
+        self, worker: WorkerConnection, how: str, started: list[AnyCall], unstarted: list[AnyCall]
+    ) -> None:
         """Let the actor die with its process, or make it anew."""
         if self._restarts > 0 and not self._closing and self._construct_again(started, unstarted, how):
             return
@@ -184,7 +193,7 @@ class Crew:
         again = None
         try:
             again = self.construct_again()
-            worker = self._hire(self)
+            worker = self._start_worker(self)
         except Exception:  # noqa: BLE001 - the context is closing, or no process can be started
             if again is not None:
                 again.replaced()
@@ -214,20 +223,20 @@ class ProcessEndpoint(Endpoint):
 
     actor: Actor
 
-    def __init__(self, actor: Actor, context: "ProcessContext", card: Card | None) -> None:
+    def __init__(self, actor: Actor, context: "ProcessContext", record: ActorRecord | None) -> None:
         super().__init__(actor)
-        self.context, self.card = context, card
+        self.context, self.record = context, record
 
     @property
     def address(self) -> tuple[str, str, str] | None:
         """Where processes that do not belong to the context find the actor; None where they cannot."""
-        card = self.card
-        return None if card is None else (card.namespace, card.name, str(card.created_at))
+        record = self.record
+        return None if record is None else (record.namespace, record.name, str(record.created_at))
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.call_packed(method, self.context.pack(None, args, kwargs))
 
-    def call_packed(self, method: str, packed: PackedCall) -> Any:
+    def call_packed(self, method: str, packed: SerializedCall) -> Any:
         """Queue a call whose arguments are packed."""
         # The engine hands arguments through to what makes the call, which is ours.
         answer = self.actor.call(method, packed, {})  # type: ignore[arg-type]
@@ -259,7 +268,7 @@ def revive(token: tuple[Any, ...], label: str, methods: Mapping[str, bool], addr
     if isinstance(found, Endpoint):
         return found
     client = found._client  # a plain reference is what a worker makes of a name
-    client.held.append((found.key, 1))
+    client.refcount_deltas.append((found.key, 1))
     return RemoteEndpoint(client, found.key, label, methods, address)
 
 

@@ -13,22 +13,22 @@ from weakref import WeakSet, WeakValueDictionary
 from fray import ActorAlreadyExistsError, ActorNotFoundError, UnsupportedError
 from fray._engine.actors import Actor
 from fray.job import ActorHandle, ActorOptions, Lifetime, TaskOptions
-from fray_local._process.owner.actor_directory import DEFAULT, Card, Directory, family, new_card
-from fray_local._process.owner.actor_process import Crew, ProcessEndpoint, remote_kind, stand_in
+from fray_local._process.owner.actor_directory import DEFAULT, ActorDirectory, ActorRecord, family, new_record
+from fray_local._process.owner.actor_process import ActorProcess, ProcessEndpoint, remote_kind, stand_in
 from fray_local._process.owner.calls import RemoteConstruction
 from fray_local._process.owner.fork_server_client import current_directory
-from fray_local._process.owner.shared_actors import PeerLink
-from fray_local._process.owner.worker_connection import Link
+from fray_local._process.owner.shared_actors import SharedActorConnection
+from fray_local._process.owner.worker_connection import WorkerConnection
 from fray_local._process.owner.worker_process import Closing, WorkerProcess
-from fray_local._process.protocol.serialization import PackedCall
+from fray_local._process.protocol.serialization import SerializedCall
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext
 
-Hire = Callable[[Crew], Link]
+StartWorker = Callable[[ActorProcess], WorkerConnection]
 
 
-class Troupe:
+class ActorRegistry:
     """Makes, finds and ends the actors of a context.
 
     Args:
@@ -41,15 +41,15 @@ class Troupe:
         self._lock = threading.Lock()
         self._named: dict[str, ProcessEndpoint] = {}
         self._at: WeakValueDictionary[tuple[str, str, str], ProcessEndpoint] = WeakValueDictionary()
-        self._crews: WeakSet[Crew] = WeakSet()
+        self._processes: WeakSet[ActorProcess] = WeakSet()
 
     @property
-    def directory(self) -> Directory:
+    def directory(self) -> ActorDirectory:
         """Where shared actors are found."""
-        return Directory(self._shared or DEFAULT)
+        return ActorDirectory(self._shared or DEFAULT)
 
     def make(
-        self, title: str, methods: Mapping[str, bool], packed: PackedCall, options: ActorOptions
+        self, title: str, methods: Mapping[str, bool], packed: SerializedCall, options: ActorOptions
     ) -> ActorHandle:
         """Make an actor whose class and arguments are packed, or find it.
 
@@ -64,15 +64,15 @@ class Troupe:
                 if options.get_if_exists:
                     return ActorHandle(existing)
                 raise ActorAlreadyExistsError(str(options.name))
-            card, door = self._claim(title, methods, options)
-            if card is not None and door is None:  # somebody else was faster
+            record, listener = self._claim(title, methods, options)
+            if record is not None and listener is None:  # somebody else was faster
                 return self._lost_claim(options)
             try:
-                endpoint = self._new(title, methods, packed, options, card, door)
+                endpoint = self._new(title, methods, packed, options, record, listener)
             except BaseException:  # the context is closing, say: the name must not stay taken
-                if card is not None and door is not None:
-                    door.close()
-                    self.directory.remove(card)
+                if record is not None and listener is not None:
+                    listener.close()
+                    self.directory.remove(record)
                 raise
             if options.name is not None:
                 self._named[options.name] = endpoint
@@ -86,7 +86,7 @@ class Troupe:
         with self._lock:
             endpoint = self._find(name)
         if endpoint is None:
-            known = {*self._named, *(card.name for card in self.directory.living())}
+            known = {*self._named, *(record.name for record in self.directory.living())}
             raise ActorNotFoundError(name, sorted(known))
         return ActorHandle(endpoint)
 
@@ -98,36 +98,36 @@ class Troupe:
             known = self._at.get(address)
             if known is not None and not known.actor.dead:
                 return known
-            endpoint = self._connect(Directory(namespace), name)
+            endpoint = self._connect(ActorDirectory(namespace), name)
         if endpoint is None:
             raise ActorNotFoundError(name)
         return endpoint
 
     def kill(self, endpoint: ProcessEndpoint) -> None:
         """End an actor and its process, whatever it does; its name is free at once."""
-        if endpoint.card is not None:
-            Directory(endpoint.card.namespace).remove(endpoint.card)
-        crew = cast("Crew", endpoint.actor.mailbox)
-        crew.doomed = True
+        if endpoint.record is not None:
+            ActorDirectory(endpoint.record.namespace).remove(endpoint.record)
+        process = cast("ActorProcess", endpoint.actor.mailbox)
+        process.doomed = True
         endpoint.actor.die("it was killed")
-        crew.kill()
+        process.kill()
 
     def end(self) -> None:
         """Let actors of this context end, hang up on others; block until that is done."""
-        crews = list(self._crews)
-        for crew in crews:
-            if crew.is_own:
-                crew.close()
+        processes = list(self._processes)
+        for process in processes:
+            if process.is_own:
+                process.close()
             else:
-                crew.leave()
-        for crew in crews:
-            crew.close(wait=True)
+                process.leave()
+        for process in processes:
+            process.close(wait=True)
 
     def abort(self) -> None:
         """End the actors of this context now."""
-        for crew in list(self._crews):
-            crew.doomed = crew.is_own
-            crew.actor.die("its context was aborted")
+        for process in list(self._processes):
+            process.doomed = process.is_own
+            process.actor.die("its context was aborted")
 
     # Under the lock.
 
@@ -142,7 +142,7 @@ class Troupe:
 
     def _claim(
         self, title: str, methods: Mapping[str, bool], options: ActorOptions
-    ) -> tuple[Card | None, socket.socket | None]:
+    ) -> tuple[ActorRecord | None, socket.socket | None]:
         detached = options.lifetime is Lifetime.DETACHED
         if not detached and (self._shared is None or options.name is None):
             return None, None
@@ -151,7 +151,7 @@ class Troupe:
         name = options.name or f"unnamed-{uuid.uuid4().hex[:8]}"
         label = f"{title}({options.name!r})" if options.name else title
         directory = self.directory
-        card = new_card(
+        record = new_record(
             directory.namespace,
             name,
             label,
@@ -159,7 +159,7 @@ class Troupe:
             detached=detached,
             concurrency=options.max_concurrency,
         )
-        return card, directory.claim(card)
+        return record, directory.claim(record)
 
     def _lost_claim(self, options: ActorOptions) -> ActorHandle:
         endpoint = self._find(str(options.name)) if options.get_if_exists else None
@@ -171,85 +171,98 @@ class Troupe:
         self,
         title: str,
         methods: Mapping[str, bool],
-        packed: PackedCall,
+        packed: SerializedCall,
         options: ActorOptions,
-        card: Card | None,
-        door: socket.socket | None,
+        record: ActorRecord | None,
+        listener: socket.socket | None,
     ) -> ProcessEndpoint:
         detached = options.lifetime is Lifetime.DETACHED
-        hire: Hire = (
-            partial(self._hire_host, card, door)
+        start_worker: StartWorker = (
+            partial(self._start_detached, record, listener)
             if detached
-            else partial(self._hire_own, options.max_concurrency, door)
+            else partial(self._start_own, options.max_concurrency, listener)
         )
-        crew = Crew(self._context.hub, hire, options.max_restarts, own=not detached)
-        endpoint = self._endpoint(title, methods, options, crew, card)
+        process = ActorProcess(self._context.loop, start_worker, options.max_restarts, own=not detached)
+        endpoint = self._endpoint(title, methods, options, process, record)
         actor = endpoint.actor
         if not detached:
-            actor.on_death = lambda: self._died(options.name, actor, card)
+            actor.on_death = lambda: self._died(options.name, actor, record)
             self._context.keep_actor(actor)
         actor.construct(cast("Any", title), cast("Any", packed), {})
         if options.max_restarts:
-            crew.construct_again = lambda: self._construction(title, packed, actor, crew)
+            process.construct_again = lambda: self._construction(title, packed, actor, process)
         return endpoint
 
-    def _connect(self, directory: Directory, name: str) -> ProcessEndpoint | None:
+    def _connect(self, directory: ActorDirectory, name: str) -> ProcessEndpoint | None:
         found = directory.find(name)
         if found is None:
             return None
-        card, sock = found
+        record, sock = found
         context = self._context
 
-        def hire(crew: Crew) -> Link:
-            return PeerLink(context.hub, sock, crew, context.budget, card.concurrency)
+        def start_worker(process: ActorProcess) -> WorkerConnection:
+            return SharedActorConnection(context.loop, sock, process, context.budget, record.concurrency)
 
-        crew = Crew(context.hub, hire, 0, own=False)
-        title = card.label.partition("(")[0]
-        endpoint = self._endpoint(title, card.methods, ActorOptions(name=card.name), crew, card)
-        crew.employ()
-        crew.resize(1)
+        process = ActorProcess(context.loop, start_worker, 0, own=False)
+        title = record.label.partition("(")[0]
+        endpoint = self._endpoint(title, record.methods, ActorOptions(name=record.name), process, record)
+        process.connect()
+        process.resize(1)
         return endpoint
 
     def _endpoint(
-        self, title: str, methods: Mapping[str, bool], options: ActorOptions, crew: Crew, card: Card | None
+        self,
+        title: str,
+        methods: Mapping[str, bool],
+        options: ActorOptions,
+        process: ActorProcess,
+        record: ActorRecord | None,
     ) -> ProcessEndpoint:
-        def make(kind: Any, fn: Any, packed: PackedCall, kwargs: Any, pool: Any) -> Any:  # noqa: ARG001 - the engine's
+        def make(kind: Any, fn: Any, packed: SerializedCall, kwargs: Any, pool: Any) -> Any:  # noqa: ARG001 - the engine's
             name = getattr(fn, "__name__", title)
             return self._context.make_call(remote_kind(kind), packed, name, pool)
 
-        actor = Actor(stand_in(title, methods), options, crew, make)
-        crew.actor = actor
-        self._crews.add(crew)
-        endpoint = ProcessEndpoint(actor, self._context, card)
+        actor = Actor(stand_in(title, methods), options, process, make)
+        process.actor = actor
+        self._processes.add(process)
+        endpoint = ProcessEndpoint(actor, self._context, record)
         if endpoint.address is not None:
             self._at[endpoint.address] = endpoint
         return endpoint
 
-    def _construction(self, title: str, packed: PackedCall, actor: Actor, crew: Crew) -> RemoteConstruction:
-        again: RemoteConstruction = self._context.make_call(RemoteConstruction, packed, title, crew)
+    def _construction(
+        self, title: str, packed: SerializedCall, actor: Actor, process: ActorProcess
+    ) -> RemoteConstruction:
+        again: RemoteConstruction = self._context.make_call(RemoteConstruction, packed, title, process)
         again.actor = actor
         return again
 
-    def _hire_own(self, concurrency: int, door: socket.socket | None, crew: Crew) -> Link:
+    def _start_own(
+        self, concurrency: int, listener: socket.socket | None, process: ActorProcess
+    ) -> WorkerConnection:
         context = self._context
         env = dict(os.environ)
-        return WorkerProcess(context.hub, context.forge, crew, context.requests, env, concurrency, door)
+        return WorkerProcess(
+            context.loop, context.fork_server, process, context.requests, env, concurrency, listener
+        )
 
-    def _hire_host(self, card: Card | None, door: socket.socket | None, crew: Crew) -> Link:
-        assert card is not None
-        assert door is not None
+    def _start_detached(
+        self, record: ActorRecord | None, listener: socket.socket | None, process: ActorProcess
+    ) -> WorkerConnection:
+        assert record is not None
+        assert listener is not None
         context = self._context
         ours, theirs = socket.socketpair()
-        given = [theirs.detach(), door.detach()]
-        env = {**os.environ, "FRAY_JOB_DIR": "detached", "FRAY_ACTOR_CONCURRENCY": str(card.concurrency)}
-        log = os.fspath(self.directory.log_path(card.name))
+        given = [theirs.detach(), listener.detach()]
+        env = {**os.environ, "FRAY_JOB_DIR": "detached", "FRAY_ACTOR_CONCURRENCY": str(record.concurrency)}
+        log = os.fspath(self.directory.log_path(record.name))
         settings = {"env": env, "path": sys.path, "cwd": current_directory(), "log": log}
-        context.forge.host(settings, given, Closing(given))
-        return PeerLink(context.hub, ours, crew, context.budget, card.concurrency)
+        context.fork_server.host(settings, given, Closing(given))
+        return SharedActorConnection(context.loop, ours, process, context.budget, record.concurrency)
 
-    def _died(self, name: str | None, actor: Actor, card: Card | None) -> None:
+    def _died(self, name: str | None, actor: Actor, record: ActorRecord | None) -> None:
         known = self._named.get(name) if name is not None else None
         if known is not None and known.actor is actor:
             del self._named[known.actor.name or ""]
-        if card is not None:
-            Directory(card.namespace).remove(card)
+        if record is not None:
+            ActorDirectory(record.namespace).remove(record)

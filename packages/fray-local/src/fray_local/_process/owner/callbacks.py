@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext
 
 
-class Aside:
+class CallbackThread:
     """Does what may block, one after the other, in a thread that lives while there is something to do."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def settle_future(future: "Future[Any]", load: Callable[[], Any]) -> None:
 
 
 class ProcessFuture(LocalFuture):
-    """A future that the hub settles; its callbacks may use the context."""
+    """A future that the loop settles; its callbacks may use the context."""
 
     def __init__(self, ref: Any, context: "ProcessContext") -> None:
         self._context = context

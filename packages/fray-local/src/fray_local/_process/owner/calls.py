@@ -19,42 +19,53 @@ from fray._engine.streams import Producer
 from fray._engine.tasks import Task
 from fray.backend import unpack_exception
 from fray_local._process.owner.resources import Needs
-from fray_local._process.owner.sent_segments import Shipping
-from fray_local._process.protocol.serialization import Export, PackedCall, pack
+from fray_local._process.owner.sent_segments import SentSegments
+from fray_local._process.protocol.serialization import SerializedCall, SerializedFunction, pack
 from fray_local._process.protocol.values import Blob, Budget
 
 if TYPE_CHECKING:
-    from fray_local._process.owner.worker_connection import Link
+    from fray_local._process.owner.worker_connection import WorkerConnection
 
-_SLOTS = ("blob", "budget", "export", "needs", "number", "order", "places", "retries", "title", "worker")
+_CALL_SLOTS = (
+    "blob",
+    "budget",
+    "function",
+    "needs",
+    "number",
+    "order",
+    "places",
+    "retries",
+    "title",
+    "worker",
+)
 
 
 _NONE: tuple[str, ...] = ()
 
 
-class Remote:
-    """What every call in another process has; the concrete classes declare `_SLOTS`."""
+class RemoteCall:
+    """What every call in another process has; the concrete classes declare `_CALL_SLOTS`."""
 
     __slots__ = _NONE
 
     args: tuple[Any, ...]
     blob: Blob | None
     budget: Budget
-    export: Export | None
+    function: SerializedFunction | None
     needs: Needs
     number: int
     order: int
     places: Sequence[Any]
     retries: int
     title: str
-    worker: "Link | None"
+    worker: "WorkerConnection | None"
     _claimed: bool
 
-    def travel(self, packed: PackedCall, title: str, budget: Budget, needs: Needs, retries: int) -> None:
+    def travel(self, packed: SerializedCall, title: str, budget: Budget, needs: Needs, retries: int) -> None:
         """Take over what the call travels as."""
-        self.blob, self.export, self.places = (
+        self.blob, self.function, self.places = (
             packed.blob,
-            packed.export,
+            packed.function,
             [place for place, _ in packed.places],
         )
         self.title, self.budget, self.needs, self.retries = title, budget, needs, retries
@@ -70,7 +81,7 @@ class Remote:
         """Items that may be sent before the consumer takes one; None where there is one result."""
         return None
 
-    def payload(self, descriptors: list[int], shipping: Shipping) -> tuple[Any, list[Any], list[Blob]]:
+    def payload(self, descriptors: list[int], sent: SentSegments) -> tuple[Any, list[Any], list[Blob]]:
         """Return the arguments as a message describes them, and what must live until that is sent.
 
         Raises:
@@ -82,8 +93,7 @@ class Remote:
             return description, [], [self.blob]
         blobs = [self._blob_of(ref) for ref in self.args]
         slots = [
-            (place, blob.describe(descriptors, shipping))
-            for place, blob in zip(self.places, blobs, strict=True)
+            (place, blob.describe(descriptors, sent)) for place, blob in zip(self.places, blobs, strict=True)
         ]
         return description, slots, [self.blob, *blobs]
 
@@ -95,7 +105,7 @@ class Remote:
 
     def release(self) -> None:
         """Let go of the arguments: it is done, or will not run."""
-        self.blob, self.args, self.export, self.worker = None, (), None, None
+        self.blob, self.args, self.function, self.worker = None, (), None, None
 
     def unclaim(self) -> None:
         """Be unstarted again: the worker gave it back."""
@@ -104,7 +114,7 @@ class Remote:
             self._claimed = False
 
 
-class _Single(Remote):
+class _Single(RemoteCall):
     """A call with one result."""
 
     __slots__ = _NONE
@@ -136,14 +146,14 @@ class _Single(Remote):
 class RemoteTask(_Single, Task):
     """A function that runs in a worker."""
 
-    __slots__ = _SLOTS
+    __slots__ = _CALL_SLOTS
     method = None
 
 
 class RemoteActorTask(_Single, ActorTask):
     """A call of an actor's method."""
 
-    __slots__ = _SLOTS
+    __slots__ = _CALL_SLOTS
 
     def done(self, state: int, blob: Blob) -> None:
         """Settle, and tell the actor."""
@@ -160,7 +170,7 @@ class RemoteActorTask(_Single, ActorTask):
 class RemoteConstruction(_Single, Construction):
     """The call of an actor's constructor."""
 
-    __slots__ = _SLOTS
+    __slots__ = _CALL_SLOTS
     method = ""
 
     def done(self, state: int, blob: Blob) -> None:
@@ -182,7 +192,7 @@ class RemoteConstruction(_Single, Construction):
         self._report()
 
 
-class _Streaming(Remote):
+class _Streaming(RemoteCall):
     """A call with many results.
 
     The worker may send as many items as it has credits; with the last one it suspends the
@@ -198,7 +208,7 @@ class _Streaming(Remote):
     _parked: bool
     allowed: int
 
-    def travel(self, packed: PackedCall, title: str, budget: Budget, needs: Needs, retries: int) -> None:
+    def travel(self, packed: SerializedCall, title: str, budget: Budget, needs: Needs, retries: int) -> None:
         """Take over what the call travels as; no retries, because items have been seen."""
         super().travel(packed, title, budget, needs, 0)
         self.allowed = self._limit
@@ -265,14 +275,14 @@ class _Streaming(Remote):
 class RemoteProducer(_Streaming, Producer):
     """A generator function that runs in a worker of its own until it ends."""
 
-    __slots__ = (*_SLOTS, "allowed")
+    __slots__ = (*_CALL_SLOTS, "allowed")
     method = None
 
 
 class RemoteActorProducer(_Streaming, ActorProducer):
     """A call of an actor's generator method."""
 
-    __slots__ = (*_SLOTS, "allowed")
+    __slots__ = (*_CALL_SLOTS, "allowed")
 
     def done(self, state: int, blob: Blob) -> None:
         """End the stream, and tell the actor."""
@@ -283,9 +293,9 @@ class RemoteActorProducer(_Streaming, ActorProducer):
     def abandon(self) -> None:
         """Nobody will read it any more; the process, which may be another's, hears of it."""
         super().abandon()
-        link = self.worker
-        if link is not None:
-            link.cancel(self)
+        connection = self.worker
+        if connection is not None:
+            connection.cancel(self)
         self.actor.closed(self)
 
     def lost(self, error: BaseException) -> None:
@@ -306,11 +316,11 @@ def error_of(blob: Blob) -> BaseException:
         return TaskError("Exception", f"it cannot be rebuilt here ({kind}: {failure_to_load})", "")
 
 
-def cancelled(call: Remote) -> TaskCancelledError:
+def cancelled(call: RemoteCall) -> TaskCancelledError:
     """Return the error of a call that was cancelled."""
     return TaskCancelledError(f"{call.label} was cancelled")
 
 
-def died(call: Remote, pid: int, how: str) -> WorkerDiedError:
+def died(call: RemoteCall, pid: int, how: str) -> WorkerDiedError:
     """Return the error of a call whose worker died."""
     return WorkerDiedError(f"the worker process {pid} that ran {call.label} {how}")

@@ -1,6 +1,6 @@
 """One thread of the caller's process that reads everything its workers send, and waits for nothing else.
 
-Any thread may send: what a socket does not take at once waits in its channel, and the hub sends it
+Any thread may send: what a socket does not take at once waits in its channel, and the loop sends it
 on. So two processes with full sockets never wait for each other.
 """
 
@@ -22,7 +22,7 @@ from fray_local._process.protocol.wire import Message, Reader, carriers, empty, 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
-class Hub:
+class EventLoop:
     """Calls back when something can be read, when a time has come, or when another thread asks."""
 
     def __init__(self, name: str) -> None:
@@ -37,13 +37,13 @@ class Hub:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._stopped = self._ended = False
-        self._writing = threading.RLock()  # a finalizer may wake the hub in a thread that holds it
+        self._writing = threading.RLock()  # a finalizer may wake the loop in a thread that holds it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property
     def inside(self) -> bool:
-        """Whether this is the hub's own thread."""
+        """Whether this is the loop's own thread."""
         return threading.current_thread() is self._thread
 
     @property
@@ -59,7 +59,7 @@ class Hub:
                 file.close()
 
     def call_soon(self, act: Callable[[], None]) -> None:
-        """Let the hub call something, unless it has ended; from any thread, finalizers included."""
+        """Let the loop call something, unless it has ended; from any thread, finalizers included."""
         self._asked.append(act)
         if not self._awake:
             self._awake = True
@@ -71,12 +71,12 @@ class Hub:
                     os.write(self._waker, b"x")
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Let the hub call something after a while."""
+        """Let the loop call something after a while."""
         when = time.monotonic() + seconds
         self.call_soon(lambda: heapq.heappush(self._timers, (when, next(self._order), act)))
 
     def watch(self, file: Any, events: int, ready: Callable[[int], None]) -> None:
-        """On the hub's thread: call `ready` when something can be done with a file, or change for what."""
+        """On the loop's thread: call `ready` when something can be done with a file, or change for what."""
         if file in self._watched:
             self._selector.modify(file, events, ready)
         else:
@@ -84,7 +84,7 @@ class Hub:
         self._watched[file] = ready
 
     def forget(self, file: Any) -> None:
-        """On the hub's thread: watch a file no more."""
+        """On the loop's thread: watch a file no more."""
         if self._watched.pop(file, None) is not None:
             self._selector.unregister(file)
 
@@ -137,30 +137,30 @@ class Channel:
     """One connection of the caller's process; sends without blocking, hands on what arrives.
 
     Args:
-        handle: Takes each message with its descriptors, on the hub's thread.
-        closed: Called once, on the hub's thread, when the other side is gone, or cannot be understood any
+        handle: Takes each message with its descriptors, on the loop's thread.
+        closed: Called once, on the loop's thread, when the other side is gone, or cannot be understood any
             more: with what went wrong.
     """
 
     def __init__(
         self,
-        hub: Hub,
+        loop: EventLoop,
         sock: socket.socket,
         handle: Callable[[Message, list[int]], None],
         closed: Callable[[Exception], None],
     ) -> None:
         sock.setblocking(False)
-        self.hub = hub
+        self.loop = loop
         self._sock, self._reader = sock, Reader(sock)
         self._handle, self._closed = handle, closed
         self._lock = threading.Lock()
         self._backlog: deque[tuple[bytes | memoryview, Sequence[int], Any]] = deque()
         self._gone = False
-        hub.call_soon(lambda: self._watch(_READ))
+        loop.call_soon(lambda: self._watch(_READ))
 
     def send(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
         """Send a message; `keep` lives until its descriptors are on their way."""
-        if self.hub.ended:
+        if self.loop.ended:
             return
         if not descriptors:
             self.send_bytes(encode(message))
@@ -173,13 +173,13 @@ class Channel:
 
     def send_bytes(self, data: bytes) -> None:
         """Send whole messages that are encoded already."""
-        if self.hub.ended:
+        if self.loop.ended:
             return
         with self._lock:
             self._push(data, (), None)
 
     def drain(self) -> None:
-        """On the hub's thread: hand on what has arrived, and nothing after."""
+        """On the loop's thread: hand on what has arrived, and nothing after."""
         with contextlib.suppress(BlockingIOError, EOFError, OSError):
             while not self._gone:
                 self._read_once()
@@ -191,19 +191,19 @@ class Channel:
             self._backlog.clear()
 
         def close() -> None:
-            self.hub.forget(self._sock)
+            self.loop.forget(self._sock)
             self._reader.close()
             self._sock.close()
 
-        self.hub.call_soon(close)
+        self.loop.call_soon(close)
 
     def hang_up(self, then: Callable[[], None]) -> None:
-        """Close this end, then call something on the hub's thread."""
+        """Close this end, then call something on the loop's thread."""
         self.close()
-        self.hub.call_soon(then)
+        self.loop.call_soon(then)
 
     def _push(self, data: bytes, descriptors: Sequence[int], keep: Any) -> None:
-        """Under the lock: send what can be sent now, leave the rest to the hub."""
+        """Under the lock: send what can be sent now, leave the rest to the loop."""
         if self._gone:
             return
         rest: bytes | memoryview = data
@@ -216,12 +216,12 @@ class Channel:
                 return
             rest = memoryview(data)[sent:]
             descriptors = () if sent else descriptors
-            self.hub.call_soon(lambda: self._watch(_READ | _WRITE))
+            self.loop.call_soon(lambda: self._watch(_READ | _WRITE))
         self._backlog.append((rest, descriptors, keep))
 
     def _watch(self, events: int) -> None:
         if not self._gone:
-            self.hub.watch(self._sock, events, self._ready)
+            self.loop.watch(self._sock, events, self._ready)
 
     def _ready(self, events: int) -> None:
         if events & _WRITE:
@@ -232,12 +232,12 @@ class Channel:
             except BlockingIOError:
                 return
             except (EOFError, OSError) as error:
-                self.hub.forget(self._sock)
+                self.loop.forget(self._sock)
                 self._closed(error)
 
     def _read_once(self) -> None:
         for message, descriptors in self._reader.read():
-            self.hub.guarded(lambda: self._handle(message, descriptors))  # noqa: B023 - called at once
+            self.loop.guarded(lambda: self._handle(message, descriptors))  # noqa: B023 - called at once
 
     def _send_backlog(self) -> None:
         with self._lock:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fray_local._process.owner.event_loop import Channel, Hub
+from fray_local._process.owner.event_loop import Channel, EventLoop
 
 _CODE = (
     "import sys; sys.path[:] = {path!r}; from fray_local._process.fork_server import main; main({descriptor})"
@@ -26,11 +26,11 @@ class Child(Protocol):
     def failed(self, reason: str) -> None: ...
 
 
-class Forge:
+class ForkServerClient:
     """Makes workers."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
         self._lock = threading.Lock()
         self._children: dict[int, Child] = {}
         self._server: subprocess.Popen[bytes] | None = None
@@ -82,7 +82,7 @@ class Forge:
                 start_new_session=True,  # Ctrl-C at a terminal is the caller's; it ends its workers itself
             )
         server = self._server
-        self._channel = Channel(self._hub, ours, self._handle, lambda _: self._lost(server))
+        self._channel = Channel(self._loop, ours, self._handle, lambda _: self._lost(server))
         return self._channel
 
     def _handle(self, message: tuple[Any, ...], descriptors: list[int]) -> None:

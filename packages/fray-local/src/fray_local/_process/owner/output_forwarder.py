@@ -7,7 +7,7 @@ import sys
 _CHUNK = 1 << 16
 
 
-class Forwarder:
+class OutputForwarder:
     """In the caller's process: passes on what comes out of one pipe, in whole lines."""
 
     def __init__(self, descriptor: int, name: str) -> None:

@@ -1,4 +1,4 @@
-"""A worker's question that has no answer yet: what it waits for, and the place that it lends meanwhile."""
+"""A worker's request that has no answer yet: what it waits for, and the place that it lends meanwhile."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -9,10 +9,10 @@ from fray.backend import pack_exception
 from fray_local._process.protocol.values import Blob
 
 if TYPE_CHECKING:
-    from fray_local._process.owner.worker_connection import Link
+    from fray_local._process.owner.worker_connection import WorkerConnection
 
 
-class Watching:
+class Waiter:
     """Acts once, when enough of what it watches has happened."""
 
     failed: Callable[[Exception], None]
@@ -46,20 +46,20 @@ class Watching:
         unwatch(self.sources, self)
 
 
-class Question:
+class PendingRequest:
     """What a worker asked, until it is answered."""
 
-    def __init__(self, worker: "Link", number: int, lends: bool) -> None:
+    def __init__(self, worker: "WorkerConnection", number: int, lends: bool) -> None:
         self.worker, self._number, self._lends = worker, number, lends
-        self._watching: Watching | None = None
+        self._waiter: Waiter | None = None
 
-    def wait_for(self, watching: Watching, sources: Sequence[Any]) -> None:
+    def wait_for(self, waiter: Waiter, sources: Sequence[Any]) -> None:
         """Answer when something has happened; until then the worker's place is free."""
-        self._watching, watching.failed = watching, self.fail
+        self._waiter, waiter.failed = waiter, self.fail
         self.worker.waiting[self._number] = self
         if self._lends:
-            self.worker.employer.lend(self.worker)
-        watching.begin(sources)
+            self.worker.owner.lend(self.worker)
+        waiter.begin(sources)
 
     def answer(self, answer: Any, *, fine: bool = True, blobs: Sequence[Blob] = ()) -> None:
         """Answer, and take the place again."""
@@ -73,7 +73,7 @@ class Question:
     def forget(self) -> None:
         """Stop waiting: the answer is there, or nobody wants it."""
         if self.worker.waiting.pop(self._number, None) is not None:
-            if self._watching is not None:
-                self._watching.stop()
+            if self._waiter is not None:
+                self._waiter.stop()
             if self._lends:
-                self.worker.employer.reclaim(self.worker)
+                self.worker.owner.reclaim(self.worker)

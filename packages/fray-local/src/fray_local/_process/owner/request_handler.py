@@ -1,6 +1,6 @@
 """What workers ask of the process that owns everything: tasks, values, waiting, actors.
 
-All of it arrives on the hub's thread, so nothing here waits: a question whose answer is not there yet
+All of it arrives on the loop's thread, so nothing here waits: a request whose answer is not there yet
 leaves a watcher, and the worker's place goes to another task meanwhile. Whichever thread has the
 answer gives it.
 """
@@ -27,13 +27,13 @@ from fray._engine.scope import Scope
 from fray._engine.streams import LocalStream
 from fray._engine.waiting import ready_positions
 from fray.job import ActorHandle, ActorOptions, TaskOptions
-from fray_local._process.owner.pending_requests import Question, Watching
-from fray_local._process.protocol.serialization import Export, PackedCall, pack
+from fray_local._process.owner.pending_requests import PendingRequest, Waiter
+from fray_local._process.protocol.serialization import SerializedCall, SerializedFunction, pack
 from fray_local._process.protocol.values import Blob, received
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext
-    from fray_local._process.owner.worker_connection import Link
+    from fray_local._process.owner.worker_connection import WorkerConnection
 
 
 @dataclass(frozen=True)
@@ -45,57 +45,59 @@ class Caller:
     scope: Scope
 
 
-class Requests:
+class RequestHandler:
     """Answers the workers of one context."""
 
     def __init__(self, context: "ProcessContext", owner: tuple[Any, ...]) -> None:
         self._context, self.owner, self.budget = context, owner, context.budget
 
-    def handle(self, worker: "Link", kind: str, message: list[Any], descriptors: deque[int]) -> None:
+    def handle(
+        self, worker: "WorkerConnection", kind: str, message: list[Any], descriptors: deque[int]
+    ) -> None:
         """Do what a worker tells, answer what it asks."""
-        question = Question(worker, *message[:2]) if kind == "ask" else None
-        thread, news, what, details, described = message[-5:]
+        request = PendingRequest(worker, *message[:2]) if kind == "ask" else None
+        thread, refcount_deltas, what, details, described = message[-5:]
         before = set_current_task(Caller(worker.number, thread, self._context._scope))
         try:
-            worker.take_note(news)
+            worker.apply_refcounts(refcount_deltas)
             blobs = [received(one, descriptors, worker.things(keys)) for one, keys in described]
             act = getattr(self, f"_{kind}_{what}")
-            act(question or worker, *details, *blobs)
+            act(request or worker, *details, *blobs)
         except Exception as error:
-            if question is None:
+            if request is None:
                 raise
-            question.fail(error)
+            request.fail(error)
         finally:
             set_current_task(before)
 
-    def forget_all(self, worker: "Link") -> None:
+    def forget_all(self, worker: "WorkerConnection") -> None:
         """The worker is gone: nobody wants its answers."""
-        for question in list(worker.waiting.values()):
-            question.forget()
+        for request in list(worker.waiting.values()):
+            request.forget()
 
     # Told.
 
-    def _tell_nothing(self, worker: "Link") -> None:
-        """Only the news was worth a message."""
+    def _tell_nothing(self, worker: "WorkerConnection") -> None:
+        """Only the refcount_deltas was worth a message."""
 
-    def _tell_lend(self, worker: "Link") -> None:
-        worker.employer.lend(worker)
+    def _tell_lend(self, worker: "WorkerConnection") -> None:
+        worker.owner.lend(worker)
 
-    def _tell_reclaim(self, worker: "Link") -> None:
-        worker.employer.reclaim(worker)
+    def _tell_reclaim(self, worker: "WorkerConnection") -> None:
+        worker.owner.reclaim(worker)
 
-    def _tell_forget(self, worker: "Link", number: int) -> None:
-        question = worker.waiting.get(number)
-        if question is not None:
-            question.forget()
+    def _tell_forget(self, worker: "WorkerConnection", number: int) -> None:
+        request = worker.waiting.get(number)
+        if request is not None:
+            request.forget()
 
-    def _tell_put(self, worker: "Link", key: Any, blob: Blob) -> None:
+    def _tell_put(self, worker: "WorkerConnection", key: Any, blob: Blob) -> None:
         worker.name(key, value_ref(blob))
 
-    def _tell_promise(self, worker: "Link", key: Any) -> None:
+    def _tell_promise(self, worker: "WorkerConnection", key: Any) -> None:
         worker.name(key, LocalRef())
 
-    def _tell_settle(self, worker: "Link", key: Any, state: int, blob: Blob) -> None:
+    def _tell_settle(self, worker: "WorkerConnection", key: Any, state: int, blob: Blob) -> None:
         from fray_local._process.owner.calls import error_of
 
         ref = _by_id.get(key)
@@ -104,7 +106,7 @@ class Requests:
 
     def _tell_run(
         self,
-        worker: "Link",
+        worker: "WorkerConnection",
         key: Any,
         streaming: bool,
         title: str,
@@ -122,7 +124,7 @@ class Requests:
 
     def _tell_call(
         self,
-        worker: "Link",
+        worker: "WorkerConnection",
         key: Any,
         endpoint_key: Any,
         method: str,
@@ -139,32 +141,32 @@ class Requests:
 
     # Asked.
 
-    def _ask_put(self, question: Question, key: Any, blob: Blob) -> None:
+    def _ask_put(self, request: PendingRequest, key: Any, blob: Blob) -> None:
         if blob.segment is not None:
             blob.segment = self._context.budget.adopt(blob.segment)
-        question.worker.name(key, value_ref(blob))
-        question.answer(None)
+        request.worker.name(key, value_ref(blob))
+        request.answer(None)
 
-    def _ask_get(self, question: Question, keys: list[Any]) -> None:
-        refs = [self._thing(question.worker, key) for key in keys]
+    def _ask_get(self, request: PendingRequest, keys: list[Any]) -> None:
+        refs = [self._thing(request.worker, key) for key in keys]
 
         def act() -> None:
             failed = next((ref for ref in refs if ref._state == ERROR), None)
             if failed is not None:
-                question.fail(failed._value[0])
+                request.fail(failed._value[0])
             else:
-                question.answer(lambda shipped: shipped, blobs=[self._blob_of(ref) for ref in refs])
+                request.answer(lambda shipped: shipped, blobs=[self._blob_of(ref) for ref in refs])
 
         if all(ref._state == VALUE for ref in refs) or any(ref._state == ERROR for ref in refs):
             act()
         else:
-            question.wait_for(Watching(len(refs), act, stop_on_error=True), refs)
+            request.wait_for(Waiter(len(refs), act, stop_on_error=True), refs)
 
-    def _ask_wait(self, question: Question, keys: list[Any], needed: int, now: bool) -> None:
-        refs = [self._thing(question.worker, key) for key in keys]
+    def _ask_wait(self, request: PendingRequest, keys: list[Any], needed: int, now: bool) -> None:
+        refs = [self._thing(request.worker, key) for key in keys]
         ready = ready_positions(refs, needed)
         if len(ready) >= needed or now:
-            question.answer(ready)
+            request.answer(ready)
             return
         sources = list(dict.fromkeys(_source(ref) for ref in refs))
         for ref in refs:
@@ -173,46 +175,46 @@ class Requests:
 
         def act() -> None:
             # One that stands in the list twice counts twice, so there may be more than was waited for.
-            question.answer(ready_positions(refs, needed))
+            request.answer(ready_positions(refs, needed))
 
         enough = max(1, needed - (len(refs) - len(sources)))
-        question.wait_for(Watching(enough, act), sources)
+        request.wait_for(Waiter(enough, act), sources)
 
-    def _ask_next(self, question: Question, key: Any) -> None:
-        stream: LocalStream[Any] = self._thing(question.worker, key)
+    def _ask_next(self, request: PendingRequest, key: Any) -> None:
+        stream: LocalStream[Any] = self._thing(request.worker, key)
         producer = stream._producer
 
         def act() -> None:
             item = producer.take()
             if item is not None:
                 producer.resume()
-                self._hand_item(question, item)
+                self._hand_item(request, item)
             elif producer._finished:
-                question.answer(None)
+                request.answer(None)
             else:  # another reader was first
-                question.forget()
-                self._ask_next(question, key)
+                request.forget()
+                self._ask_next(request, key)
 
         producer.resume()
         if producer._state:
             act()
         else:
-            question.wait_for(Watching(1, act), [producer])
+            request.wait_for(Waiter(1, act), [producer])
 
-    def _hand_item(self, question: Question, item: LocalRef[Any]) -> None:
-        key = question.worker.number, "item", id(item)
-        question.worker.name(key, item)
+    def _hand_item(self, request: PendingRequest, item: LocalRef[Any]) -> None:
+        key = request.worker.number, "item", id(item)
+        request.worker.name(key, item)
         if item._state == VALUE:
-            question.answer(lambda shipped: (key, VALUE, shipped[0]), blobs=[self._blob_of(item)])
+            request.answer(lambda shipped: (key, VALUE, shipped[0]), blobs=[self._blob_of(item)])
         else:
-            question.answer((key, ERROR, None))
+            request.answer((key, ERROR, None))
 
-    def _ask_cancel(self, question: Question, key: Any) -> None:
-        question.answer(self._context.cancel(self._thing(question.worker, key)))
+    def _ask_cancel(self, request: PendingRequest, key: Any) -> None:
+        request.answer(self._context.cancel(self._thing(request.worker, key)))
 
     def _ask_actor(
         self,
-        question: Question,
+        request: PendingRequest,
         title: str,
         methods: dict[str, bool],
         options: ActorOptions,
@@ -220,48 +222,52 @@ class Requests:
         places: list[tuple[Any, Any]],
         blob: Blob,
     ) -> None:
-        packed = self._packed(question.worker, shipped, places, blob)
+        packed = self._packed(request.worker, shipped, places, blob)
         self._context.in_background(
-            lambda: self._context.troupe.make(title, methods, packed, options), self._handing(question)
+            lambda: self._context.registry.make(title, methods, packed, options), self._handing(request)
         )
 
-    def _ask_get_actor(self, question: Question, name: str) -> None:
-        self._context.in_background(lambda: self._context.get_actor(name), self._handing(question))
+    def _ask_get_actor(self, request: PendingRequest, name: str) -> None:
+        self._context.in_background(lambda: self._context.get_actor(name), self._handing(request))
 
-    def _ask_actor_at(self, question: Question, address: tuple[str, str, str]) -> None:
+    def _ask_actor_at(self, request: PendingRequest, address: tuple[str, str, str]) -> None:
         def find() -> ActorHandle:
             return ActorHandle(self._context.endpoint_at(address))
 
-        self._context.in_background(find, self._handing(question))
+        self._context.in_background(find, self._handing(request))
 
-    def _handing(self, question: Question) -> Callable[[ActorHandle | None, BaseException | None], None]:
+    def _handing(self, request: PendingRequest) -> Callable[[ActorHandle | None, BaseException | None], None]:
         def hand(handle: ActorHandle | None, error: BaseException | None) -> None:
             if error is not None:
-                question.fail(error)
+                request.fail(error)
                 return
             assert handle is not None
-            key = question.worker.number, "handle", id(handle)
-            question.worker.name(key, handle._endpoint)  # until the worker has unpickled it
-            question.answer((key, pickle.dumps(handle)))
+            key = request.worker.number, "handle", id(handle)
+            request.worker.name(key, handle._endpoint)  # until the worker has unpickled it
+            request.answer((key, pickle.dumps(handle)))
 
         return hand
 
-    def _ask_kill(self, question: Question, key: Any) -> None:
-        self._context.kill(ActorHandle(self._thing(question.worker, key)))
-        question.answer(None)
+    def _ask_kill(self, request: PendingRequest, key: Any) -> None:
+        self._context.kill(ActorHandle(self._thing(request.worker, key)))
+        request.answer(None)
 
     # Both.
 
-    def _packed(self, worker: "Link", shipped: Any, places: list[tuple[Any, Any]], blob: Blob) -> PackedCall:
-        export = None
+    def _packed(
+        self, worker: "WorkerConnection", shipped: Any, places: list[tuple[Any, Any]], blob: Blob
+    ) -> SerializedCall:
+        function = None
         if shipped is not None:
             key, data, keeps = shipped
-            export = self._context.known_export(Export(key, data, tuple(worker.things(keeps))))
+            function = self._context.known_function(
+                SerializedFunction(key, data, tuple(worker.things(keeps)))
+            )
         if blob.segment is not None:
             blob.segment = self._context.budget.adopt(blob.segment)
-        return PackedCall(export, blob, [(place, self._thing(worker, key)) for place, key in places])
+        return SerializedCall(function, blob, [(place, self._thing(worker, key)) for place, key in places])
 
-    def _thing(self, worker: "Link", key: Any) -> Any:
+    def _thing(self, worker: "WorkerConnection", key: Any) -> Any:
         entry = worker.names.get(key)
         thing = entry[0] if entry is not None else _by_id.get(key)
         if thing is None:

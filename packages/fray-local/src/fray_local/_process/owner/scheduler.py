@@ -1,6 +1,6 @@
 """Gives tasks to workers: how many run, which worker takes which, and what is sent ahead.
 
-A worker is idle (no call), busy, lent (its task waits for others: its place is free), parked (its
+A worker is idle (no call), busy, lent (its task waits for others: its slot is free), parked (its
 stream waits for a consumer: the same), or retiring. Short tasks are sent ahead, so that a worker
 need not wait for the next one; what turns out to sit behind a long task is asked back.
 """
@@ -14,10 +14,10 @@ from typing import Any
 
 from fray._engine.tasks import shutting_down
 from fray_local._process.owner.calls import AnyCall, RemoteProducer, died
-from fray_local._process.owner.event_loop import Hub
+from fray_local._process.owner.event_loop import EventLoop
 from fray_local._process.owner.resources import Needs, Resources, environment
-from fray_local._process.owner.worker_connection import Link
-from fray_local._process.owner.worker_slot import Place, Plan, idle_since, sorted_out, work_ahead
+from fray_local._process.owner.worker_connection import WorkerConnection
+from fray_local._process.owner.worker_slot import Decisions, WorkerSlot, idle_since, split_lost, work_ahead
 
 _AHEAD_SECONDS = 0.01  # of work that a worker may have beyond the task it runs
 _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead is bounded
@@ -25,7 +25,7 @@ _STUCK_SECONDS = 0.01  # without an end, after which what was sent ahead is aske
 _SPARE_SECONDS = 5.0  # that a worker beyond the size, made because others waited, is kept warm
 
 
-class Fleet:
+class Scheduler:
     """The pool of a `ProcessContext`; the engine's `Pool`."""
 
     inline = False
@@ -34,18 +34,18 @@ class Fleet:
         self,
         size: int,
         resources: Resources,
-        hub: Hub,
-        hire: Callable[["Fleet", dict[str, str]], Link],
+        loop: EventLoop,
+        start_worker: Callable[["Scheduler", dict[str, str]], WorkerConnection],
         max_tasks_per_worker: int | None,
     ) -> None:
-        self._size, self._free, self._hub, self._hire = size, resources, hub, hire
+        self._size, self._free, self._loop, self._start_worker = size, resources, loop, start_worker
         self._most_tasks = max_tasks_per_worker
         self._lock = threading.Lock()
         self._lines: dict[Needs, deque[AnyCall]] = {}
-        self._places: dict[Link, Place] = {}
-        self._idle: dict[tuple[Any, ...], list[Place]] = {}
-        self._busy: dict[Needs, set[Place]] = {}
-        self._retiring: set[Link] = set()
+        self._slots: dict[WorkerConnection, WorkerSlot] = {}
+        self._idle: dict[tuple[Any, ...], list[WorkerSlot]] = {}
+        self._busy: dict[Needs, set[WorkerSlot]] = {}
+        self._retiring: set[WorkerConnection] = set()
         self._ticking = self._trimming = False
         self._ends, self._arrivals = count(1), count(1)
         self._closed = False
@@ -63,9 +63,9 @@ class Fleet:
             call.order = next(self._arrivals)
             self._lines.setdefault(call.needs, deque()).append(call)
             # Nothing is sent ahead from here: the next end of a task sends many at once instead.
-            plan = self._plan(ahead=False) if self._free.cpu >= call.needs.cpu else None
-        if plan is not None:
-            self._carry_out(plan)
+            decisions = self._decide(ahead=False) if self._free.cpu >= call.needs.cpu else None
+        if decisions is not None:
+            self._carry_out(decisions)
 
     submit = start
 
@@ -73,7 +73,7 @@ class Fleet:
         """Let every worker end after what it has; with `wait`, block until all have."""
         with self._lock:
             self._closed = True
-            workers = list(self._places)
+            workers = list(self._slots)
             if not workers and not self._retiring:
                 self._empty.set()
         for worker in workers:
@@ -84,230 +84,232 @@ class Fleet:
     def kill(self) -> None:
         """End every worker now."""
         with self._lock:
-            workers = [*self._places, *self._retiring]
+            workers = [*self._slots, *self._retiring]
         for worker in workers:
             worker.kill()
 
-    # The workers' side; see `Employer`.
+    # The workers' side; see `WorkerOwner`.
 
-    def done(self, worker: Link, call: AnyCall, seconds: float) -> None:
-        """Have a place for another call."""
-        if call.export is not None and seconds:
-            call.export.took(seconds)
-        plan = Plan()
+    def done(self, worker: WorkerConnection, call: AnyCall, seconds: float) -> None:
+        """Have a slot for another call."""
+        if call.function is not None and seconds:
+            call.function.took(seconds)
+        decisions = Decisions()
         with self._lock:
-            place = self._places.get(worker)
-            if place is None:
+            slot = self._slots.get(worker)
+            if slot is None:
                 return
-            place.drop(call)
-            place.served += 1
-            place.last_end = next(self._ends)
-            if not place.runs:
-                self._rest(place, plan)
-            self._plan(plan)
-        self._carry_out(plan)
+            slot.drop(call)
+            slot.served += 1
+            slot.last_end = next(self._ends)
+            if not slot.runs:
+                self._rest(slot, decisions)
+            self._decide(decisions)
+        self._carry_out(decisions)
 
-    def parked(self, worker: Link, call: AnyCall) -> None:
-        """Have a place while the stream waits for its consumer."""
+    def parked(self, worker: WorkerConnection, call: AnyCall) -> None:
+        """Have a slot while the stream waits for its consumer."""
         self.lend(worker)
 
-    def returned(self, worker: Link, calls: list[AnyCall]) -> None:
+    def returned(self, worker: WorkerConnection, calls: list[AnyCall]) -> None:
         """Put calls back at the front."""
-        plan = Plan()
+        decisions = Decisions()
         with self._lock:
-            place = self._places.get(worker)
-            if place is not None:
-                place.revoking = False
+            slot = self._slots.get(worker)
+            if slot is not None:
+                slot.revoking = False
                 for call in calls:
-                    place.drop(call)
-                if calls and not place.runs:
-                    self._rest(place, plan)
+                    slot.drop(call)
+                if calls and not slot.runs:
+                    self._rest(slot, decisions)
             self._put_back(calls)
-            self._plan(plan)
-        self._carry_out(plan)
+            self._decide(decisions)
+        self._carry_out(decisions)
 
-    def lend(self, worker: Link) -> None:
-        """Have a place while what runs waits; ask back what sits behind it."""
+    def lend(self, worker: WorkerConnection) -> None:
+        """Have a slot while what runs waits; ask back what sits behind it."""
         with self._lock:
-            place = self._places.get(worker)
-            if place is None or not place.runs:
+            slot = self._slots.get(worker)
+            if slot is None or not slot.runs:
                 return
-            place.away += 1
-            if place.away == 1:
-                self._free.cpu += place.needs.cpu
-            stuck = len(place.runs) > 1
-            plan = self._plan()
+            slot.away += 1
+            if slot.away == 1:
+                self._free.cpu += slot.needs.cpu
+            stuck = len(slot.runs) > 1
+            decisions = self._decide()
         if stuck:
             worker.revoke()
-        self._carry_out(plan)
+        self._carry_out(decisions)
 
-    def reclaim(self, worker: Link) -> None:
-        """The place is taken again, though that be one too many for a while."""
+    def reclaim(self, worker: WorkerConnection) -> None:
+        """The slot is taken again, though that be one too many for a while."""
         with self._lock:
-            place = self._places.get(worker)
-            if place is None or not place.away:
+            slot = self._slots.get(worker)
+            if slot is None or not slot.away:
                 return
-            place.away -= 1
-            if not place.away:
-                self._free.cpu -= place.needs.cpu
+            slot.away -= 1
+            if not slot.away:
+                self._free.cpu -= slot.needs.cpu
 
-    def ended(self, worker: Link, how: str, started: list[AnyCall], unstarted: list[AnyCall]) -> None:
+    def ended(
+        self, worker: WorkerConnection, how: str, started: list[AnyCall], unstarted: list[AnyCall]
+    ) -> None:
         """Fail, or run again, what the worker had."""
         with self._lock:
-            place = self._places.pop(worker, None)
+            slot = self._slots.pop(worker, None)
             self._retiring.discard(worker)
-            if place is not None:
-                self._leave(place)
-        again, lost = sorted_out(worker, how, started, unstarted)
+            if slot is not None:
+                self._leave(slot)
+        again, lost = split_lost(worker, how, started, unstarted)
         for call in [*again, *unstarted]:
             call.unclaim()
         with self._lock:
             self._put_back([*again, *unstarted])
-            plan = self._plan()
-            if self._closed and not self._places and not self._retiring:
+            decisions = self._decide()
+            if self._closed and not self._slots and not self._retiring:
                 self._empty.set()
-        self._carry_out(plan)
+        self._carry_out(decisions)
         for call, error in lost:
             call.lost(error)
 
     # Under the lock.
 
-    def _plan(self, plan: Plan | None = None, *, ahead: bool = True) -> Plan:
+    def _decide(self, decisions: Decisions | None = None, *, ahead: bool = True) -> Decisions:
         """Decide which waiting calls go where: older ones first, whose CPUs no younger one takes."""
-        plan = Plan() if plan is None else plan
+        decisions = Decisions() if decisions is None else decisions
         lines = list(self._lines.items())
         if len(lines) > 1:
             lines.sort(key=lambda one: one[1][0].order)
         reserved = 0.0
         for needs, line in lines:
-            self._plan_line(needs, line, plan, ahead)
+            self._decide_line(needs, line, decisions, ahead)
             if not line:
                 del self._lines[needs]
             elif len(lines) > 1 and self._free.cpu < needs.cpu:
                 self._free.cpu -= needs.cpu
                 reserved += needs.cpu
         self._free.cpu += reserved
-        return plan
+        return decisions
 
-    def _plan_line(self, needs: Needs, line: deque[AnyCall], plan: Plan, ahead: bool) -> None:
+    def _decide_line(self, needs: Needs, line: deque[AnyCall], decisions: Decisions, ahead: bool) -> None:
         while line:
             try:
-                place = self._free_place(needs) or (self._place_ahead(needs, line[0]) if ahead else None)
+                slot = self._free_slot(needs) or (self._slot_ahead(needs, line[0]) if ahead else None)
             except Exception as error:  # noqa: BLE001 - no more descriptors, say
                 if self._works():
-                    return  # the end of what runs leaves a place, or makes room for one
-                self._give_up(line.popleft(), error, plan)
+                    return  # the end of what runs leaves a slot, or makes room for one
+                self._give_up(line.popleft(), error, decisions)
                 continue
-            if place is None:
+            if slot is None:
                 return
-            calls = self._take(place, line, plan)
+            calls = self._take(slot, line, decisions)
             if calls:
-                plan.given.append((place.worker, calls))
-            elif not place.runs:
-                self._rest(place, plan)
+                decisions.given.append((slot.worker, calls))
+            elif not slot.runs:
+                self._rest(slot, decisions)
 
     def _works(self) -> bool:
-        return any(not place.away for busy in self._busy.values() for place in busy)
+        return any(not slot.away for busy in self._busy.values() for slot in busy)
 
-    def _give_up(self, call: AnyCall, error: Exception, plan: Plan) -> None:
+    def _give_up(self, call: AnyCall, error: Exception, decisions: Decisions) -> None:
         if call.claim():
             lost = died(call, 0, f"could not be started: {error}")
             lost.__cause__ = error
-            plan.lost.append((call, lost))
+            decisions.lost.append((call, lost))
 
-    def _free_place(self, needs: Needs) -> Place | None:
+    def _free_slot(self, needs: Needs) -> WorkerSlot | None:
         if not self._free.fits(needs):
             return None
         gpus = self._free.take(needs)
         try:
-            return self._idle_place(needs) or self._new_place(needs, gpus)
+            return self._idle_slot(needs) or self._new_slot(needs, gpus)
         except BaseException:
             self._free.give_back(needs, gpus)
             raise
 
-    def _place_ahead(self, needs: Needs, call: AnyCall) -> Place | None:
-        """Return a busy place that a short call may be sent to already; only one that runs low."""
-        seconds = call.export.seconds if call.export is not None else None
+    def _slot_ahead(self, needs: Needs, call: AnyCall) -> WorkerSlot | None:
+        """Return a busy slot that a short call may be sent to already; only one that runs low."""
+        seconds = call.function.seconds if call.function is not None else None
         busy = self._busy.get(needs)
         if not busy or seconds is None or seconds > _AHEAD_SECONDS / 2 or isinstance(call, RemoteProducer):
             return None
-        place = min(busy, key=work_ahead)
-        blocked = place.away or place.revoking or self._most_tasks or needs.max_calls or needs.gpus
-        return None if blocked or place.ahead > _AHEAD_SECONDS / 2 else place
+        slot = min(busy, key=work_ahead)
+        blocked = slot.away or slot.revoking or self._most_tasks or needs.max_calls or needs.gpus
+        return None if blocked or slot.ahead > _AHEAD_SECONDS / 2 else slot
 
-    def _idle_place(self, needs: Needs) -> Place | None:
+    def _idle_slot(self, needs: Needs) -> WorkerSlot | None:
         kept = self._idle.get((needs.env,))
         if not kept or needs.gpus:
             return None
-        place = kept.pop()
-        place.needs = needs
-        self._busy.setdefault(needs, set()).add(place)
-        return place
+        slot = kept.pop()
+        slot.needs = needs
+        self._busy.setdefault(needs, set()).add(slot)
+        return slot
 
-    def _new_place(self, needs: Needs, gpus: list[str]) -> Place:
-        worker = self._hire(self, environment(needs, gpus))
-        place = self._places[worker] = Place(worker, needs, gpus)
-        self._busy.setdefault(needs, set()).add(place)
-        return place
+    def _new_slot(self, needs: Needs, gpus: list[str]) -> WorkerSlot:
+        worker = self._start_worker(self, environment(needs, gpus))
+        slot = self._slots[worker] = WorkerSlot(worker, needs, gpus)
+        self._busy.setdefault(needs, set()).add(slot)
+        return slot
 
-    def _take(self, place: Place, line: deque[AnyCall], plan: Plan) -> list[AnyCall]:
-        """Take from a line what the place is to have: one call, or as many short ones as it has room for."""
+    def _take(self, slot: WorkerSlot, line: deque[AnyCall], decisions: Decisions) -> list[AnyCall]:
+        """Take from a line what the slot is to have: one call, or as many short ones as it has room for."""
         calls: list[AnyCall] = []
-        share = -(-len(line) // max(1, len(self._busy[place.needs])))
+        share = -(-len(line) // max(1, len(self._busy[slot.needs])))
         while line and len(calls) < share:
             call = line[0]
-            seconds = call.export.seconds if call.export is not None else None
+            seconds = call.function.seconds if call.function is not None else None
             estimate = 1.0 if seconds is None else max(seconds, _SHORTEST)
             stream = isinstance(call, RemoteProducer)
-            if place.runs and (stream or place.ahead + estimate > _AHEAD_SECONDS):
+            if slot.runs and (stream or slot.ahead + estimate > _AHEAD_SECONDS):
                 break
             line.popleft()
             if call.scope.cancelling:
-                plan.unwanted.append(call)
+                decisions.unwanted.append(call)
                 continue
             if not call.claim():
                 continue
-            place.take(call, estimate)
+            slot.take(call, estimate)
             calls.append(call)
-            if stream or self._most_tasks or place.needs.max_calls or place.needs.gpus:
+            if stream or self._most_tasks or slot.needs.max_calls or slot.needs.gpus:
                 break
-        if len(place.runs) > 1 and not self._ticking:
+        if len(slot.runs) > 1 and not self._ticking:
             self._ticking = True
-            self._hub.call_later(_STUCK_SECONDS, lambda: self._ask_back({}))
+            self._loop.call_later(_STUCK_SECONDS, lambda: self._ask_back({}))
         return calls
 
-    def _rest(self, place: Place, plan: Plan) -> None:
-        """Make a place idle, or let its worker be retired."""
-        needs = place.needs
-        self._leave(place)
-        place.gpus, place.away = [], 0
-        tired = self._most_tasks is not None and place.served >= self._most_tasks
-        used_up = needs.max_calls is not None and place.served >= needs.max_calls
+    def _rest(self, slot: WorkerSlot, decisions: Decisions) -> None:
+        """Make a slot idle, or let its worker be retired."""
+        needs = slot.needs
+        self._leave(slot)
+        slot.gpus, slot.away = [], 0
+        tired = self._most_tasks is not None and slot.served >= self._most_tasks
+        used_up = needs.max_calls is not None and slot.served >= needs.max_calls
         if tired or used_up or needs.gpus or self._closed:
-            plan.retired.append(place.worker)
+            decisions.retired.append(slot.worker)
         else:
-            place.idle_since = time.monotonic()
-            self._idle.setdefault((needs.env,), []).append(place)
+            slot.idle_since = time.monotonic()
+            self._idle.setdefault((needs.env,), []).append(slot)
             if not self._trimming and self._spare() > 0:
                 self._trimming = True
-                self._hub.call_later(_SPARE_SECONDS, self._trim)
+                self._loop.call_later(_SPARE_SECONDS, self._trim)
 
     def _spare(self) -> int:
         return sum(map(len, self._idle.values())) - self._size
 
-    def _leave(self, place: Place) -> None:
-        """Give back what a place holds, and take it out of the lists."""
-        busy = self._busy.get(place.needs)
-        if busy and place in busy:
-            busy.discard(place)
-            self._free.give_back(place.needs, place.gpus)
-            if place.away:
-                self._free.cpu -= place.needs.cpu
+    def _leave(self, slot: WorkerSlot) -> None:
+        """Give back what a slot holds, and take it out of the lists."""
+        busy = self._busy.get(slot.needs)
+        if busy and slot in busy:
+            busy.discard(slot)
+            self._free.give_back(slot.needs, slot.gpus)
+            if slot.away:
+                self._free.cpu -= slot.needs.cpu
             if not busy:
-                del self._busy[place.needs]
-        kept = self._idle.get((place.needs.env,))
-        if kept and place in kept:
-            kept.remove(place)
+                del self._busy[slot.needs]
+        kept = self._idle.get((slot.needs.env,))
+        if kept and slot in kept:
+            kept.remove(slot)
 
     def _put_back(self, calls: list[AnyCall]) -> None:
         for call in reversed(calls):
@@ -315,52 +317,52 @@ class Fleet:
 
     # Outside the lock.
 
-    def _carry_out(self, plan: Plan) -> None:
-        for worker, calls in plan.given:
+    def _carry_out(self, decisions: Decisions) -> None:
+        for worker, calls in decisions.given:
             worker.give(calls)
-        for worker in plan.retired:
+        for worker in decisions.retired:
             self._retire(worker)
-        for call in plan.unwanted:
+        for call in decisions.unwanted:
             call.cancel(shutting_down(call))
-        for call, error in plan.lost:
+        for call, error in decisions.lost:
             call.lost(error)
 
-    def _resume(self, call: RemoteProducer, worker: Link) -> None:
+    def _resume(self, call: RemoteProducer, worker: WorkerConnection) -> None:
         self.reclaim(worker)
         worker.resume(call)
 
-    def _retire(self, worker: Link) -> None:
+    def _retire(self, worker: WorkerConnection) -> None:
         with self._lock:
-            place = self._places.pop(worker, None)
-            if place is None:
+            slot = self._slots.pop(worker, None)
+            if slot is None:
                 return
-            self._leave(place)
+            self._leave(slot)
             self._retiring.add(worker)
         worker.retire()
 
-    def _ask_back(self, before: dict[Place, int]) -> None:
+    def _ask_back(self, before: dict[WorkerSlot, int]) -> None:
         """Ask back what sits behind a task that has not ended since the last look."""
         with self._lock:
-            ahead = [place for busy in self._busy.values() for place in busy if len(place.runs) > 1]
-            stuck = [place for place in ahead if before.get(place) == place.last_end and not place.revoking]
-            for place in stuck:
-                place.revoking = True
+            ahead = [slot for busy in self._busy.values() for slot in busy if len(slot.runs) > 1]
+            stuck = [slot for slot in ahead if before.get(slot) == slot.last_end and not slot.revoking]
+            for slot in stuck:
+                slot.revoking = True
             self._ticking = bool(ahead)
-            now = {place: place.last_end for place in ahead}
-        for place in stuck:
-            place.worker.revoke()
+            now = {slot: slot.last_end for slot in ahead}
+        for slot in stuck:
+            slot.worker.revoke()
         if ahead:
-            self._hub.call_later(_STUCK_SECONDS, lambda: self._ask_back(now))
+            self._loop.call_later(_STUCK_SECONDS, lambda: self._ask_back(now))
 
     def _trim(self) -> None:
         """Retire the workers beyond the size that were idle for long; those used last are the last to go."""
         with self._lock:
-            idle = sorted((place for kept in self._idle.values() for place in kept), key=idle_since)
+            idle = sorted((slot for kept in self._idle.values() for slot in kept), key=idle_since)
             before = time.monotonic() - _SPARE_SECONDS
-            old = [place.worker for place in idle[: max(0, self._spare())] if place.idle_since <= before]
+            old = [slot.worker for slot in idle[: max(0, self._spare())] if slot.idle_since <= before]
             self._trimming = self._spare() > len(old)
             again = self._trimming
         for worker in old:
             self._retire(worker)
         if again:
-            self._hub.call_later(_SPARE_SECONDS, self._trim)
+            self._loop.call_later(_SPARE_SECONDS, self._trim)

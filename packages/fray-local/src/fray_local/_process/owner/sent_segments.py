@@ -13,7 +13,7 @@ from fray_local._process.protocol.values import Segment
 _MOST = 256  # kept by one worker; each takes a descriptor and a mapping
 
 
-class Shipping:
+class SentSegments:
     """What one worker keeps of this process's segments; its caller holds the worker's lock.
 
     Args:

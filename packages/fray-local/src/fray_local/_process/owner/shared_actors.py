@@ -2,24 +2,24 @@
 
 import socket
 
-from fray_local._process.owner.event_loop import Channel, Hub
-from fray_local._process.owner.worker_connection import Employer, Link
+from fray_local._process.owner.event_loop import Channel, EventLoop
+from fray_local._process.owner.worker_connection import WorkerConnection, WorkerOwner
 from fray_local._process.protocol.values import Budget
 from fray_local._process.protocol.wire import OutOfDescriptorsError, encode
 
-# Named, because whoever holds only a name cannot know how the process ended.
+# Proxy, because whoever holds only a name cannot know how the process ended.
 _GONE = "is gone"
 _PATIENCE = 5.0  # seconds
 
 
-class PeerLink(Link):
+class SharedActorConnection(WorkerConnection):
     """A connection to an actor's process that this one cannot see end, only hear."""
 
     def __init__(
-        self, hub: Hub, sock: socket.socket, employer: Employer, budget: Budget, concurrency: int
+        self, loop: EventLoop, sock: socket.socket, owner: WorkerOwner, budget: Budget, concurrency: int
     ) -> None:
-        super().__init__(employer, budget, concurrency)
-        self.channel = Channel(hub, sock, self._handle, self._lost)
+        super().__init__(owner, budget, concurrency)
+        self.channel = Channel(loop, sock, self._handle, self._lost)
 
     def _lost(self, error: Exception) -> None:
         self.gone(f"is lost: {error.strerror}" if isinstance(error, OutOfDescriptorsError) else _GONE, 0)

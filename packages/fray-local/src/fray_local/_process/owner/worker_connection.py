@@ -11,7 +11,7 @@ from fray._engine.refs import ERROR, _by_id
 from fray.backend import pack_exception
 from fray_local._process.owner.calls import AnyCall, RemoteActorProducer, RemoteProducer
 from fray_local._process.owner.event_loop import Channel
-from fray_local._process.owner.sent_segments import Shipped, Shipping
+from fray_local._process.owner.sent_segments import SentSegments, Shipped
 from fray_local._process.protocol.values import Blob, Budget, received
 from fray_local._process.protocol.wire import close_all, encode
 
@@ -19,43 +19,45 @@ _FUNCTIONS = 256  # that a worker keeps
 _numbers = itertools.count(1)
 
 
-class Employer(Protocol):
+class WorkerOwner(Protocol):
     """Who gives a worker its calls."""
 
-    def done(self, worker: "Link", call: AnyCall, seconds: float) -> None:
+    def done(self, worker: "WorkerConnection", call: AnyCall, seconds: float) -> None:
         """A call has ended."""
 
-    def parked(self, worker: "Link", call: AnyCall) -> None:
+    def parked(self, worker: "WorkerConnection", call: AnyCall) -> None:
         """A stream waits for its consumer."""
 
-    def returned(self, worker: "Link", calls: list[AnyCall]) -> None:
+    def returned(self, worker: "WorkerConnection", calls: list[AnyCall]) -> None:
         """Calls came back unstarted."""
 
-    def lend(self, worker: "Link") -> None:
+    def lend(self, worker: "WorkerConnection") -> None:
         """The call that runs waits for others."""
 
-    def reclaim(self, worker: "Link") -> None:
+    def reclaim(self, worker: "WorkerConnection") -> None:
         """It goes on."""
 
-    def ended(self, worker: "Link", how: str, started: list[AnyCall], unstarted: list[AnyCall]) -> None:
+    def ended(
+        self, worker: "WorkerConnection", how: str, started: list[AnyCall], unstarted: list[AnyCall]
+    ) -> None:
         """The process is gone."""
 
 
-class Link:
+class WorkerConnection:
     """Gives calls to a process and hears of their ends; subclasses make the channel."""
 
     channel: Channel
 
-    def __init__(self, employer: Employer, budget: Budget, concurrency: int = 1) -> None:
+    def __init__(self, owner: WorkerOwner, budget: Budget, concurrency: int = 1) -> None:
         self.number = next(_numbers)
         self.pid = 0
-        self.employer, self.concurrency = employer, concurrency
+        self.owner, self.concurrency = owner, concurrency
         self.calls: dict[int, AnyCall] = {}
         self.names: dict[Any, list[Any]] = {}  # what the worker names: the thing, and how often
         self.waiting: dict[int, Any] = {}  # its questions that have no answer yet
         self._budget = budget
         self._known: OrderedDict[bytes, None] = OrderedDict()
-        self._shipping = Shipping(self._forget_soon)
+        self._sent = SentSegments(self._forget_soon)
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._is_gone = False
@@ -70,8 +72,8 @@ class Link:
         raise NotImplementedError
 
     def _forget_soon(self, key: int) -> None:
-        # Called by finalizers, which run anywhere, with any lock held.
-        self.channel.hub.call_soon(lambda: self.forget(key))
+        # Called by finalizers, which run anywhere, with any lock refcount_deltas.
+        self.channel.loop.call_soon(lambda: self.forget(key))
 
     # To the worker.
 
@@ -99,13 +101,13 @@ class Link:
             self._send(plain)
         for call, error in refused:
             try:
-                self.employer.done(self, call, 0.0)
+                self.owner.done(self, call, 0.0)
             finally:
                 call.lost(error)
         if gone:
             for call in calls:
                 call.unclaim()
-            self.employer.returned(self, calls)
+            self.owner.returned(self, calls)
 
     def _send(self, plain: list[bytes]) -> None:
         if plain:
@@ -113,22 +115,22 @@ class Link:
             plain.clear()
 
     def _message(self, call: AnyCall, descriptors: list[int]) -> tuple[tuple[Any, ...], Any]:
-        payload, slots, keep = call.payload(descriptors, self._shipping)
+        payload, slots, keep = call.payload(descriptors, self._sent)
         call.number, call.worker = next(self._ids), self
         self.calls[call.number] = call
         return ("call", call.number, self._shipped(call), payload, slots, call.method, call.credits), keep
 
     def _shipped(self, call: AnyCall) -> Any:
         """Return the function's name, with the function itself where the worker does not have it."""
-        if call.export is None:
+        if call.function is None:
             return None
-        key = call.export.key
+        key = call.function.key
         if key in self._known:
             self._known.move_to_end(key)
             return key, None, ()
         self._known[key] = None
         forgotten = (self._known.popitem(last=False)[0],) if len(self._known) > _FUNCTIONS else ()
-        return key, call.export.data, forgotten
+        return key, call.function.data, forgotten
 
     def resume(self, call: RemoteProducer | RemoteActorProducer) -> None:
         """Let a stream go on."""
@@ -147,24 +149,24 @@ class Link:
         self.channel.send(("exit",))
 
     def answer(self, number: int, fine: bool, answer: Any, blobs: Sequence[Blob]) -> None:
-        """Answer a question of the worker.
+        """Answer a request of the worker.
 
         Args:
             answer: A function of the blobs as they are described, or what is to be said.
         """
         descriptors: list[int] = []
         with self._lock:
-            shipped = [Shipped(blob.describe(descriptors, self._shipping)) for blob in blobs]
+            shipped = [Shipped(blob.describe(descriptors, self._sent)) for blob in blobs]
             said = answer(shipped) if callable(answer) else answer
             self.channel.send(("reply", number, fine, said), descriptors, blobs)
 
     def forget(self, key: int) -> None:
         """Let the worker unmap a large value: nobody here refers to it any more."""
         with self._lock:
-            if self._shipping.forget(key):
+            if self._sent.forget(key):
                 self.channel.send(("forget", key))
 
-    # From the worker, on the hub's thread.
+    # From the worker, on the loop's thread.
 
     def _handle(self, message: tuple[Any, ...], descriptors: list[int]) -> None:
         kind, *rest = message
@@ -175,7 +177,7 @@ class Link:
             self.other(kind, rest, deque(descriptors))
 
     def other(self, kind: str, message: list[Any], descriptors: deque[int]) -> None:
-        """Take what is no news of a call."""
+        """Take what is no refcount_deltas of a call."""
         close_all(descriptors)
 
     def forward_output(self) -> None:
@@ -192,12 +194,17 @@ class Link:
         return state, blob
 
     def _arrived(
-        self, descriptors: deque[int], description: Any, keeps: tuple[Any, ...], news: Any, wrote: bool
+        self,
+        descriptors: deque[int],
+        description: Any,
+        keeps: tuple[Any, ...],
+        refcount_deltas: Any,
+        wrote: bool,
     ) -> Blob:
         if wrote:  # what a task printed comes out before its result does
             self.forward_output()
         blob = received(description, descriptors, self.things(keeps) if keeps else ())
-        self.take_note(news)
+        self.apply_refcounts(refcount_deltas)
         return blob
 
     def _done(self, descriptors: deque[int], number: int, state: int, description: Any, *rest: Any) -> None:
@@ -208,7 +215,7 @@ class Link:
             return
         call.worker = None
         try:
-            self.employer.done(self, call, seconds)
+            self.owner.done(self, call, seconds)
         finally:
             call.done(state, blob)
 
@@ -220,17 +227,17 @@ class Link:
         if state == ERROR:
             call.done(state, blob)
         elif call.item(blob):
-            self.employer.parked(self, call)
+            self.owner.parked(self, call)
 
     def _returned(self, descriptors: deque[int], numbers: list[int]) -> None:
         calls = [call for number in numbers if (call := self.calls.pop(number, None)) is not None]
         for call in calls:
             call.unclaim()
-        self.employer.returned(self, calls)
+        self.owner.returned(self, calls)
 
-    def take_note(self, news: tuple[tuple[Any, int], ...]) -> None:
+    def apply_refcounts(self, refcount_deltas: tuple[tuple[Any, int], ...]) -> None:
         """Keep, or let go of, what the worker names once more or once less."""
-        for key, change in news:
+        for key, change in refcount_deltas:
             entry = self.names.get(key)
             if entry is None:
                 thing = _by_id.get(key)
@@ -252,14 +259,14 @@ class Link:
         return [thing for thing in found if thing is not None]
 
     def gone(self, how: str, last_started: int) -> None:
-        """Tell the employer what became of everything that was given."""
+        """Tell the owner what became of everything that was given."""
         self.channel.close()
         with self._lock:
             calls, self.calls, self._is_gone = self.calls, {}, True
-            self._shipping.clear()
+            self._sent.clear()
         # With several at a time nobody can tell which had started: all that were given count as such.
         reached = last_started if self.concurrency == 1 else max(calls, default=0)
         started = [call for number, call in calls.items() if number <= reached]
         unstarted = [call for number, call in calls.items() if number > reached]
-        self.employer.ended(self, how, started, unstarted)
+        self.owner.ended(self, how, started, unstarted)
         self.names.clear()

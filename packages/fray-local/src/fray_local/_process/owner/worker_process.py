@@ -7,47 +7,47 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from fray_local._process.owner.event_loop import Channel, Hub
-from fray_local._process.owner.fork_server_client import Forge, current_directory
-from fray_local._process.owner.output_forwarder import Forwarder
-from fray_local._process.owner.worker_connection import Employer, Link
+from fray_local._process.owner.event_loop import Channel, EventLoop
+from fray_local._process.owner.fork_server_client import ForkServerClient, current_directory
+from fray_local._process.owner.output_forwarder import OutputForwarder
+from fray_local._process.owner.worker_connection import WorkerConnection, WorkerOwner
 from fray_local._process.protocol.values import memory_file
 from fray_local._process.protocol.wire import OutOfDescriptorsError, close_all
 
 if TYPE_CHECKING:
-    from fray_local._process.owner.request_handler import Requests
+    from fray_local._process.owner.request_handler import RequestHandler
 
 _READ = 1
 _HINT = "; if nobody sent it, the system had run out of memory"
 
 
-class WorkerProcess(Link):
+class WorkerProcess(WorkerConnection):
     """A process of this context's fork server.
 
     Args:
-        door: A listening socket, given away to the worker, at which other processes may call it too.
+        listener: A listening socket, given away to the worker, at which other processes may call it too.
     """
 
     def __init__(
         self,
-        hub: Hub,
-        forge: Forge,
-        employer: Employer,
-        requests: "Requests",
+        loop: EventLoop,
+        fork_server: ForkServerClient,
+        owner: WorkerOwner,
+        requests: "RequestHandler",
         env: dict[str, str],
         concurrency: int = 1,
-        door: socket.socket | None = None,
+        listener: socket.socket | None = None,
     ) -> None:
-        super().__init__(employer, requests.budget, concurrency)
-        self._hub, self._forge, self._requests = hub, forge, requests
+        super().__init__(owner, requests.budget, concurrency)
+        self._loop, self._fork_server, self._requests = loop, fork_server, requests
         self._why = ""  # this process ended it
         ours, reads, given, self._mark = _files()
         self._outputs = [
-            Forwarder(read, name) for read, name in zip(reads, ("stdout", "stderr"), strict=True)
+            OutputForwarder(read, name) for read, name in zip(reads, ("stdout", "stderr"), strict=True)
         ]
-        self.channel = Channel(hub, ours, self._handle, self._unheard)
+        self.channel = Channel(loop, ours, self._handle, self._unheard)
         for output in self._outputs:
-            hub.call_soon(lambda output=output: self._watch(output))  # type: ignore[misc]
+            loop.call_soon(lambda output=output: self._watch(output))  # type: ignore[misc]
         settings = {
             "env": env,
             "path": sys.path,
@@ -55,10 +55,10 @@ class WorkerProcess(Link):
             "owner": requests.owner,
             "concurrency": concurrency,
         }
-        if door is not None:
-            given.append(door.detach())
+        if listener is not None:
+            given.append(listener.detach())
         try:
-            forge.fork(self, settings, given, Closing(given))
+            fork_server.fork(self, settings, given, Closing(given))
         except BaseException:
             self.channel.hang_up(self._close_files)
             raise
@@ -69,17 +69,17 @@ class WorkerProcess(Link):
             self._why = f"was ended: {error.strerror}"
             self.kill()
 
-    def _watch(self, output: Forwarder) -> None:
+    def _watch(self, output: OutputForwarder) -> None:
         def ready(_: int) -> None:
             if not output.forward():
-                self._hub.forget(output.descriptor)
+                self._loop.forget(output.descriptor)
 
         if not output.closed:
-            self._hub.watch(output.descriptor, _READ, ready)
+            self._loop.watch(output.descriptor, _READ, ready)
 
     def kill(self) -> None:
         """End it now."""
-        self._forge.kill(self.number)
+        self._fork_server.kill(self.number)
 
     def other(self, kind: str, message: list[Any], descriptors: deque[int]) -> None:
         """Do what it tells, answer what it asks."""
@@ -90,7 +90,7 @@ class WorkerProcess(Link):
         for output in self._outputs:
             output.forward()
 
-    # From the fork server, on the hub's thread.
+    # From the fork server, on the loop's thread.
 
     def started(self, pid: int) -> None:
         """It runs."""
@@ -98,20 +98,20 @@ class WorkerProcess(Link):
 
     def failed(self, reason: str) -> None:
         """It could not be started."""
-        self._bury(f"could not be started: {reason}", 0)
+        self._mark_lost(f"could not be started: {reason}", 0)
 
     def ended(self, status: int) -> None:
         """It is gone; what it sent before still counts."""
         self.channel.drain()
-        self._bury(self._why or _how(status), int.from_bytes(os.pread(self._mark, 8, 0), "little"))
+        self._mark_lost(self._why or _how(status), int.from_bytes(os.pread(self._mark, 8, 0), "little"))
 
     def _close_files(self) -> None:
         os.close(self._mark)
         for output in self._outputs:
-            self._hub.forget(output.descriptor)
+            self._loop.forget(output.descriptor)
             output.close()
 
-    def _bury(self, how: str, last_started: int) -> None:
+    def _mark_lost(self, how: str, last_started: int) -> None:
         self._close_files()
         self._requests.forget_all(self)
         self.gone(how, last_started)

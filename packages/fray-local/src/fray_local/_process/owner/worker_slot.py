@@ -1,25 +1,25 @@
-"""What a fleet knows of each of its workers, and what it decides about them."""
+"""What a scheduler knows of each of its workers, and what it decides about them."""
 
 from dataclasses import dataclass, field
 
 from fray import WorkerDiedError
 from fray_local._process.owner.calls import AnyCall, RemoteTask, died
 from fray_local._process.owner.resources import Needs
-from fray_local._process.owner.worker_connection import Link
+from fray_local._process.owner.worker_connection import WorkerConnection
 
 
 @dataclass(slots=True)
-class Plan:
+class Decisions:
     """What was decided under the lock, to be done after it."""
 
-    given: list[tuple[Link, list[AnyCall]]] = field(default_factory=list)
-    retired: list[Link] = field(default_factory=list)
+    given: list[tuple[WorkerConnection, list[AnyCall]]] = field(default_factory=list)
+    retired: list[WorkerConnection] = field(default_factory=list)
     unwanted: list[AnyCall] = field(default_factory=list)
     lost: list[tuple[AnyCall, WorkerDiedError]] = field(default_factory=list)
 
 
-class Place:
-    """What the fleet knows of one of its workers; under the fleet's lock."""
+class WorkerSlot:
+    """What the scheduler knows of one of its workers; under the scheduler's lock."""
 
     __slots__ = (
         "ahead",
@@ -34,11 +34,11 @@ class Place:
         "worker",
     )
 
-    def __init__(self, worker: Link, needs: Needs, gpus: list[str]) -> None:
+    def __init__(self, worker: WorkerConnection, needs: Needs, gpus: list[str]) -> None:
         self.worker, self.needs, self.gpus = worker, needs, gpus
         self.runs: dict[AnyCall, float] = {}  # what it has, with what each is expected to take
         self.ahead = 0.0  # the sum of that
-        self.away = 0  # reasons why it takes no place: it waits for others, or for a consumer
+        self.away = 0  # reasons why it takes no slot: it waits for others, or for a consumer
         self.served = self.last_end = 0
         self.revoking = False
         self.idle_since = 0.0
@@ -55,16 +55,16 @@ class Place:
             self.ahead = 0.0
 
 
-def work_ahead(place: Place) -> float:
-    return place.ahead
+def work_ahead(slot: WorkerSlot) -> float:
+    return slot.ahead
 
 
-def idle_since(place: Place) -> float:
-    return place.idle_since
+def idle_since(slot: WorkerSlot) -> float:
+    return slot.idle_since
 
 
-def sorted_out(
-    worker: Link, how: str, started: list[AnyCall], unstarted: list[AnyCall]
+def split_lost(
+    worker: WorkerConnection, how: str, started: list[AnyCall], unstarted: list[AnyCall]
 ) -> tuple[list[AnyCall], list[tuple[AnyCall, WorkerDiedError]]]:
     """Return what runs again, and what is lost with which error, of a dead worker's calls."""
     again: list[AnyCall] = []

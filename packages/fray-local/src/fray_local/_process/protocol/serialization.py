@@ -19,7 +19,7 @@ from fray._engine.refs import keeping
 from fray.backend import callable_name, dumps_call
 from fray_local._process.protocol.values import LARGE, Blob, Budget, lay_out
 
-Place = int | str
+Position = int | str
 """Where an argument stands: its position, or its keyword."""
 
 _ATOMS = frozenset({int, float, bool, complex, type(None)})
@@ -29,7 +29,7 @@ _NAMED_IN_MODULES = (types.FunctionType, type)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class Export:
+class SerializedFunction:
     """A function as it is shipped."""
 
     key: bytes
@@ -45,12 +45,12 @@ class Export:
 
 
 @dataclass(slots=True)
-class PackedCall:
+class SerializedCall:
     """A call in its travelling form; the references in `places` arrive as values."""
 
-    export: Export | None
+    function: SerializedFunction | None
     blob: Blob
-    places: list[tuple[Place, Any]]
+    places: list[tuple[Position, Any]]
 
 
 def pack(value: Any, what: str, budget: Budget) -> Blob:
@@ -69,13 +69,13 @@ def pack(value: Any, what: str, budget: Budget) -> Blob:
     return lay_out(stream, buffers, budget, keeps)
 
 
-def pack_call(
+def serialize_call(
     fn: Callable[..., Any] | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     reference: type,
     budget: Budget,
-) -> PackedCall:
+) -> SerializedCall:
     """Pickle a call; references of the given type among its arguments are left out and named.
 
     Args:
@@ -84,30 +84,30 @@ def pack_call(
     Raises:
         SerializationError: A part cannot be pickled; the message names that part.
     """
-    places: list[tuple[Place, Any]] = []
+    places: list[tuple[Position, Any]] = []
     if any(type(arg) is reference for arg in args):
         places = [(place, arg) for place, arg in enumerate(args) if type(arg) is reference]
         args = tuple(None if type(arg) is reference else arg for arg in args)
     if kwargs:
         places += [(name, arg) for name, arg in kwargs.items() if type(arg) is reference]
         kwargs = {name: arg for name, arg in kwargs.items() if type(arg) is not reference}
-    export = None if fn is None else export_of(fn)
-    inline = fn if export is None else None
+    function = None if fn is None else serialized_function(fn)
+    inline = fn if function is None else None
     if inline is None and not kwargs and all(map(_is_small, args)):
         blob = Blob(pickle.dumps((None, args, kwargs), pickle.HIGHEST_PROTOCOL))
-        return PackedCall(export, blob, places)
+        return SerializedCall(function, blob, places)
     try:
         stream, buffers, keeps = _dump((inline, args, kwargs), "the call")
     except SerializationError:
         dumps_call(fn or _a_method, args, kwargs)  # names the part
         raise
-    return PackedCall(export, lay_out(stream, buffers, budget, keeps), places)
+    return SerializedCall(function, lay_out(stream, buffers, budget, keeps), places)
 
 
-_exports: "WeakKeyDictionary[Callable[..., Any], Export]" = WeakKeyDictionary()
+_functions: "WeakKeyDictionary[Callable[..., Any], SerializedFunction]" = WeakKeyDictionary()
 
 
-def export_of(fn: Callable[..., Any]) -> Export | None:
+def serialized_function(fn: Callable[..., Any]) -> SerializedFunction | None:
     """Return a function or a class as it is shipped; None for callables that travel with their arguments.
 
     Raises:
@@ -116,7 +116,7 @@ def export_of(fn: Callable[..., Any]) -> Export | None:
     if not _is_plain(fn):
         return None
     try:
-        known = _exports.get(fn)
+        known = _functions.get(fn)
     except TypeError:  # a class that cannot be hashed
         return None
     if known is not None and known.captured is not None and _unchanged(known.captured, fn):
@@ -129,11 +129,11 @@ def export_of(fn: Callable[..., Any]) -> Export | None:
     key = hashlib.blake2b(data, digest_size=16).digest()
     if known is not None and known.key == key:
         return known
-    export = Export(key, data, tuple(keeps), () if _by_reference(fn) else _captured(fn))
+    function = SerializedFunction(key, data, tuple(keeps), () if _by_reference(fn) else _captured(fn))
     if known is not None:
-        export.seconds = known.seconds
-    _exports[fn] = export
-    return export
+        function.seconds = known.seconds
+    _functions[fn] = function
+    return function
 
 
 def _is_plain(fn: Any) -> bool:

@@ -23,7 +23,7 @@ from fray._engine.refs import Packed
 from fray_local._machine import memory_bytes
 
 if TYPE_CHECKING:
-    from fray_local._process.owner.sent_segments import Shipping
+    from fray_local._process.owner.sent_segments import SentSegments
 
 LARGE = 1 << 16
 """Bytes from which on a value, or one of its buffers, lies in a memory file."""
@@ -63,7 +63,7 @@ class Budget:
         self._spill_dir = None if spill_dir is None else _writable_folder(spill_dir)
         self._used = 0
         self._lock = threading.Lock()
-        self._freed: deque[int] = deque()  # by finalizers, which may run while the lock is held
+        self._freed: deque[int] = deque()  # by finalizers, which may run while the lock is refcount_deltas
 
     @property
     def used(self) -> int:
@@ -189,19 +189,19 @@ class Blob(Packed):
         view = memoryview(self.segment.map())
         return pickle.loads(view[:length], buffers=[view[offset : offset + size] for offset, size in buffers])
 
-    def describe(self, descriptors: list[int], shipping: "Shipping | None" = None) -> Any:
+    def describe(self, descriptors: list[int], sent: "SentSegments | None" = None) -> Any:
         """Return what a message says of it, and add its descriptor to those that go with the message.
 
         Args:
-            shipping: What its receiver keeps; without, it keeps nothing.
+            sent: What its receiver keeps; without, it keeps nothing.
         """
         segment = self.segment
         if segment is None:
             return self._data
-        if shipping is None:
+        if sent is None:
             descriptors.append(segment.descriptor)
             return segment.size, self._layout
-        known, forgotten = shipping.ship(segment)
+        known, forgotten = sent.ship(segment)
         if not known:
             descriptors.append(segment.descriptor)
         return None if known else segment.size, self._layout, segment.key, forgotten

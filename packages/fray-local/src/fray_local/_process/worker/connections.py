@@ -14,7 +14,7 @@ from fray.backend import pack_exception
 from fray_local._process.protocol.values import Blob, Segment
 from fray_local._process.protocol.wire import OutOfDescriptorsError, Reader, Sender, close_all
 from fray_local._process.worker import output
-from fray_local._process.worker.incoming_calls import Functions, Job
+from fray_local._process.worker.incoming_calls import FunctionCache, IncomingCall
 
 if TYPE_CHECKING:
     from fray_local._process.worker.main import Worker
@@ -26,9 +26,9 @@ class Connection:
     def __init__(self, worker: "Worker", sock: socket.socket, *, owner: bool) -> None:
         self._worker, self._reader, self.sender, self.is_owner = worker, Reader(sock), Sender(sock), owner
         self._sock = sock
-        self._functions = Functions()
+        self._functions = FunctionCache()
         self.kept: dict[int, Segment] = {}  # large values that stay mapped until the other side forgets them
-        self.open: dict[int, Job] = {}  # neither done nor given back
+        self.open: dict[int, IncomingCall] = {}  # neither done nor given back
         self._gone = False
 
     def listen(self) -> None:
@@ -41,7 +41,7 @@ class Connection:
                     _end(error)
                 break
             for message, descriptors in messages:
-                self._hear(message, deque(descriptors))
+                self._receive(message, deque(descriptors))
         self._gone = True
         for number in list(self.open):
             self._cancel(number)
@@ -56,12 +56,14 @@ class Connection:
         descriptors: list[int] = []
         description = blob.describe(descriptors)
         keeps = tuple(getattr(one, "key", None) for one in blob.keeps)
-        news = self._worker.context.news() if self.is_owner and self._worker.context else ()
-        message = (kind, number, state, description, keeps, news, output.flush(), *more)
+        refcount_deltas = (
+            self._worker.context.take_refcount_deltas() if self.is_owner and self._worker.context else ()
+        )
+        message = (kind, number, state, description, keeps, refcount_deltas, output.flush(), *more)
         with contextlib.suppress(OSError):  # gone, as its end will tell
             self.sender.send(message, descriptors)
 
-    def _hear(self, message: tuple[Any, ...], descriptors: deque[int]) -> None:
+    def _receive(self, message: tuple[Any, ...], descriptors: deque[int]) -> None:
         """Handle one message; one that cannot be handled must not make the worker deaf for the others."""
         try:
             self._handle(message, descriptors)
@@ -74,9 +76,9 @@ class Connection:
     def _handle(self, message: tuple[Any, ...], descriptors: deque[int]) -> None:
         kind, *rest = message
         if kind == "call":
-            job = Job(self, self._functions, descriptors, *rest)
-            self.open[job.number] = job
-            self._worker.jobs.put(job)
+            call = IncomingCall(self, self._functions, descriptors, *rest)
+            self.open[call.number] = call
+            self._worker.calls.put(call)
         elif kind == "reply" and self._worker.context is not None:
             number, fine, answer = rest
             self._worker.context.answered(number, fine, answer, descriptors, self.kept)
@@ -96,40 +98,40 @@ class Connection:
             close_all(descriptors)
 
     def _add_credit(self, number: int, items: int) -> None:
-        job = self.open.get(number)
-        if job is None:
+        call = self.open.get(number)
+        if call is None:
             return
         with self._worker.lock:
-            job.credits = (job.credits or 0) + items
-            resumed, job.suspended = job.suspended, False
+            call.credits = (call.credits or 0) + items
+            resumed, call.suspended = call.suspended, False
         if resumed:
-            self._worker.jobs.put(job)
+            self._worker.calls.put(call)
 
     def _give_back(self) -> None:
         """Return to the owner what has not started, so that another worker can."""
         returned = []
-        jobs = self._worker.jobs
+        calls = self._worker.calls
         with contextlib.suppress(queue.Empty):
             while True:
-                job = jobs.get_nowait()
-                if job is None or job.generator is not None:
-                    jobs.put(job)  # nothing but the end comes after it
+                call = calls.get_nowait()
+                if call is None or call.generator is not None:
+                    calls.put(call)  # nothing but the end comes after it
                     break
-                returned.append(job.number)
-                self.open.pop(job.number, None)
+                returned.append(call.number)
+                self.open.pop(call.number, None)
         self.sender.send(("returned", returned))
 
     def _cancel(self, number: int) -> None:
-        job = self.open.get(number)
-        if job is None:
+        call = self.open.get(number)
+        if call is None:
             return
         with self._worker.lock:
-            job.cancelled = True
-            resumed, job.suspended = job.suspended, False
+            call.cancelled = True
+            resumed, call.suspended = call.suspended, False
         if resumed:
-            self._worker.jobs.put(job)
-        elif self._worker.runs(job):
-            threading.Thread(target=self._worker.interrupt, args=[job], daemon=True).start()
+            self._worker.calls.put(call)
+        elif self._worker.runs(call):
+            threading.Thread(target=self._worker.interrupt, args=[call], daemon=True).start()
 
 
 def _end(error: Exception) -> NoReturn:
@@ -141,11 +143,11 @@ def _end(error: Exception) -> NoReturn:
     os._exit(0)
 
 
-def accept_all(worker: "Worker", door: socket.socket) -> None:
-    """Let in whoever knocks; the directory of the door keeps other users out."""
+def accept_all(worker: "Worker", listener: socket.socket) -> None:
+    """Let in whoever knocks; the directory of the listener keeps other users out."""
     while True:
         try:
-            sock, _ = door.accept()
+            sock, _ = listener.accept()
         except OSError:
             return
         connection = Connection(worker, sock, owner=False)

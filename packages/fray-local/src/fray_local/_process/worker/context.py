@@ -23,12 +23,17 @@ from fray.job import (
     TaskOptions,
     actor_methods,
 )
-from fray_local._process.owner.callbacks import Aside, settle_future
+from fray_local._process.owner.callbacks import CallbackThread, settle_future
 from fray_local._process.owner.sent_segments import Shipped
-from fray_local._process.protocol.serialization import Export, PackedCall, pack, pack_call
+from fray_local._process.protocol.serialization import (
+    SerializedCall,
+    SerializedFunction,
+    pack,
+    serialize_call,
+)
 from fray_local._process.protocol.values import Blob, Budget, Segment, received
 from fray_local._process.protocol.wire import Sender
-from fray_local._process.worker.proxies import Named, Owner, RemoteEndpoint, RemoteRef, RemoteStream
+from fray_local._process.worker.proxies import Owner, Proxy, RemoteEndpoint, RemoteRef, RemoteStream
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -42,20 +47,22 @@ class WorkerContext(ContextBase):
 
     def __init__(self, number: int, owner: Owner, sender: Sender) -> None:
         self.owner, self._sender = owner, sender
-        self.held: deque[tuple[Any, int]] = deque()  # what to tell the owner: a name more, a name less
+        self.refcount_deltas: deque[tuple[Any, int]] = (
+            deque()
+        )  # what to tell the owner: a name more, a name less
         self.budget = Budget()
-        self._aside = Aside()
+        self._callbacks = CallbackThread()
         self.worker_thread = threading.get_ident()
         self._number, self._ids, self._asked = number, count(), count()
         self._waiting: dict[int, Callable[[bool, Any], None]] = {}
         _refs.find_elsewhere = self._resolve
 
-    def news(self) -> tuple[tuple[Any, int], ...]:
+    def take_refcount_deltas(self) -> tuple[tuple[Any, int], ...]:
         """Return what the owner has to know of names, for the next message to it."""
-        news = []
-        while self.held:
-            news.append(self.held.popleft())
-        return tuple(news)
+        deltas = []
+        while self.refcount_deltas:
+            deltas.append(self.refcount_deltas.popleft())
+        return tuple(deltas)
 
     def answered(
         self, number: int, fine: bool, answer: Any, descriptors: deque[int], kept: dict[int, Segment]
@@ -106,7 +113,8 @@ class WorkerContext(ContextBase):
         descriptors: list[int] = []
         described = tuple(_describe(blob, descriptors) for blob in blobs)
         self._sender.send(
-            ("ask", number, lends, self._caller(), self.news(), what, details, described), descriptors
+            ("ask", number, lends, self._caller(), self.take_refcount_deltas(), what, details, described),
+            descriptors,
         )
         return number
 
@@ -114,7 +122,9 @@ class WorkerContext(ContextBase):
         """Tell the owner something; what it does with it is no answer."""
         descriptors: list[int] = []
         described = tuple(_describe(blob, descriptors) for blob in blobs)
-        self._sender.send(("tell", self._caller(), self.news(), what, details, described), descriptors)
+        self._sender.send(
+            ("tell", self._caller(), self.take_refcount_deltas(), what, details, described), descriptors
+        )
 
     @contextlib.contextmanager
     def _lending(self) -> Iterator[None]:
@@ -130,7 +140,7 @@ class WorkerContext(ContextBase):
 
     def flush(self) -> None:
         """Tell the owner what became of names while there was nothing else to tell."""
-        if self.held:
+        if self.refcount_deltas:
             self.tell("nothing")
 
     def _caller(self) -> Any:
@@ -174,7 +184,7 @@ class WorkerContext(ContextBase):
         for ref in refs:
             if not isinstance(ref, RemoteRef | RemoteStream):
                 raise ValueError(f"wait takes what put() and run() return, got {ref!r}")
-        keys = [cast("Named", ref).key for ref in refs]
+        keys = [cast("Proxy", ref).key for ref in refs]
         needed = min(num_returns, len(refs))
         try:
             ready = set(self.ask("wait", keys, needed, timeout == 0, timeout=timeout or None))
@@ -196,7 +206,7 @@ class WorkerContext(ContextBase):
 
         def hand(fine: bool, answer: Any) -> None:
             # Unpickling, and what waits for the future, may use the context: not in the listener's thread.
-            self._aside.do(partial(settle_future, future, lambda: _outcome(fine, answer)))
+            self._callbacks.do(partial(settle_future, future, lambda: _outcome(fine, answer)))
 
         if ref.blob is not None:
             settle_future(future, ref.blob.load)
@@ -233,12 +243,12 @@ class WorkerContext(ContextBase):
 
     def _pack(
         self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> PackedCall:
+    ) -> SerializedCall:
         args = tuple(self._promised(arg) if isinstance(arg, Future) else arg for arg in args)
         kwargs = {
             name: self._promised(arg) if isinstance(arg, Future) else arg for name, arg in kwargs.items()
         }
-        return pack_call(fn, args, kwargs, RemoteRef, self.budget)
+        return serialize_call(fn, args, kwargs, RemoteRef, self.budget)
 
     def _promised(self, future: "Future[Any]") -> RemoteRef[Any]:
         """Return a reference that settles as a future of this process does."""
@@ -271,7 +281,7 @@ class WorkerContext(ContextBase):
     def _handed(self, answer: tuple[Any, bytes]) -> ActorHandle:
         key, data = answer
         handle: ActorHandle = pickle.loads(data)
-        self.held.append((key, -1))  # which kept the actor on its way here
+        self.refcount_deltas.append((key, -1))  # which kept the actor on its way here
         return handle
 
     def endpoint_at(self, address: tuple[str, str, str]) -> ActorEndpoint:
@@ -310,7 +320,7 @@ class WorkerContext(ContextBase):
                 f"a {kind} that is not the one which runs this task arrived in a worker: pass values, or use "
                 "get_job_context()"
             )
-        self.held.append((key, 1))
+        self.refcount_deltas.append((key, 1))
         return RemoteStream(self, key) if kind == "LocalStream" else RemoteRef(self, key)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -324,9 +334,9 @@ def _outcome(fine: bool, answer: Any) -> Any:
     return answer[0].load()
 
 
-def _call_details(packed: PackedCall) -> tuple[Any, ...]:
-    export: Export | None = packed.export
-    shipped = None if export is None else (export.key, export.data, _keys(export.keeps))
+def _call_details(packed: SerializedCall) -> tuple[Any, ...]:
+    function: SerializedFunction | None = packed.function
+    shipped = None if function is None else (function.key, function.data, _keys(function.keeps))
     return shipped, [(place, ref.key) for place, ref in packed.places]
 
 
@@ -335,7 +345,7 @@ def _describe(blob: Blob, descriptors: list[int]) -> Any:
 
 
 def _keys(kept: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(one.key for one in kept if isinstance(one, Named))
+    return tuple(one.key for one in kept if isinstance(one, Proxy))
 
 
 def _blobs(answer: Any, descriptors: deque[int], kept: dict[int, Segment]) -> Any:

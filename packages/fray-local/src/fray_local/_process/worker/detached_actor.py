@@ -9,12 +9,12 @@ from fray_local._process.worker.connections import Connection, accept_all
 from fray_local._process.worker.main import Worker
 
 
-def main(creator: int, door: int) -> None:
+def main(creator: int, listener: int) -> None:
     """Answer calls until somebody kills the actor.
 
     Args:
         creator: A socket to the process that made it, whose first call constructs it.
-        door: A listening socket.
+        listener: A listening socket.
     """
     # Tasks that its methods run, and actors that they look for, are those of a context of its own.
     os.environ["FRAY_CONTEXT_SPEC"] = "process"
@@ -22,6 +22,6 @@ def main(creator: int, door: int) -> None:
     worker = Worker(None, int(os.environ.pop("FRAY_ACTOR_CONCURRENCY", "1")))
     first = Connection(worker, socket.socket(fileno=creator), owner=False)
     threading.Thread(target=first.listen, daemon=True).start()
-    accepting = socket.socket(fileno=door)
+    accepting = socket.socket(fileno=listener)
     threading.Thread(target=accept_all, args=(worker, accepting), daemon=True).start()
     worker.run([], None)

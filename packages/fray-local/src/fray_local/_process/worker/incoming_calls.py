@@ -1,4 +1,4 @@
-"""What a worker is sent: functions, kept by name, and jobs."""
+"""What a worker is sent: functions, kept by name, and calls."""
 
 import contextlib
 import pickle
@@ -11,8 +11,8 @@ from fray.backend import callable_name
 from fray_local._process.protocol.values import Blob, received
 
 
-class Shelf:
-    """A function as it arrived; unpickled by the first job that calls it."""
+class CachedFunction:
+    """A function as it arrived; unpickled by the first call that calls it."""
 
     __slots__ = ("_data", "_fn")
 
@@ -28,26 +28,26 @@ class Shelf:
         return fn
 
 
-class Functions:
+class FunctionCache:
     """The functions of a worker; the owner knows which are here, and says when to forget one."""
 
     def __init__(self) -> None:
-        self._shelves: dict[bytes, Shelf] = {}
+        self._cached: dict[bytes, CachedFunction] = {}
 
-    def take(self, shipped: tuple[bytes, bytes | None, tuple[bytes, ...]] | None) -> Shelf | None:
+    def take(self, shipped: tuple[bytes, bytes | None, tuple[bytes, ...]] | None) -> CachedFunction | None:
         """Return the function that a message names, and forget those that it says."""
         if shipped is None:
             return None
         key, data, forgotten = shipped
         if data is not None:
-            self._shelves[key] = Shelf(data)
-        shelf = self._shelves[key]
+            self._cached[key] = CachedFunction(data)
+        cached = self._cached[key]
         for other in forgotten:
-            self._shelves.pop(other, None)
-        return shelf
+            self._cached.pop(other, None)
+        return cached
 
 
-class Job:
+class IncomingCall:
     """One call, from arrived to done.
 
     Args:
@@ -57,8 +57,8 @@ class Job:
 
     __slots__ = (
         "_blob",
+        "_cached",
         "_label",
-        "_shelf",
         "_slots",
         "cancelled",
         "connection",
@@ -77,7 +77,7 @@ class Job:
     def __init__(
         self,
         connection: Any,
-        functions: Functions,
+        functions: FunctionCache,
         descriptors: deque[int],
         number: int,
         shipped: Any,
@@ -88,7 +88,7 @@ class Job:
     ) -> None:
         self.connection = connection  # whose it is
         self.number, self.method, self.credits = number, method, credits
-        self._shelf = functions.take(shipped)
+        self._cached = functions.take(shipped)
         self._blob = received(payload, descriptors)
         self._slots = [(place, received(blob, descriptors, kept=connection.kept)) for place, blob in slots]
         self._label = f"{method}()"
@@ -98,8 +98,8 @@ class Job:
     def load(self, instance: Any) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
         """Return what to call with which arguments, references among them as their values."""
         fn, args, kwargs = self._blob.load()
-        if self._shelf is not None:
-            fn = self._shelf.fn()
+        if self._cached is not None:
+            fn = self._cached.fn()
         elif self.method:
             fn = getattr(instance, self.method)
         self._label = f"{callable_name(fn)}()"
@@ -121,5 +121,5 @@ class Job:
         self._blob = Blob(b"")
         self._slots = []
         with contextlib.suppress(AttributeError):
-            del self._shelf
-        self._shelf = None
+            del self._cached
+        self._cached = None

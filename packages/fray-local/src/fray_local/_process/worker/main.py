@@ -27,7 +27,7 @@ from fray_local._process.protocol.values import Blob, Budget
 from fray_local._process.worker import output
 from fray_local._process.worker.connections import Connection, accept_all
 from fray_local._process.worker.context import WorkerContext
-from fray_local._process.worker.incoming_calls import Job
+from fray_local._process.worker.incoming_calls import IncomingCall
 from fray_local._process.worker.proxies import Owner
 
 END = 3  # beside VALUE and ERROR: a stream has no more items
@@ -47,7 +47,7 @@ def work(
     stdout: int,
     stderr: int,
     mark: int,
-    door: int | None = None,
+    listener: int | None = None,
 ) -> None:
     """Be a worker until the owner says that there is nothing more to do, or is gone."""
     output.redirect(stdout, stderr)
@@ -55,7 +55,7 @@ def work(
     worker = Worker(mark, settings["concurrency"])
     owner = Connection(worker, socket.socket(fileno=sock), owner=True)
     worker.context = WorkerContext(number, Owner(*settings["owner"]), owner.sender)
-    worker.run([owner], None if door is None else socket.socket(fileno=door))
+    worker.run([owner], None if listener is None else socket.socket(fileno=listener))
 
 
 def take_over(settings: dict[str, Any]) -> None:
@@ -68,116 +68,116 @@ def take_over(settings: dict[str, Any]) -> None:
 
 
 class Worker:
-    """Runs jobs, one at a time in each of its threads.
+    """Runs calls, one at a time in each of its threads.
 
     Args:
-        mark: A file that says which job was started last, for those who find the process dead.
-        concurrency: Threads that run jobs; more than one for actors that ask for it.
+        mark: A file that says which call was started last, for those who find the process dead.
+        concurrency: Threads that run calls; more than one for actors that ask for it.
     """
 
     def __init__(self, mark: int | None, concurrency: int) -> None:
         self.context: WorkerContext | None = None
-        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self.lock = threading.Lock()  # of what listeners and runners change in a job
+        self.calls: queue.SimpleQueue[IncomingCall | None] = queue.SimpleQueue()
+        self.lock = threading.Lock()  # of what listeners and runners change in a call
         self._mark = None if mark is None else mmap.mmap(mark, 8)
         self._concurrency = concurrency
         self._connections: list[Connection] = []
-        self._running: dict[int, Job] = {}  # by thread
+        self._running: dict[int, IncomingCall] = {}  # by thread
         self._instance: Any = None
         self._constructed = threading.Event()
         self._budget = Budget()
 
-    def run(self, connections: list[Connection], door: socket.socket | None) -> None:
-        """Run jobs until told to stop; then close what is suspended."""
+    def run(self, connections: list[Connection], listener: socket.socket | None) -> None:
+        """Run calls until told to stop; then close what is suspended."""
         signal.signal(_INTERRUPT, self._interrupted)
         self._connections = connections
         acts: list[tuple[Any, tuple[Any, ...]]] = [(connection.listen, ()) for connection in connections]
-        acts += [(self._run_jobs, ())] * (self._concurrency - 1)
-        if door is not None:
-            acts.append((accept_all, (self, door)))
+        acts += [(self._run_calls, ())] * (self._concurrency - 1)
+        if listener is not None:
+            acts.append((accept_all, (self, listener)))
         for act, args in acts:
             threading.Thread(target=act, args=args, daemon=True).start()
-        self._run_jobs()
+        self._run_calls()
         self._leave()
 
     def finish(self) -> None:
-        """Stop after the jobs that are there."""
+        """Stop after the calls that are there."""
         for _ in range(self._concurrency):
-            self.jobs.put(None)
+            self.calls.put(None)
 
     def _leave(self) -> None:
-        for job in [job for connection in self._connections for job in connection.open.values()]:
-            if job.generator is not None:
+        for call in [call for connection in self._connections for call in connection.open.values()]:
+            if call.generator is not None:
                 with contextlib.suppress(BaseException):
-                    job.context.run(job.generator.close)
+                    call.context.run(call.generator.close)
         self._instance = None
         atexit._run_exitfuncs()
         output.flush()
 
     # Interrupting.
 
-    def runs(self, job: Job) -> bool:
-        """Whether the main thread, the only one that can be interrupted, runs the job."""
-        return self._running.get(threading.main_thread().ident or 0) is job
+    def runs(self, call: IncomingCall) -> bool:
+        """Whether the main thread, the only one that can be interrupted, runs the call."""
+        return self._running.get(threading.main_thread().ident or 0) is call
 
-    def interrupt(self, job: Job) -> None:
-        """Signal the main thread until it is where it can be interrupted, or the job has ended."""
-        while self.runs(job) and not job.interrupted:
+    def interrupt(self, call: IncomingCall) -> None:
+        """Signal the main thread until it is where it can be interrupted, or the call has ended."""
+        while self.runs(call) and not call.interrupted:
             signal.pthread_kill(threading.main_thread().ident or 0, _INTERRUPT)
             time.sleep(_RETRY_SECONDS)
 
     def _interrupted(self, number: int, frame: Any) -> None:
         me = threading.get_ident()
-        job = self._running.get(me)
-        if job is None or not job.cancelled or not job.in_program or job.interrupted:
+        call = self._running.get(me)
+        if call is None or not call.cancelled or not call.in_program or call.interrupted:
             return
-        senders = [job.connection.sender, *(connection.sender for connection in self._connections)]
+        senders = [call.connection.sender, *(connection.sender for connection in self._connections)]
         if all(sender.sending != me for sender in senders):  # half a message would end the connection
-            job.interrupted = True
+            call.interrupted = True
             raise TaskInterrupted("the task was cancelled")
 
-    # The threads that run jobs.
+    # The threads that run calls.
 
-    def _run_jobs(self) -> None:
+    def _run_calls(self) -> None:
         context = self.context
         if context is not None:
             current_context_var.set(context)
-        me, jobs = threading.get_ident(), self.jobs
+        me, calls = threading.get_ident(), self.calls
         while True:
-            if context is not None and context.held:
+            if context is not None and context.refcount_deltas:
                 context.flush()
-            job = jobs.get()
-            if job is None:
+            call = calls.get()
+            if call is None:
                 return
-            self._running[me] = job
+            self._running[me] = call
             if self._mark is not None:
-                self._mark[:] = job.number.to_bytes(8, "little")
-            if job.credits is None:
-                self._run_task(job)
+                self._mark[:] = call.number.to_bytes(8, "little")
+            if call.credits is None:
+                self._run_task(call)
             else:
-                self._run_steps(job)
+                self._run_steps(call)
             self._running.pop(me, None)
-            job = None
+            call = None
 
-    def _run_task(self, job: Job) -> None:
-        if job.cancelled and job.method != "":  # an actor that is not constructed would answer nobody
-            self._finish(job, ERROR, _packed_error(TaskCancelledError("cancelled before it ran")), 0.0)
+    def _run_task(self, call: IncomingCall) -> None:
+        if call.cancelled and call.method != "":  # an actor that is not constructed would answer nobody
+            self._finish(call, ERROR, _packed_error(TaskCancelledError("cancelled before it ran")), 0.0)
             return
         started = time.perf_counter()
         state = VALUE
         try:
-            job.in_program = True
-            blob = self._pack(job, self._call(job))
-            job.in_program = False
+            call.in_program = True
+            blob = self._pack(call, self._call(call))
+            call.in_program = False
         except BaseException as error:  # noqa: BLE001 - whatever the task raised is its result
-            job.in_program = False
+            call.in_program = False
             state, blob = ERROR, _packed_error(error)
-        self._finish(job, state, blob, time.perf_counter() - started)
+        self._finish(call, state, blob, time.perf_counter() - started)
 
-    def _call(self, job: Job) -> Any:
-        if job.method == "":
-            return self._construct(job)
-        fn, args, kwargs = self._load(job)
+    def _call(self, call: IncomingCall) -> Any:
+        if call.method == "":
+            return self._construct(call)
+        fn, args, kwargs = self._load(call)
         value = copy_context().run(fn, *args, **kwargs)
         if type(value) is types.CoroutineType:
             import asyncio  # see Task.run
@@ -185,64 +185,64 @@ class Worker:
             value = asyncio.run(value)
         return value
 
-    def _construct(self, job: Job) -> None:
+    def _construct(self, call: IncomingCall) -> None:
         try:
-            fn, args, kwargs = job.load(None)
+            fn, args, kwargs = call.load(None)
             self._instance = copy_context().run(fn, *args, **kwargs)
         finally:
             self._constructed.set()
 
-    def _load(self, job: Job) -> tuple[Any, list[Any], dict[str, Any]]:
-        if job.method is not None and not self._constructed.is_set():
+    def _load(self, call: IncomingCall) -> tuple[Any, list[Any], dict[str, Any]]:
+        if call.method is not None and not self._constructed.is_set():
             self._constructed.wait()  # of several threads, one runs the constructor
-        return job.load(self._instance)
+        return call.load(self._instance)
 
-    def _run_steps(self, job: Job) -> None:
+    def _run_steps(self, call: IncomingCall) -> None:
         """Yield items for as long as the consumer wants some, then suspend."""
         try:
-            while self._wants_more(job):
-                blob = self._next_item(job)
+            while self._wants_more(call):
+                blob = self._next_item(call)
                 if blob is None:
                     break
-                job.connection.send("item", job.number, VALUE, blob)
+                call.connection.send("item", call.number, VALUE, blob)
             else:
-                if not job.cancelled:
+                if not call.cancelled:
                     return
-                if job.generator is not None:
-                    job.context.run(job.generator.close)
+                if call.generator is not None:
+                    call.context.run(call.generator.close)
             state, last = END, Blob(b"")
         except BaseException as error:  # noqa: BLE001 - it comes out at this item
-            job.in_program = False
+            call.in_program = False
             state, last = ERROR, _packed_error(error)
-        job.generator = None
-        self._finish(job, state, last, 0.0)
+        call.generator = None
+        self._finish(call, state, last, 0.0)
 
-    def _next_item(self, job: Job) -> Blob | None:
-        job.in_program = True
-        if job.generator is None:
-            fn, args, kwargs = self._load(job)
-            job.context = copy_context()
-            job.generator = job.context.run(fn, *args, **kwargs)
-        value = job.context.run(next, job.generator, _DONE)
-        blob = None if value is _DONE else self._pack(job, value)
-        job.in_program = False
+    def _next_item(self, call: IncomingCall) -> Blob | None:
+        call.in_program = True
+        if call.generator is None:
+            fn, args, kwargs = self._load(call)
+            call.context = copy_context()
+            call.generator = call.context.run(fn, *args, **kwargs)
+        value = call.context.run(next, call.generator, _DONE)
+        blob = None if value is _DONE else self._pack(call, value)
+        call.in_program = False
         if blob is not None:
             with self.lock:
-                job.credits = (job.credits or 0) - 1
+                call.credits = (call.credits or 0) - 1
         return blob
 
-    def _wants_more(self, job: Job) -> bool:
+    def _wants_more(self, call: IncomingCall) -> bool:
         with self.lock:
-            job.suspended = not job.credits and not job.cancelled
-            return bool(job.credits) and not job.cancelled
+            call.suspended = not call.credits and not call.cancelled
+            return bool(call.credits) and not call.cancelled
 
-    def _pack(self, job: Job, value: Any) -> Blob:
-        return pack(value, f"the result of {job.label()}", self._budget)
+    def _pack(self, call: IncomingCall, value: Any) -> Blob:
+        return pack(value, f"the result of {call.label()}", self._budget)
 
-    def _finish(self, job: Job, state: int, blob: Blob, seconds: float) -> None:
-        job.connection.open.pop(job.number, None)
-        job.clear()
-        job.connection.send("done", job.number, state, blob, seconds)
+    def _finish(self, call: IncomingCall, state: int, blob: Blob, seconds: float) -> None:
+        call.connection.open.pop(call.number, None)
+        call.clear()
+        call.connection.send("done", call.number, state, blob, seconds)
 
 
 def _packed_error(error: BaseException) -> Blob:

@@ -21,7 +21,7 @@ class Owner:
         self.context_key, self.context_kind = context_key, context_kind
 
 
-class Named:
+class Proxy:
     """Something in the owner's memory; the owner keeps it for as long as this lives."""
 
     __slots__ = ("_client", "key")
@@ -36,16 +36,16 @@ class Named:
         return _find, (owner.process, owner.pid, self.key, self._KIND)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Named) and type(other) is type(self) and other.key == self.key
+        return isinstance(other, Proxy) and type(other) is type(self) and other.key == self.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     def __del__(self) -> None:
-        self._client.held.append((self.key, -1))
+        self._client.refcount_deltas.append((self.key, -1))
 
 
-class RemoteRef(Named, ObjectRef[T_co]):
+class RemoteRef(Proxy, ObjectRef[T_co]):
     """A reference of the owner."""
 
     __slots__ = ("blob",)
@@ -59,7 +59,7 @@ class RemoteRef(Named, ObjectRef[T_co]):
         return f"<ref {self.key} of process {self._client.owner.pid}>"
 
 
-class RemoteStream(Named, ObjectStream[T_co]):
+class RemoteStream(Proxy, ObjectStream[T_co]):
     """A stream of the owner."""
 
     __slots__ = ()
@@ -76,7 +76,7 @@ class RemoteStream(Named, ObjectStream[T_co]):
         return f"<stream {self.key} of process {self._client.owner.pid}>"
 
 
-class RemoteEndpoint(Named, ActorEndpoint):
+class RemoteEndpoint(Proxy, ActorEndpoint):
     """An actor that the owner started, or found."""
 
     __slots__ = ("_label", "_methods", "address")
