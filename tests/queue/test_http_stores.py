@@ -21,8 +21,8 @@ from fray_queue._errors import QueueFullError
 from fray_queue._http.protocol.wire import pack
 from fray_queue._http.server import hub as _hub
 from fray_queue._http.server.journal import Journal
+from fray_queue._http.server.machine import Entry
 from fray_queue._http.server.rows import DELETE, Statement
-from fray_queue._memory.machine import Entry
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_every_history_agrees_with_the_model() -> None:
 
 
 def test_it_says_clearly_that_it_cannot_be_passed_to_another_process() -> None:
-    with pytest.raises(WrongProcessError, match="FileQueue or HttpQueue"):
+    with pytest.raises(WrongProcessError, match="SqliteQueue, FileQueue or HttpQueue"):
         pickle.dumps(MemoryQueue[int]())
 
 
@@ -61,10 +61,10 @@ def test_a_million_finished_items_leave_nothing_behind() -> None:
     for number in range(20_000):
         queue.push(number)
         queue.done(queue.pop(3600))  # type: ignore[arg-type]
-    machine = queue._machine
-    assert len(machine._timers) < 200
-    assert not machine._live
-    assert not machine._line
+    line = queue._line
+    assert len(line._timers) < 200
+    assert not line._live
+    assert not line._line
 
 
 def test_a_url_names_a_queue_of_this_process() -> None:

@@ -1,4 +1,4 @@
-"""A whole queue over a store of rows: the rules are here, a backend brings the store.
+"""A whole queue over a store of rows: the rules are the lease machine's, a backend brings the store.
 
 An item is one row. It waits while its `until` has passed and it is not dead; a lease, or the delay of a
 release, moves `until` into the future. A lease that ran out keeps its id on the row until the item is
@@ -6,21 +6,24 @@ taken again, so its holder may still settle it.
 """
 
 import math
-import pickle
 import secrets
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from fray._contracts.queue import Attempt, DeadLetter, Lease, QueueBase
+from fray._queues import lease_machine
+from fray._queues.base import QueueBase
+from fray._queues.lease_machine import FRESH, LeaseState
+from fray._queues.reading import dead_letter, read_item, take_readable
 from fray._serialization.values import dumps
 from fray._values.checks import check_count, check_seconds, invalid
 from fray._values.delays import poll_delays
 from fray._values.errors import LeaseExpiredError
+from fray._values.leases import Attempt, DeadLetter, Lease
 
 T = TypeVar("T")
 _LONGEST_PAUSE = 0.25  # seconds between two looks of a waiting pop
@@ -33,7 +36,7 @@ class StoredItem:
     Args:
         attempt: Leases so far, the present one included.
         until: Seconds since the epoch before which nobody may take it; its lease or its delay ends then.
-        history: The leases that ended without `done`, kept where there is a limit to them.
+        history: The leases that ended without `done`, as the lease machine keeps them.
     """
 
     item_id: str
@@ -44,6 +47,15 @@ class StoredItem:
     until: float = 0.0
     dead: bool = False
     history: tuple[Attempt, ...] = ()
+
+    @property
+    def state(self) -> LeaseState:
+        """The part that changes."""
+        return LeaseState(self.attempt, self.lease_id, self.leased_at, self.until, self.dead, self.history)
+
+    def having(self, state: LeaseState) -> "StoredItem":
+        """Return the item in another state."""
+        return StoredItem(self.item_id, self.payload, *state)
 
 
 class ItemStore(ABC):
@@ -114,7 +126,9 @@ class StoredQueue(QueueBase[T]):
         check_seconds("wait", wait, zero=True)
         end = time.monotonic() + wait
         for pause in poll_delays(longest=_LONGEST_PAUSE):
-            leases = self._take(n, lease_timeout)
+            leases = take_readable(
+                lambda: self._take(n, lease_timeout), set_aside=self._set_aside, give_back=self.release
+            )
             left = end - time.monotonic()
             if leases or left <= 0:
                 return leases
@@ -134,26 +148,28 @@ class StoredQueue(QueueBase[T]):
         if lost:
             raise lost[0]
 
-    def release(self, lease: Lease[T], *, delay: float = 0.0) -> None:
+    def release(self, lease: Lease[Any], *, delay: float = 0.0) -> None:
         """Give an item back to its place in line; see `Queue.release`."""
         check_seconds("delay", delay, zero=True)
         with self._swept() as (store, now):
-            item = self._ended(_held(store, _checked(lease)), now)
-            store.save([item if item.dead else replace(item, until=now + delay if delay else 0.0)])
+            item = _held(store, _checked(lease))
+            state = lease_machine.release(item.state, lease.lease_id, delay, now, self._max_attempts)
+            store.save([item.having(state)])
 
     def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
         """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""
         check_seconds("lease_timeout", lease_timeout)
         with self._swept() as (store, now):
-            item = replace(_held(store, _checked(lease)), until=now + lease_timeout)
-            store.save([item])
-        return _lease(item)
+            item = _held(store, _checked(lease))
+            state = lease_machine.extend(item.state, lease.lease_id, lease_timeout, now)
+            store.save([item.having(state)])
+        return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, state.until)
 
     def peek(self) -> T | None:
         """Return the item that a pop would take now; see `Queue.peek`."""
         with self._swept() as (store, now):
             waiting = store.waiting(now, 1)
-        return pickle.loads(waiting[0].payload) if waiting else None
+        return read_item(waiting[0].payload, waiting[0].item_id) if waiting else None
 
     def size(self) -> int:
         """Count what waits, is delayed or is leased."""
@@ -169,32 +185,31 @@ class StoredQueue(QueueBase[T]):
         """List the items that were given up."""
         with self._swept() as (store, _):
             dead = store.dead()
-        return [
-            DeadLetter(pickle.loads(item.payload), item.item_id, item.attempt, item.history) for item in dead
-        ]
+        return [dead_letter(item.payload, item.item_id, item.attempt, item.history) for item in dead]
 
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back with a fresh count; see `Queue.requeue_dead`."""
         with self._swept() as (store, _):
             dead = store.dead()
             back = [item for item in dead if item_ids is None or item.item_id in item_ids]
-            store.save([StoredItem(item.item_id, item.payload) for item in back])
+            store.save([item.having(FRESH) for item in back])
         return len(back)
 
-    def _take(self, n: int, lease_timeout: float) -> list[Lease[T]]:
+    def _take(self, n: int, lease_timeout: float) -> list[Lease[bytes]]:
         with self._swept() as (store, now):
-            taken = [
-                replace(
-                    self._ended(item, now) if item.lease_id else item,
-                    attempt=item.attempt + 1,
-                    lease_id=secrets.token_hex(8),
-                    leased_at=now,
-                    until=now + lease_timeout,
-                )
-                for item in store.waiting(now, n)
-            ]
+            taken = []
+            for item in store.waiting(now, n):
+                lease_id = secrets.token_hex(8)
+                state = lease_machine.lease(item.state, lease_id, lease_timeout, now, self._max_attempts)
+                taken.append(item.having(state))
             store.save(taken)
         return [_lease(item) for item in taken]
+
+    def _set_aside(self, lease: Lease[bytes], error: str) -> None:
+        with self._swept() as (store, now):
+            item = _held(store, lease)
+            state = lease_machine.set_aside(item.state, lease.lease_id, error, now, self._max_attempts)
+            store.save([item.having(state)])
 
     @contextmanager
     def _swept(self) -> Iterator[tuple[ItemStore, float]]:
@@ -203,23 +218,20 @@ class StoredQueue(QueueBase[T]):
             now = self._clock()
             if self._max_attempts is not None:
                 lapsed = store.lapsed(now, self._max_attempts)
-                store.save([self._ended(item, now) for item in lapsed])
+                store.save(
+                    [
+                        item.having(lease_machine.expire(item.state, now, self._max_attempts))
+                        for item in lapsed
+                    ]
+                )
             yield store, now
-
-    def _ended(self, item: StoredItem, now: float) -> StoredItem:
-        """Return an item whose lease ends now, or has before: it goes on waiting, or is dead."""
-        if self._max_attempts is None:
-            return replace(item, lease_id="")
-        outcome: Literal["released", "expired"] = "released" if now < item.until else "expired"
-        ended = Attempt(item.attempt, outcome, item.leased_at, min(now, item.until))
-        dead = item.attempt >= self._max_attempts
-        return replace(item, lease_id="", history=(*item.history, ended), dead=dead)
 
 
 def _held(store: ItemStore, lease: Lease[Any]) -> StoredItem:
     item = store.find(lease.item_id)
-    if item is None or not lease.lease_id or item.lease_id != lease.lease_id:
+    if item is None:
         raise LeaseExpiredError(lease.lease_id)
+    lease_machine.check_held(item.state, lease.lease_id)
     return item
 
 
@@ -229,7 +241,5 @@ def _checked(lease: Any) -> Any:
     return lease
 
 
-def _lease(item: StoredItem) -> Lease[Any]:
-    return Lease(
-        pickle.loads(item.payload), item.lease_id, item.leased_at, item.item_id, item.attempt, item.until
-    )
+def _lease(item: StoredItem) -> Lease[bytes]:
+    return Lease(item.payload, item.lease_id, item.leased_at, item.item_id, item.attempt, item.until)

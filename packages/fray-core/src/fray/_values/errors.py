@@ -22,6 +22,7 @@
     ├── JobFailedError (RuntimeError)
     ├── ClusterUnavailableError (ConnectionError)
     ├── LeaseExpiredError (ValueError)
+    ├── UnreadableItemError (ValueError)
     └── QueueUnavailableError (ConnectionError)
 
 Facts are attributes and constructor arguments, so that an error means the same
@@ -213,6 +214,20 @@ class LeaseExpiredError(FrayError, ValueError):
 
     def __str__(self) -> str:
         return f"lease {self.lease_id!r} is no longer held; its item was settled, or may run again elsewhere"
+
+
+class UnreadableItemError(FrayError, ValueError):
+    """An item of a queue cannot be unpickled in this process."""
+
+    def __init__(self, item_id: str, error: str) -> None:
+        super().__init__(item_id, error)
+        self.item_id, self.error = item_id, error
+
+    def __str__(self) -> str:
+        return (
+            f"item {self.item_id!r} cannot be unpickled in this process: {self.error}; "
+            "run this where the code that pushed it is installed"
+        )
 
 
 class QueueUnavailableError(FrayError, ConnectionError):

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fray._contexts.base import DEFAULT_TASK
-    from fray._contracts.queue import kept_alive
     from fray._discovery.current import current_context_var
     from fray._discovery.specs import Spec
     from fray._jobs.following import complete_lines
     from fray._jobs.plan import command_of, import_paths, payload_of, workspace_of
+    from fray._queues import lease_machine
+    from fray._queues.clocks import steady_time
+    from fray._queues.heartbeat import kept_alive
+    from fray._queues.lease_machine import LeaseState
+    from fray._queues.reading import dead_letter, read_item, take_readable
     from fray._serialization.functions import is_generator_function
     from fray._serialization.values import (
         callable_name,
@@ -23,10 +27,12 @@ if TYPE_CHECKING:
         unpack_exception,
     )
     from fray._values.checks import check_count, check_seconds, invalid
+    from fray._values.delays import poll_delays
     from fray._values.errors import did_you_mean
 
 __all__ = [
     "DEFAULT_TASK",
+    "LeaseState",
     "Spec",
     "callable_name",
     "check_count",
@@ -34,6 +40,7 @@ __all__ = [
     "command_of",
     "complete_lines",
     "current_context_var",
+    "dead_letter",
     "did_you_mean",
     "dumps",
     "dumps_call",
@@ -41,15 +48,27 @@ __all__ = [
     "invalid",
     "is_generator_function",
     "kept_alive",
+    "lease_machine",
     "named_arguments",
     "pack_exception",
     "payload_of",
+    "poll_delays",
+    "read_item",
+    "steady_time",
+    "take_readable",
     "unpack_exception",
     "workspace_of",
 ]
 
 # The module below `fray` that each name comes from.
 _HOMES = {
+    "poll_delays": "_values.delays",
+    "lease_machine": "_queues",
+    "steady_time": "_queues.clocks",
+    "take_readable": "_queues.reading",
+    "read_item": "_queues.reading",
+    "dead_letter": "_queues.reading",
+    "LeaseState": "_queues.lease_machine",
     "DEFAULT_TASK": "_contexts.base",
     "Spec": "_discovery.specs",
     "callable_name": "_serialization.values",
@@ -64,7 +83,7 @@ _HOMES = {
     "import_paths": "_jobs.plan",
     "invalid": "_values.checks",
     "is_generator_function": "_serialization.functions",
-    "kept_alive": "_contracts.queue",
+    "kept_alive": "_queues.heartbeat",
     "named_arguments": "_serialization.values",
     "pack_exception": "_serialization.values",
     "payload_of": "_jobs.plan",

@@ -2,10 +2,13 @@
 
 from typing import Any
 
-from fray._contracts.queue import Attempt, DeadLetter, Lease, Queue, QueueBase, open_queue
+from fray._contracts.queue import Queue
 from fray._discovery import plugins as _plugins
+from fray._queues.base import QueueBase
+from fray._queues.opening import open_queue
 from fray._queues.stored import ItemStore, StoredItem, StoredQueue
-from fray._values.errors import LeaseExpiredError, QueueUnavailableError
+from fray._values.errors import LeaseExpiredError, QueueUnavailableError, UnreadableItemError
+from fray._values.leases import Attempt, DeadLetter, Lease, UnreadableItem
 
 __all__ = [
     "Attempt",
@@ -18,6 +21,8 @@ __all__ = [
     "QueueUnavailableError",
     "StoredItem",
     "StoredQueue",
+    "UnreadableItem",
+    "UnreadableItemError",
     "open_queue",
 ]
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from fray._contracts.queue import Lease, Queue
+from fray._contracts.queue import Queue
 from fray._values.errors import LeaseExpiredError
+from fray._values.leases import Lease
 from fray.testing.promises import Promises
 
 MakeQueue = Callable[..., Queue[Any]]

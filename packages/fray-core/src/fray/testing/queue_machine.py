@@ -19,8 +19,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fray._contracts.queue import Lease, Queue
+from fray._contracts.queue import Queue
 from fray._values.errors import LeaseExpiredError
+from fray._values.leases import Lease
 
 
 class _Hold:

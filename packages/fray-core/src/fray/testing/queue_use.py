@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fray._contracts.queue import Lease, Queue
+from fray._contracts.queue import Queue
+from fray._values.leases import Lease
 from fray.testing.queue_fixtures import LONG, SOON, MakeQueue, ManualClock, QueueFixtures, refused, take
 
 

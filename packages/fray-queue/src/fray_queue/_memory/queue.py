@@ -11,10 +11,10 @@ from typing import Any, ClassVar, NoReturn, TypeVar, cast
 from weakref import WeakSet
 
 from fray import WrongProcessError
-from fray.backend import check_seconds
+from fray.backend import check_seconds, steady_time
 from fray.queue import DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease
-from fray_queue._memory.machine import Entry, LeaseMachine
+from fray_queue._memory.line import Entry, Line
 
 T = TypeVar("T")
 
@@ -30,18 +30,20 @@ class MemoryQueue(QueueBase[T]):
 
     Args:
         max_attempts: Leases that may end without `done` before an item goes to the dead letters.
-        clock: Seconds since the epoch; tests hand in their own.
+        clock: Seconds that no step of the wall clock moves; tests hand in their own.
     """
 
     _shared: ClassVar[dict[str, "MemoryQueue[Any]"]] = {}
     _shared_lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, *, max_attempts: int | None = None, clock: Callable[[], float] = time.time) -> None:
-        self._machine: LeaseMachine[T] = LeaseMachine(max_attempts=max_attempts)
+    def __init__(self, *, max_attempts: int | None = None, clock: Callable[[], float] = steady_time) -> None:
+        if max_attempts is not None:
+            check_count("max_attempts", max_attempts)
+        self._line: Line[T] = Line(max_attempts)
         self._clock = clock
         self._tag = uuid.uuid4().hex[:8]  # so that a lease of another queue is never taken for one of ours
         self._numbers = itertools.count(1)
-        self._inbox: deque[tuple[str, T, float]] = deque()
+        self._inbox: deque[tuple[str, T]] = deque()
         self._lock = threading.Lock()
         self._arrival = threading.Condition(self._lock)
         self._sleepers = 0
@@ -55,28 +57,27 @@ class MemoryQueue(QueueBase[T]):
             return cls(max_attempts=max_attempts)
         with cls._shared_lock:
             queue = cls._shared.setdefault(name, cls(max_attempts=max_attempts))
-        if queue._machine.max_attempts != max_attempts:
+        if queue._line.max_attempts != max_attempts:
             raise ValueError(
-                f"{url!r} is open with max_attempts={queue._machine.max_attempts}, not {max_attempts}"
+                f"{url!r} is open with max_attempts={queue._line.max_attempts}, not {max_attempts}"
             )
         return queue
 
     def push(self, item: T) -> str:
         """Store an item; see `Queue.push`."""
         item_id = f"{self._tag}-{next(self._numbers)}"
-        self._inbox.append((item_id, item, self._clock()))
+        self._inbox.append((item_id, item))
         if self._sleepers or len(self._inbox) > _FULL_INBOX:
             self._announce(1)
         return item_id
 
     def push_many(self, items: Iterable[T]) -> list[str]:
         """Store items in order; see `Queue.push_many`."""
-        now = self._clock()
-        entries = [(f"{self._tag}-{next(self._numbers)}", item, now) for item in items]
+        entries = [(f"{self._tag}-{next(self._numbers)}", item) for item in items]
         self._inbox.extend(entries)
         if self._sleepers or len(self._inbox) > _FULL_INBOX:
             self._announce(len(entries))
-        return [item_id for item_id, _, _ in entries]
+        return [item_id for item_id, _ in entries]
 
     def _announce(self, count: int) -> None:
         with self._lock:
@@ -85,7 +86,7 @@ class MemoryQueue(QueueBase[T]):
 
     def _sort_in(self) -> None:
         """Hand the inbox to the machine; the caller has the lock."""
-        inbox, push = self._inbox, self._machine.push
+        inbox, push = self._inbox, self._line.push
         while inbox:
             push(*inbox[0])  # an interrupt here must lose nothing: a second push of an id changes nothing
             inbox.popleft()
@@ -98,7 +99,7 @@ class MemoryQueue(QueueBase[T]):
         with self._lock:
             if self._inbox:
                 self._sort_in()
-            entry = self._machine.take(lease_timeout, self._clock())
+            entry = self._line.take(lease_timeout, self._clock())
         if entry is not None:
             return _lease(entry)
         return next(iter(self.pop_many(1, lease_timeout, wait=wait)), None) if wait else None
@@ -120,13 +121,13 @@ class MemoryQueue(QueueBase[T]):
         self._sort_in()
         now = self._clock()
         leases: list[Lease[T]] = []
-        while len(leases) < n and (entry := self._machine.take(lease_timeout, now)) is not None:
+        while len(leases) < n and (entry := self._line.take(lease_timeout, now)) is not None:
             leases.append(_lease(entry))
         return leases
 
     def _sleep(self, longest: float) -> None:
         """Wait for a push, a release, or the next lease or delay to end."""
-        change = self._machine.next_change()
+        change = self._line.next_change()
         self._sleepers += 1
         try:
             if self._inbox:  # from a push that saw no sleeper yet; one that comes later wakes us
@@ -141,7 +142,7 @@ class MemoryQueue(QueueBase[T]):
         if lease.__class__ is not Lease:
             check_lease(lease)
         with self._lock:
-            self._machine.finish(lease.item_id, lease.lease_id)
+            self._line.done(lease.item_id, lease.lease_id, self._clock())
 
     def done_many(self, leases: Iterable[Lease[T]]) -> None:
         """Finish every item whose lease is good; see `Queue.done_many`."""
@@ -160,7 +161,7 @@ class MemoryQueue(QueueBase[T]):
         check_lease(lease)
         check_seconds("delay", delay, zero=True)
         with self._lock:
-            self._machine.release(lease.item_id, lease.lease_id, delay, self._clock())
+            self._line.release(lease.item_id, lease.lease_id, delay, self._clock())
             # Whoever sleeps computed its time without this delay, so one wakes in any case.
             self._arrival.notify()
 
@@ -169,39 +170,39 @@ class MemoryQueue(QueueBase[T]):
         check_lease(lease)
         check_seconds("lease_timeout", lease_timeout)
         with self._lock:
-            return _lease(self._machine.extend(lease.item_id, lease.lease_id, lease_timeout, self._clock()))
+            return _lease(self._line.extend(lease.item_id, lease.lease_id, lease_timeout, self._clock()))
 
     def peek(self) -> T | None:
         """Return the item that a pop would take now; see `Queue.peek`."""
         with self._lock:
             self._sort_in()
-            entry = self._machine.peek(self._clock())
-            return None if entry is None else entry.payload
+            entry = self._line.peek(self._clock())
+            return None if entry is None else entry.item
 
     def size(self) -> int:
         """Count what waits, is delayed or is leased."""
         with self._lock:
             self._sort_in()
-            return self._machine.size(self._clock())
+            return self._line.size(self._clock())
 
     def pending(self) -> int:
         """Count what a pop could take now."""
         with self._lock:
             self._sort_in()
-            return self._machine.pending(self._clock())
+            return self._line.pending(self._clock())
 
     def dead_letters(self) -> list[DeadLetter[T]]:
         """List the items that were given up."""
         with self._lock:
             return [
-                DeadLetter(entry.payload, entry.item_id, entry.attempt, entry.history)
-                for entry in self._machine.dead_letters(self._clock())
+                DeadLetter(entry.item, entry.item_id, entry.state.attempt, entry.state.history)
+                for entry in self._line.dead_letters(self._clock())
             ]
 
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""
         with self._lock:
-            count = self._machine.requeue(item_ids, self._clock())
+            count = self._line.requeue(item_ids, self._clock())
             self._arrival.notify(count)
             return count
 
@@ -209,12 +210,12 @@ class MemoryQueue(QueueBase[T]):
         """Remove every item that is not a dead letter, leased ones too; return how many."""
         with self._lock:
             self._sort_in()
-            return self._machine.purge()
+            return self._line.purge()
 
     def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
         with self._lock:
-            return self._machine.purge_dead(item_ids, self._clock())
+            return self._line.purge_dead(item_ids, self._clock())
 
     def __reduce__(self) -> NoReturn:
         _refuse()
@@ -223,7 +224,7 @@ class MemoryQueue(QueueBase[T]):
 def _refuse(*_: object) -> NoReturn:
     raise WrongProcessError(
         "a MemoryQueue lives in the memory of one process and cannot be passed to another; "
-        "use FileQueue or HttpQueue for that"
+        "use SqliteQueue, FileQueue or HttpQueue for that"
     )
 
 
@@ -251,4 +252,5 @@ os.register_at_fork(after_in_child=_leave_behind)
 
 
 def _lease(entry: Entry[T]) -> Lease[T]:
-    return Lease(entry.payload, entry.lease_id, entry.leased_at, entry.item_id, entry.attempt, entry.until)
+    attempt, lease_id, leased_at, until, _, _ = entry.state
+    return Lease(entry.item, lease_id, leased_at, entry.item_id, attempt, until)

@@ -16,8 +16,8 @@ from fray_queue._errors import (
     QueueNotFoundError,
 )
 from fray_queue._http.protocol.wire import pack
+from fray_queue._http.server.machine import Entry
 from fray_queue._http.server.routes import JSON, RECORDS
-from fray_queue._memory.machine import Entry
 
 # Header of a request that changes something: the connection's name and the request's number on it.
 SLOT_HEADER = "Fray-Request"

@@ -18,10 +18,10 @@ from fray_queue._errors import (
 )
 from fray_queue._http.protocol.limits import Limits
 from fray_queue._http.server.journal import Journal, WriterEndedError
+from fray_queue._http.server.machine import Entry
 from fray_queue._http.server.named_queue import NamedQueue
 from fray_queue._http.server.rows import LAST_NUMBER, Statement, Stored, statement_for
 from fray_queue._http.server.slots import Slots
-from fray_queue._memory.machine import Entry
 
 _log = logging.getLogger("fray.queue")
 

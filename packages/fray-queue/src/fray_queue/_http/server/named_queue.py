@@ -5,8 +5,8 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 
+from fray_queue._http.server.machine import Entry, LeaseMachine
 from fray_queue._http.server.rates import Rates
-from fray_queue._memory.machine import Entry, LeaseMachine
 
 
 class NamedQueue:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fray.queue import Attempt
 from fray_queue._errors import DamagedError
-from fray_queue._memory.machine import DEAD, DELAYED, GONE, LEASED, WAITING, Entry
+from fray_queue._http.server.machine import DEAD, DELAYED, GONE, LEASED, WAITING, Entry
 
 _PHASES = {phase.value: phase for phase in (WAITING, LEASED, DELAYED, DEAD)}
 SCHEMA = """

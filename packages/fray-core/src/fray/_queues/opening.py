@@ -1,0 +1,43 @@
+"""Queues by their URLs."""
+
+from typing import Any
+
+from fray._contracts.queue import Queue
+from fray._discovery.plugins import QUEUES, load
+from fray._discovery.specs import bind_options, parse_query
+from fray._values.errors import SpecError
+
+# Options that a URL must not carry: URLs end in logs, shell histories and process lists.
+_SECRETS = frozenset({"token", "secret", "password"})
+
+
+def open_queue(url: str, **options: Any) -> Queue[Any]:
+    """Open the queue that a URL names.
+
+    `memory:`, `sqlite:/data/q.db`, `file:/dir`, `gs://…`, `s3://…`, `http://host:port/name`.
+
+    Args:
+        options: As the backend's `from_url` takes them; they win over the URL's `?key=value&key=value`.
+
+    Raises:
+        PluginNotFoundError: No installed wheel provides the scheme.
+        SpecError: The URL has no scheme, or an option is unknown, malformed or a secret.
+    """
+    if not isinstance(url, str):
+        raise SpecError(f"a queue's URL is text such as 'file:/shared/tasks', got {url!r}")
+    scheme, colon, _ = url.partition(":")
+    if not colon or not scheme or "/" in scheme:
+        raise SpecError(
+            f"{url!r} has no scheme; a folder is file:/path, a server's queue http://host:port/name"
+        )
+    address, mark, query = url.partition("?")
+    texts = parse_query(query, url) if mark else {}
+    for key in _SECRETS & texts.keys():
+        raise SpecError(
+            f"{address!r}: pass {key!r} as a keyword or by the environment, never in a URL, which is logged"
+        )
+    factory = load(QUEUES, scheme)
+    bound = bind_options(factory.from_url, f"queue {scheme!r}", texts, options)
+    bound.pop("url", None)
+    queue: Queue[Any] = factory.from_url(address, **bound)
+    return queue

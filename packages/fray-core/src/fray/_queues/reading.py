@@ -1,0 +1,88 @@
+"""Items as their takers get them: unpickled, or set aside when that fails."""
+
+import contextlib
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fray._values.errors import FrayError, UnreadableItemError
+from fray._values.leases import Attempt, DeadLetter, Lease, UnreadableItem
+
+
+def take_readable(
+    take: Callable[[], list[Lease[bytes]]],
+    *,
+    set_aside: Callable[[Lease[bytes], str], None],
+    give_back: Callable[[Lease[bytes]], object],
+) -> list[Lease[Any]]:
+    """Take items until there is one that can be unpickled here, or none at all.
+
+    Args:
+        take: Leases items; an empty list when none wait.
+        set_aside: Is called with a lease whose item cannot be unpickled, and the error's text.
+        give_back: Releases a lease, when the taker is interrupted before it could have it.
+    """
+    while True:
+        taken = take()
+        found = _readable(taken, set_aside, give_back)
+        if found or not taken:
+            return found
+
+
+def _readable(
+    taken: Sequence[Lease[bytes]],
+    set_aside: Callable[[Lease[bytes], str], None],
+    give_back: Callable[[Lease[bytes]], object],
+) -> list[Lease[Any]]:
+    found: list[Lease[Any]] = []
+    left = list(taken)
+    try:
+        while left:
+            lease = left[0]
+            try:
+                item = pickle.loads(lease.item)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a stranger's class raises
+                with contextlib.suppress(FrayError, OSError):  # else its lease runs out by itself
+                    set_aside(lease, describe(error))
+            else:
+                found.append(_with_item(lease, item))
+            del left[0]
+    except BaseException:  # an interrupt: nobody will get what is in hand
+        for lease in [*left, *found]:
+            with contextlib.suppress(FrayError, OSError):
+                give_back(lease)
+        raise
+    return found
+
+
+def read_item(payload: bytes, item_id: str) -> Any:
+    """Unpickle an item that is only looked at.
+
+    Raises:
+        UnreadableItemError: It cannot be unpickled in this process.
+    """
+    try:
+        return pickle.loads(payload)
+    except (Exception, SystemExit) as error:
+        raise UnreadableItemError(item_id, describe(error)) from error
+
+
+def dead_letter(payload: bytes, item_id: str, attempts: int, history: tuple[Attempt, ...]) -> DeadLetter[Any]:
+    """Make a dead letter; one whose item cannot be unpickled here holds its bytes and the error."""
+    try:
+        item = pickle.loads(payload)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a letter that cannot be read hides no other
+        item = UnreadableItem(payload, describe(error))
+    return DeadLetter(item, item_id, attempts, history)
+
+
+def describe(error: BaseException) -> str:
+    """Return an error as text that is safe to store."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a stranger's __str__
+        return type(error).__name__
+
+
+def _with_item(lease: Lease[bytes], item: Any) -> Lease[Any]:
+    return Lease(item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, lease.expires_at)

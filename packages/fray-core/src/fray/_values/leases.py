@@ -1,0 +1,75 @@
+"""What queues hand out: leases, what became of them, and the items that were given up."""
+
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+T = TypeVar("T")
+
+Ending = Literal["released", "expired", "unreadable"]
+"""How a lease ended that did not end with `done`."""
+
+
+@dataclass(frozen=True, init=False)
+class Lease(Generic[T]):
+    """One worker's hold on one item. Times are seconds since the epoch."""
+
+    item: T
+    lease_id: str
+    timestamp: float  # when the item was taken
+    item_id: str
+    attempt: int  # 1 the first time that the item is taken
+    expires_at: float
+
+    def __init__(
+        self, item: T, lease_id: str, timestamp: float, item_id: str, attempt: int, expires_at: float
+    ) -> None:
+        # A generated frozen __init__ costs three times this, and a tenth of a memory queue's whole cycle.
+        fields = self.__dict__
+        fields["item"] = item
+        fields["lease_id"] = lease_id
+        fields["timestamp"] = timestamp
+        fields["item_id"] = item_id
+        fields["attempt"] = attempt
+        fields["expires_at"] = expires_at
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One lease of an item that ended without `done`.
+
+    Args:
+        error: Why the taker could not unpickle the item, where the outcome is `unreadable`.
+    """
+
+    number: int
+    outcome: Ending
+    started_at: float
+    ended_at: float
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableItem:
+    """Stands in a dead letter for an item that this process cannot unpickle."""
+
+    payload: bytes
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter(Generic[T]):
+    """An item that was given up, with what happened to it since it was last queued.
+
+    Args:
+        item: An `UnreadableItem`, with the bytes as they were pushed, where it cannot be unpickled here.
+    """
+
+    item: T
+    item_id: str
+    attempts: int
+    history: tuple[Attempt, ...]
+
+    @property
+    def error(self) -> str | None:
+        """The error of the last attempt that has one."""
+        return next((each.error for each in reversed(self.history) if each.error), None)
