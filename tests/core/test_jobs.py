@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fray.cluster import (
     JobInfo,
     JobRequest,
     JobStatus,
+    LastSeen,
     ResourceConfig,
     TaskStatus,
     create_environment,
@@ -36,9 +38,10 @@ def train(steps: int = 1) -> None: ...
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"name": "a b"}, "name must be .* got 'a b'"),
+        ({"name": "a\nb"}, "name must be printable text of 1 to 200 characters, got 'a"),
         ({"name": ""}, "name must be"),
-        ({"name": "x" * 129}, "name must be"),
+        ({"name": " "}, "name must be"),
+        ({"name": "x" * 201}, "name must be"),
         ({"name": 3}, "name must be .* got 3"),
         ({"entrypoint": "python train.py"}, r"'python train.py' is not a module.*from_binary"),
         ({"entrypoint": ""}, "is not a module"),
@@ -53,6 +56,18 @@ def train(steps: int = 1) -> None: ...
         ({"timeout": 0}, "timeout must be .* got 0"),
         ({"timeout": float("nan")}, "timeout must be .* got nan"),
         ({"timeout": "5"}, "timeout must be .* got '5'"),
+        ({"gang": 1}, "gang must be True, False or None, got 1"),
+        ({"after": "job-1"}, "after must be a list of job ids, got 'job-1'"),
+        ({"after": [None]}, "each of after must be .* got None"),
+        ({"labels": ["team"]}, "labels must be a mapping"),
+        ({"labels": {"team": 3}}, "each key and value of labels must be .* got 3"),
+        ({"ports": "http"}, "ports must be a list of names, got 'http'"),
+        ({"ports": ["80"]}, "each of ports must be .* got '80'"),
+        ({"ports": ["a-b", "a_b"]}, "ports must be names of which no two"),
+        ({"snapshot": "yes"}, "snapshot must be True or False, got 'yes'"),
+        ({"log_limit": 100}, "log_limit must be a size of 64 KiB or more, got 100"),
+        ({"log_limit": "much"}, "log_limit must be a size"),
+        ({"backend": {"slurm": "--qos=x"}}, "backend must be options by the name of a cluster"),
     ],
 )
 def test_a_wrong_field_of_a_request_is_named_with_its_value(fields: dict[str, Any], named: str) -> None:
@@ -140,6 +155,9 @@ def test_an_environment_shows_the_names_of_its_variables_only(tmp_path: Path) ->
         ({"env_vars": {"A=B": "x"}}, "'A=B' cannot be the name"),
         ({"workspace": 3}, "workspace must be a path, got 3"),
         ({"docker_image": ""}, "docker_image must be"),
+        ({"dependency_groups": "dev"}, "dependency_groups must be a list of names, got 'dev'"),
+        ({"python": "3"}, "python must be a version such as .* got '3'"),
+        ({"python": 3.12}, "python must be a version such as .* got 3.12"),
     ],
 )
 def test_a_wrong_field_of_an_environment_is_named(fields: dict[str, Any], named: str) -> None:
@@ -156,6 +174,23 @@ def test_ids_read_well_and_know_their_parents() -> None:
     assert (child.parent, job_id.parent) == (job_id, None)
     assert child.leaf == child.removeprefix(f"{job_id}/")
     assert len({JobId.new("x") for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("executor:tokenized/fineweb", "executor-tokenized-fineweb"),
+        ("../../etc", "etc"),
+        (".hidden", "hidden"),
+        ("日本語", "job"),
+        ("a b", "a-b"),
+        ("x" * 200, "x" * 80),
+    ],
+)
+def test_a_name_is_any_printable_text_and_the_id_has_its_slug(name: str, slug: str) -> None:
+    assert JobRequest(name, "train").name == name
+    assert JobId.new(name).startswith(f"{slug}-")
+    assert "/" not in JobId.new(name)
 
 
 def job(*tasks: TaskStatus, status: JobStatus = JobStatus.FAILED) -> JobInfo:
@@ -192,6 +227,15 @@ def test_a_state_survives_json_and_pickle_and_keys_of_later_versions() -> None:
     assert type(data["status"]) is str
     assert type(data["tasks"][0]["previous"][0]["reason"]) is str
     assert JobInfo.from_dict({**data, "colour": "blue"}) == info
+    full = dataclasses.replace(
+        info,
+        resources=ResourceConfig(cpu=2),
+        labels={"team": "a"},
+        children=["job-1/b-2"],  # type: ignore[arg-type]
+        last_seen=LastSeen(host="h", time=2.5),
+        dirty=True,
+    )
+    assert JobInfo.from_dict(json.loads(json.dumps(full.to_dict()))) == full
     assert pickle.loads(pickle.dumps(info)) == info
     with pytest.raises(ValueError, match="sleeping"):
         TaskStatus(replica=0, status="sleeping")  # type: ignore[arg-type]

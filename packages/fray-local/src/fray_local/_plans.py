@@ -9,7 +9,15 @@ from typing import Any
 
 from fray import Entrypoint, EnvironmentConfig, JobRequest, UnsupportedError
 from fray._jobs import last_lines as _last_lines
-from fray.backend import check_count, command_of, import_paths, invalid, payload_of, workspace_of
+from fray.backend import (
+    check_count,
+    command_of,
+    import_paths,
+    invalid,
+    payload_of,
+    refuse_fields,
+    workspace_of,
+)
 from fray_local import _machine
 from fray_local._slices import HOST_VARIABLES, Slices
 from fray_local._supervisor.ledger import amount
@@ -84,6 +92,7 @@ def make_plan(request: JobRequest, job_id: str, job_dir: Path, settings: Setting
     environment = request.environment or EnvironmentConfig()
     entrypoint = Entrypoint.of(request.entrypoint)
     _check_supported(environment)
+    refuse_fields("LocalCluster", request)
     workspace = workspace_of(environment)
     gang = _gang(request, settings)
     replicas = gang["slices"] * gang["hosts"] if gang else _replicas(request, settings)

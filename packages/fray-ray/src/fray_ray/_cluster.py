@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from fray import JobNotFoundError, UnsupportedError
-from fray.backend import Spec, check_seconds, invalid
+from fray.backend import Spec, check_seconds, invalid, refuse_fields
 from fray.cluster import (
     ClusterCalls,
     Entrypoint,
@@ -228,7 +228,14 @@ def _workspace(request: JobRequest) -> Path:
 
 
 def _check_supported(request: JobRequest) -> None:
-    image = (request.environment or EnvironmentConfig()).docker_image
+    environment = request.environment or EnvironmentConfig()
+    refuse_fields("RayCluster", request)
+    if wanted := [*environment.dependency_groups, *([environment.python] if environment.python else ())]:
+        raise UnsupportedError(
+            f"RayCluster installs no dependency groups and no Python ({', '.join(wanted)}); "
+            "its jobs have the Python of its nodes, with pip_packages= and extras="
+        )
+    image = environment.docker_image
     if image is not None:
         raise UnsupportedError(
             f"RayCluster runs jobs in the containers that its nodes are, not in {image!r}; "

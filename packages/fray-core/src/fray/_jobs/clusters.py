@@ -9,6 +9,7 @@ from fray._contracts.cluster import LogStream
 from fray._jobs.cluster_calls import ClusterCalls
 from fray._jobs.following import follow_logs, parent_job
 from fray._jobs.plan import JobPlan
+from fray._jobs.refusals import refuse_fields, refuse_python
 from fray._telemetry.job_instrumentation import launching
 from fray._values.checks import check_seconds, invalid
 from fray._values.delays import poll_delays
@@ -69,11 +70,8 @@ class ClusterBase(ClusterCalls, ABC):
                 f"{name} runs no containers (docker_image={environment.docker_image!r}); "
                 "its jobs have the environment of their launcher"
             )
-        if wanted := [*environment.pip_packages, *environment.extras]:
-            raise UnsupportedError(
-                f"{name} builds no environments ({', '.join(wanted)}); its jobs have that of their launcher, "
-                "where these can be installed"
-            )
+        refuse_python(name, request)
+        refuse_fields(name, request)
 
     def launch(self, request: JobRequest, /) -> JobId:
         """See `Cluster.launch`."""

@@ -1,6 +1,7 @@
 """What a job finds around it: packages, variables, a working directory."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 from fray._values.checks import invalid
 from fray._values.options import check_env
+
+_PYTHON = re.compile(r"3\.\d{1,2}(\.\d{1,2})?")
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,9 @@ class EnvironmentConfig:
         pip_packages: Requirement strings to install for this job, e.g. `["numpy>=2"]`.
         env_vars: Variables to set; their values are secrets and are never shown.
         extras: Extras of the workspace's own project to install.
+        dependency_groups: Dependency groups of the workspace's own project to install.
+        python: The Python of the job, e.g. `"3.12"`; None for what the project's `requires-python` asks
+            for, and the launcher's own where that fits.
     """
 
     workspace: Path | str | None = None
@@ -27,9 +33,11 @@ class EnvironmentConfig:
     pip_packages: Iterable[str] = ()
     env_vars: Mapping[str, str] = field(default_factory=dict, repr=False)
     extras: Iterable[str] = ()
+    dependency_groups: Iterable[str] = ()
+    python: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("pip_packages", "extras"):
+        for name in ("pip_packages", "extras", "dependency_groups"):
             object.__setattr__(self, name, _words(name, getattr(self, name)))
         object.__setattr__(self, "env_vars", check_env("env_vars", self.env_vars))
         if self.workspace is not None:
@@ -40,6 +48,10 @@ class EnvironmentConfig:
             not isinstance(self.docker_image, str) or not self.docker_image
         ):
             raise invalid("docker_image", "an image reference", self.docker_image)
+        if self.python is not None and (
+            not isinstance(self.python, str) or not _PYTHON.fullmatch(self.python)
+        ):
+            raise invalid("python", "a version such as '3.12' or '3.12.4'", self.python)
 
     @classmethod
     def create(
@@ -49,6 +61,8 @@ class EnvironmentConfig:
         pip_packages: Iterable[str] = (),
         env_vars: Mapping[str, str] | None = None,
         extras: Iterable[str] = (),
+        dependency_groups: Iterable[str] = (),
+        python: str | None = None,
         *,
         extra_dependency_groups: Iterable[str] = (),
     ) -> "EnvironmentConfig":
@@ -56,7 +70,12 @@ class EnvironmentConfig:
         merged = dict.fromkeys(
             (*_words("extras", extras), *_words("extra_dependency_groups", extra_dependency_groups))
         )
-        return cls(workspace, docker_image, pip_packages, env_vars or {}, merged)
+        return cls(workspace, docker_image, pip_packages, env_vars or {}, merged, dependency_groups, python)
+
+    @property
+    def builds(self) -> bool:
+        """Whether the job needs an environment of its own: packages, parts of a project, or a Python."""
+        return bool(self.pip_packages or self.extras or self.dependency_groups or self.python)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what may be shown: the variables by name, without their values."""
@@ -66,6 +85,8 @@ class EnvironmentConfig:
             "pip_packages": list(self.pip_packages),
             "env_vars": sorted(self.env_vars),
             "extras": list(self.extras),
+            "dependency_groups": list(self.dependency_groups),
+            "python": self.python,
         }
 
 

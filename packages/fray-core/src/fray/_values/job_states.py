@@ -5,11 +5,18 @@ A job's supervisor imports this, and a job's start waits for it: nothing here im
 
 import enum
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Self
 
 from fray._values.checks import check_count
+
+if TYPE_CHECKING:
+    from fray_resources import ResourceConfig
+
+_SLUG_LENGTH = 80  # a folder of a job of a job of a job holds three of them, and 255 bytes
+_NOT_IN_A_SLUG = re.compile(r"[^A-Za-z0-9._]+")
 
 
 class JobId(str):
@@ -19,8 +26,11 @@ class JobId(str):
 
     @classmethod
     def new(cls, name: str, parent: str | None = None) -> "JobId":
-        """Make an id for a job of that name, under its parent's where it has one."""
-        leaf = f"{name}-{os.urandom(3).hex()}"
+        """Make an id for a job of that name, under its parent's where it has one.
+
+        The id starts with the name's slug: of `step:tokenized/fineweb` it is `step-tokenized-fineweb`.
+        """
+        leaf = f"{_slug(name)}-{os.urandom(3).hex()}"
         return cls(f"{parent}/{leaf}" if parent else leaf)
 
     @property
@@ -85,6 +95,9 @@ class TaskStatus:
         attempt: From 1; 0 while it has not been started.
         exit_code: Of its main process; negative for a signal, as `subprocess` has it.
         started_at: Seconds since the epoch, as all times here.
+        peak_memory: The most memory that the attempt's processes held at one time, in bytes, as far as it
+            was measured.
+        cpu_time: Seconds of CPU that they used.
     """
 
     replica: int
@@ -95,6 +108,8 @@ class TaskStatus:
     error_message: str | None = None
     started_at: float | None = None
     finished_at: float | None = None
+    peak_memory: int | None = None
+    cpu_time: float | None = None
     previous: tuple["TaskStatus", ...] = ()
 
     def __post_init__(self) -> None:
@@ -133,6 +148,15 @@ class JobInfo:
         pending_reason: What a pending job waits for.
         last_seen: Set where nobody here can tell whether the job still runs: its supervisor is on another
             host, or on a file system without locks. `status` is what it wrote last.
+        command: What it runs, without the arguments of a callable.
+        directory: The working directory of its replicas.
+        resources: Those of one replica.
+        children: The jobs that it launched.
+        logs: Where its logs are: files, for a cluster that has files.
+        user: Who launched it.
+        commit: The commit of the workspace at launch; None where it is no git repository.
+        dirty: Whether the workspace had changes that are not in the commit.
+        warnings: What whoever looks at the job should know, e.g. that files changed before it started.
     """
 
     job_id: JobId
@@ -145,11 +169,24 @@ class JobInfo:
     started_at: float | None = None
     finished_at: float | None = None
     last_seen: LastSeen | None = None
+    command: str | None = None
+    directory: str | None = None
+    resources: "ResourceConfig | None" = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    children: tuple[JobId, ...] = ()
+    logs: tuple[str, ...] = ()
+    user: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _set(self, "job_id", JobId(self.job_id))
         _set(self, "status", JobStatus(self.status))
-        _set(self, "tasks", tuple(self.tasks))
+        for name in ("tasks", "logs", "warnings"):
+            _set(self, name, tuple(getattr(self, name)))
+        _set(self, "children", tuple(map(JobId, self.children)))
+        _set(self, "labels", dict(self.labels))
 
     @property
     def finished(self) -> bool:
@@ -171,7 +208,14 @@ class JobInfo:
         """Return plain values, fit for JSON."""
         shown = {item.name: getattr(self, item.name) for item in fields(self)}
         seen = self.last_seen and {"host": self.last_seen.host, "time": self.last_seen.time}
-        return _plain(shown) | {"tasks": [task.to_dict() for task in self.tasks], "last_seen": seen}
+        return _plain(shown) | {
+            "tasks": [task.to_dict() for task in self.tasks],
+            "last_seen": seen,
+            "resources": None if self.resources is None else self.resources.to_dict(),
+            "children": [str(child) for child in self.children],
+            "logs": list(self.logs),
+            "warnings": list(self.warnings),
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -179,6 +223,10 @@ class JobInfo:
         known = _known(cls, data)
         seen = known.get("last_seen")
         tasks = tuple(TaskStatus.from_dict(task) for task in known["tasks"])
+        if known.get("resources") is not None:
+            from fray_resources import ResourceConfig
+
+            known["resources"] = ResourceConfig.from_dict(known["resources"])
         return cls(**known | {"tasks": tasks, "last_seen": LastSeen(**seen) if seen else None})
 
 
@@ -189,6 +237,11 @@ def _shell_code(task: TaskStatus) -> int:
         return 127  # as a shell
     code = task.exit_code
     return 1 if not code else 128 - code if code < 0 else code
+
+
+def _slug(name: str) -> str:
+    slug = _NOT_IN_A_SLUG.sub("-", name)[:_SLUG_LENGTH].strip("-.")
+    return slug or "job"
 
 
 def _set(target: Any, name: str, value: Any) -> None:

@@ -1,7 +1,7 @@
 """What is asked of a cluster: requests."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,12 @@ from fray._values.job_states import JobId as JobId
 from fray._values.job_states import JobInfo as JobInfo
 from fray._values.job_states import JobStatus as JobStatus
 from fray._values.job_states import TaskStatus as TaskStatus
-from fray_resources import GpuConfig, ResourceConfig, TpuConfig
+from fray_resources import GpuConfig, ResourceConfig, TpuConfig, parse_size
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_NAME_LENGTH = 200
+_LABEL_LENGTH = 256
+_PORT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
+_LEAST_LOG = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -23,16 +26,23 @@ class JobRequest:
     """A job to launch.
 
     Args:
-        name: Letters, digits, `.`, `_` and `-`; the id starts with it.
+        name: Any printable text of up to 200 characters; the id starts with its letters and digits.
         entrypoint: An `Entrypoint`, a callable, or the name of a module to run as `python -m`.
         entrypoint_args: Arguments of a module or callable; they end up in `entrypoint`.
         resources: What one replica needs; `resources.replicas` of them run.
         environment: None for an environment like the launcher's own.
         max_retries_failure: How often a replica is started again after it failed.
         max_retries_preemption: How often the job is started again after its machine was taken away.
-        timeout: Seconds the job may run, all attempts together; waiting for room is not counted.
+        timeout: Seconds that each attempt may run; waiting for room is not counted.
         gang: Whether the replicas start, end and are retried together, and find the variables by which they
             meet; None for what their device asks for: replicas with TPUs or GPUs are a gang.
+        after: Ids of jobs that must have succeeded before this one starts.
+        labels: Texts to find the job by; shown to everybody who sees the job.
+        ports: Names; each replica gets a free port for each, and finds it in a variable of that name.
+        snapshot: Run a copy of the workspace as it is at launch.
+        log_limit: Bytes kept of what one attempt of a replica writes, e.g. `"64m"`, its beginning and
+            its end; None for all, as far as the disk has room.
+        backend: Native options of one kind of cluster, by its name; the others pass them over.
 
     Raises:
         ValueError: A field is wrong; the message names it and its value.
@@ -47,13 +57,18 @@ class JobRequest:
     max_retries_preemption: int = 100
     timeout: float | None = None
     gang: bool | None = None
+    after: Iterable[str | int] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ports: Iterable[str] = ()
+    snapshot: bool = False
+    log_limit: int | str | None = None
+    backend: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise invalid("name", "1 to 128 letters, digits, '.', '_' and '-'", self.name)
+        _check_name(self.name)
         # The arguments move into the entry point, so that `dataclasses.replace` does not add them twice.
-        _set(self, "entrypoint", Entrypoint.of(self.entrypoint, self.entrypoint_args))
-        _set(self, "entrypoint_args", ())
+        self._set("entrypoint", Entrypoint.of(self.entrypoint, self.entrypoint_args))
+        self._set("entrypoint_args", ())
         if not isinstance(self.resources, ResourceConfig):
             raise invalid("resources", "a ResourceConfig", self.resources)
         if not isinstance(self.environment, EnvironmentConfig | None):
@@ -62,10 +77,17 @@ class JobRequest:
             check_count(name, getattr(self, name))
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
-        if self.gang not in (None, True, False):
+        if not isinstance(self.gang, bool | None):
             raise invalid("gang", "True, False or None", self.gang)
         if self.gang is False and isinstance(self.resources.device, TpuConfig):
             raise invalid("gang", "True or None for TPUs: the hosts of a slice are one program", self.gang)
+        if not isinstance(self.snapshot, bool):
+            raise invalid("snapshot", "True or False", self.snapshot)
+        self._set("after", _after(self.after))
+        self._set("labels", _labels(self.labels))
+        self._set("ports", _ports(self.ports))
+        self._set("log_limit", _log_limit(self.log_limit))
+        self._set("backend", _backend(self.backend))
 
     @property
     def is_gang(self) -> bool:
@@ -85,8 +107,70 @@ class JobRequest:
             "max_retries_preemption": self.max_retries_preemption,
             "timeout": self.timeout,
             "gang": self.gang,
+            "after": list(self.after),
+            "labels": dict(self.labels),
+            "ports": list(self.ports),
+            "snapshot": self.snapshot,
+            "log_limit": self.log_limit,
+            "backend": sorted(self.backend),
         }
 
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
-def _set(target: Any, name: str, value: Any) -> None:
-    object.__setattr__(target, name, value)
+
+def _check_name(name: Any) -> None:
+    printable = isinstance(name, str) and name.isprintable() and name.strip()
+    if not printable or len(name) > _NAME_LENGTH:
+        raise invalid("name", f"printable text of 1 to {_NAME_LENGTH} characters", name)
+
+
+def _after(given: Any) -> tuple[str | int, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise invalid("after", "a list of job ids", given)
+    found = tuple(given)
+    for each in found:
+        if not isinstance(each, str | int) or isinstance(each, bool) or each == "":
+            raise invalid("each of after", "a job id, or a position in launch_many", each)
+    return found
+
+
+def _labels(given: Any) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise invalid("labels", "a mapping of texts", given)
+    for text in (*given, *given.values()):
+        if not isinstance(text, str) or not text.isprintable() or len(text) > _LABEL_LENGTH:
+            raise invalid(
+                "each key and value of labels", f"printable text of up to {_LABEL_LENGTH} characters", text
+            )
+    return dict(given)
+
+
+def _ports(given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise invalid("ports", "a list of names", given)
+    names = tuple(given)
+    for name in names:
+        if not isinstance(name, str) or not _PORT.fullmatch(name):
+            raise invalid("each of ports", "a name of letters, digits, '_' and '-'", name)
+    if len({name.upper().replace("-", "_") for name in names}) < len(names):
+        raise invalid("ports", "names of which no two give the same variable", names)
+    return names
+
+
+def _log_limit(given: Any) -> int | None:
+    if given is None:
+        return None
+    size = parse_size(given, field="log_limit")
+    if size < _LEAST_LOG:
+        raise invalid("log_limit", f"a size of {_LEAST_LOG >> 10} KiB or more", given)
+    return size
+
+
+def _backend(given: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(given, Mapping) or not all(isinstance(each, Mapping) for each in given.values()):
+        raise invalid("backend", 'options by the name of a cluster, e.g. {"slurm": {...}}', given)
+    for name in given:
+        if not isinstance(name, str) or not name:
+            raise invalid("each key of backend", "the name of a cluster", name)
+    return {name: dict(options) for name, options in given.items()}

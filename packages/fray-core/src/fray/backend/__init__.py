@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fray._discovery.specs import Spec
     from fray._jobs.following import complete_lines
     from fray._jobs.plan import command_of, import_paths, payload_of, workspace_of
+    from fray._jobs.refusals import refuse_fields, refuse_other_python, refuse_python
     from fray._queues import lease_machine
     from fray._queues.clocks import steady_time
     from fray._queues.heartbeat import kept_alive
@@ -54,6 +55,9 @@ __all__ = [
     "payload_of",
     "poll_delays",
     "read_item",
+    "refuse_fields",
+    "refuse_other_python",
+    "refuse_python",
     "steady_time",
     "take_readable",
     "unpack_exception",
@@ -62,14 +66,8 @@ __all__ = [
 
 # The module below `fray` that each name comes from.
 _HOMES = {
-    "poll_delays": "_values.delays",
-    "lease_machine": "_queues",
-    "steady_time": "_queues.clocks",
-    "take_readable": "_queues.reading",
-    "read_item": "_queues.reading",
-    "dead_letter": "_queues.reading",
-    "LeaseState": "_queues.lease_machine",
     "DEFAULT_TASK": "_contexts.base",
+    "LeaseState": "_queues.lease_machine",
     "Spec": "_discovery.specs",
     "callable_name": "_serialization.values",
     "check_count": "_values.checks",
@@ -77,6 +75,7 @@ _HOMES = {
     "command_of": "_jobs.plan",
     "complete_lines": "_jobs.following",
     "current_context_var": "_discovery.current",
+    "dead_letter": "_queues.reading",
     "did_you_mean": "_values.errors",
     "dumps": "_serialization.values",
     "dumps_call": "_serialization.values",
@@ -84,9 +83,17 @@ _HOMES = {
     "invalid": "_values.checks",
     "is_generator_function": "_serialization.functions",
     "kept_alive": "_queues.heartbeat",
+    "lease_machine": "_queues",
     "named_arguments": "_serialization.values",
     "pack_exception": "_serialization.values",
     "payload_of": "_jobs.plan",
+    "poll_delays": "_values.delays",
+    "read_item": "_queues.reading",
+    "refuse_fields": "_jobs.refusals",
+    "refuse_other_python": "_jobs.refusals",
+    "refuse_python": "_jobs.refusals",
+    "steady_time": "_queues.clocks",
+    "take_readable": "_queues.reading",
     "unpack_exception": "_serialization.values",
     "workspace_of": "_jobs.plan",
 }

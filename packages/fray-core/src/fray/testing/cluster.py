@@ -13,7 +13,7 @@ declares in the class attributes of `ClusterFixtures`.
 
 import pytest
 
-_PARTS = ("events", "fixtures", "life", "reading", "stopping")
+_PARTS = ("events", "fixtures", "life", "reading", "requests", "stopping")
 pytest.register_assert_rewrite(*(f"fray.testing.cluster_{part}" for part in _PARTS))
 
 from fray.testing.cluster_events import JobEventsContract  # noqa: E402
@@ -30,6 +30,7 @@ from fray.testing.cluster_reading import (  # noqa: E402
     UnsupportedContract,
     WaitContract,
 )
+from fray.testing.cluster_requests import RequestContract  # noqa: E402
 from fray.testing.cluster_stopping import FamilyContract, SharingContract, TerminateContract  # noqa: E402
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "LaunchContract",
     "LogContract",
     "ReplicaContract",
+    "RequestContract",
     "SecretContract",
     "SharingContract",
     "TerminateContract",
@@ -65,6 +67,7 @@ class ClusterContract(
     LogContract,
     SecretContract,
     UnsupportedContract,
+    RequestContract,
     JobEventsContract,
 ):
     """Everything; a backend may also take the areas one by one."""
