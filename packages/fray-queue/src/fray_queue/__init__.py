@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fray_queue._http.protocol.limits import Limits as Limits
     from fray_queue._http.server.server import HttpQueueServer as HttpQueueServer
     from fray_queue._memory.queue import MemoryQueue as MemoryQueue
+    from fray_queue._sqlite.queue import SqliteQueue as SqliteQueue
     from fray_queue._work import WorkSummary as WorkSummary
     from fray_queue._work import work as work
 
@@ -32,6 +33,7 @@ _HOMES = {
     "QueueExistsError": "_errors",
     "QueueFullError": "_errors",
     "QueueNotFoundError": "_errors",
+    "SqliteQueue": "_sqlite.queue",
     "TokenError": "_errors",
     "WorkSummary": "_work",
     "work": "_work",

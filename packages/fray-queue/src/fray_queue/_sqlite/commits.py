@@ -1,0 +1,107 @@
+"""Operations of many threads, committed in groups: one wait for the disk serves all who ask meanwhile."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from fray import FrayError
+from fray_queue._sqlite.library import named_errors
+from fray_queue._sqlite.store import QueueStore
+
+R = TypeVar("R")
+
+
+class Request(Generic[R]):
+    """One operation, and what became of it."""
+
+    __slots__ = ("durable", "error", "operation", "result", "settled")
+
+    def __init__(self, operation: Callable[[QueueStore], R], *, durable: bool = True) -> None:
+        self.operation, self.durable = operation, durable
+        self.settled = False
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def outcome(self) -> R:
+        """Return what the operation returned, or raise what it raised."""
+        if self.error is not None:
+            raise self.error
+        result: R = self.result
+        return result
+
+
+def commit(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
+    """Do the operations in one transaction and settle their requests.
+
+    An operation that refuses (any FrayError or ValueError) has changed nothing, and refuses alone. When
+    SQLite fails, nothing of the group is stored, and each is done again in a transaction of its own: so who
+    asks for too much fails alone.
+    """
+    try:
+        _commit_together(store, requests)
+    except (FrayError, OSError) as failure:
+        if len(requests) == 1:
+            requests[0].error = failure
+            requests[0].settled = True
+            return
+        for request in requests:
+            commit(store, [request])
+
+
+def _commit_together(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
+    with named_errors(store.file.path), store.writing(durable=any(request.durable for request in requests)):
+        for request in requests:
+            request.error = None
+            try:
+                request.result = request.operation(store)
+            except (FrayError, ValueError) as refusal:
+                request.error = refusal
+    for request in requests:
+        request.settled = True
+
+
+class GroupCommit:
+    """Commits what threads ask for. Whoever finds nobody committing does it for all who wait."""
+
+    def __init__(self, store: QueueStore) -> None:
+        self._store = store
+        self._waiting: deque[Request[Any]] = deque()
+        self._committing = threading.Lock()
+
+    def run(self, operation: Callable[[QueueStore], R], *, durable: bool = True) -> R:
+        """Do an operation; returns when it is committed, and, if it is to be durable, on disk."""
+        request = Request(operation, durable=durable)
+        self._waiting.append(request)
+        try:
+            with self._committing:
+                if not request.settled:
+                    self._commit_all()
+        except BaseException:
+            if not request.settled and request in self._waiting:  # interrupted before anybody began it
+                self._waiting.remove(request)
+            raise
+        return request.outcome()
+
+    def look(self, reading: Callable[[QueueStore], R]) -> R:
+        """Read in a transaction that writes nothing."""
+        with self._committing, named_errors(self._store.file.path), self._store.reading():
+            return reading(self._store)
+
+    def _commit_all(self) -> None:
+        group = []
+        while self._waiting:
+            group.append(self._waiting.popleft())
+        try:
+            commit(self._store, group)
+        except BaseException as error:
+            for request in group:  # they belong to other threads, which must not take it for done
+                if not request.settled:
+                    request.error = InterruptedError(f"the commit was interrupted: {error!r}")
+                    request.settled = True
+            raise
+
+    def close(self) -> None:
+        """Let go of the store."""
+        with self._committing:
+            self._store.file.close()

@@ -1,0 +1,154 @@
+"""A connection to a store's file, and its transactions."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from fray import QueueUnavailableError
+from fray_queue._sqlite import schema
+from fray_queue._sqlite.clocks import LeaseClock
+from fray_queue._sqlite.library import Locked, check_file_system, check_version, named_errors
+
+MEMORY = ":memory:"
+_CACHE_KB = 16_384
+_WAL_KEPT = 64 << 20  # bytes that the log keeps after a checkpoint, for the next commits
+
+
+class StoreFile:
+    """One connection to a store.
+
+    Args:
+        path: The file; `:memory:` for none.
+        timeout: Seconds to wait for another process's transaction.
+        exclusive: Whether nobody else may open the file meanwhile.
+
+    Raises:
+        UnsupportedError: The SQLite at hand, or the file system, would lose items.
+        ValueError: The file is something else's, or, when exclusive, in use.
+        DamagedError: The file is no database, or a damaged one.
+    """
+
+    def __init__(
+        self, path: str, clock: LeaseClock, *, timeout: float = 30.0, exclusive: bool = False
+    ) -> None:
+        self.path, self.clock = path, clock
+        self.in_memory = path == MEMORY
+        self._identity = (0, 0)
+        self._durable = True
+        if not self.in_memory:
+            check_version()
+            folder = Path(path).parent
+            folder.mkdir(parents=True, exist_ok=True)
+            check_file_system(folder)
+        with named_errors(path):
+            self.connection = apsw.Connection(path)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            with named_errors(path):
+                self._configure(timeout, exclusive)
+                self._prepare()
+            if not self.in_memory:
+                self._identity = _identity(path)
+            undo.pop_all()
+
+    def _configure(self, timeout: float, exclusive: bool) -> None:
+        connection = self.connection
+        connection.set_busy_handler(Locked(timeout))
+        connection.pragma("cache_size", -_CACHE_KB)
+        connection.pragma("temp_store", "MEMORY")
+        if self.in_memory:
+            connection.pragma("journal_mode", "MEMORY")
+            return
+        if exclusive:
+            connection.pragma("locking_mode", "EXCLUSIVE")
+        connection.pragma("journal_mode", "WAL")
+        connection.pragma("synchronous", "FULL")
+        connection.pragma("journal_size_limit", _WAL_KEPT)
+
+    def _prepare(self) -> None:
+        new = False
+        with self.writing():
+            if not schema.check(self.connection, self.path):
+                schema.create(self.connection, self.clock.axis)
+                new = True
+            self._translate_times()
+        if new and not self.in_memory:
+            os.chmod(self.path, 0o600)  # noqa: PTH101 - items are their owner's
+            _sync_folder(Path(self.path).parent)
+
+    def _translate_times(self) -> None:
+        """Move times of another axis to this one: each lease and delay keeps what was left of it."""
+        connection, axis = self.connection, self.clock.axis
+        if connection.execute("SELECT axis FROM store").get == axis:
+            return
+        now = self.clock.now()
+        queues: list[tuple[Any, ...]] = connection.execute("SELECT number, seen FROM queues").fetchall()
+        for number, seen in queues:
+            connection.execute(
+                "UPDATE leases SET until = until + ?1, leased_at = leased_at + ?1 WHERE queue = ?2",
+                (now - seen, number),
+            )
+        connection.execute("UPDATE queues SET seen = ?", (now,))
+        connection.execute("UPDATE store SET axis = ?", (axis,))
+
+    @contextlib.contextmanager
+    def writing(self, *, durable: bool = True) -> Iterator[None]:
+        """Be the only one who writes; what a block that raises wrote is undone.
+
+        Args:
+            durable: Whether it is on the disk at the end of the block, and not only out of this process's hands.
+        """
+        execute = self.connection.execute
+        self._check_identity()
+        if durable is not self._durable and not self.in_memory:
+            execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+        execute("BEGIN IMMEDIATE")  # a transaction that reads first could not be made to write afterwards
+        try:
+            yield
+            execute("COMMIT")
+        except BaseException:
+            if self.connection.in_transaction:
+                execute("ROLLBACK")
+            raise
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """See one state of the store, whoever writes meanwhile."""
+        execute = self.connection.execute
+        self._check_identity()
+        execute("BEGIN")
+        try:
+            yield
+        finally:
+            execute("COMMIT")
+
+    def _check_identity(self) -> None:
+        if self._identity != (0, 0) and _identity(self.path) != self._identity:
+            raise QueueUnavailableError(
+                f"the store {self.path!r} was removed or replaced while it was open; open the queue anew"
+            )
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.connection.close()
+
+
+def _identity(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - asked at each transaction
+    except FileNotFoundError:
+        return (-1, -1)
+    return status.st_dev, status.st_ino
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

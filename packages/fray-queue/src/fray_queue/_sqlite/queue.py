@@ -1,0 +1,313 @@
+"""A queue in an SQLite file, for the processes of one machine."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote
+from weakref import WeakSet
+
+from fray import LeaseExpiredError, QueueUnavailableError, SpecError
+from fray.backend import check_seconds, dead_letter, poll_delays, read_item, take_readable
+from fray.queue import DeadLetter, Lease, QueueBase
+from fray_queue._checks import check_count, check_lease, check_name
+from fray_queue._codec import encode_many
+from fray_queue._errors import QueueExistsError, QueueNotFoundError
+from fray_queue._sqlite import looking
+from fray_queue._sqlite.clocks import LeaseClock, boot_clock, manual_clock
+from fray_queue._sqlite.commits import GroupCommit
+from fray_queue._sqlite.connection import StoreFile
+from fray_queue._sqlite.library import named_errors
+from fray_queue._sqlite.rows import QueueRow, Taken
+from fray_queue._sqlite.store import MOST_ATTEMPTS, QueueStore
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_LONGEST_PAUSE = 0.02  # seconds between two looks of a waiting pop; a look takes some 20 us
+
+
+class SqliteQueue(QueueBase[T]):
+    """A queue in a file, shared by the processes of one machine; items last when `push` returns.
+
+    Threads share one connection, and their calls are committed together. Pickled it is the same queue in
+    another process of this machine; a forked child opens the file anew.
+
+    Args:
+        path: The file, made if need be. It must be on a disk of this machine.
+        name: One file may hold several queues, by name.
+        max_attempts: Leases that may end without `done` before an item goes to the dead letters. The queue
+            keeps what it was first opened with; None takes what it has.
+        timeout: Seconds that a call waits for other processes' transactions.
+        clock: Seconds since the epoch, for tests; default is the time since this machine was started, which
+            all its processes share and no step of the wall clock moves.
+
+    Raises:
+        UnsupportedError: The file system's locks do not hold (NFS, SMB, …), or the SQLite at hand is unsafe.
+        QueueExistsError: The queue is there with another `max_attempts`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str = "default",
+        *,
+        max_attempts: int | None = None,
+        timeout: float = 30.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        if max_attempts is not None and check_count("max_attempts", max_attempts) > MOST_ATTEMPTS:
+            raise ValueError(f"max_attempts must be at most {MOST_ATTEMPTS}, got {max_attempts}")
+        check_seconds("timeout", timeout)
+        self._path = str(Path(path).absolute())
+        self._name, self._max_attempts, self._timeout, self._clock = (
+            check_name(name),
+            max_attempts,
+            timeout,
+            clock,
+        )
+        self._start()
+        _open.add(self)
+
+    def _start(self) -> None:
+        self._opening = threading.Lock()
+        self._commits: GroupCommit | None = None
+        self._arrival = threading.Condition()
+        self._changes = 0  # by this process: what its waiting pops need not poll for
+
+    @classmethod
+    def from_url(
+        cls, url: str, *, queue: str = "default", max_attempts: int | None = None, timeout: float = 30.0
+    ) -> "SqliteQueue[Any]":
+        """Open `sqlite:/data/q.db`, `sqlite:relative.db` or `sqlite:///data/q.db`."""
+        path = url.partition(":")[2]
+        if path.startswith("//"):
+            host, slash, rest = path[2:].partition("/")
+            if host not in ("", "localhost") or not slash:
+                raise SpecError(
+                    f"{url!r} names the host {host!r}; a file of this machine is sqlite:/data/q.db, "
+                    "and a relative one sqlite:data/q.db"
+                )
+            path = f"/{rest}"
+        if not path:
+            raise SpecError(f"{url!r} names no file; a queue in one is sqlite:/data/q.db")
+        return cls(unquote(path), queue, max_attempts=max_attempts, timeout=timeout)
+
+    @property
+    def name(self) -> str:
+        """The queue's name in its file."""
+        return self._name
+
+    def push_many(self, items: Iterable[T]) -> list[str]:
+        """Store items in order, all or none; see `Queue.push_many`."""
+        payloads = encode_many(items)
+        if not payloads:
+            return []
+        ids = self._run(lambda store, queue: store.push(queue, [(None, payload) for payload in payloads]))
+        self._announce()
+        return ids
+
+    def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
+        """Lease up to `n` items; see `Queue.pop_many`. A waiting pop looks again every 1 to 20 ms."""
+        check_count("n", n)
+        check_seconds("lease_timeout", lease_timeout)
+        end = time.monotonic() + check_seconds("wait", wait, zero=True)
+        for pause in poll_delays(longest=_LONGEST_PAUSE):
+            changes = self._changes
+            leases = take_readable(
+                lambda: self._take(n, lease_timeout), set_aside=self._set_aside, give_back=self.release
+            )
+            left = end - time.monotonic()
+            if leases or left <= 0:
+                return leases
+            with self._arrival:
+                if self._changes == changes:
+                    self._arrival.wait(min(left, pause))
+        raise AssertionError("unreachable: the delays never end")
+
+    def _take(self, n: int, lease_timeout: float) -> list[Lease[bytes]]:
+        # A look takes no lock from those who have something to write.
+        if not self._look(lambda store, queue: looking.counts(store, queue).pending):
+            return []
+        taken = self._run(lambda store, queue: store.pop(queue, n, lease_timeout), durable=False)
+        return [_lease(each) for each in taken]
+
+    def done_many(self, leases: Iterable[Lease[T]]) -> None:
+        """Finish every item whose lease is good; see `Queue.done_many`."""
+        ids = [check_lease(lease).lease_id for lease in leases]
+        if ids:
+            refused = self._run(lambda store, queue: store.done(queue, ids))
+            if refused:
+                raise LeaseExpiredError(refused[0])
+
+    def release(self, lease: Lease[Any], *, delay: float = 0.0) -> None:
+        """Give an item back to its place in line; see `Queue.release`."""
+        check_lease(lease)
+        check_seconds("delay", delay, zero=True)
+        self._run(lambda store, queue: store.release(queue, lease.lease_id, delay), durable=False)
+        self._announce()
+
+    def _set_aside(self, lease: Lease[bytes], error: str) -> None:
+        self._run(lambda store, queue: store.release(queue, lease.lease_id, error=error), durable=False)
+
+    def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
+        """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""
+        check_lease(lease)
+        check_seconds("lease_timeout", lease_timeout)
+        until = self._run(
+            lambda store, queue: store.extend(queue, lease.lease_id, lease_timeout), durable=False
+        )
+        return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, until)
+
+    def peek(self) -> T | None:
+        """Return the item that a pop would take now; see `Queue.peek`."""
+        first = self._look(looking.peek)
+        return None if first is None else read_item(first.payload, first.item_id)
+
+    def size(self) -> int:
+        """Count what waits, is delayed or is leased."""
+        return self._look(looking.counts).size
+
+    def pending(self) -> int:
+        """Count what a pop could take now."""
+        return self._look(looking.counts).pending
+
+    def dead_letters(self) -> list[DeadLetter[T]]:
+        """List the items that were given up."""
+
+        def find(store: QueueStore, queue: QueueRow) -> list[Taken]:
+            store.sweep(queue, store.file.clock.now())
+            return looking.dead(store, queue, most_bytes=1 << 62)[0]
+
+        dead = self._run(find)
+        return [dead_letter(each.payload, each.item_id, each.attempt, each.history) for each in dead]
+
+    def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
+        """Put dead letters back; see `Queue.requeue_dead`."""
+        wanted = None if item_ids is None else list(item_ids)
+        count = self._run(lambda store, queue: store.requeue(queue, wanted))
+        self._announce()
+        return count
+
+    def purge(self) -> int:
+        """Remove every item that is not a dead letter, leased ones too; return how many."""
+        return self._run(lambda store, queue: store.purge(queue))
+
+    def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
+        """Remove dead letters (all, or those of these ids); return how many."""
+        wanted = None if item_ids is None else list(item_ids)
+        return self._run(lambda store, queue: store.purge_dead(queue, wanted))
+
+    def close(self) -> None:
+        """Let go of the file; the next call opens it again."""
+        with self._opening:
+            commits, self._commits = self._commits, None
+        if commits is not None:
+            commits.close()
+
+    def __enter__(self) -> "SqliteQueue[T]":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"max_attempts": self._max_attempts, "timeout": self._timeout, "clock": self._clock}
+        return _reopen, (type(self), self._path, self._name, options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._path!r}, {self._name!r})"
+
+    # --- the store ---
+
+    def _run(self, operation: Callable[[QueueStore, QueueRow], R], *, durable: bool = True) -> R:
+        """Do an operation in a transaction.
+
+        Args:
+            durable: Whether it must outlast a power failure; every operation outlasts a killed process.
+                A lease need not: its holder is on this machine, and ends with it.
+        """
+        name = self._name
+        return self._store().run(lambda store: operation(store, _queue(store, name)), durable=durable)
+
+    def _look(self, reading: Callable[[QueueStore, QueueRow], R]) -> R:
+        name = self._name
+        return self._store().look(lambda store: reading(store, _queue(store, name)))
+
+    def _store(self) -> GroupCommit:
+        commits = self._commits
+        if commits is None:
+            with self._opening:
+                if self._commits is None:
+                    self._commits = self._open()
+                commits = self._commits
+        return commits
+
+    def _open(self) -> GroupCommit:
+        file = StoreFile(self._path, self._lease_clock(), timeout=self._timeout)
+        store = QueueStore(file, shared=True)
+        try:
+            with named_errors(self._path), store.writing():
+                self._settle_attempts(store)
+        except BaseException:
+            file.close()
+            raise
+        return GroupCommit(store)
+
+    def _settle_attempts(self, store: QueueStore) -> None:
+        """Make the queue, or take the limit that it has."""
+        try:
+            queue = store.queue(self._name)
+        except QueueNotFoundError:
+            store.create(self._name, self._max_attempts)
+            return
+        if self._max_attempts is None or queue.max_attempts == self._max_attempts:
+            return
+        if queue.max_attempts is not None:
+            raise QueueExistsError(
+                f"queue {self._name!r} of {self._path!r} has max_attempts={queue.max_attempts}, "
+                f"not {self._max_attempts}"
+            )
+        queue.max_attempts, queue.changed = self._max_attempts, True
+
+    def _lease_clock(self) -> LeaseClock:
+        return boot_clock() if self._clock is None else manual_clock(self._clock)
+
+    def _announce(self) -> None:
+        with self._arrival:
+            self._changes += 1
+            self._arrival.notify_all()
+
+
+_open: "WeakSet[SqliteQueue[Any]]" = WeakSet()
+_inherited: list[
+    GroupCommit
+] = []  # of a forked child's parent: to close them would take the parent's locks away
+
+
+def _leave_behind() -> None:
+    """Have a forked child open its files anew: SQLite's connections and locks belong to one process."""
+    for queue in list(_open):
+        if queue._commits is not None:
+            _inherited.append(queue._commits)
+        queue._start()
+
+
+os.register_at_fork(after_in_child=_leave_behind)
+
+
+def _reopen(cls: type[SqliteQueue[Any]], path: str, name: str, options: dict[str, Any]) -> SqliteQueue[Any]:
+    return cls(path, name, **options)
+
+
+def _queue(store: QueueStore, name: str) -> QueueRow:
+    try:
+        return store.queue(name)
+    except QueueNotFoundError as error:
+        raise QueueUnavailableError(f"queue {name!r} was removed from {store.file.path!r}") from error
+
+
+def _lease(taken: Taken) -> Lease[bytes]:
+    return Lease(taken.payload, taken.lease_id, taken.leased_at, taken.item_id, taken.attempt, taken.until)

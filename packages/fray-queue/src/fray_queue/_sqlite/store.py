@@ -1,0 +1,392 @@
+"""What can be done to the queues of a store. Every call is part of a transaction that its caller opened.
+
+The rules are those of the lease machine. Where a rule is cheaper in SQL it is there, and the queue's tests
+compare the two. A call that refuses raises before it writes.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from fray import LeaseExpiredError
+from fray.backend import LeaseState, lease_machine
+from fray_queue._errors import LimitError, QueueExistsError, QueueNotFoundError
+from fray_queue._sqlite.connection import StoreFile
+from fray_queue._sqlite.rows import (
+    QueueRow,
+    Taken,
+    dump_history,
+    lease_id_of,
+    load_history,
+    seq_of,
+    seq_of_lease,
+    state_number,
+)
+from fray_queue._sqlite.schema import DEAD, HELD, LAST_NUMBER, RETURNED
+
+_NO_LIMIT = (1 << 31) - 1  # attempts
+MOST_ATTEMPTS = _NO_LIMIT - 1
+_COLUMNS = "number, name, tag, max_attempts, pushed, cursor, returned, held, dead, bytes, seen"
+
+
+class QueueStore:
+    """The queues of one store.
+
+    Args:
+        shared: Whether others write to the file, so that what was read before the transaction is old.
+    """
+
+    def __init__(self, file: StoreFile, *, shared: bool) -> None:
+        self.file = file
+        self._shared = shared
+        self._execute: Callable[..., Any] = file.connection.execute
+        self._rows: dict[str, QueueRow] = {}
+
+    # --- transactions ---
+
+    @contextmanager
+    def writing(self, *, durable: bool = True) -> Iterator[None]:
+        """Open a transaction; its changes are on disk at the end of the block, or, if it raises, nowhere."""
+        if self._shared:
+            self._rows.clear()
+        try:
+            with self.file.writing(durable=durable):
+                yield
+                self._flush()
+        except BaseException:
+            self._rows.clear()
+            raise
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """See one state of the store."""
+        if self._shared:
+            self._rows.clear()
+        with self.file.reading():
+            yield
+
+    def _flush(self) -> None:
+        for row in self._rows.values():
+            if row.changed:
+                self._execute(
+                    "UPDATE queues SET max_attempts = ?, pushed = ?, cursor = ?, returned = ?, held = ?, "
+                    "dead = ?, bytes = ?, seen = ? WHERE number = ?",
+                    (
+                        row.max_attempts,
+                        row.pushed,
+                        row.cursor,
+                        row.returned,
+                        row.held,
+                        row.dead,
+                        row.bytes,
+                        self.file.clock.now(),
+                        row.number,
+                    ),
+                )
+                row.changed = False
+
+    # --- queues ---
+
+    def queue(self, name: str) -> QueueRow:
+        """Return a queue that exists.
+
+        Raises:
+            QueueNotFoundError: There is none of that name.
+        """
+        row = self._rows.get(name)
+        if row is None:
+            row = self._load(name)
+            if row is None:
+                raise QueueNotFoundError(name, tuple(self.names()))
+            self._rows[name] = row
+        return row
+
+    def names(self) -> list[str]:
+        """List the queues' names, sorted."""
+        return [name for (name,) in self._execute("SELECT name FROM queues ORDER BY name").fetchall()]
+
+    def create(self, name: str, max_attempts: int | None, *, most: int = LAST_NUMBER) -> QueueRow:
+        """Return the queue of that name and those settings, made if need be.
+
+        Raises:
+            QueueExistsError: There is one with other settings.
+            LimitError: The store has `most` queues.
+        """
+        row = self._rows.get(name) or self._load(name)
+        if row is None:
+            row = self._insert(name, max_attempts, most)
+        elif row.max_attempts != max_attempts:
+            raise QueueExistsError(f"queue {name!r} has max_attempts={row.max_attempts}, not {max_attempts}")
+        self._rows[name] = row
+        return row
+
+    def _load(self, name: str) -> QueueRow | None:
+        found = self._execute(f"SELECT {_COLUMNS} FROM queues WHERE name = ?", (name,)).fetchall()
+        return QueueRow(*found[0]) if found else None
+
+    def _insert(self, name: str, max_attempts: int | None, most: int) -> QueueRow:
+        taken = {number for (number,) in self._execute("SELECT number FROM queues").fetchall()}
+        if len(taken) >= most:
+            raise LimitError(f"the server has {len(taken)} queues, and takes no more")
+        number = next(number for number in range(1, LAST_NUMBER + 1) if number not in taken)
+        tag = secrets.token_hex(4)
+        self._execute(
+            "INSERT INTO queues VALUES (?, ?, ?, ?, 0, 0, 0, 0, 0, 0, ?)",
+            (number, name, tag, max_attempts, self.file.clock.now()),
+        )
+        return QueueRow(number, name, tag, max_attempts)
+
+    def delete(self, queue: QueueRow) -> None:
+        """Remove a queue with all that is in it."""
+        first, last = queue.base, queue.base + queue.pushed
+        self._execute("DELETE FROM leases WHERE id > ? AND id <= ?", (first, last))
+        self._execute("DELETE FROM items WHERE id > ? AND id <= ?", (first, last))
+        self._execute("DELETE FROM queues WHERE number = ?", (queue.number,))
+        self._rows.pop(queue.name, None)
+
+    # --- what a worker does ---
+
+    def push(self, queue: QueueRow, records: Iterable[tuple[str | None, bytes]]) -> list[str]:
+        """Store payloads at the end of the line; their ids are given, or made."""
+        at = self.file.clock.now() + self.file.clock.offset()
+        base, seq, size = queue.base, queue.pushed, 0
+        rows: list[tuple[int, str | None, float, bytes]] = []
+        for item_id, payload in records:
+            seq += 1
+            size += len(payload)
+            rows.append((base + seq, item_id, at, payload))
+        self.file.connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
+        queue.pushed, queue.bytes, queue.changed = seq, queue.bytes + size, True
+        return [queue.item_id(seq_of(row), item_id) for row, item_id, _, _ in rows]
+
+    def pop(
+        self, queue: QueueRow, n: int, lease_timeout: float, *, most_bytes: int | None = None
+    ) -> list[Taken]:
+        """Lease up to `n` items, the oldest first; fewer when their payloads are `most_bytes` together."""
+        now, offset = self.file.clock.now(), self.file.clock.offset()
+        self.sweep(queue, now)
+        taken: list[Taken] = []
+        size = 0
+        for row, item_id, payload, state in self._takeable(queue, n):
+            seq = seq_of(row)
+            lease_id = lease_id_of(seq, secrets.token_hex(8))
+            before = state or lease_machine.FRESH
+            leased = lease_machine.lease(before, lease_id, lease_timeout, now, queue.max_attempts)
+            if state is None:
+                self._execute(
+                    "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, '', ?)",
+                    (row, queue.number, HELD, 1, lease_id, now, leased.until, len(payload)),
+                )
+                queue.cursor = seq
+            else:
+                self._write(row, before, leased)
+                queue.returned -= 1
+            item_id = queue.item_id(seq, item_id)
+            taken.append(
+                Taken(item_id, lease_id, now + offset, leased.until + offset, leased.attempt, payload, seq)
+            )
+            size += len(payload)
+            if most_bytes is not None and size >= most_bytes:
+                break
+        if taken:
+            queue.count(HELD, len(taken))
+        return taken
+
+    def _takeable(
+        self, queue: QueueRow, n: int
+    ) -> Iterator[tuple[int, str | None, bytes, LeaseState | None]]:
+        """Yield rows in line, a few at a time: they are changed meanwhile, and payloads may be large."""
+        if queue.returned:
+            ids = self._execute(
+                f"SELECT id FROM leases WHERE queue = ? AND state = {RETURNED} ORDER BY id LIMIT ?",
+                (queue.number, n),
+            ).fetchall()
+            for (row,) in ids:
+                n -= 1
+                (found,) = self._execute(
+                    "SELECT item_id, payload, attempt, lease_id, leased_at, until, history "
+                    "FROM leases JOIN items USING (id) WHERE id = ?",
+                    (row,),
+                ).fetchall()
+                item_id, payload, *state = found
+                yield row, item_id, payload, _state(*state)
+        if n and queue.pushed > queue.cursor:
+            cursor = self._execute(
+                "SELECT id, item_id, payload FROM items WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
+                (queue.base + queue.cursor, queue.base + queue.pushed, n),
+            )
+            try:
+                for row, item_id, payload in cursor:
+                    yield row, item_id, payload, None
+            finally:
+                cursor.close()
+
+    def done(self, queue: QueueRow, lease_ids: Iterable[str]) -> list[str]:
+        """Finish items by their leases; return the leases that are not good."""
+        now, refused = self.file.clock.now(), []
+        most = queue.max_attempts or _NO_LIMIT
+        for lease_id in lease_ids:
+            seq = seq_of_lease(lease_id)
+            row = queue.base + (seq or 0)
+            # The last lease of an item is over when it ran out: lease_machine.expire, in SQL.
+            gone = self._execute(
+                "DELETE FROM leases WHERE id = ? AND lease_id = ? AND NOT (until <= ? AND attempt >= ?) "
+                "RETURNING state, bytes",
+                (row, lease_id, now, most),
+            ).fetchall()
+            if seq is None or not gone:
+                refused.append(lease_id)
+                continue
+            self._execute("DELETE FROM items WHERE id = ?", (row,))
+            ((state, size),) = gone
+            queue.count(state, -1)
+            queue.bytes -= size
+        return refused
+
+    def release(
+        self, queue: QueueRow, lease_id: str, delay: float = 0.0, *, error: str | None = None
+    ) -> None:
+        """Give an item back; with an error, as one that its taker could not unpickle.
+
+        Raises:
+            LeaseExpiredError: The lease is not good.
+        """
+        now = self.file.clock.now()
+        row, before, number = self._held(queue, lease_id, now)
+        if error is None:
+            after = lease_machine.release(before, lease_id, delay, now, queue.max_attempts)
+        else:
+            after = lease_machine.set_aside(before, lease_id, error, now, queue.max_attempts)
+        self._write(row, before, after)
+        queue.count(number, -1)
+        queue.count(state_number(after), 1)
+
+    def extend(self, queue: QueueRow, lease_id: str, lease_timeout: float) -> float:
+        """Make a lease end `lease_timeout` seconds from now; return that, in seconds since the epoch.
+
+        Raises:
+            LeaseExpiredError: The lease is not good.
+        """
+        now = self.file.clock.now()
+        row, before, number = self._held(queue, lease_id, now)
+        after = lease_machine.extend(before, lease_id, lease_timeout, now)
+        self._write(row, before, after)
+        queue.count(number, -1)
+        queue.count(HELD, 1)
+        return after.until + self.file.clock.offset()
+
+    def held(self, queue: QueueRow, lease_id: str) -> Taken | None:
+        """Return the item of a good lease."""
+        seq = seq_of_lease(lease_id)
+        found = self._execute(
+            "SELECT item_id, leased_at, until, attempt, payload FROM leases JOIN items USING (id) "
+            "WHERE id = ? AND lease_id = ?",
+            (queue.base + (seq or 0), lease_id),
+        ).fetchall()
+        if seq is None or not found:
+            return None
+        ((item_id, leased_at, until, attempt, payload),) = found
+        offset = self.file.clock.offset()
+        return Taken(
+            queue.item_id(seq, item_id), lease_id, leased_at + offset, until + offset, attempt, payload, seq
+        )
+
+    # --- what an operator does ---
+
+    def requeue(self, queue: QueueRow, item_ids: Sequence[str] | None) -> int:
+        """Put the dead (all, or those of these ids) back at their old places with a fresh count."""
+        rows = self._dead_rows(queue, item_ids)
+        self.file.connection.executemany(
+            f"UPDATE leases SET state = {RETURNED}, attempt = 0, lease_id = '', until = 0, history = '' "
+            "WHERE id = ?",
+            [(row,) for row in rows],
+        )
+        queue.count(DEAD, -len(rows))
+        queue.count(RETURNED, len(rows))
+        return len(rows)
+
+    def purge(self, queue: QueueRow) -> int:
+        """Remove every item that is not dead, leased ones too; return how many."""
+        self.sweep(queue, self.file.clock.now())
+        count, first, last = queue.live, queue.base, queue.base + queue.pushed
+        self._execute(
+            "DELETE FROM items WHERE id > ?1 AND id <= ?2 "
+            f"AND id NOT IN (SELECT id FROM leases WHERE queue = ?3 AND state = {DEAD})",
+            (first, last, queue.number),
+        )
+        self._execute(f"DELETE FROM leases WHERE id > ? AND id <= ? AND state <> {DEAD}", (first, last))
+        queue.cursor, queue.returned, queue.held, queue.changed = queue.pushed, 0, 0, True
+        queue.bytes = self._execute(
+            "SELECT coalesce(sum(bytes), 0) FROM leases WHERE id > ? AND id <= ?", (first, last)
+        ).get
+        return count
+
+    def purge_dead(self, queue: QueueRow, item_ids: Sequence[str] | None) -> int:
+        """Remove the dead (all, or those of these ids); return how many."""
+        rows = self._dead_rows(queue, item_ids)
+        for row in rows:
+            (size,) = self._execute("DELETE FROM leases WHERE id = ? RETURNING bytes", (row,)).fetchall()[0]
+            self._execute("DELETE FROM items WHERE id = ?", (row,))
+            queue.bytes -= size
+        queue.count(DEAD, -len(rows))
+        return len(rows)
+
+    def _dead_rows(self, queue: QueueRow, item_ids: Sequence[str] | None) -> list[int]:
+        self.sweep(queue, self.file.clock.now())
+        wanted = None if item_ids is None else set(item_ids)
+        found = self._execute(
+            "SELECT id, item_id FROM leases JOIN items USING (id) "
+            f"WHERE queue = ? AND state = {DEAD} ORDER BY id",
+            (queue.number,),
+        ).fetchall()
+        return [row for row, given in found if wanted is None or queue.item_id(seq_of(row), given) in wanted]
+
+    def sweep(self, queue: QueueRow, now: float) -> None:
+        """Have what ran out wait again, and give up those whose last lease it was."""
+        if not queue.held:
+            return
+        over = self._execute(
+            "SELECT id, attempt, lease_id, leased_at, until, history FROM leases "
+            f"WHERE queue = ? AND state = {HELD} AND until <= ?",
+            (queue.number, now),
+        ).fetchall()
+        for row, *columns in over:
+            before = _state(*columns)
+            after = lease_machine.expire(before, now, queue.max_attempts)
+            if after.dead:
+                self._write(row, before, after)
+            else:
+                self._execute(f"UPDATE leases SET state = {RETURNED} WHERE id = ?", (row,))
+            queue.count(HELD, -1)
+            queue.count(DEAD if after.dead else RETURNED, 1)
+
+    # --- rows ---
+
+    def _held(self, queue: QueueRow, lease_id: str, now: float) -> tuple[int, LeaseState, int]:
+        """Return the row of a good lease's item, its state, and the state's number."""
+        seq = seq_of_lease(lease_id)
+        row = queue.base + (seq or 0)
+        found = self._execute(
+            "SELECT state, attempt, lease_id, leased_at, until, history FROM leases WHERE id = ?", (row,)
+        ).fetchall()
+        if seq is None or not found:
+            raise LeaseExpiredError(lease_id)
+        number, *columns = found[0]
+        state = _state(*columns)
+        lease_machine.check_held(state, lease_id)
+        if lease_machine.is_last_lease_over(state, now, queue.max_attempts):
+            raise LeaseExpiredError(lease_id)
+        return row, state, number
+
+    def _write(self, row: int, before: LeaseState, after: LeaseState) -> None:
+        history = dump_history(after.history, len(before.history), self.file.clock.offset())
+        self._execute(
+            "UPDATE leases SET state = ?, attempt = ?, lease_id = ?, leased_at = ?, until = ?, history = ? "
+            "WHERE id = ?",
+            (state_number(after), after.attempt, after.lease_id, after.leased_at, after.until, history, row),
+        )
+
+
+def _state(attempt: int, lease_id: str, leased_at: float, until: float, history: str) -> LeaseState:
+    return LeaseState(attempt, lease_id, leased_at, until, False, load_history(history))
