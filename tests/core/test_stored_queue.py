@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fray.queue import ItemStore, StoredItem, StoredQueue
-from fray.testing.queue import MakeQueue, ManualClock, QueueContract, check_queue_machine
+from fray.testing.queue import MakeQueue, ManualClock, QueueContract, UnreadablePromises, check_queue_machine
 
 
 class DictStore(ItemStore):
@@ -50,7 +50,7 @@ class DictQueue(StoredQueue[Any]):
             yield self._store
 
 
-class TestStoredQueue(QueueContract):
+class TestStoredQueue(UnreadablePromises, QueueContract):
     @pytest.fixture
     def make_queue(self, clock: ManualClock) -> MakeQueue:
         return lambda **options: DictQueue(clock=clock, **options)

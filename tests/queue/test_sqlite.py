@@ -11,6 +11,7 @@ from fray.testing.queue import (
     ManualClock,
     QueueContract,
     SharedQueueContract,
+    UnreadablePromises,
     check_queue_machine,
 )
 from fray_queue import SqliteQueue
@@ -30,6 +31,10 @@ class TestSqliteQueue(_Sqlite, QueueContract):
 
 
 class TestSharedSqliteQueue(_Sqlite, SharedQueueContract):
+    pass
+
+
+class TestUnreadableInSqliteQueue(_Sqlite, UnreadablePromises):
     pass
 
 

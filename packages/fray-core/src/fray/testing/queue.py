@@ -5,7 +5,8 @@
         def make_queue(self, clock: ManualClock) -> MakeQueue:
             return lambda **options: MyQueue(clock=clock, **options)
 
-`SharedQueueContract` holds what a queue adds that several processes share. `QueueMachine` draws
+`SharedQueueContract` holds what a queue adds that several processes share, `UnreadablePromises` what one
+adds that pickles its items. `QueueMachine` draws
 histories and compares them with a model; `check_queue_machine` runs it.
 """
 
@@ -13,6 +14,7 @@ from fray.testing.queue_events import EventPromises
 from fray.testing.queue_fixtures import MakeQueue, ManualClock
 from fray.testing.queue_leases import DeadLetterPromises, LeasePromises
 from fray.testing.queue_machine import QueueMachine, check_queue_machine
+from fray.testing.queue_unreadable import UnreadablePromises
 from fray.testing.queue_use import InputPromises, SharedQueueContract, WaitingPromises
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "QueueContract",
     "QueueMachine",
     "SharedQueueContract",
+    "UnreadablePromises",
     "check_queue_machine",
 ]
 

@@ -100,7 +100,7 @@ class StoreFile:
         """Be the only one who writes; what a block that raises wrote is undone.
 
         Args:
-            durable: Whether it is on the disk at the end of the block, and not only out of this process's hands.
+            durable: Whether it is on the disk at the end of the block, and not only with the kernel.
         """
         execute = self.connection.execute
         self._check_identity()
