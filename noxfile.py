@@ -80,11 +80,11 @@ nox.options.sessions = [
 ]
 
 # Everything a package can do, where its tests use it.
-EXTRAS = {"fray-core": "[otel]", "fray-queue": "[gcs,s3,http]"}
+EXTRAS = {"fray-core": "[otel]", "fray-queue": "[gcs,s3,azure,http]"}
 QUEUE_TESTS = ("boto3", "moto[server]", "openapi-spec-validator", "prometheus-client", "selenium")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 # Programs that tests of queues start, and the Debian packages that they come in.
-PROGRAMS = {"chromium": "chromium", "chromedriver": "chromium-driver", "openssl": "openssl"}
+PROGRAMS = {"npm": "npm", "chromium": "chromium", "chromedriver": "chromium-driver", "openssl": "openssl"}
 # Programs that benchmarks measure against.
 BENCH_PROGRAMS = {"beanstalkd": "beanstalkd", "redis-server": "redis-server"}
 # A benchmark is a program; the other modules in the folder are what they share.
@@ -139,6 +139,19 @@ def install_programs(session: nox.Session, programs: dict[str, str] | None = Non
     )
 
 
+AZURITE = "azurite@3.37.0"  # the emulator of Azure's blob store, which npm alone brings
+
+
+def install_for_queues(session: nox.Session) -> None:
+    """Bring what the tests of queues start; Azurite where tests/queue/helpers/azurite.py looks for it."""
+    install_programs(session)
+    folder = NOX_DIR / "azurite"
+    if not (folder / "node_modules" / ".bin" / "azurite-blob").exists():
+        session.run(
+            "npm", "install", "--silent", "--no-audit", "--prefix", str(folder), AZURITE, external=True
+        )
+
+
 def package_session(
     package: str,
     *,
@@ -163,7 +176,7 @@ package_session("fray-core")
 package_session("fray-local")
 # pip: with it Ray builds the environments of jobs, in a copy of the one that it runs in.
 package_session("fray-ray", more=("pip", "uv", "jax"))  # jax: the wheel for CPUs
-package_session("fray-queue", more=QUEUE_TESTS, before=install_programs)
+package_session("fray-queue", more=QUEUE_TESTS, before=install_for_queues)
 
 
 @nox.session

@@ -19,7 +19,7 @@ from fray.testing.queue import (
     SharedQueueContract,
     check_queue_machine,
 )
-from fray_queue import DamagedError, FileQueue
+from fray_queue import FileQueue
 from fray_queue._file.claims import Claims
 from fray_queue._file.item_log import Claim
 from fray_queue._file.records import Record
@@ -78,15 +78,6 @@ def test_a_foreign_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
 def test_what_is_no_path_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="path"):
         FileQueue(path)
-
-
-def test_a_damaged_item_is_named(tmp_path: Path) -> None:
-    queue: FileQueue[str] = FileQueue(tmp_path / "q")
-    queue.push("x" * 100)
-    (file,) = (tmp_path / "q").glob("*-*/*")
-    file.write_bytes(file.read_bytes()[:-1] + b"!")
-    with pytest.raises(DamagedError, match="checksum"):
-        queue.pop()
 
 
 def test_a_push_is_on_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

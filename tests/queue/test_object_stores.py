@@ -3,6 +3,7 @@
 import itertools
 import logging
 import multiprocessing
+import socket
 import time
 import uuid
 from collections.abc import Iterator
@@ -219,6 +220,22 @@ def test_a_store_that_stays_away_is_an_error_in_time() -> None:
     queue: FileQueue[int] = FileQueue("s3://bucket/q", timeout=0.5, **s3_options("http://127.0.0.1:9"))
     with pytest.raises(QueueUnavailableError, match="did not answer"):
         queue.push(1)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "abfs"])
+def test_a_store_that_accepts_and_never_answers_is_given_up(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        options: dict[str, Any] = {
+            "s3": {"endpoint_url": url, "key": "a", "secret": "b"},
+            "gs": {"endpoint_url": url, "token": "anon", "project": "p"},
+            "abfs": {"connection_string": f"AccountName=a;AccountKey=YQ==;BlobEndpoint={url}/a;"},
+        }[scheme]
+        queue: FileQueue[int] = FileQueue(f"{scheme}://bucket/q", timeout=1.0, **options)
+        start = time.monotonic()
+        with pytest.raises(QueueUnavailableError, match="did not answer for 1 s"):
+            queue.push(1)
+        assert time.monotonic() - start < 30  # it hung for minutes
 
 
 # --- what it costs ---

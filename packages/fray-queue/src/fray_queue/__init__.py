@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fray_queue._errors import QueueExistsError as QueueExistsError
     from fray_queue._errors import QueueFullError as QueueFullError
     from fray_queue._errors import QueueNotFoundError as QueueNotFoundError
+    from fray_queue._errors import QueueRemovedError as QueueRemovedError
     from fray_queue._errors import TokenError as TokenError
     from fray_queue._file.queue import FileQueue as FileQueue
     from fray_queue._http.client.queue import HttpQueue as HttpQueue
@@ -33,6 +34,7 @@ _HOMES = {
     "QueueExistsError": "_errors",
     "QueueFullError": "_errors",
     "QueueNotFoundError": "_errors",
+    "QueueRemovedError": "_errors",
     "SqliteQueue": "_sqlite.queue",
     "TokenError": "_errors",
     "WorkSummary": "_work",

@@ -230,6 +230,28 @@ def purge(url: str, only_dead: bool, yes: bool, access: Access, as_json: bool) -
     click.echo(json.dumps({"removed": count}) if as_json else f"{count} removed")
 
 
+@queue.command()
+@click.argument("url")
+@click.option("--restore", is_flag=True, help="Put items back whose history cannot be read.")
+@reaching
+@_as_json
+def repair(url: str, restore: bool, access: Access, as_json: bool) -> None:
+    """List what in the queue at URL cannot be read; the exit status is 1 while there is some.
+
+    None of it stops the queue. A damaged item is among the dead letters, with its bytes; an item with a
+    damaged history rests until --restore puts it back; files of strangers are left alone.
+    """
+    opened: Any = open_at(url, access)
+    if not hasattr(opened, "repair"):
+        raise UnsupportedError(f"{url!r} cannot be repaired: its backend has no `repair`")
+    found = opened.repair(restore=restore)
+    columns = ["path", "problem", "item_id", "restored"]
+    rows = [{column: getattr(each, column) for column in columns} for each in found]
+    _print(rows, columns, as_json)
+    if any(not each.restored for each in found):
+        sys.exit(1)
+
+
 def _dead_letters(opened: Any, url: str) -> list[Any]:
     try:
         letters: list[Any] = opened.dead_letters()

@@ -42,3 +42,17 @@ class LateRequestError(FrayError, ValueError):
 
 class QueueFullError(FrayError, OSError):
     """The server cannot store more; what it has it keeps."""
+
+
+class QueueRemovedError(FrayError, FileNotFoundError):
+    """The folder of an open FileQueue is gone, and what it held with it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return (
+            f"the queue {self.name!r} was removed while it was open, with the items in it; "
+            "open a new FileQueue there to start an empty one"
+        )

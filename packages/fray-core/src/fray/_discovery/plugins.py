@@ -34,6 +34,7 @@ _PROVIDERS = {
         "file": "fray-queue",
         "gs": "fray-queue[gcs]",
         "s3": "fray-queue[s3]",
+        "abfs": "fray-queue[azure]",
         "http": "fray-queue[http]",
         "https": "fray-queue[http]",
     },

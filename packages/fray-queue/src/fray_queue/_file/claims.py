@@ -6,8 +6,12 @@ docs/queue-protocol.md lists the steps, the states between them and who repairs 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from fray import LeaseExpiredError
+from fray.backend import lease_machine
+from fray.queue import Attempt
+from fray_queue._errors import DamagedError
 from fray_queue._file.item_log import Claim, ItemLog
 from fray_queue._file.listing import Spot
 from fray_queue._file.records import (
@@ -79,7 +83,13 @@ class Claims(ItemLog):
             self._store.delete([address.record(claim.number)])
             self._forget(address)
             return False
-        claim.payload = open_payload(data, address.path)
+        try:
+            claim.payload = open_payload(data, address.path)
+        except DamagedError as error:  # its holder may give it up, and so it stops nobody
+            self._report(address.path, error)
+            attempts = _ended(claim, "unreadable", self._clock(), str(error))
+            self._bury(address, claim.number, claim.record, attempts)
+            return False
         if self._clock() >= claim.until:
             return False  # the requests outlasted the lease: others may hold it by now
         with self._lock:
@@ -108,13 +118,25 @@ class Claims(ItemLog):
 
     def _released(self, claim: Claim, delay: float) -> Record:
         now, held = self._clock(), claim.record
-        attempts: Attempts = ()
+        attempts = held.attempts
         if self._max_attempts is not None:
-            attempts = (*held.attempts, (held.attempt, "released", held.at, now))
+            attempts = _ended(claim, "released" if now < claim.until else "expired", min(now, claim.until))
         dead = self._max_attempts is not None and len(attempts) >= self._max_attempts
         until = now + delay if delay else 0.0
         kind = DEAD if dead else RELEASE
         return Record(kind, new_nonce(), now, until, held.attempt, attempts, held.extended)
+
+    def set_aside(self, lease_id: str, error: str) -> None:
+        """Give back an item that cannot be unpickled here: for later, or, after several takers, dead."""
+        self._settle(lease_id, lambda claim: self._set_aside(claim, error))
+
+    def _set_aside(self, claim: Claim, error: str) -> Record:
+        now, held = self._clock(), claim.record
+        state = lease_machine.LeaseState(held.attempt, "held", held.at, claim.until, history=history_of(held))
+        after = lease_machine.set_aside(state, "held", error, now, self._max_attempts)
+        attempts = tuple(_fields(attempt) for attempt in after.history)
+        kind = DEAD if after.dead else RELEASE
+        return Record(kind, new_nonce(), now, after.until, held.attempt, attempts, held.extended)
 
     def _settle(self, lease_id: str, record_for: Callable[[Claim], Record]) -> Claim:
         claim = self._find(lease_id)
@@ -208,3 +230,18 @@ class Claims(ItemLog):
             self._held[held.lease_id] = held
             self._listing.note(held.address, number, record, until)
         return held
+
+
+def _ended(claim: Claim, outcome: str, now: float, *error: str) -> Attempts:
+    held = claim.record
+    return (*held.attempts, (held.attempt, outcome, held.at, now, *error))
+
+
+def history_of(record: Record) -> tuple[Attempt, ...]:
+    """Return the leases that ended without `done`."""
+    return tuple(Attempt(*attempt) for attempt in record.attempts)
+
+
+def _fields(attempt: Attempt) -> tuple[Any, ...]:
+    fields = (attempt.number, attempt.outcome, attempt.started_at, attempt.ended_at)
+    return fields if attempt.error is None else (*fields, attempt.error)

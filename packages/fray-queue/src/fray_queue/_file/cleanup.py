@@ -5,7 +5,7 @@ import os
 import threading
 import time
 
-from fray_queue._file.stores.local import Store
+from fray_queue._file.stores.store import Store
 
 _log = logging.getLogger("fray.queue")
 _BULK = 100

@@ -4,13 +4,16 @@ What happened to an item is a row of records, each the exclusive creation of the
 it decided; everybody else learns that something else happened first.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fray_queue._errors import DamagedError
 from fray_queue._file.listing import Listing, Spot
 from fray_queue._file.records import (
+    DAMAGED,
     DEAD,
     DONE,
     LEASE,
@@ -27,8 +30,9 @@ from fray_queue._file.records import (
     open_payload,
     shared,
 )
-from fray_queue._file.stores.local import Store
+from fray_queue._file.stores.store import Store
 
+_log = logging.getLogger("fray.queue")
 SHORTENED = 0.01  # of a lease: what it may lose by a record that was made for another item
 _MOST_SHARED = 1000  # names of one file; file systems allow a few ten thousand
 _LENGTHS = 8  # of leases, whose newest common records are kept
@@ -77,6 +81,7 @@ class ItemLog:
         self._share, self._shared_by = share, os.getpid()
         self._shared: dict[tuple[str, float], SharedRecord] = {}  # by kind and length
         self._held: dict[str, Claim] = {}
+        self._reported: set[str] = set()  # damaged files
         self._lock = threading.Lock()  # guards beliefs and holds; never held during a claim's own requests
         self._extending = threading.Lock()  # the later of two extensions must be the one that stays
 
@@ -101,7 +106,11 @@ class ItemLog:
         return found
 
     def payload(self, address: Address) -> bytes | None:
-        """Return what an item holds; None when it is finished."""
+        """Return what an item holds; None when it is finished.
+
+        Raises:
+            DamagedError: It is not what was pushed.
+        """
         data = self._store.read(address.path)
         return None if data is None else open_payload(data, address.path)
 
@@ -111,6 +120,20 @@ class ItemLog:
         return self._append(
             spot.address, spot.number + 1, Record(REQUEUE, new_nonce(), self._clock(), extended=extended)
         )
+
+    def restore(self, spot: Spot) -> bool:
+        """Put an item back whose newest record is damaged, as of the last one before it that is not."""
+        before: Record | None = None
+        for number in range(spot.number - 1, 0, -1):
+            before = self._read_record(spot.address, number)
+            if before is not None and before.kind != DAMAGED:
+                break
+        if before is None or before.kind not in (LEASE, RELEASE):
+            before = Record(RELEASE, "", 0.0)
+        extended = tuple(range(1, spot.number + 1))  # it may have been extended under any of them
+        now = self._clock()
+        record = Record(RELEASE, new_nonce(), now, 0.0, before.attempt, before.attempts, extended)
+        return self._append(spot.address, spot.number + 1, record)
 
     def purge(self, spot: Spot) -> bool:
         """Finish an item whoever holds it; False when something else happened to it first."""
@@ -147,15 +170,19 @@ class ItemLog:
         """Return when a record's lease or delay ends; what looks over may have been extended."""
         if record.kind != LEASE or now < record.until:
             return record.until
-        data = self._store.read(address.extension(number))
-        if data is None or self._is_lost(data):
+        try:
+            data = self._store.read(address.extension(number))
+            if data is None or self._is_lost(data):
+                return record.until
+            return decode_extension(data, address.extension(number))
+        except DamagedError as error:
+            self._report(address.extension(number), error)
             return record.until
-        return decode_extension(data, address.extension(number))
 
     def _attempts_after(self, head: Record | None) -> Attempts:
-        if head is None or head.kind == REQUEUE or self._max_attempts is None:
+        if head is None or head.kind == REQUEUE:
             return ()
-        if head.kind == LEASE:
+        if head.kind == LEASE and self._max_attempts is not None:
             return (*head.attempts, (head.attempt, "expired", head.at, head.until))
         return head.attempts
 
@@ -205,12 +232,25 @@ class ItemLog:
             return common
 
     def _read_record(self, address: Address, number: int) -> Record | None:
-        data = self._store.read(address.record(number))
-        if data is None:
-            return None
-        if self._is_lost(data):
-            return self._instead(address, number)
-        return decode_record(data, address.record(number))
+        path = address.record(number)
+        try:
+            data = self._store.read(path)
+            if data is None:
+                return None
+            if self._is_lost(data):
+                return self._instead(address, number)
+            return decode_record(data, path)
+        except DamagedError as error:
+            self._report(path, error)
+            return Record(DAMAGED, "", 0.0)
+
+    def _report(self, path: str, error: DamagedError) -> None:
+        """Tell once of a file that nobody can read; its item is set aside, the others go on."""
+        if path not in self._reported:
+            self._reported.add(path)
+            _log.warning(
+                "%s: %s; `fray queue repair` shows it and can restore its item", self._store.name, error
+            )
 
     def _is_lost(self, data: bytes) -> bool:
         """Tell whether a power failure took what a file had; nobody sees one before it is whole."""

@@ -10,8 +10,9 @@ import random
 from bisect import insort
 from dataclasses import dataclass
 
+from fray_queue._errors import QueueRemovedError
 from fray_queue._file.records import LEASE, RELEASE, REQUEUE, Address, Record, is_bucket, parse_file
-from fray_queue._file.stores.local import Store
+from fray_queue._file.stores.store import Store
 
 FRESH_FOR = 5.0  # seconds after which listings are taken again, and unknown histories looked at
 
@@ -71,12 +72,14 @@ class Listing:
     Args:
         skew: Seconds that clocks may differ; a lease is taken over that much after its end.
         chance: Spreads clients that collide over the first items in line.
+        marker: A file of the root; without it the queue was removed.
     """
 
-    def __init__(self, store: Store, *, skew: float, chance: random.Random) -> None:
+    def __init__(self, store: Store, *, skew: float, chance: random.Random, marker: str = "") -> None:
         self._store = store
         self._skew = skew
         self._chance = chance
+        self._marker = marker
         self._views: dict[str, View] = {}  # opened, in order
         self._unopened: list[str] = []  # in reverse order
         self._listed_at = -math.inf
@@ -161,7 +164,10 @@ class Listing:
         return spot
 
     def _list_root(self, now: float) -> None:
-        buckets = {name for name in self._store.names("") if is_bucket(name)}
+        names = self._store.names("")
+        if self._marker and self._marker not in names:
+            raise QueueRemovedError(self._store.name)
+        buckets = {name for name in names if is_bucket(name)}
         for gone in self._views.keys() - buckets:
             del self._views[gone]
         for view in self._views.values():

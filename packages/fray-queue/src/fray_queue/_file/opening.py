@@ -7,9 +7,9 @@ from typing import Any
 from fray import SpecError, UnsupportedError
 from fray_queue._file.records import is_blank
 from fray_queue._file.stores.fsspec_store import FsspecStore
-from fray_queue._file.stores.local import LocalStore, Store
+from fray_queue._file.stores.local import LocalStore
+from fray_queue._file.stores.store import MARKER, Store
 
-_MARKER = "fray-queue.json"
 _MARK = json.dumps({"format": "fray-queue", "version": 1}).encode() + b"\n"
 
 
@@ -23,15 +23,31 @@ def open_store(
         SpecError: A folder was given options that only a file system has.
     """
     protocol, colon, rest = path.partition(":")
-    if colon and "/" not in protocol and protocol not in ("file", "local"):
+    if not colon or "/" in protocol:
+        folder = path
+    elif protocol in ("file", "local"):
+        folder = _folder_of(path, rest)
+    else:
         return FsspecStore(path.rstrip("/"), options, timeout=timeout)
     if options:
         raise SpecError(
             f"a queue in a folder takes no option {min(options)!r}; it has max_attempts, fsync, "
-            "max_clock_skew and timeout, and others are for gs: and s3:"
+            "max_clock_skew and timeout, and others are for gs:, s3: and abfs:"
         )
-    folder = path if not colon or "/" in protocol else rest.removeprefix("//")
     return LocalStore(os.path.abspath(folder), fsync=fsync)  # noqa: PTH100 - "a/../b" must not reach the store
+
+
+def _folder_of(url: str, rest: str) -> str:
+    """Return the folder of a `file:` or `local:` URL; with `//` it is absolute."""
+    if not rest.startswith("//"):
+        return rest
+    host, _, path = rest[2:].partition("/")
+    if host in ("", "localhost") or url.startswith("local:"):
+        return "/" + (path if host in ("", "localhost") else f"{host}/{path}")
+    raise SpecError(
+        f"{url!r} names a folder of the machine {host!r}; a folder of this one is file:///{host}/{path}, "
+        "a relative one file:folder"
+    )
 
 
 def enter(store: Store) -> None:
@@ -42,7 +58,7 @@ def enter(store: Store) -> None:
         UnsupportedError: The store let the same file be created twice.
     """
     names = [name for name in store.names("") if not name.startswith(".")]
-    if names and _MARKER not in names:
+    if names and MARKER not in names:
         raise ValueError(
             f"{store.name!r} is no queue and not empty (it has {min(names)!r}); "
             "give the queue a folder of its own"
@@ -50,22 +66,22 @@ def enter(store: Store) -> None:
     if isinstance(store, LocalStore):
         store.sweep()
         store.make_root()
-    created = store.create(_MARKER, _MARK)
-    if created and store.create(_MARKER, _MARK):
-        store.delete([_MARKER])
+    created = store.create(MARKER, _MARK)
+    if created and store.create(MARKER, _MARK):
+        store.delete([MARKER])
         raise UnsupportedError(
             f"{store.name!r} let the same file be created twice: it ignores the precondition that keeps two "
             "workers from one item; use another store, or an HttpQueueServer"
         )
-    found = _MARK if created else store.read(_MARKER)
+    found = _MARK if created else store.read(MARKER)
     if found is not None and store.may_lose and is_blank(found):  # of a queue whose making the power ended
-        store.write(_MARKER, found := _MARK)
+        store.write(MARKER, found := _MARK)
     if found != _MARK:
         raise ValueError(
-            f"{store.name!r} holds a queue of another version: {_MARKER} is not {_MARK.decode().strip()}"
+            f"{store.name!r} holds a queue of another version: {MARKER} is not {_MARK.decode().strip()}"
         )
     if isinstance(store, LocalStore):
-        store.sync(_MARKER)
+        store.sync(MARKER)
 
 
 def compare_clocks(store: Store, nonce: str, bound: float) -> None:
@@ -74,9 +90,7 @@ def compare_clocks(store: Store, nonce: str, bound: float) -> None:
     Raises:
         ValueError: It is.
     """
-    if not isinstance(store, FsspecStore):
-        return
-    ahead = store.age_of_new_file(f".clock-{nonce}")
+    ahead = store.clock_error(f".clock-{nonce}")
     if ahead is not None and abs(ahead) > bound / 2:
         raise ValueError(
             f"this machine's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} "

@@ -1,30 +1,34 @@
 """A queue in a folder, on a disk or an object store: any number of processes and machines, no server."""
 
+import contextlib
+import math
 import os
-import pickle
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from fray.backend import check_seconds
-from fray.queue import Attempt, DeadLetter, Lease, QueueBase
+from fray import FrayError
+from fray.backend import check_seconds, dead_letter, read_item, take_readable
+from fray.queue import DeadLetter, Lease, QueueBase, UnreadableItem
 from fray_queue._checks import check_count, check_lease
-from fray_queue._codec import decode_leases, encode_many
-from fray_queue._file.claims import Claims
+from fray_queue._codec import encode_many
+from fray_queue._errors import DamagedError, QueueRemovedError
+from fray_queue._file.claims import Claims, history_of
 from fray_queue._file.cleanup import Cleanup
 from fray_queue._file.item_log import Claim
 from fray_queue._file.listing import Listing, Spot
 from fray_queue._file.opening import compare_clocks, enter, open_store
 from fray_queue._file.producer import Producer
-from fray_queue._file.records import DEAD, new_nonce, seal_payload
+from fray_queue._file.records import DAMAGED, DEAD, Address, new_nonce, seal_payload
+from fray_queue._file.repair import Damage, find_damage
 from fray_queue._file.stores.local import LocalStore
+from fray_queue._file.stores.store import MARKER
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 _REMOTE_SKEW = (
     2.0  # seconds: many times what synchronised clocks differ by, and beyond a store's whole seconds
@@ -38,12 +42,12 @@ class FileQueue(QueueBase[T]):
     """A queue in a folder that workers share.
 
     Args:
-        path: A local folder, or a URL with a protocol that fsspec knows and that creates files exclusively.
+        path: A local folder, or the URL of a store that creates files exclusively (`gs:`, `s3:`, `abfs:`).
         max_attempts: Leases that may end without `done` before an item goes to the dead letters.
         fsync: On a local disk, whether `push` returns only when the item survives a power failure.
         max_clock_skew: Seconds that the clocks of two workers may differ by; a lease is taken over that much
             after its end. 0 on a local disk, 2 on an object store.
-        timeout: Seconds that requests are repeated for while an object store is away.
+        timeout: Seconds after which a request to an object store that is away, or silent, is given up.
         clock: Seconds since the epoch; tests hand in their own.
         fs_options: Passed on to the fsspec file system.
 
@@ -82,9 +86,9 @@ class FileQueue(QueueBase[T]):
         self._start(max_attempts)
 
     def _start(self, max_attempts: int | None) -> None:
-        self._entered = False
+        self._entered, self._bucket = False, ""
         self._entering = threading.Lock()
-        listing = Listing(self._store, skew=self._skew, chance=random.Random())  # noqa: S311 - spreads clients, hides nothing
+        listing = Listing(self._store, skew=self._skew, chance=random.Random(), marker=MARKER)  # noqa: S311 - spreads clients, hides nothing
         self._cleanup = Cleanup(self._store, background=not self._local)
         self._claims = Claims(
             self._store,
@@ -108,7 +112,7 @@ class FileQueue(QueueBase[T]):
         timeout: float = 30.0,
         **fs_options: Any,
     ) -> "FileQueue[Any]":
-        """Open `file:/folder`, `gs://bucket/prefix` or `s3://bucket/prefix`."""
+        """Open `file:/folder`, `gs://bucket/prefix`, `s3://bucket/prefix` or `abfs://container/prefix`."""
         return cls(
             url,
             max_attempts=max_attempts,
@@ -123,8 +127,16 @@ class FileQueue(QueueBase[T]):
         payloads = encode_many(items)
         self._enter()
         addresses = self._producer.addresses(len(payloads))
+        self._check_there(addresses)
         self._store.put([(at.path, seal_payload(data)) for at, data in zip(addresses, payloads, strict=True)])
         return [address.item_id for address in addresses]
+
+    def _check_there(self, addresses: list[Address]) -> None:
+        """Refuse to begin a removed queue anew; looked for with each new bucket."""
+        if addresses and addresses[-1].bucket != self._bucket:
+            if not self._store.exists(MARKER):
+                raise QueueRemovedError(self._store.name)
+            self._bucket = addresses[-1].bucket
 
     def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
         """Lease up to `n` items; see `Queue.pop_many`. A waiting pop looks again, ever less often."""
@@ -134,26 +146,38 @@ class FileQueue(QueueBase[T]):
         self._enter()
         pause, longest = _POLLS_LOCAL if self._local else _POLLS_REMOTE
         while True:
-            claims = self._claim_many(n, lease_timeout)
+            leases = take_readable(
+                lambda: self._claim_many(n, lease_timeout), set_aside=self._set_aside, give_back=self.release
+            )
             left = end - time.monotonic()
-            if claims or left <= 0:
-                return decode_leases([_lease(claim) for claim in claims], self.release)
+            if leases or left <= 0:
+                return leases
             time.sleep(min(left, pause))
             pause = min(longest, pause * 1.5)
 
-    def _claim_many(self, n: int, lease_timeout: float) -> list[Claim]:
-        claims: list[Claim] = []
-        first = self._claims.take(lease_timeout)
-        if first is None:
-            return claims
-        claims.append(first)
-        if self._local or n == 1:
-            while len(claims) < n and (claim := self._claims.take(lease_timeout)) is not None:
-                claims.append(claim)
-            return claims
-        with ThreadPoolExecutor(min(_ASIDE, n), thread_name_prefix="fray-queue-pop") as pool:
-            more = pool.map(lambda _: self._claims.take(lease_timeout), range(n - 1))
-            return claims + sorted((claim for claim in more if claim), key=lambda claim: claim.address.path)
+    def _set_aside(self, lease: Lease[bytes], error: str) -> None:
+        self._claims.set_aside(lease.lease_id, error)
+
+    def _claim_many(self, n: int, lease_timeout: float) -> list[Lease[bytes]]:
+        """Claim up to `n` items, each once; what an error cuts short is returned, or given back."""
+        batch = _Batch(self._claims, self._clock, lease_timeout)
+        try:
+            if batch.take() and n > 1:
+                if self._local:
+                    while len(batch.claims) < n and batch.take():
+                        pass
+                else:
+                    with ThreadPoolExecutor(min(_ASIDE, n), thread_name_prefix="fray-queue-pop") as pool:
+                        list(pool.map(lambda _: batch.take(), range(n - 1)))
+        except Exception:
+            if not batch.claims:
+                raise
+        except BaseException:  # an interrupt: nobody will get what is in hand
+            for claim in batch.claims:
+                with contextlib.suppress(FrayError, OSError):
+                    self._claims.release(claim.lease_id, 0.0)
+            raise
+        return [_lease(claim) for claim in batch.in_order()]
 
     def done_many(self, leases: Iterable[Lease[T]]) -> None:
         """Finish every item whose lease is good; see `Queue.done_many`."""
@@ -194,16 +218,23 @@ class FileQueue(QueueBase[T]):
         return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, claim.until)
 
     def peek(self) -> T | None:
-        """Return the item that a pop would take now; lists the whole queue."""
+        """Return the item that a pop would take now; lists the whole queue.
+
+        Raises:
+            UnreadableItemError: It cannot be unpickled in this process.
+        """
         for spot, free in self._survey():
-            data = self._claims.payload(spot.address) if free else None
+            try:
+                data = self._claims.payload(spot.address) if free else None
+            except DamagedError:  # the pop that finds it gives it up
+                continue
             if data is not None:
-                return cast(T, pickle.loads(data))
+                return cast(T, read_item(data, spot.address.item_id))
         return None
 
     def size(self) -> int:
         """Count what waits, is delayed or is leased; lists the whole queue."""
-        return sum(not _is_dead(spot) for spot, _ in self._survey())
+        return sum(_is_live(spot) for spot, _ in self._survey())
 
     def pending(self) -> int:
         """Count what a pop could take now; lists the whole queue."""
@@ -211,15 +242,17 @@ class FileQueue(QueueBase[T]):
 
     def dead_letters(self) -> list[DeadLetter[T]]:
         """List the items that were given up; lists the whole queue."""
-        letters: list[DeadLetter[T]] = []
-        for spot, _ in self._survey():
-            data = self._claims.payload(spot.address) if _is_dead(spot) else None
-            if data is not None and spot.record is not None:
-                history = tuple(_attempt(*attempt) for attempt in spot.record.attempts)
-                letters.append(
-                    DeadLetter(pickle.loads(data), spot.address.item_id, spot.record.attempt, history)
-                )
-        return letters
+        letters = [self._letter(spot) for spot, _ in self._survey() if _is_dead(spot)]
+        return [letter for letter in letters if letter is not None]
+
+    def _letter(self, spot: Spot) -> DeadLetter[Any] | None:
+        assert spot.record is not None
+        facts = spot.address.item_id, spot.record.attempt, history_of(spot.record)
+        try:
+            data = self._claims.payload(spot.address)
+        except DamagedError as error:
+            return DeadLetter(UnreadableItem(self._store.read(spot.address.path) or b"", str(error)), *facts)
+        return None if data is None else dead_letter(data, *facts)
 
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""
@@ -227,11 +260,20 @@ class FileQueue(QueueBase[T]):
 
     def purge(self) -> int:
         """Remove every item that is not a dead letter, leased ones too; return how many."""
-        return sum(self._claims.purge(spot) for spot, _ in self._survey() if not _is_dead(spot))
+        return sum(self._claims.purge(spot) for spot, _ in self._survey() if _is_live(spot))
 
     def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
         return sum(self._claims.purge(spot) for spot in self._dead(item_ids))
+
+    def repair(self, *, restore: bool = False) -> list[Damage]:
+        """List the files that cannot be read, and those of strangers; neither stops anybody.
+
+        Args:
+            restore: Put items back whose history cannot be read, as of the last record that can be.
+        """
+        self._enter()
+        return find_damage(self._store, self._claims, restore=restore)
 
     def close(self) -> None:
         """Finish the removal of finished items; an object store's goes on in the background until then."""
@@ -271,6 +313,35 @@ class FileQueue(QueueBase[T]):
                 self._entered = True
 
 
+class _Batch:
+    """The claims of one `pop_many`.
+
+    It ends when half of the first lease has passed: a lease that runs out while others are fetched would be
+    returned dead, or its item twice.
+    """
+
+    def __init__(self, claims: Claims, clock: Callable[[], float], lease_timeout: float) -> None:
+        self._claims, self._clock, self._lease_timeout = claims, clock, lease_timeout
+        self._end = math.inf
+        self.claims: list[Claim] = []
+
+    def take(self) -> bool:
+        """Claim one more item; False when there is none, or no time."""
+        if self._clock() >= self._end:
+            return False
+        claim = self._claims.take(self._lease_timeout)
+        if claim is None:
+            return False
+        self.claims.append(claim)
+        self._end = min(self._end, claim.record.at + self._lease_timeout / 2)
+        return True
+
+    def in_order(self) -> list[Claim]:
+        """Return the newest claim of each item, the oldest item first."""
+        newest = {claim.address: claim for claim in self.claims}
+        return sorted(newest.values(), key=lambda claim: claim.address.path)
+
+
 def _checked_path(path: str | Path) -> str:
     text = os.fspath(path)
     if not text or "\0" in text:
@@ -293,9 +364,9 @@ def _lease(claim: Claim) -> Lease[bytes]:
     )
 
 
-def _attempt(number: int, outcome: str, started_at: float, ended_at: float) -> Attempt:
-    return Attempt(number, cast(Literal["released", "expired"], outcome), started_at, ended_at)
-
-
 def _is_dead(spot: Spot) -> bool:
     return spot.record is not None and spot.record.kind == DEAD
+
+
+def _is_live(spot: Spot) -> bool:
+    return spot.record is None or spot.record.kind not in (DEAD, DAMAGED)

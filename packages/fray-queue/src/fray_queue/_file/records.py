@@ -16,16 +16,16 @@ from typing import Any
 
 from fray_queue._errors import DamagedError
 
-_FILE = re.compile(r"([0-9a-f]{4})(?:~(\d+)(\+?))?")
+_FILE = re.compile(r"([0-9a-f]{4})(?:~([1-9]\d{0,5})(\+?))?")
 _BUCKET = re.compile(r"[0-9a-f]{12}-[0-9a-f]{12}")
 _LEASE_ID = re.compile(r"([0-9a-f]{12}-[0-9a-f]{12})\.([0-9a-f]{4})\.(\d+)\.([0-9a-f]{16})")
 _PAYLOAD = b"fray1\n"
 _CRC = 8  # hex digits
 
 LEASE, RELEASE, DEAD, REQUEUE, DONE = "lease", "release", "dead", "requeue", "done"
+DAMAGED = "damaged"  # never written: what is there cannot be read, and only `repair` goes on from it
 
-
-Attempts = tuple[tuple[int, str, float, float], ...]  # number, outcome, start and end of each
+Attempts = tuple[tuple[Any, ...], ...]  # of each: number, outcome, start, end and, if there is one, the error
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +87,22 @@ def _unsealed(data: bytes, path: str) -> dict[str, Any]:
     text, _, crc = data.rstrip(b"\n").rpartition(b" ")
     if len(crc) != _CRC or crc != b"%08x" % zlib.crc32(text):
         raise DamagedError(f"the record {path!r} is damaged: its checksum does not fit")
-    fields: dict[str, Any] = json.loads(text)
+    try:
+        fields: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise DamagedError(f"the record {path!r} is damaged: {error}") from error
     return fields
 
 
 def decode_record(data: bytes, path: str) -> Record:
     """Read a record; `path` is for the error."""
     fields = _unsealed(data, path)
-    fields["attempts"] = tuple(tuple(attempt) for attempt in fields["attempts"])
-    fields["extended"] = tuple(fields["extended"])
-    return Record(**fields)
+    try:
+        fields["attempts"] = tuple(tuple(attempt) for attempt in fields["attempts"])
+        fields["extended"] = tuple(fields["extended"])
+        return Record(**fields)
+    except (KeyError, TypeError) as error:
+        raise DamagedError(f"the record {path!r} is damaged, or of a newer version: {error}") from error
 
 
 def is_blank(data: bytes) -> bool:

@@ -1,12 +1,16 @@
-"""Object stores, through fsspec: S3 by `If-None-Match: *`, GCS by `ifGenerationMatch=0`, memory by a lock."""
+"""Object stores, through fsspec: each creates exclusively by a precondition that the store itself checks.
 
+S3 by `If-None-Match: *`, GCS by `ifGenerationMatch=0`, Azure Blob by `If-None-Match: *`, memory by a lock.
+"""
+
+import asyncio
 import contextlib
 import os
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fray import QueueUnavailableError, UnsupportedError
@@ -15,8 +19,10 @@ R = TypeVar("R")
 
 # fsspec has an exclusive mode for every file system, but most of them look first and write then, which two
 # clients can do at once. These ask the store itself.
-_EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "memory"}
+_EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"}
 _ASIDE = 16  # requests of one call that run beside each other
+_ANSWERS = (FileNotFoundError, FileExistsError, PermissionError, NotImplementedError, TypeError)
+"""What a store answers; anything else is taken for a store that is away."""
 _memory_lock = threading.Lock()
 
 
@@ -25,7 +31,7 @@ class FsspecStore:
 
     Args:
         url: Protocol, bucket and prefix, e.g. `gs://bucket/queues/tasks`.
-        timeout: Seconds that requests are repeated for while the store is away.
+        timeout: Seconds for one request, its repetitions included, while the store is away or silent.
 
     Raises:
         UnsupportedError: Nothing is known of the store that would make creation exclusive.
@@ -38,10 +44,11 @@ class FsspecStore:
         if protocol not in _EXCLUSIVE:
             raise UnsupportedError(
                 f"FileQueue cannot use {protocol!r}: nothing makes the creation of a file exclusive there "
-                f"between machines; use a local folder, gs://, s3://, or an HttpQueueServer"
+                f"between machines; use a local folder, gs://, s3://, abfs://, or an HttpQueueServer"
             )
         self.name = url
         self._url, self._options, self._timeout = url, options, timeout
+        self._in_memory = protocol == "memory"
         self._connect()
 
     def _connect(self) -> None:
@@ -53,15 +60,12 @@ class FsspecStore:
         self._pid = os.getpid()
 
     def create(self, path: str, data: bytes) -> bool:
-        def attempt() -> bool:
-            try:
-                with _memory_lock if self._url.startswith("memory:") else contextlib.nullcontext():
-                    self._fs.pipe_file(self._full(path), data, mode="create")
-            except FileExistsError:
-                return False
-            return True
-
-        return self._patiently(attempt)
+        try:
+            with _memory_lock if self._in_memory else contextlib.nullcontext():
+                self._ask("pipe_file", self._full(path), data, mode="create")
+        except FileExistsError:
+            return False
+        return True
 
     def put(self, files: Sequence[tuple[str, bytes]]) -> None:
         def one(file: tuple[str, bytes]) -> None:
@@ -76,62 +80,53 @@ class FsspecStore:
             list(pool.map(one, files))
 
     def write(self, path: str, data: bytes) -> None:
-        self._patiently(lambda: self._fs.pipe_file(self._full(path), data))
+        self._ask("pipe_file", self._full(path), data)
 
     def read(self, path: str) -> bytes | None:
-        def attempt() -> bytes | None:
-            try:
-                data: bytes = self._fs.cat_file(self._full(path))
-            except FileNotFoundError:
-                return None
-            return data
-
-        return self._patiently(attempt)
+        try:
+            data: bytes = self._ask("cat_file", self._full(path))
+        except FileNotFoundError:
+            return None
+        return data
 
     def exists(self, path: str) -> bool:
-        def attempt() -> bool:
-            try:
-                self._fs.info(self._full(path))
-            except FileNotFoundError:
-                return False
-            return True
-
-        return self._patiently(attempt)
+        try:
+            self._ask("info", self._full(path))
+        except FileNotFoundError:
+            return False
+        return True
 
     def names(self, folder: str) -> list[str]:
-        def attempt() -> list[str]:
-            try:
-                found = self._fs.ls(self._full(folder), detail=False, refresh=True)
-            except FileNotFoundError:
-                return []
-            names = (path.rstrip("/").rpartition("/")[2] for path in found if path.strip("/") != own)
-            return [name for name in names if name]
-
-        own = self._full(folder).strip("/")  # some stores list a folder's own marker in it
-        return self._patiently(attempt)
+        own = self._full(folder)
+        try:
+            found = self._ask("ls", own, detail=False, refresh=True)
+        except FileNotFoundError:
+            return []
+        # Some stores list a folder's own marker in it.
+        names = (path.rstrip("/").rpartition("/")[2] for path in found if path.strip("/") != own.strip("/"))
+        return [name for name in names if name]
 
     def delete(self, paths: Sequence[str]) -> None:
-        def attempt() -> None:
-            try:
-                self._fs.rm([self._full(path) for path in paths])
-            except FileNotFoundError:  # one of them: the others may be there still
-                for path in paths:
-                    with contextlib.suppress(FileNotFoundError):
-                        self._fs.rm_file(self._full(path))
+        if not paths:
+            return
+        try:
+            self._ask("rm", [self._full(path) for path in paths])
+        except FileNotFoundError:  # one of them: the others may be there still
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):
+                    self._ask("rm_file", self._full(path))
 
-        if paths:
-            self._patiently(attempt)
-
-    def age_of_new_file(self, path: str) -> float | None:
-        """Return how far this machine's clock is ahead of the store's; None where the store has no clock."""
+    def clock_error(self, path: str) -> float | None:
         before = time.time()
-        self._patiently(lambda: self._fs.pipe_file(self._full(path), b""))
+        self.write(path, b"")
         after = time.time()
         try:
-            info = self._patiently(lambda: self._fs.info(self._full(path)))
+            info = self._ask("info", self._full(path))
         finally:
             self.delete([path])
-        stamp: Any = info.get("LastModified") or info.get("mtime") or info.get("updated")
+        stamp: Any = (
+            info.get("LastModified") or info.get("mtime") or info.get("updated") or info.get("last_modified")
+        )
         if stamp is None or not hasattr(stamp, "timestamp"):
             return None
         # Some stores keep whole seconds: only what is outside of that second is a difference.
@@ -143,14 +138,14 @@ class FsspecStore:
             self._connect()
         return f"{self._root}/{path}" if path else self._root
 
-    def _patiently(self, attempt: Callable[[], R]) -> R:
-        """Repeat a request while the store is away, with full jitter."""
+    def _ask(self, call: str, *arguments: Any, **options: Any) -> Any:
+        """Make a request, and repeat it while the store is away, with full jitter."""
         end = time.monotonic() + self._timeout
         pause = 0.1
         while True:
             try:
-                return attempt()
-            except (FileNotFoundError, FileExistsError, PermissionError, NotImplementedError, TypeError):
+                return self._once(call, arguments, options, end - time.monotonic())
+            except _ANSWERS:
                 raise
             except Exception as error:  # each client library has its own idea of a connection error
                 if time.monotonic() + pause > end:
@@ -159,3 +154,22 @@ class FsspecStore:
                     ) from error
                 time.sleep(random.uniform(0, pause))  # noqa: S311 - jitter is no secret
                 pause = min(5.0, pause * 2)
+
+    def _once(self, call: str, arguments: tuple[Any, ...], options: dict[str, Any], seconds: float) -> Any:
+        """Make one request and give it up after so many seconds, also when the store never answers."""
+        if not getattr(self._fs, "async_impl", False):
+            return getattr(self._fs, call)(*arguments, **options)
+        # The synchronous calls wait for fsspec's own loop without an end of their own.
+        request = asyncio.run_coroutine_threadsafe(
+            getattr(self._fs, f"_{call}")(*arguments, **options), self._fs.loop
+        )
+        try:
+            return request.result(max(0.0, seconds))
+        except TimeoutError as error:
+            if request.done():  # the client library's own
+                raise
+            raise TimeoutError(f"no answer to {call}") from error
+        except CancelledError as error:
+            raise ConnectionError(f"{call} was cancelled") from error
+        finally:
+            request.cancel()

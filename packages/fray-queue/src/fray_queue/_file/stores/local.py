@@ -1,8 +1,4 @@
-"""The few things that a FileQueue needs of a file system, and local disks.
-
-Only `create` decides anything: of all who create one name, one is told True. A record carries a
-nonce, so that who was not told, because the answer got lost, can read it back and know.
-"""
+"""A folder on a local disk or a network file system as the store of a FileQueue."""
 
 import contextlib
 import os
@@ -11,42 +7,17 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
+from fray_queue._errors import DamagedError, QueueRemovedError
+from fray_queue._file.stores.store import MARKER
 from fray_queue._file.stores.temporary import TemporaryFiles
 
 _TEMPORARY = ".tmp"
 _KEPT = 4  # temporary files that the next records may be links to
 _PIECE = 1 << 16  # bytes read at once
+_GRAIN = 0.1  # seconds by which the time of a new file may lag behind the clock
+_WHOLE_SECONDS = 2.0  # the same on file systems that keep no fractions (FAT keeps even seconds)
 _ABANDONED = 3600.0  # seconds after which a temporary folder belongs to nobody
-
-
-class Store(Protocol):
-    """Files under one root; paths are relative, with `/`."""
-
-    name: str  # for messages
-    may_lose: bool  # whether a power failure may leave a file of `create` or `write` without its content
-
-    def create(self, path: str, data: bytes) -> bool:
-        """Make a file that is not there, whole at once; False when it is there, or its folder is gone."""
-
-    def put(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Make files of new names, in folders made as needed; on disk when it returns."""
-
-    def write(self, path: str, data: bytes) -> None:
-        """Make or replace a file, whole at once."""
-
-    def read(self, path: str) -> bytes | None:
-        """Return a file's content; None when it is not there."""
-
-    def exists(self, path: str) -> bool:
-        """Tell whether a file is there, as of now."""
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, as of now; nothing when it is not there."""
-
-    def delete(self, paths: Sequence[str]) -> None:
-        """Remove files, and folders that this leaves empty; who is not there is no error."""
 
 
 class LocalStore:
@@ -77,6 +48,7 @@ class LocalStore:
             except FileExistsError:
                 return False
             except FileNotFoundError:
+                self._check_root()
                 if os.path.exists(temporary):  # noqa: PTH110
                     return False
                 if self._kept.get(data) == temporary:  # whoever tidied the folder took it for abandoned
@@ -103,7 +75,7 @@ class LocalStore:
     def read(self, path: str) -> bytes | None:
         try:
             descriptor = os.open(f"{self._root}/{path}", os.O_RDONLY)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         try:
             data = os.read(descriptor, _PIECE)
@@ -113,6 +85,8 @@ class LocalStore:
             while piece := os.read(descriptor, _PIECE):
                 pieces.append(piece)
             return b"".join(pieces)
+        except IsADirectoryError as error:
+            raise DamagedError(f"{path!r} in {self._root!r} is a folder, not a file of the queue") from error
         finally:
             os.close(descriptor)
 
@@ -122,18 +96,30 @@ class LocalStore:
     def names(self, folder: str) -> list[str]:
         try:
             return os.listdir(f"{self._root}/{folder}")  # noqa: PTH208
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # finished and removed; or no folder of ours
             return []
 
     def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
             try:
                 os.unlink(f"{self._root}/{path}")  # noqa: PTH108
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
         for folder in {_folder(path) for path in paths}:
             with contextlib.suppress(OSError):  # not empty, or gone
                 os.rmdir(f"{self._root}/{folder}")  # noqa: PTH106
+
+    def clock_error(self, path: str) -> float | None:
+        before = time.time()
+        temporary = self._write(b"")
+        after = time.time()
+        try:
+            stamp = Path(temporary).stat().st_mtime_ns
+        finally:
+            os.unlink(temporary)  # noqa: PTH108
+        grain = _GRAIN if stamp % 1_000_000_000 else _WHOLE_SECONDS
+        earliest, latest = stamp / 1e9, stamp / 1e9 + grain
+        return before - latest if before > latest else min(0.0, after + _GRAIN - earliest)
 
     def make_root(self) -> None:
         """Make the queue's folder; its parents have it on disk when it returns."""
@@ -163,6 +149,10 @@ class LocalStore:
         """Remove this client's temporary folder."""
         self._temporary.remove()
 
+    def _check_root(self) -> None:
+        if not os.path.exists(f"{self._root}/{MARKER}"):  # noqa: PTH110
+            raise QueueRemovedError(self.name)
+
     def _file_of(self, data: bytes) -> str:
         """Return a temporary file of that content: one of those written last, or a new one."""
         known = self._kept.get(data)
@@ -182,13 +172,18 @@ class LocalStore:
     def _write(self, data: bytes, *, fsync: bool = False) -> str:
         if self._temporary.process != os.getpid():  # a forked child must not meddle with its parent's files
             self._start()
-        return self._temporary.write(data, fsync=fsync)
+        try:
+            return self._temporary.write(data, fsync=fsync)
+        except FileNotFoundError:
+            self._check_root()
+            raise
 
     def _link_in_folder(self, path: str, data: bytes) -> None:
         while True:
             try:
                 return self._link(path, data, fsync=self._fsync)
             except FileNotFoundError:  # a new folder, or one that a consumer just emptied and removed
+                self._check_root()
                 folder = f"{self._root}/{_folder(path)}"
                 os.makedirs(folder, exist_ok=True)  # noqa: PTH103
                 if self._fsync:
@@ -200,8 +195,20 @@ class LocalStore:
         temporary = self._write(data, fsync=fsync)
         try:
             os.link(temporary, f"{self._root}/{path}")
+        except FileExistsError:
+            # NFS repeats a request whose answer was lost, and the second finds the link that the first made.
+            if not _is_link_of(temporary, f"{self._root}/{path}"):
+                raise
         finally:
             os.unlink(temporary)  # noqa: PTH108
+
+
+def _is_link_of(temporary: str, path: str) -> bool:
+    """Return whether two names are of one file."""
+    try:
+        return os.path.samefile(temporary, path)  # noqa: PTH121
+    except FileNotFoundError:
+        return False
 
 
 def _folder(path: str) -> str:

@@ -69,7 +69,8 @@ class TemporaryFiles:
                 with contextlib.suppress(OSError):  # not empty yet
                     os.rmdir(old)  # noqa: PTH106
                     self._folders.remove(old)
-            os.makedirs(self._parent, exist_ok=True)  # noqa: PTH103
+            with contextlib.suppress(FileExistsError):  # not makedirs: a removed queue stays so
+                os.mkdir(self._parent)  # noqa: PTH102
             _spread(self._parent)
             new = f"{self._parent}/{self._name}-{number}"
             os.mkdir(new)  # noqa: PTH102

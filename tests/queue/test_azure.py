@@ -1,0 +1,79 @@
+"""FileQueue on Azure's blob store: adlfs, and Azurite behind it."""
+
+import itertools
+import multiprocessing
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import pytest
+from azurite import azurite
+from queue_processes import take_all
+
+from fray.queue import FileQueue, open_queue
+from fray.testing.queue import MakeQueue, ManualClock, QueueContract, SharedQueueContract, check_queue_machine
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def process_wide() -> tuple[str, ...]:
+    """What may stay: fsspec's thread and its connections, a helper of spawn."""
+    return (
+        r"^thread (fsspecIO|asyncio_\d)",
+        r"-> (socket|anon_inode):",
+        "multiprocessing.resource_tracker|-> pipe:",
+    )
+
+
+@pytest.fixture(scope="module")
+def options() -> Iterator[dict[str, Any]]:
+    with azurite() as connection:
+        yield {"connection_string": connection}
+
+
+class _Azure:
+    BACKEND = "abfs"
+
+    @pytest.fixture
+    def make_queue(self, clock: ManualClock, options: dict[str, Any]) -> Iterator[MakeQueue]:
+        made: list[FileQueue[Any]] = []
+
+        def make_queue(**more: Any) -> FileQueue[Any]:
+            path = f"abfs://bucket/{uuid.uuid4().hex}"
+            made.append(FileQueue(path, clock=clock, max_clock_skew=0, **options, **more))
+            return made[-1]
+
+        yield make_queue
+        for queue in made:
+            queue.close()
+
+
+class TestOnAzure(_Azure, QueueContract):
+    pass
+
+
+class TestSharedOnAzure(_Azure, SharedQueueContract):
+    pass
+
+
+def test_every_history_agrees_with_the_model(options: dict[str, Any]) -> None:
+    clock, numbers, run = ManualClock(), itertools.count(), uuid.uuid4().hex
+
+    def make_queue(**more: Any) -> FileQueue[int]:
+        path = f"abfs://bucket/{run}-{next(numbers)}"
+        return FileQueue(path, clock=clock, max_clock_skew=0, **options, **more)
+
+    check_queue_machine(make_queue, clock, examples=4, steps=20)
+
+
+def test_processes_share_a_container_and_every_item_is_done_once(options: dict[str, Any]) -> None:
+    url = f"abfs://bucket/{uuid.uuid4().hex}"
+    queue = open_queue(url, **options)
+    queue.push_many(range(60))
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        results = [pool.submit(take_all, url, options) for _ in range(2)]
+        taken = [item for result in results for item in result.result()]
+    assert sorted(taken) == [(number, 1) for number in range(60)]
+    assert queue.size() == 0

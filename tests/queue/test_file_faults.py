@@ -1,0 +1,286 @@
+"""What once stopped a FileQueue, or made it answer wrongly: poison, damage, clocks, lost answers."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fray import FrayError, QueueUnavailableError, SpecError
+from fray.queue import FileQueue, UnreadableItem, open_queue
+from fray.testing.queue import ManualClock
+from fray_queue._cli import queue as queue_command
+from fray_queue._file.claims import Claims
+from fray_queue._file.item_log import Claim
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queue(tmp_path: Path, clock: ManualClock) -> Iterator[FileQueue[Any]]:
+    with FileQueue[Any](tmp_path / "q", clock=clock, fsync=False) as queue:
+        yield queue
+
+
+def spoil(folder: Path, name: str) -> Path:
+    """Damage a file of the queue."""
+    (file,) = (folder / "q").glob(f"*-*/{name}")
+    content = file.read_bytes()
+    file.unlink()  # it may be a link to a record of another item
+    file.write_bytes(content[:-3] + b"?" + content[-2:])
+    return file
+
+
+def broken(message: str) -> Any:
+    raise ImportError(message)
+
+
+class Unreadable:
+    """An item of a class that the taker cannot load."""
+
+    def __reduce__(self) -> Any:
+        return broken, ("no module of that version",)
+
+
+# --- items and files that cannot be read ---
+
+
+def test_an_item_that_cannot_be_unpickled_is_set_aside_and_then_dead(
+    queue: FileQueue[Any], clock: ManualClock
+) -> None:
+    queue.push_many([Unreadable(), "next"])
+    lease = queue.pop()
+    assert lease is not None
+    assert lease.item == "next"
+    queue.done(lease)
+    for _ in range(20):
+        clock.advance(60)
+        assert queue.pop() is None
+        if clock() < 1_700_000_000.0 + 600:
+            assert queue.dead_letters() == []
+    (letter,) = queue.dead_letters()
+    assert isinstance(letter.item, UnreadableItem)
+    assert letter.item.payload == pickle.dumps(Unreadable(), pickle.HIGHEST_PROTOCOL)
+    assert [attempt.outcome for attempt in letter.history] == ["unreadable"] * 5
+    assert "no module of that version" in str(letter.error)
+    assert queue.size() == 0
+
+
+def test_pop_many_returns_the_readable_ones(queue: FileQueue[Any]) -> None:
+    queue.push_many(["a", Unreadable(), "b"])
+    assert [lease.item for lease in queue.pop_many(3)] == ["a", "b"]
+    assert queue.pop() is None
+
+
+def test_an_item_with_a_damaged_history_waits_for_repair_and_stops_nobody(
+    tmp_path: Path, queue: FileQueue[Any], clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.push_many("abc")
+    held = queue.pop()
+    assert held is not None
+    spoil(tmp_path, "0000~1")
+    other: FileQueue[str] = FileQueue(tmp_path / "q", clock=clock, fsync=False)
+    assert (other.size(), other.pending(), other.peek()) == (2, 2, "b")
+    assert [lease.item for lease in other.pop_many(5)] == ["b", "c"]
+    assert other.dead_letters() == []
+    assert other.purge() == 2
+    assert "fray queue repair" in caplog.text
+    (damage,) = other.repair()
+    assert (damage.problem, damage.item_id, damage.restored) == ("damaged record", held.item_id, False)
+    (damage,) = other.repair(restore=True)
+    assert damage.restored
+    lease = other.pop()
+    assert lease is not None
+    assert lease.item == "a"
+    other.done(lease)
+    assert other.repair() == []
+    assert list((tmp_path / "q").glob("*-*/*")) == []
+
+
+def test_a_damaged_item_is_a_dead_letter_with_its_bytes(tmp_path: Path, queue: FileQueue[Any]) -> None:
+    queue.push_many(["x" * 100, "next"])
+    damaged = spoil(tmp_path, "0000")
+    assert [lease.item for lease in queue.pop_many(5)] == ["next"]
+    (letter,) = queue.dead_letters()
+    assert isinstance(letter.item, UnreadableItem)
+    assert letter.item.payload == damaged.read_bytes()
+    assert "checksum" in str(letter.error)
+    assert [damage.problem for damage in queue.repair()] == ["damaged item"]
+    assert queue.purge_dead() == 1
+    assert queue.repair() == []
+
+
+def test_strangers_files_are_told_and_left_alone(tmp_path: Path, queue: FileQueue[Any]) -> None:
+    queue.push("a")
+    (bucket,) = (tmp_path / "q").glob("[0-9]*")
+    strangers = [bucket / "notes.txt", bucket / "0000~99999999999", tmp_path / "q" / "thesis.tex"]
+    for path in strangers:
+        path.write_text("mine")
+    (bucket / "0000~1").mkdir()
+    assert queue.pop() is None
+    queue.push("b")
+    assert [lease.item for lease in queue.pop_many(5)] == ["b"]
+    assert queue.purge() == 1
+    assert sorted(damage.problem for damage in queue.repair()) == ["damaged record", *["foreign"] * 3]
+    assert all(path.read_text() == "mine" for path in strangers)
+
+
+def test_the_command_line_repairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"file:{tmp_path}/q"
+    queue = open_queue(url)
+    queue.push("a")
+    assert queue.pop() is not None
+    spoil(tmp_path, "0000~1")
+
+    def repair(*options: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            queue_command.main(["repair", url, *options], standalone_mode=True)
+        return int(ended.value.code or 0)
+
+    assert repair() == 1
+    assert "damaged record" in capsys.readouterr().out
+    assert repair("--restore") == 0
+    assert repair() == 0
+    assert open_queue(url).pending() == 1
+
+
+# --- pop_many ---
+
+
+def test_a_pop_many_that_fails_half_way_returns_what_it_has(
+    queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push_many("abc")
+    take, left = Claims.take, [2]
+
+    def failing(claims: Claims, lease_timeout: float) -> Claim | None:
+        if not left[0]:
+            raise QueueUnavailableError("away")
+        left[0] -= 1
+        return take(claims, lease_timeout)
+
+    monkeypatch.setattr(Claims, "take", failing)
+    assert [lease.item for lease in queue.pop_many(3)] == ["a", "b"]
+    with pytest.raises(QueueUnavailableError):
+        queue.pop_many(3)
+
+
+def test_a_pop_many_that_is_interrupted_gives_back_what_it_took(
+    queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push_many("abc")
+    take, left = Claims.take, [2]
+
+    def interrupted(claims: Claims, lease_timeout: float) -> Claim | None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return take(claims, lease_timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Claims, "take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            queue.pop_many(3)
+    assert queue.pending() == 3
+
+
+def test_no_item_is_returned_twice_when_fetching_outlasts_the_lease(
+    queue: FileQueue[Any], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push_many("abcd")
+    take = Claims.take
+
+    def slow(claims: Claims, lease_timeout: float) -> Claim | None:
+        claim = take(claims, lease_timeout)
+        clock.advance(4)
+        return claim
+
+    monkeypatch.setattr(Claims, "take", slow)
+    leases = queue.pop_many(10, 10)
+    assert [lease.item for lease in leases] == ["a", "b"]
+    assert all(clock() < lease.expires_at for lease in leases)
+    queue.done_many(leases)
+
+
+# --- folders ---
+
+
+def test_urls_with_two_slashes_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url in (f"file://localhost{tmp_path}/q", f"local://{tmp_path}/q", f"local:{tmp_path}/q"):
+        FileQueue[int](url).push(1)
+    FileQueue[int](f"local:/{tmp_path}/q").push(1)
+    assert FileQueue[int](tmp_path / "q").size() == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["q"]
+
+
+def test_a_folder_of_another_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"machine 'host'.*file:///host/q"):
+        FileQueue("file://host/q")
+
+
+def test_an_answer_to_link_that_is_lost_is_no_error(
+    queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, lost = os.link, []
+
+    def link_of_nfs(source: str, target: str) -> None:
+        """Repeat a request whose answer was lost; the second finds what the first made."""
+        link(source, target)
+        lost.append(target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_of_nfs)
+    queue.push("a")
+    lease = queue.pop()
+    assert lease is not None
+    queue.release(lease)
+    lease = queue.pop()
+    assert lease is not None
+    queue.done(lease)
+    assert len(lost) > 4
+    assert queue.size() == 0
+
+
+def test_a_removed_folder_is_an_error_and_no_new_queue(tmp_path: Path, queue: FileQueue[Any]) -> None:
+    queue.push_many("ab")
+    lease = queue.pop()
+    assert lease is not None
+    shutil.rmtree(tmp_path / "q")
+    for call in (lambda: queue.push("c"), queue.size, queue.pending, queue.peek, queue.purge):
+        with pytest.raises(FrayError, match="removed while it was open"):
+            call()
+    with pytest.raises(FileNotFoundError):
+        FileQueue[str].pop_many(queue, 2)
+    assert not (tmp_path / "q").exists()
+
+
+CLOCK_AWRY = """
+import sys, time
+real = time.time
+time.time = lambda: real() + float(sys.argv[2])
+from fray.queue import FileQueue
+FileQueue(sys.argv[1], **({"max_clock_skew": float(sys.argv[3])} if sys.argv[3:] else {})).push("x")
+"""
+
+
+@pytest.mark.parametrize("step", ["61", "-61"])
+def test_a_process_whose_clock_differs_from_the_folders_is_refused(tmp_path: Path, step: str) -> None:
+    def push(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-c", CLOCK_AWRY, str(tmp_path / "q"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    refused = push(step)
+    assert refused.returncode
+    assert "clock is 6" in refused.stderr
+    assert "max_clock_skew" in refused.stderr
+    assert push(step, "130").returncode == 0
+    assert push("0").returncode == 0
