@@ -99,7 +99,7 @@ def test_dry_run_shows_the_request_and_launches_nothing(capsys: Capture, cluster
     ("argv", "told"),
     [
         (["run"], "COMMAND"),
-        (["run", "--name", "a b", "true"], "'a b'"),
+        (["run", "--name", "a\nb", "true"], "printable"),
         (["run", "--gpu", "H100:x", "true"], "H100:x"),
         (["run", "--gpu", "H1OO", "true"], "H100"),
         (["run", "--gpu", "H100", "--tpu", "v5litepod-4", "true"], "both"),

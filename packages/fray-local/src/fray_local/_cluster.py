@@ -88,11 +88,27 @@ class LocalCluster(ClusterCalls):
         return self._records.find(job_id).info()
 
     def monitor(
-        self, job_id: str, /, *, replica: int | None = None, tail: int | None = None, follow: bool = True
+        self,
+        job_id: str,
+        /,
+        *,
+        replica: int | None = None,
+        tail: int | None = None,
+        since: float | None = None,
+        grep: str | None = None,
+        follow: bool = True,
     ) -> LogStream:
         """See `fray.cluster.Cluster.monitor`."""
         record = self._records.find(job_id)
-        return follow_logs(record.info, record.read_log, replica=replica, tail=tail, follow=follow)
+        return follow_logs(
+            record.info,
+            open_log=record.log,
+            replica=replica,
+            tail=tail,
+            since=since,
+            grep=grep,
+            follow=follow,
+        )
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.terminate`."""

@@ -22,13 +22,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fray import JobId, JobInfo, JobNotFoundError, JobStatus
+from fray.backend import LogReader
 from fray.cluster import ExitReason, poll_delays
 from fray_local._supervisor.mailbox import post
 from fray_local._supervisor.processes import alive, boot_id, kill_until_gone, with_cookie
 from fray_local._supervisor.replicas import log_path
 from fray_local._supervisor.status import STATUS, VERSION, read_json, write_json
 
-_READ_AT_ONCE = 1 << 20
 _ORPHAN_GRACE = 10.0  # seconds that the jobs of a lost one have after SIGTERM
 
 
@@ -60,19 +60,11 @@ class Record:
         """Whether the job's supervisor lives."""
         return alive(read_json(self.path / "supervisor.json"))
 
-    def read_log(self, replica: int | None, attempt: int, offset: int) -> bytes:
-        """Return a piece of a log, as `fray.cluster.follow_logs` asks for it."""
-        name = (
-            self.path / "logs" / "environment.log"
-            if replica is None
-            else log_path(os.fspath(self.path), replica, attempt)
-        )
-        try:
-            with open(name, "rb") as file:  # noqa: PTH123 - a str or a Path
-                file.seek(offset)
-                return file.read(_READ_AT_ONCE)
-        except FileNotFoundError:
-            return b""
+    def log(self, replica: int | None, attempt: int) -> LogReader:
+        """Open a log, as `fray.cluster.follow_logs` asks for it."""
+        if replica is None:
+            return LogReader(self.path / "logs" / "environment.log")
+        return LogReader(log_path(os.fspath(self.path), replica, attempt))
 
     def children(self) -> "list[Record]":
         """Return the records of the jobs that this one launched."""

@@ -128,7 +128,15 @@ class RayCluster(ClusterCalls):
         return info
 
     def monitor(
-        self, job_id: str, /, *, replica: int | None = None, tail: int | None = None, follow: bool = True
+        self,
+        job_id: str,
+        /,
+        *,
+        replica: int | None = None,
+        tail: int | None = None,
+        since: float | None = None,
+        grep: str | None = None,
+        follow: bool = True,
     ) -> LogStream:
         """See `fray.cluster.Cluster.monitor`."""
         self.poll(job_id)
@@ -144,7 +152,16 @@ class RayCluster(ClusterCalls):
                 log.stale()
             return info
 
-        return follow_logs(poll, log.read, replica=replica, tail=tail, follow=follow, interval=_LOG_INTERVAL)
+        return follow_logs(
+            poll,
+            log.read,
+            replica=replica,
+            tail=tail,
+            since=since,
+            grep=grep,
+            follow=follow,
+            interval=_LOG_INTERVAL,
+        )
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.terminate`."""

@@ -1,10 +1,11 @@
 """`fray list`, `status`, `logs`, `wait` and `stop`: jobs that have been launched."""
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fray._cli.log_output import moment, print_lines
 from fray._cli.shared import (
     STYLES,
     as_dict,
@@ -84,26 +85,29 @@ def status(spec: str | None, as_json: bool, job_id: str) -> None:
 
 @click.command()
 @cluster_option
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job is finished.")
+@click.option("-f", "--follow/--no-follow", default=False, help="Go on until the job is finished.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.option(
+    "--since",
+    callback=moment,
+    metavar="TIME",
+    help="Only what was written since: 30s, 10m, 2h, 1d ago, or at a time.",
+)
+@click.option("--grep", metavar="REGEX", help="Only lines in which this is found.")
 @click.option("--replica", type=int, metavar="N", help="Only the lines of this replica.")
 @json_option
 @click.argument("job_id", metavar="ID")
-def logs(
-    spec: str | None, follow: bool, tail: int | None, replica: int | None, as_json: bool, job_id: str
-) -> None:
+def logs(spec: str | None, as_json: bool, job_id: str, **chosen: Any) -> None:
     """Print what a job has written."""
     cluster = open_cluster(spec)
     found = find_job(cluster, job_id)
+    given = {name: value for name, value in chosen.items() if value is not None}
     with one_line():
-        lines = cluster.monitor(found, replica=replica, tail=tail, follow=follow)
+        lines = cluster.monitor(found, **given)
     if as_json:
         print_json(list(lines))
         return
-    for line in lines:
-        # Line by line, also into a pipe: whoever filters a log wants it live.
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+    print_lines(lines, sys.stdout)
 
 
 @click.command()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fray._cli.log_output import print_lines
 from fray._cli.shared import (
     as_dict,
     cluster_option,
@@ -90,9 +91,7 @@ def _follow(cluster: "Cluster", job_id: "JobId", as_json: bool) -> int:
     # With --json stdout is one JSON document; what the job writes is talk then.
     out = sys.stderr if as_json else sys.stdout
     stream = cluster.monitor(job_id)
-    for line in stream:
-        out.write(f"{line}\n")
-        out.flush()
+    print_lines(stream, out)
     info = stream.info
     if as_json:
         print_json(as_dict(info))

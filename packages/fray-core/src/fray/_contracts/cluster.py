@@ -5,13 +5,16 @@ from one; who implements it from scratch has `wait_for_jobs` and `follow_logs`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, overload, runtime_checkable
+from typing import Any, Protocol, overload, runtime_checkable
 
 from fray._values.jobs import JobId, JobInfo, JobRequest
 
 
 class LogStream(Iterator[str]):
     """The lines of a job, live, from the first to the last; iterating ends when the job has.
+
+    It has the fields of `JobInfo` too, as older code reads them (`monitor(job_id).status`): of the final
+    state, after following the log to its end.
 
     Args:
         lines: What iterating gives.
@@ -28,6 +31,13 @@ class LogStream(Iterator[str]):
     def info(self) -> JobInfo:
         """The job's final state; waits for the end of the job where it has not come yet."""
         return self._info()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not (name in JobInfo.__dataclass_fields__ or hasattr(JobInfo, name)):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        for _ in self._lines:
+            continue
+        return getattr(self.info, name)
 
 
 @runtime_checkable
@@ -63,20 +73,33 @@ class Cluster(Protocol):
         ...
 
     def monitor(
-        self, job_id: str, /, *, replica: int | None = None, tail: int | None = None, follow: bool = True
+        self,
+        job_id: str,
+        /,
+        *,
+        replica: int | None = None,
+        tail: int | None = None,
+        since: float | None = None,
+        grep: str | None = None,
+        follow: bool = True,
     ) -> LogStream:
         """Follow the lines that a job writes, from the first, whenever it started; no line is lost.
 
-        Lines of jobs with more than one replica start with `[replica-N] `.
+        Lines of jobs with more than one replica start with `[replica-N] `, and come in turns: one replica
+        that writes much does not hold back the others. A line above 64 MiB comes in pieces.
 
         Args:
             replica: Only this one's lines, without the prefix.
-            tail: Only the last so many of the lines written until now, and what comes after.
+            tail: Only the last so many of the lines written until now, a fair share of each replica's, and
+                what comes after.
+            since: Only what was written from this time on, in seconds since the epoch, or a little before.
+            grep: Only lines in which this regular expression is found; the prefix is not looked at.
             follow: False ends the stream with what has been written until now.
 
         Raises:
             JobNotFoundError: No job has this id.
-            ValueError: The job has no such replica.
+            ValueError: The job has no such replica, or `grep` is no regular expression.
+            UnsupportedError: `since` is given, and the cluster does not know when a line was written.
         """
         ...
 

@@ -7,7 +7,9 @@ from functools import partial
 
 from fray._contracts.cluster import LogStream
 from fray._jobs.cluster_calls import ClusterCalls
-from fray._jobs.following import follow_logs, parent_job
+from fray._jobs.following import parent_job
+from fray._jobs.logs.reader import LogSource, OffsetLog
+from fray._jobs.logs.stream import follow_logs
 from fray._jobs.plan import JobPlan
 from fray._jobs.refusals import refuse_fields, refuse_python
 from fray._telemetry.job_instrumentation import launching
@@ -47,6 +49,10 @@ class ClusterBase(ClusterCalls, ABC):
 
         For replica None: what the job wrote before its replicas started.
         """
+
+    def _log(self, job_id: str, replica: int | None, attempt: int) -> LogSource:
+        """Return a log to read from; a backend that can do more than read from an offset overrides this."""
+        return OffsetLog(partial(self._read_log, job_id, replica, attempt))
 
     @abstractmethod
     def _stop(self, job_id: str, grace: float) -> None:
@@ -94,11 +100,26 @@ class ClusterBase(ClusterCalls, ABC):
         return info
 
     def monitor(
-        self, job_id: str, /, *, replica: int | None = None, tail: int | None = None, follow: bool = True
+        self,
+        job_id: str,
+        /,
+        *,
+        replica: int | None = None,
+        tail: int | None = None,
+        since: float | None = None,
+        grep: str | None = None,
+        follow: bool = True,
     ) -> LogStream:
         """See `Cluster.monitor`."""
-        poll, read = partial(self.poll, job_id), partial(self._read_log, job_id)
-        return follow_logs(poll, read, replica=replica, tail=tail, follow=follow)
+        return follow_logs(
+            partial(self.poll, job_id),
+            open_log=partial(self._log, job_id),
+            replica=replica,
+            tail=tail,
+            since=since,
+            grep=grep,
+            follow=follow,
+        )
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         """See `Cluster.terminate`. The jobs that it launched are stopped with it."""

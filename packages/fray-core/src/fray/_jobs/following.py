@@ -1,17 +1,14 @@
-"""Derived from a backend's primitives: waiting by polling, following by reading.
+"""Derived from a backend's primitives: waiting by polling.
 
 Nothing here knows a backend. A cluster whose `poll` is a request over a network passes a longer
 `interval`; everything else is the same.
 """
 
 import os
-import re
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from fray._telemetry import listeners as _listeners
@@ -20,15 +17,7 @@ from fray._values.errors import GetTimeoutError, JobFailedError
 from fray._values.jobs import JobId, JobInfo, JobStatus
 
 if TYPE_CHECKING:
-    from fray._contracts.cluster import Cluster, LogStream
-
-# Reads a log from a byte offset: of a replica's attempt, or, for replica None, what the job itself
-# wrote before its replicas started. b"" where there is nothing (yet).
-ReadLog = Callable[[int | None, int, int], bytes]
-
-# As text files have them: a progress bar that goes back to the start of its line is one line per step. A
-# \r that comes last may be half of \r\n.
-_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
+    from fray._contracts.cluster import Cluster
 
 
 def parent_job() -> JobId | None:
@@ -63,122 +52,8 @@ def wait_for_jobs(
     return found[ids[0]] if single else [found[each] for each in ids]
 
 
-def complete_lines(output: bytes) -> tuple[list[str], bytes]:
-    """Return the lines of a piece of output that have their end, without it, and what is left."""
-    *lines, rest = _LINE_END.split(output)
-    return [line.decode(errors="replace") for line in lines], rest
-
-
-def follow_logs(
-    poll: Callable[[], JobInfo],
-    read: ReadLog,
-    *,
-    replica: int | None = None,
-    tail: int | None = None,
-    follow: bool = True,
-    interval: float = 0.02,
-) -> "LogStream":
-    """Be a backend's `monitor`: merge what `read` gives until `poll` says finished."""
-    from fray._contracts.cluster import LogStream
-
-    count = len(poll().tasks)
-    if replica is not None and not 0 <= replica < count:
-        raise ValueError(f"replica must be 0 to {count - 1}, got {replica}")
-    if tail is not None and tail < 0:
-        raise ValueError(f"tail must be 0 or more, got {tail}")
-    logs, setup = _Logs(read, replica), _Lines(partial(read, None, 0))
-    return LogStream(_lines(poll, setup, logs, tail, follow, interval), partial(_final, poll))
-
-
-class _Lines:
-    """The complete lines of one growing log."""
-
-    def __init__(self, read: Callable[[int], bytes]) -> None:
-        self._read = read
-        self._offset, self._rest = 0, b""
-
-    def new(self) -> Iterator[str]:
-        while chunk := self._read(self._offset):
-            self._offset += len(chunk)
-            lines, self._rest = complete_lines(self._rest + chunk)
-            yield from lines
-
-    def last(self) -> Iterator[str]:
-        """What is left when nobody writes any more: a last line may lack its end."""
-        yield from self.new()
-        if self._rest:
-            lines, self._rest = complete_lines(self._rest + b"\n")
-            yield from lines
-
-
-class _ReplicaLog:
-    """The lines of a replica, attempt after attempt."""
-
-    def __init__(self, read: ReadLog, replica: int) -> None:
-        self._read, self._replica = read, replica
-        self._attempt = 1
-        self._lines = self._open()
-
-    def new(self, info: JobInfo) -> Iterator[str]:
-        if self._replica >= len(info.tasks):  # a gang that may have fewer replicas has them for now
-            return
-        while self._attempt < info.tasks[self._replica].attempt:
-            yield from self._lines.last()
-            self._attempt += 1
-            self._lines = self._open()
-        yield from self._lines.last() if info.finished else self._lines.new()
-
-    def _open(self) -> _Lines:
-        return _Lines(partial(self._read, self._replica, self._attempt))
-
-
-class _Logs:
-    """The lines of one replica, or of all: a gang may have more of them when it starts again."""
-
-    def __init__(self, read: ReadLog, replica: int | None) -> None:
-        self._read, self._replica = read, replica
-        self._logs: dict[int, _ReplicaLog] = {}
-
-    def new(self, info: JobInfo) -> Iterator[str]:
-        for number in range(len(info.tasks)) if self._replica is None else [self._replica]:
-            if number not in self._logs:
-                self._logs[number] = _ReplicaLog(self._read, number)
-        for number, log in self._logs.items():
-            prefix = f"[replica-{number}] " if len(self._logs) > 1 else ""
-            for line in log.new(info):
-                yield prefix + line
-
-
-def _lines(
-    poll: Callable[[], JobInfo],
-    setup: _Lines,
-    logs: _Logs,
-    tail: int | None,
-    follow: bool,
-    interval: float,
-) -> Iterator[str]:
-    # The state is read before the logs: what a job wrote before it ended is there when its end is seen.
-    info = poll()
-    yield from _last(_written(info, setup, logs), tail)
-    delays = poll_delays(longest=interval)
-    while follow and not info.finished:
-        time.sleep(next(delays))
-        info = poll()
-        for line in _written(info, setup, logs):
-            yield line
-            delays = poll_delays(longest=interval)  # who writes, writes more: look again soon
-
-
-def _written(info: JobInfo, setup: _Lines, logs: _Logs) -> Iterator[str]:
-    yield from setup.new() if info.status is JobStatus.PENDING else setup.last()
-    yield from logs.new(info)
-
-
-def _last(lines: Iterator[str], tail: int | None) -> Iterator[str]:
-    return lines if tail is None else iter(deque(lines, maxlen=tail))
-
-
-def _final(poll: Callable[[], JobInfo]) -> JobInfo:
+def final_info(poll: Callable[[], JobInfo]) -> JobInfo:
+    """Wait for a job's last state."""
     info = poll()
     for delay in poll_delays():
         if info.finished:

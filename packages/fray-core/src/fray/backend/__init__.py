@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from fray._contexts.base import DEFAULT_TASK
     from fray._discovery.current import current_context_var
     from fray._discovery.specs import Spec
-    from fray._jobs.following import complete_lines
+    from fray._jobs.logs.lines import LineSplitter, PartialLine, complete_lines
+    from fray._jobs.logs.pump import OutputPump
+    from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
+    from fray._jobs.logs.writer import LogWriter
     from fray._jobs.plan import command_of, import_paths, payload_of, workspace_of
     from fray._jobs.refusals import refuse_fields, refuse_other_python, refuse_python
     from fray._queues import lease_machine
@@ -34,6 +37,13 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_TASK",
     "LeaseState",
+    "LineSplitter",
+    "LogReader",
+    "LogSource",
+    "LogWriter",
+    "OffsetLog",
+    "OutputPump",
+    "PartialLine",
     "Spec",
     "callable_name",
     "check_count",
@@ -73,7 +83,14 @@ _HOMES = {
     "check_count": "_values.checks",
     "check_seconds": "_values.checks",
     "command_of": "_jobs.plan",
-    "complete_lines": "_jobs.following",
+    "LineSplitter": "_jobs.logs.lines",
+    "LogReader": "_jobs.logs.reader",
+    "LogSource": "_jobs.logs.reader",
+    "LogWriter": "_jobs.logs.writer",
+    "OffsetLog": "_jobs.logs.reader",
+    "OutputPump": "_jobs.logs.pump",
+    "PartialLine": "_jobs.logs.lines",
+    "complete_lines": "_jobs.logs.lines",
     "current_context_var": "_discovery.current",
     "dead_letter": "_queues.reading",
     "did_you_mean": "_values.errors",

@@ -1,0 +1,215 @@
+"""Read a log from any place, forwards or backwards, without looking at the rest of it."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from fray._jobs.logs.segments import Segment, index_path, segments_of
+from fray._values.errors import UnsupportedError
+
+AT_ONCE = 1 << 20  # bytes
+
+
+class LogSource(Protocol):
+    """One attempt's log, as `monitor` reads it. Offsets count all that was written, from 0."""
+
+    def read(self, offset: int) -> tuple[bytes, int]:
+        """Return some bytes from an offset on, and the offset behind them; b"" where there is no more yet."""
+        ...
+
+    def read_before(self, offset: int, size: int) -> tuple[bytes, int]:
+        """Return at most so many bytes that end at an offset, and where they begin."""
+        ...
+
+    def end(self) -> int:
+        """Return the offset behind the last byte until now."""
+        ...
+
+    def since(self, time: float) -> int:
+        """Return the offset of what was written from a time on (seconds since the epoch), or a little before.
+
+        Raises:
+            UnsupportedError: This log knows no times.
+        """
+        ...
+
+
+class LogReader:
+    """The log of segments that begins with a file; one that is missing is empty.
+
+    Any number of readers may read while its writer writes. Where bytes were dropped a reader finds the note
+    about them in their place.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+        self._segments: list[Segment] = []
+
+    def read(self, offset: int) -> tuple[bytes, int]:
+        """See `LogSource.read`."""
+        found = self._at(offset)
+        if found is not None and not found.note and (data := _read(found, offset, AT_ONCE)):
+            return data, offset + len(data)
+        # The segment ended, or is gone: the next one, with what is said of the bytes between.
+        self._look()
+        found, following = self._at(offset), self._after(offset)
+        if found is not None and not found.note and (data := _read(found, offset, AT_ONCE)):
+            return data, offset + len(data)
+        if following is None:
+            return b"", offset
+        if following.start == offset:  # the note of a gap that begins here, or the next segment
+            return self._note(following) if following.note else self.read(offset)
+        note = found if found is not None and found.note else None
+        return self._text(note, offset, following.start), following.start
+
+    def read_before(self, offset: int, size: int) -> tuple[bytes, int]:
+        """See `LogSource.read_before`."""
+        self._look()
+        before = [segment for segment in self._segments if segment.start < offset]
+        if not before:
+            return b"", 0
+        last = before[-1]
+        if last.note:
+            return self._text(last, last.start, offset), last.start
+        if last.end < offset:  # nothing was kept from there to `offset`, not even a note
+            return self._text(None, last.end, offset), last.end
+        start = max(last.start, offset - size)
+        return _read(last, start, offset - start), start
+
+    def end(self) -> int:
+        """See `LogSource.end`."""
+        self._look()
+        whole = [segment for segment in self._segments if not segment.note]
+        return whole[-1].end if whole else 0
+
+    def since(self, time: float) -> int:
+        """See `LogSource.since`; exact to a second at first, and to some in a log of days."""
+        index = Path(index_path(self._path))
+        if not index.exists():
+            return self._since_by_file_times(time)
+        found = self.end()
+        for row in _rows_backwards(index):
+            when, offset, *_ = row.split()
+            if float(when) < time:
+                break
+            found = int(offset)
+        return found
+
+    def last(self, size: int) -> bytes:
+        """Return the last bytes, over segments."""
+        pieces: list[bytes] = []
+        offset = self.end()
+        while offset > 0 and size > 0:
+            data, offset = self.read_before(offset, size)
+            pieces.insert(0, data)
+            size -= len(data)
+        return b"".join(pieces)
+
+    def files(self) -> list[str]:
+        """Return the files that the log is in."""
+        self._look()
+        return [segment.path for segment in self._segments]
+
+    def _look(self) -> None:
+        self._segments = segments_of(self._path)
+
+    def _at(self, offset: int) -> Segment | None:
+        """The last segment or note that begins at or before an offset."""
+        return next((each for each in reversed(self._segments) if each.start <= offset), None)
+
+    def _after(self, offset: int) -> Segment | None:
+        """What follows on the segment or note at an offset."""
+        current = self._at(offset)
+        if current is not None and current.start == offset and current.note:
+            return current
+        return next((each for each in self._segments if each.start >= offset and each is not current), None)
+
+    def _note(self, note: Segment) -> tuple[bytes, int]:
+        following = next((each for each in self._segments if each.start > note.start), None)
+        if following is None:  # its writer has found no room for the rest yet
+            return b"", note.start
+        return self._text(note, note.start, following.start), following.start
+
+    def _text(self, note: Segment | None, start: int, end: int) -> bytes:
+        """What stands for bytes that are not there, as a line of its own."""
+        text = b"" if note is None else _read(note, note.start, AT_ONCE)
+        kept = [each for each in self._segments if each.start < start and not each.note]
+        mark = b"\n" if kept and _read(kept[-1], kept[-1].end - 1, 1) != b"\n" else b""
+        return mark + (text or f"[fray] {end - start:,} bytes were dropped here\n".encode())
+
+    def _since_by_file_times(self, time: float) -> int:
+        """For a log of 0.1.0, whose only time is that of its last byte."""
+        self._look()
+        if self._segments and Path(self._segments[-1].path).stat().st_mtime < time:
+            return self.end()
+        return 0
+
+
+class OffsetLog:
+    """The log of a backend that can read from an offset and nothing else.
+
+    Args:
+        read: Returns bytes from an offset on; b"" where there is no more yet.
+    """
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+
+    def read(self, offset: int) -> tuple[bytes, int]:
+        """See `LogSource.read`."""
+        data = self._read(offset)
+        return data, offset + len(data)
+
+    def read_before(self, offset: int, size: int) -> tuple[bytes, int]:
+        """See `LogSource.read_before`."""
+        start = max(0, offset - size)
+        found = b""
+        while start + len(found) < offset and (data := self._read(start + len(found))):
+            found += data
+        return found[: offset - start], start
+
+    def end(self) -> int:
+        """See `LogSource.end`; found by doubling and halving, with a read for each step."""
+        high = 0
+        while data := self._read(high):
+            low, high = high, (high + len(data)) * 2
+            if not self._read(low + len(data)):
+                return low + len(data)
+        if not high:
+            return 0
+        while True:  # there is something at `low`, and nothing at `high`
+            middle = (low + high) // 2
+            data = self._read(middle)
+            if not data:
+                high = middle
+            elif not self._read(middle + len(data)):
+                return middle + len(data)
+            else:
+                low = middle
+
+    def since(self, time: float) -> int:
+        """See `LogSource.since`."""
+        raise UnsupportedError("this cluster does not know when a line was written; use tail= or grep=")
+
+
+def _read(segment: Segment, offset: int, size: int) -> bytes:
+    try:
+        with Path(segment.path).open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), size, offset - segment.start)
+    except FileNotFoundError:  # dropped meanwhile
+        return b""
+
+
+def _rows_backwards(path: Path) -> Iterator[str]:
+    """The complete rows of an index, the last one first."""
+    with path.open("rb") as file:
+        end, rest = path.stat().st_size, b""
+        while end > 0:
+            start = max(0, end - 65536)
+            file.seek(start)
+            first, *rows = (file.read(end - start) + rest).split(b"\n")
+            rest, end = first, start
+            yield from (row.decode() for row in reversed(rows) if row.count(b" ") == 2)
+        if rest.count(b" ") == 2:
+            yield rest.decode()

@@ -1,0 +1,61 @@
+"""Where the parts of a log are: the names of its files. Imports little: each supervisor loads this."""
+
+import os
+from typing import NamedTuple
+
+_DIGITS = 15  # of an offset in a name: a petabyte
+_DROPPED = ".dropped"
+
+
+class Segment(NamedTuple):
+    """A file that holds the bytes of a log from `start` on; of a note, text about bytes that are gone."""
+
+    start: int
+    size: int
+    path: str
+    note: bool
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+def segment_path(log: str, start: int) -> str:
+    """Return the name of the segment that begins at an offset."""
+    return f"{log}.{start:0{_DIGITS}}" if start else log
+
+
+def note_path(log: str, start: int) -> str:
+    """Return the name of the note about what is missing from an offset on."""
+    return f"{log}.{start:0{_DIGITS}}{_DROPPED}"
+
+
+def index_path(log: str) -> str:
+    """Return the name of a log's index."""
+    return f"{log.removesuffix('.log')}.index"
+
+
+def segments_of(log: str) -> list[Segment]:
+    """Return the segments and notes of a log that are there, in order."""
+    folder, name = os.path.split(log)
+    found = []
+    try:
+        with os.scandir(folder or ".") as entries:
+            for entry in entries:
+                if entry.name.startswith(name) and (start := _start(entry.name[len(name) :])) is not None:
+                    try:
+                        size = entry.stat().st_size
+                    except FileNotFoundError:  # dropped meanwhile
+                        continue
+                    found.append(Segment(start, size, entry.path, entry.name.endswith(_DROPPED)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(found)
+
+
+def _start(rest: str) -> int | None:
+    """The offset in what follows a log's name; None where the name is another's."""
+    digits = rest.removesuffix(_DROPPED)
+    if not rest:
+        return 0
+    return int(digits[1:]) if digits[:1] == "." and digits[1:].isdigit() and len(digits) > _DIGITS else None

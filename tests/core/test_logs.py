@@ -1,0 +1,349 @@
+"""Logs of segments: written within limits and on full disks, read from any place."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fray import UnsupportedError
+from fray.backend import LineSplitter, LogReader, LogWriter, OffsetLog, OutputPump, PartialLine
+from fray.cluster import JobId, JobInfo, JobStatus, LogStream, TaskStatus, follow_logs
+
+KIB = 1024
+
+
+def job(*attempts: int, status: JobStatus = JobStatus.RUNNING) -> JobInfo:
+    tasks = tuple(TaskStatus(replica=number, attempt=one) for number, one in enumerate(attempts))
+    return JobInfo(job_id=JobId("job-1"), name="job", status=status, tasks=tasks)
+
+
+def written(path: Path, *pieces: bytes, limit: int | None = None) -> LogReader:
+    writer = LogWriter(str(path), limit)
+    for piece in pieces:
+        writer.write(piece)
+    writer.close()
+    return LogReader(path)
+
+
+def everything(log: LogReader) -> bytes:
+    found, offset = b"", 0
+    while True:
+        data, after = log.read(offset)
+        if after == offset:
+            return found
+        found, offset = found + data, after
+
+
+def monitor(folder: Path, info: JobInfo, **options: object) -> LogStream:
+    def open_log(replica: int | None, attempt: int) -> LogReader:
+        return LogReader(folder / f"replica-{replica}.attempt-{attempt}.log")
+
+    return follow_logs(lambda: info, open_log=open_log, interval=0.001, **options)  # type: ignore[arg-type]
+
+
+def numbered(first: int, last: int) -> bytes:
+    return b"".join(b"line %d\n" % number for number in range(first, last))
+
+
+def test_a_short_log_is_one_plain_file(tmp_path: Path) -> None:
+    path = tmp_path / "replica-0.attempt-1.log"
+    log = written(path, b"one\n", b"two")
+    assert path.read_bytes() == b"one\ntwo"
+    assert everything(log) == b"one\ntwo"
+    assert log.end() == 7
+
+
+def test_a_limit_keeps_the_beginning_and_the_end_and_says_what_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "replica-0.attempt-1.log"
+    written(path, *(numbered(n, n + 100) for n in range(0, 100_000, 100)), limit=64 * KIB)
+    files = sorted(tmp_path.glob("replica-0.attempt-1.log*"))
+    assert sum(file.stat().st_size for file in files) < 65 * KIB
+    lines = b"".join(file.read_bytes() for file in files).decode().splitlines()
+    assert (lines[0], lines[-1]) == ("line 0", "line 99999")
+    [note] = [at for at, line in enumerate(lines) if line.startswith("[fray] ")]
+    before, after = int(lines[note - 1].split()[1]), int(lines[note + 1].split()[1])
+    assert f"{after - before - 1:,} lines" in lines[note]
+    assert "log_limit" in lines[note]
+    shown = list(monitor(tmp_path, job(1, status=JobStatus.SUCCEEDED)))
+    assert shown == lines
+    assert list(monitor(tmp_path, job(1, status=JobStatus.SUCCEEDED), tail=2)) == lines[-2:]
+    everything_backwards = list(monitor(tmp_path, job(1, status=JobStatus.SUCCEEDED), tail=10**6))
+    assert everything_backwards == lines
+
+
+def test_a_line_without_an_end_stays_within_the_limit_too(tmp_path: Path) -> None:
+    written(tmp_path / "a.log", *[b"x" * 10_000] * 100, limit=64 * KIB)
+    assert sum(file.stat().st_size for file in tmp_path.glob("a.log*")) < 65 * KIB
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_written_in_whatever_pieces_is_read_forwards_and_backwards(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(seed)
+    marks = [b"\n", b"\r\n", b"\r", b"x", b"yy", b"z" * 200, "é".encode()]
+    text = b"".join(draw.choices(marks, k=draw.randrange(2000))) + b"end"
+    path = tmp_path / "replica-0.attempt-1.log"
+    writer = LogWriter(str(path))
+    writer._segment = 256  # so that a short text has many segments
+    at = 0
+    while at < len(text):
+        size = draw.randrange(1, 300)
+        writer.write(text[at : at + size])
+        at += size
+    writer.close()
+    assert everything(LogReader(path)) == text
+    expected = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode().split("\n")
+    done = job(1, status=JobStatus.SUCCEEDED)
+    assert list(monitor(tmp_path, done)) == expected
+    for count in (0, 1, 7, len(expected), 10**6):
+        last = list(monitor(tmp_path, done, tail=count))
+        assert last == expected[len(expected) - min(count, len(expected)) :]
+    found = list(monitor(tmp_path, done, grep="z", tail=3))
+    assert found == [line for line in expected if "z" in line][-3:]
+
+
+def test_a_tail_reads_no_more_than_it_shows(tmp_path: Path) -> None:
+    path = tmp_path / "replica-0.attempt-1.log"
+    with path.open("wb") as file:  # sparse: a gigabyte that takes no room
+        file.truncate(1 << 30)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + numbered(0, 100))
+    read = []
+
+    class Counted(LogReader):
+        def read_before(self, offset: int, size: int) -> tuple[bytes, int]:
+            data, start = super().read_before(offset, size)
+            read.append(len(data))
+            return data, start
+
+    done = job(1, status=JobStatus.SUCCEEDED)
+    missing = tmp_path / "environment.log"
+    stream = follow_logs(
+        lambda: done, open_log=lambda replica, _: Counted(missing if replica is None else path), tail=5
+    )
+    assert list(stream) == [f"line {number}" for number in range(95, 100)]
+    assert sum(read) < 1 << 20
+
+
+def test_a_long_line_is_read_in_time_that_grows_with_its_length(tmp_path: Path) -> None:
+    splitter, calls = LineSplitter(), 0
+    for _ in range(1000):
+        calls += len(splitter.feed(b"x" * 1000))
+    assert calls == 0
+    assert splitter.feed(b"\nnext") == ["x" * 1_000_000]
+    assert splitter.finish() == ["next"]
+
+
+def test_a_line_that_fills_the_memory_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fray._jobs.logs.lines.LONGEST", 1000)
+    splitter = LineSplitter()
+    pieces = [line for _ in range(30) for line in splitter.feed(b"x" * 100)] + splitter.feed(b"y\n")
+    assert "".join(pieces) == "x" * 3000 + "y"
+    assert [piece.end for piece in pieces if isinstance(piece, PartialLine)] == [""] * 3
+
+
+def test_steps_of_a_progress_bar_are_told_from_lines(tmp_path: Path) -> None:
+    lines = LineSplitter().feed(b"10%\r20%\r100%\ndone\r\n")
+    assert lines == ["10%", "20%", "100%", "done"]
+    assert [getattr(line, "end", "\n") for line in lines] == ["\r", "\r", "\n", "\n"]
+
+
+def test_a_noisy_replica_does_not_hide_the_others(tmp_path: Path) -> None:
+    written(tmp_path / "replica-0.attempt-1.log", b"noise\n" * 1_000_000)
+    written(tmp_path / "replica-1.attempt-1.log", b"a word\n")
+    shown = list(monitor(tmp_path, job(1, 1), tail=10, follow=False))
+    assert shown == ["[replica-0] noise"] * 9 + ["[replica-1] a word"]
+    stream = monitor(tmp_path, job(1, 1))
+    assert "[replica-1] a word" in [next(stream) for _ in range(400_000)]
+
+
+def test_a_replica_that_writes_for_ever_lets_a_look_end(tmp_path: Path) -> None:
+    path = tmp_path / "replica-0.attempt-1.log"
+    writer = LogWriter(str(path))
+    writer.write(b"x\n" * 1_000_000)
+    seen = 0
+    for _ in monitor(tmp_path, job(1), follow=False):
+        seen += 1
+        if seen % 1000 == 0:
+            writer.write(b"y\n" * 1000)
+    assert seen == 1_000_000
+
+
+def test_what_came_since_a_time_is_found_by_the_index(tmp_path: Path) -> None:
+    now = [1000.0]
+    writer = LogWriter(str(tmp_path / "replica-0.attempt-1.log"), clock=lambda: now[0])
+    for number in range(1000):
+        writer.write(b"line %d\n" % number)
+        now[0] += 10
+    writer.close()
+    info = job(1, status=JobStatus.SUCCEEDED)
+    assert list(monitor(tmp_path, info, since=1000 + 9970)) == [f"line {n}" for n in range(997, 1000)]
+    assert len(list(monitor(tmp_path, info, since=0))) == 1000
+    assert list(monitor(tmp_path, info, since=1e9)) == []
+    assert list(monitor(tmp_path, info, since=1000 + 9970, tail=5, grep="9$")) == ["line 999"]
+
+
+def test_a_log_without_times_is_read_since_its_last_byte_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "replica-0.attempt-1.log"
+    path.write_bytes(b"of 0.1.0\n")
+    os.utime(path, (1000, 1000))
+    info = job(1, status=JobStatus.SUCCEEDED)
+    assert list(monitor(tmp_path, info, since=999)) == ["of 0.1.0"]
+    assert list(monitor(tmp_path, info, since=1001)) == []
+    with pytest.raises(UnsupportedError, match="when a line was written"):
+        follow_logs(lambda: info, lambda replica, attempt, offset: b"", since=1.0)
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"grep must be a regular expression, got '\('"):
+        follow_logs(lambda: job(1), lambda replica, attempt, offset: b"", grep="(")
+
+
+@pytest.mark.parametrize("size", [0, 1, 999, 1000, 12_345])
+def test_the_end_of_a_log_that_can_only_be_read_from_an_offset(size: int) -> None:
+    text, asked = os.urandom(size), []
+
+    def read(offset: int) -> bytes:
+        asked.append(offset)
+        return text[offset : offset + 100]
+
+    log = OffsetLog(read)
+    assert log.end() == size
+    assert len(asked) < 50
+    assert log.read_before(size, 10) == (text[-10:], max(0, size - 10))
+
+
+def test_reading_a_field_of_the_job_follows_the_log_to_its_end(tmp_path: Path) -> None:
+    written(tmp_path / "replica-0.attempt-1.log", b"one\n")
+    stream = monitor(tmp_path, job(1, status=JobStatus.SUCCEEDED))
+    assert stream.status is JobStatus.SUCCEEDED
+    assert list(stream) == []
+    assert not hasattr(stream, "colour")
+
+
+def test_a_reader_that_falls_behind_is_told_what_it_missed(tmp_path: Path) -> None:
+    writer = LogWriter(str(tmp_path / "replica-0.attempt-1.log"), 64 * KIB)
+    writer.write(numbered(0, 100))
+    stream = monitor(tmp_path, job(1))
+    seen = [next(stream) for _ in range(100)]
+    for n in range(100, 100_000, 100):
+        writer.write(numbered(n, n + 100))
+    while seen[-1] != "line 99999":
+        seen.append(next(stream))
+    assert any("were dropped here" in line for line in seen)
+
+
+def with_full_disk(folder: Path, code: str) -> None:
+    program = f"""
+import errno, os, sys
+from fray.backend import LogWriter
+full = False
+real = os.write
+def write(fd, data):
+    if full:
+        raise OSError(errno.ENOSPC, "no space left")
+    return real(fd, data)
+os.write = write
+path = {str(folder / "replica-0.attempt-1.log")!r}
+{code}
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_disk_that_is_full_for_a_while_costs_the_middle_and_says_so(tmp_path: Path) -> None:
+    with_full_disk(
+        tmp_path,
+        """
+log = LogWriter(path)
+log.write(b"before\\n")
+full = True
+for number in range(100_000):
+    log.write(b"line %d\\n" % number)
+full = False
+log.close()
+""",
+    )
+    lines = list(monitor(tmp_path, job(1, status=JobStatus.SUCCEEDED)))
+    assert lines[0] == "before"
+    assert lines[-1] == "line 99999"
+    [note] = [line for line in lines if "dropped here" in line]
+    kept = sum(line.startswith("line ") for line in lines)
+    assert f"{100_000 - kept:,} lines" in note
+    assert kept > 1000
+
+
+def test_a_disk_that_stays_full_loses_lines_and_raises_nothing(tmp_path: Path) -> None:
+    program = "full = True\nlog = LogWriter(path)\nlog.write(b'gone\\n' * 100000)\nlog.close()"
+    with_full_disk(tmp_path, program)
+    assert "gone" not in list(monitor(tmp_path, job(1, status=JobStatus.SUCCEEDED)))
+
+
+def pumped(pump: OutputPump, path: Path, code: str, **limit: int) -> "subprocess.Popen[bytes]":
+    end = pump.open(str(path), **limit)
+    try:
+        return subprocess.Popen([sys.executable, "-c", code], stdout=end, stderr=end)
+    finally:
+        os.close(end)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_the_pump_copies_what_children_write_and_its_last_line(tmp_path: Path) -> None:
+    pump = OutputPump()
+    paths = [tmp_path / f"replica-{number}.attempt-1.log" for number in range(3)]
+    children = [
+        pumped(pump, path, f"import os; os.write(1, b'x' * 3_000_000); os.write(2, b'{path.name}')")
+        for path in paths
+    ]
+    assert len(pump.readable()) == 3
+
+    def ended() -> bool:
+        pump.copy()
+        return all(child.poll() is not None for child in children)
+
+    until(ended)
+    for path in paths:
+        pump.settle(str(path))
+        assert path.read_bytes() == b"x" * 3_000_000 + path.name.encode()
+    pump.close()
+    assert pump.readable() == []
+
+
+def test_a_child_that_a_replica_left_behind_holds_up_neither_settling_nor_closing(tmp_path: Path) -> None:
+    pump = OutputPump()
+    path = tmp_path / "replica-0.attempt-1.log"
+    child = pumped(pump, path, "import time; print('up', flush=True); time.sleep(600)")
+    try:
+
+        def up() -> bool:
+            pump.copy()
+            return path.read_bytes() == b"up\n"
+
+        until(up)
+        pump.settle(str(path))
+        pump.close()
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_the_pump_leaks_no_file(tmp_path: Path) -> None:
+    before = psutil.Process().num_fds()
+    pump = OutputPump()
+    for number in range(5):
+        os.close(pump.open(str(tmp_path / f"{number}.log")))
+    pump.copy()
+    pump.close()
+    assert psutil.Process().num_fds() == before
