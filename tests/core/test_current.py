@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import fray
-from fray import get_job_context, use_context
+from fray import get_job_context
 
 if TYPE_CHECKING:
     from tests.core.conftest import Install
@@ -125,12 +125,3 @@ def test_what_was_made_for_the_process_is_shut_down_with_it() -> None:
     made = get_job_context()
     fray._discovery.current._contexts.close_made()
     assert made.ended is True  # type: ignore[attr-defined]
-
-
-def test_the_older_names_are_the_same_things() -> None:
-    import fray.job
-
-    assert fray.job.get_default_job_ctx is fray.fray_job_ctx is get_job_context
-    assert fray.job.create_job_ctx is fray.create_context
-    assert fray.job.fray_default_job_ctx is use_context
-    assert fray.ExecutionContext is fray.JobContext

@@ -88,6 +88,7 @@ def test_seed_001_options() -> None:
     assert ctx.get(ref) == "x"
 
 
+@pytest.mark.filterwarnings("ignore:.* is an older spelling of:DeprecationWarning")
 def test_seed_002_zephyr_and_rl() -> None:
     from fray.job import JobContext, create_job_ctx, fray_default_job_ctx, get_default_job_ctx
 
@@ -110,6 +111,7 @@ def test_seed_002_zephyr_and_rl() -> None:
         context.shutdown()
 
 
+@pytest.mark.filterwarnings("ignore:.* is an older spelling of:DeprecationWarning")
 def test_seed_004_replacing_ray_remote() -> None:
     from fray import fray_job_ctx
 

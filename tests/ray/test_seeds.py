@@ -75,6 +75,7 @@ def test_seed_001_tasks_and_actors_of_the_current_context() -> None:
     assert ctx.get(ctx.create_task(my_task, 5, options=task_options)) == 10
 
 
+@pytest.mark.filterwarnings("ignore:.* is an older spelling of:DeprecationWarning")
 def test_seed_002_actors_that_a_train_job_and_its_rollouts_share() -> None:
     from fray.job import create_job_ctx, fray_default_job_ctx, get_default_job_ctx
 

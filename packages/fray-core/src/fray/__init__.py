@@ -1,16 +1,18 @@
 """Write distributed code once; choose where it runs when you run it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fray import _legacy
 from fray._contexts.base import ContextBase
 from fray._contracts.cluster import Cluster
 from fray._contracts.context import ActorHandle, JobContext, ObjectRef, ObjectStream
-from fray._discovery import plugins as _plugins
 from fray._discovery.current import (
     create_cluster,
     create_context,
     current_cluster,
     get_job_context,
+    set_current_cluster,
+    set_job_ctx,
     use_cluster,
     use_context,
 )
@@ -48,7 +50,13 @@ from fray_resources import CpuConfig, GpuConfig, ResourceConfig, TpuConfig
 __version__ = "0.1.0"
 
 ExecutionContext = JobContext
-fray_job_ctx = get_job_context
+_legacy.install_finder()
+
+if TYPE_CHECKING:
+    create_job_ctx = create_context  # these four are served by fray._legacy, which warns
+    fray_default_job_ctx = use_context
+    fray_job_ctx = get_job_context
+    get_default_job_ctx = get_job_context
 
 __all__ = [
     "ActorAlreadyExistsError",
@@ -99,12 +107,13 @@ __all__ = [
     "create_context",
     "create_environment",
     "current_cluster",
-    "fray_job_ctx",
     "get_job_context",
+    "set_current_cluster",
+    "set_job_ctx",
     "use_cluster",
     "use_context",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    return _plugins.public_name("", name)
+    return _legacy.find_name(__name__, name)

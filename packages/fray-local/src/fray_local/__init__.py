@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fray_local._cluster import LocalCluster as LocalCluster
+    from fray_local._cluster_config import LocalClusterConfig as LocalClusterConfig
     from fray_local._cluster_context import LocalClusterContext as LocalClusterContext
     from fray_local._contexts import SyncContext as SyncContext
     from fray_local._contexts import ThreadContext as ThreadContext
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 # Public name -> its module: a program that uses threads does not load what jobs need, nor the reverse.
 _HOMES = {
     "LocalCluster": "_cluster",
+    "LocalClusterConfig": "_cluster_config",
     "LocalClusterContext": "_cluster_context",
     "ProcessContext": "_process.context",
     "SyncContext": "_contexts",

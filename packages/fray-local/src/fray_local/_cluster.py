@@ -7,6 +7,7 @@ from typing import Any
 from fray import JobId, JobInfo, JobRequest
 from fray.backend import Spec, check_count, check_seconds, invalid
 from fray.cluster import ClusterCalls, LogStream, follow_logs, launching, parent_job
+from fray_local._cluster_config import LocalClusterConfig
 from fray_local._launching import start_job
 from fray_local._plans import Machine, Settings, make_plan
 from fray_local._records import Records, state_dir
@@ -22,6 +23,7 @@ class LocalCluster(ClusterCalls):
     statement, the cluster stops the jobs that were launched through it.
 
     Args:
+        config: An older way to say `use_isolated_env`.
         use_isolated_env: Give every job an environment of its own, as `pip_packages` or `extras` do.
         overcommit: Start every job at once, whatever the machine has.
         simulate: `"tpu"` runs the hosts of TPU slices as processes, for tests of training code.
@@ -36,6 +38,8 @@ class LocalCluster(ClusterCalls):
 
     def __init__(
         self,
+        config: LocalClusterConfig | None = None,
+        /,
         *,
         use_isolated_env: bool = False,
         overcommit: bool = False,
@@ -50,6 +54,7 @@ class LocalCluster(ClusterCalls):
     ) -> None:
         check_count("keep_jobs", keep_jobs)
         check_seconds("keep_days", keep_days, zero=True)
+        use_isolated_env = use_isolated_env or (config is not None and config.use_isolated_env)
         switches = {"use_isolated_env": use_isolated_env, "overcommit": overcommit}
         simulated = {"simulate": simulate, "slices": slices}
         self.spec = _spec(**switches, **simulated, context=context, cpus=cpus, memory=memory, gpus=gpus)

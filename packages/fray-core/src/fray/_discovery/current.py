@@ -1,6 +1,7 @@
 """Which context and which cluster are "the current one".
 
-One order for both: set explicitly (`use_context`, `use_cluster`), then the
+One order for both: set explicitly (`use_context`, `use_cluster`; then `set_job_ctx`,
+`set_current_cluster`), then the
 environment (`FRAY_CONTEXT_SPEC`, `FRAY_CLUSTER_SPEC`), then `ray` inside a Ray
 driver or worker, then the default of this machine. What is found below the
 first is made once per spec and kept for the life of the process, or until it is shut down.
@@ -30,6 +31,7 @@ class _Current:
         self.chosen: ContextVar[Any] = ContextVar(f"fray_{kind}")
         self._group, self._kind, self._variable, self._default = group, kind, variable, default
         self._made: dict[str, Any] = {}
+        self._preset: Any = None
         self._lock = threading.RLock()
 
     def create(self, spec: str, options: dict[str, Any]) -> Any:
@@ -41,6 +43,8 @@ class _Current:
         chosen = self.chosen.get(None)
         if chosen is not None:
             return chosen
+        if self._preset is not None:
+            return self._preset
         spec = os.environ.get(self._variable) or ("ray" if _inside_ray() else self._default)
         with self._lock:
             # Whoever shut down what all share had it for the time being: the next one gets another.
@@ -48,12 +52,19 @@ class _Current:
                 self._made[spec] = self.create(spec, {})
             return self._made[spec]
 
-    @contextlib.contextmanager
-    def use(self, thing: Any) -> Iterator[Any]:
+    def preset(self, thing: Any, setter: str) -> None:
+        self._refuse_a_spec(thing, setter)
+        self._preset = thing
+
+    def _refuse_a_spec(self, thing: Any, setter: str) -> None:
         if isinstance(thing, str):
             raise ValueError(
-                f"use_{self._kind} takes a {self._kind}, got the str {thing!r}; create_{self._kind} makes one"
+                f"{setter} takes a {self._kind}, got the str {thing!r}; create_{self._kind} makes one"
             )
+
+    @contextlib.contextmanager
+    def use(self, thing: Any) -> Iterator[Any]:
+        self._refuse_a_spec(thing, f"use_{self._kind}")
         token = self.chosen.set(thing)
         try:
             yield thing
@@ -126,3 +137,17 @@ def use_context(context: "JobContext") -> "contextlib.AbstractContextManager[Job
 def use_cluster(cluster: "Cluster") -> "contextlib.AbstractContextManager[Cluster]":
     """Make a cluster the current one inside the `with` block."""
     return _clusters.use(cluster)
+
+
+def set_job_ctx(context: "JobContext | None") -> None:
+    """Make a context the current one until the process ends; None takes it back.
+
+    `use_context` wins over it inside its block. Its owner shuts it down, not this. Prefer `use_context`:
+    what is set here stays for all threads, and for the tests that run next.
+    """
+    _contexts.preset(context, "set_job_ctx")
+
+
+def set_current_cluster(cluster: "Cluster | None") -> None:
+    """Make a cluster the current one until the process ends; None takes it back; as `set_job_ctx`."""
+    _clusters.preset(cluster, "set_current_cluster")

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fray._values.errors import PluginConflictError, PluginLoadError, PluginNotFoundError
+from fray._values.errors import PluginConflictError, PluginError, PluginLoadError, PluginNotFoundError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -46,7 +46,10 @@ _PROVIDERS = {
         "job.ProcessContext": "fray-local",
         "job.RayContext": "fray-ray",
         "cluster.LocalCluster": "fray-local",
+        "cluster.LocalClusterConfig": "fray-local",
         "cluster.RayCluster": "fray-ray",
+        "cluster.ray.deps.build_runtime_env_for_packages": "fray-ray",
+        "cluster.ray.tpu.run_on_pod": "fray-ray",
         "LocalClusterContext": "fray-local",
         "RayClusterContext": "fray-ray",
         "queue.MemoryQueue": "fray-queue",
@@ -147,22 +150,42 @@ def load(group: str, name: str) -> Any:
 
 
 def public_name(door: str, attribute: str) -> Any:
-    """Answer `from fray.DOOR import ATTRIBUTE` for a name that some wheel provides (PEP 562's `__getattr__`).
+    """Return a public name that some wheel provides: `RayCluster` of the door `cluster`.
 
     Raises:
-        AttributeError: Nothing known is called that.
-        ImportError: A known wheel provides the name and is not installed, or cannot be imported.
+        AttributeError: Nothing is called that, its wheel is not installed, or it cannot be imported.
     """
-    name = f"{door}.{attribute}" if door else attribute
     module = f"fray.{door}" if door else "fray"
-    if attribute.startswith("_"):
-        raise AttributeError(f"module {module!r} has no attribute {attribute!r}")
+    if not attribute.startswith("_"):
+        try:
+            return load(NAMES, _qualified(door, attribute))
+        except PluginNotFoundError as error:
+            if error.install:
+                raise AttributeError(_comes_with(module, attribute, error.install), name=attribute) from None
+        except PluginError as error:
+            raise AttributeError(str(error), name=attribute) from error
+    raise AttributeError(f"module {module!r} has no attribute {attribute!r}", name=attribute)
+
+
+def missing_plugin(door: str, attribute: str) -> ImportError | None:
+    """Return why a public name cannot be imported; None where no wheel is known to have it."""
+    module = f"fray.{door}" if door else "fray"
     try:
-        return load(NAMES, name)
+        load(NAMES, _qualified(door, attribute))
     except PluginNotFoundError as error:
-        if error.install:
-            # ImportError, not AttributeError: `from fray.cluster import RayCluster` then shows this sentence.
-            raise ImportError(
-                f"{module}.{attribute} comes with {error.install}: pip install {error.install}", name=module
-            ) from None
-        raise AttributeError(f"module {module!r} has no attribute {attribute!r}") from None
+        if error.install is None:
+            return None
+        return ImportError(_comes_with(module, attribute, error.install), name=module)
+    except PluginLoadError as error:
+        return error
+    except PluginConflictError as error:
+        return ImportError(str(error), name=module)
+    return None
+
+
+def _qualified(door: str, attribute: str) -> str:
+    return f"{door}.{attribute}" if door else attribute
+
+
+def _comes_with(module: str, attribute: str, install: str) -> str:
+    return f"{module}.{attribute} comes with {install}: pip install {install}"

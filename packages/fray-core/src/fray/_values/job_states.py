@@ -6,11 +6,12 @@ A job's supervisor imports this, and a job's start waits for it: nothing here im
 import enum
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from fray._values.checks import check_count
+from fray._values.older import warn_older
 
 if TYPE_CHECKING:
     from fray_resources import ResourceConfig
@@ -45,6 +46,24 @@ class JobId(str):
         return self.rpartition("/")[2]
 
 
+class _Finished:
+    """A property that the class answers as a function, with a warning."""
+
+    def __init__(self, test: "Callable[[JobStatus], bool]") -> None:
+        self._test, self.__doc__ = test, test.__doc__
+
+    @overload
+    def __get__(self, status: None, owner: type) -> "Callable[[str], bool]": ...
+    @overload
+    def __get__(self, status: "JobStatus", owner: type) -> bool: ...
+    def __get__(self, status: "JobStatus | None", owner: type) -> "Callable[[str], bool] | bool":
+        return self._older if status is None else self._test(status)
+
+    def _older(self, status: str) -> bool:
+        warn_older("JobStatus.finished(status)", "status.finished")
+        return self._test(JobStatus(status))
+
+
 class JobStatus(enum.StrEnum):
     """Where a job, or one replica of it, is in its life; only the first two change any more."""
 
@@ -59,9 +78,9 @@ class JobStatus(enum.StrEnum):
     STOPPED = "stopped"
     """A user stopped it, or the job that launched it."""
 
-    @property
+    @_Finished
     def finished(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether nothing will change any more; `JobStatus.finished(status)` is an older spelling."""
         return self not in (JobStatus.PENDING, JobStatus.RUNNING)
 
 

@@ -3,9 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fray import _legacy
 from fray._contracts.cluster import Cluster, LogStream
-from fray._discovery import plugins as _plugins
-from fray._discovery.current import create_cluster, current_cluster, use_cluster
+from fray._discovery.current import create_cluster, current_cluster, set_current_cluster, use_cluster
 from fray._jobs.cluster_context import ClusterContext
 from fray._jobs.following import parent_job, wait_for_jobs
 from fray._jobs.last_lines import last_lines, redacted
@@ -57,6 +57,7 @@ __all__ = [
     "redacted",
     "retry_delays",
     "retrying",
+    "set_current_cluster",
     "use_cluster",
     "wait_for_jobs",
 ]
@@ -74,7 +75,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"fray.{_HOMES[name]}"), name)
-    return _plugins.public_name("cluster", name)
+    return _legacy.find_name(__name__, name)
 
 
 def __dir__() -> list[str]:

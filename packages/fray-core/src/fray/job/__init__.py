@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fray import _legacy
 from fray._contexts.base import ContextBase
 from fray._contracts.context import (
     ActorEndpoint,
@@ -12,20 +13,18 @@ from fray._contracts.context import (
     ObjectStream,
     actor_methods,
 )
-from fray._discovery import plugins as _plugins
-from fray._discovery.current import create_context, get_job_context, use_context
+from fray._discovery.current import create_context, get_job_context, set_job_ctx, use_context
 from fray._values.options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
 
 if TYPE_CHECKING:
+    create_job_ctx = create_context  # these four are served by fray._legacy, which warns
+    fray_default_job_ctx = use_context
+    fray_job_ctx = get_job_context
+    get_default_job_ctx = get_job_context
     from fray._engine.context import InProcessContext
     from fray._engine.pool import WorkerPool
 
-# The names of an earlier generation, for the code that still uses them.
 ExecutionContext = JobContext
-create_job_ctx = create_context
-get_default_job_ctx = get_job_context
-fray_default_job_ctx = use_context
-fray_job_ctx = get_job_context
 
 __all__ = [
     "ActorEndpoint",
@@ -43,11 +42,8 @@ __all__ = [
     "WorkerPool",
     "actor_methods",
     "create_context",
-    "create_job_ctx",
-    "fray_default_job_ctx",
-    "fray_job_ctx",
-    "get_default_job_ctx",
     "get_job_context",
+    "set_job_ctx",
     "use_context",
 ]
 
@@ -59,7 +55,7 @@ _HOMES = {"InProcessContext": "context", "WorkerPool": "pool"}
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"fray._engine.{_HOMES[name]}"), name)
-    return _plugins.public_name("job", name)
+    return _legacy.find_name(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from fray import _legacy
 from fray._contracts.queue import Queue
-from fray._discovery import plugins as _plugins
 from fray._queues.base import QueueBase
 from fray._queues.opening import open_queue
 from fray._queues.stored import ItemStore, StoredItem, StoredQueue
@@ -28,4 +28,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    return _plugins.public_name("queue", name)
+    return _legacy.find_name(__name__, name)

@@ -1,0 +1,1 @@
+"""The package of an older path, `fray.backend.ray.ray_deps`."""
