@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import fray
-from fray import get_job_context
+from fray import create_context, get_job_context, use_context
 
 if TYPE_CHECKING:
     from tests.core.conftest import Install
@@ -125,3 +125,36 @@ def test_what_was_made_for_the_process_is_shut_down_with_it() -> None:
     made = get_job_context()
     fray._discovery.current._contexts.close_made()
     assert made.ended is True  # type: ignore[attr-defined]
+
+
+def test_auto_is_the_current_one(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("fray-sized", {"fray.contexts": {"sized": "sized_backend:Sized"}}, sized_backend=SIZED)
+    monkeypatch.setenv("FRAY_CONTEXT_SPEC", "sized?size=3")
+    assert create_context("auto") is create_context() is get_job_context()
+    made: Any = create_context("auto", colour="red", missing=None)
+    assert made is not get_job_context()
+    assert (made.size, made.colour) == (3, "red")
+    with use_context(made):
+        assert create_context("auto", size=5) is made
+    monkeypatch.setenv("FRAY_CONTEXT_SPEC", "auto")
+    assert create_context("auto") is not made
+
+
+SIZED = """
+class Sized:
+    def __init__(self, size: int = 1, colour: str | None = "blue") -> None:
+        self.size, self.colour = size, colour
+"""
+
+
+def test_the_type_of_a_context_has_other_names_and_none_is_not_said(install: Install) -> None:
+    install("fray-sized", {"fray.contexts": {"sized": "sized_backend:Sized"}}, sized_backend=SIZED)
+    for made in (
+        create_context(context_type="sized", size=2, colour=None),
+        create_context(type="sized", size=2),
+        create_context("sized", type="sized", size=2, memory=None),
+    ):
+        sized: Any = made
+        assert (sized.size, sized.colour) == (2, "blue")
+    with pytest.raises(ValueError, match="by several names: spec='sized', type='other'"):
+        create_context("sized", type="other")

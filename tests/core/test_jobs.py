@@ -240,3 +240,13 @@ def test_a_state_survives_json_and_pickle_and_keys_of_later_versions() -> None:
     with pytest.raises(ValueError, match="sleeping"):
         TaskStatus(replica=0, status="sleeping")  # type: ignore[arg-type]
     assert JobRequest("job", "train", resources=ResourceConfig(cpu=2)).to_dict()["resources"]["cpu"] == 2
+
+
+def test_none_in_an_environment_is_not_said() -> None:
+    from fray import EnvironmentConfig, create_environment
+
+    unsaid = EnvironmentConfig.create(pip_packages=None, env_vars=None, extras=None, dependency_groups=None)
+    assert unsaid == create_environment()
+    assert EnvironmentConfig.create(extras=None, extra_dependency_groups=["tpu"]) == create_environment(
+        extras=["tpu"]
+    )

@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from fray._discovery.plugins import CLUSTERS, CONTEXTS, load
 from fray._discovery.specs import Spec, bind_options
+from fray._values.errors import SpecError
 
 if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
     from fray._contracts.context import JobContext
+
+AUTO = "auto"  # the spec of what is the current one
 
 
 class _Current:
@@ -35,22 +38,36 @@ class _Current:
         self._lock = threading.RLock()
 
     def create(self, spec: str, options: dict[str, Any]) -> Any:
+        said = {name: value for name, value in options.items() if value is not None}
         parsed = Spec.parse(spec)
+        if parsed.name == AUTO:
+            if self._explicit() is not None or not (said or parsed.options):
+                return self.get()
+            current = Spec.parse(self._current_text())
+            parsed = Spec(current.name, {**current.options, **parsed.options})
         factory = load(self._group, parsed.name)
-        return factory(**bind_options(factory, f"{self._kind} {parsed.name!r}", parsed.options, options))
+        return factory(**bind_options(factory, f"{self._kind} {parsed.name!r}", parsed.options, said))
 
     def get(self) -> Any:
-        chosen = self.chosen.get(None)
-        if chosen is not None:
-            return chosen
-        if self._preset is not None:
-            return self._preset
-        spec = os.environ.get(self._variable) or ("ray" if _inside_ray() else self._default)
+        explicit = self._explicit()
+        if explicit is not None:
+            return explicit
+        spec = self._current_text()
         with self._lock:
             # Whoever shut down what all share had it for the time being: the next one gets another.
             if spec not in self._made or getattr(self._made[spec], "_closed", False):
                 self._made[spec] = self.create(spec, {})
             return self._made[spec]
+
+    def _explicit(self) -> Any:
+        chosen = self.chosen.get(None)
+        return self._preset if chosen is None else chosen
+
+    def _current_text(self) -> str:
+        text = os.environ.get(self._variable)
+        if text and text != AUTO:
+            return text
+        return "ray" if _inside_ray() else self._default
 
     def preset(self, thing: Any, setter: str) -> None:
         self._refuse_a_spec(thing, setter)
@@ -98,23 +115,50 @@ atexit.register(_contexts.close_made)
 os.register_at_fork(after_in_child=_contexts.forget_made)
 
 
-def create_context(spec: str, **options: Any) -> "JobContext":
+def create_context(
+    spec: str | None = None,
+    *,
+    type: str | None = None,  # noqa: A002 - another name of `spec`
+    context_type: str | None = None,
+    **options: Any,
+) -> "JobContext":
     """Make a context from a type name or a whole spec; keyword options win over the spec's.
 
     The caller owns it: leave its `with` block or call `shutdown`.
+
+    Args:
+        spec: `"threadpool"`, `"threadpool?max_workers=8"`; `"auto"` (the default) is the current context,
+            or with options a new one of the type that would be the current one.
+        type: Another name of `spec`.
+        context_type: Another name of `spec`.
+        options: Those of the type. `max_workers`, `num_cpus`, `memory`, `max_retries` and `namespace` are
+            taken by every type. None is "not said".
 
     Raises:
         PluginNotFoundError: No installed wheel provides the type.
         SpecError: The spec or an option cannot be read.
     """
-    context: JobContext = _contexts.create(spec, options)
+    context: JobContext = _contexts.create(_one_spec(spec, type=type, context_type=context_type), options)
     return context
 
 
-def create_cluster(spec: str, **options: Any) -> "Cluster":
-    """Open a cluster from a type name or a whole spec; errors as `create_context`."""
-    cluster: Cluster = _clusters.create(spec, options)
+def create_cluster(
+    spec: str | None = None,
+    *,
+    type: str | None = None,  # noqa: A002 - another name of `spec`
+    **options: Any,
+) -> "Cluster":
+    """Open a cluster from a type name or a whole spec; as `create_context`."""
+    cluster: Cluster = _clusters.create(_one_spec(spec, type=type), options)
     return cluster
+
+
+def _one_spec(spec: str | None, **others: str | None) -> str:
+    given = [text for text in (spec, *others.values()) if text is not None]
+    if len(set(given)) > 1:
+        names = ", ".join(f"{name}={text!r}" for name, text in {"spec": spec, **others}.items() if text)
+        raise SpecError(f"one type was asked for by several names: {names}")
+    return given[0] if given else AUTO
 
 
 def get_job_context() -> "JobContext":

@@ -58,19 +58,29 @@ class EnvironmentConfig:
         cls,
         workspace: Path | str | None = None,
         docker_image: str | None = None,
-        pip_packages: Iterable[str] = (),
+        pip_packages: Iterable[str] | None = None,
         env_vars: Mapping[str, str] | None = None,
-        extras: Iterable[str] = (),
-        dependency_groups: Iterable[str] = (),
+        extras: Iterable[str] | None = None,
+        dependency_groups: Iterable[str] | None = None,
         python: str | None = None,
         *,
-        extra_dependency_groups: Iterable[str] = (),
+        extra_dependency_groups: Iterable[str] | None = None,
     ) -> "EnvironmentConfig":
-        """Describe an environment; `extra_dependency_groups` is the older name of `extras`."""
-        merged = dict.fromkeys(
-            (*_words("extras", extras), *_words("extra_dependency_groups", extra_dependency_groups))
+        """Describe an environment; None is "not said".
+
+        `extra_dependency_groups` is the older name of `extras`.
+        """
+        named = {"extras": extras, "extra_dependency_groups": extra_dependency_groups}
+        merged = dict.fromkeys(word for name, given in named.items() for word in _words(name, _said(given)))
+        return cls(
+            workspace,
+            docker_image,
+            _said(pip_packages),
+            {} if env_vars is None else env_vars,
+            merged,
+            _said(dependency_groups),
+            python,
         )
-        return cls(workspace, docker_image, pip_packages, env_vars or {}, merged, dependency_groups, python)
 
     @property
     def builds(self) -> bool:
@@ -91,6 +101,10 @@ class EnvironmentConfig:
 
 
 create_environment = EnvironmentConfig.create
+
+
+def _said(given: Iterable[str] | None) -> Iterable[str]:
+    return () if given is None else given
 
 
 def _words(what: str, given: Iterable[str]) -> tuple[str, ...]:
