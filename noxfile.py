@@ -29,6 +29,7 @@ NEEDS = {
     "fray-local": ["fray-resources", "fray-core"],
     "fray-queue": ["fray-resources", "fray-core"],
     "fray-ray": ["fray-resources", "fray-core"],
+    "fray-slurm": ["fray-resources", "fray-core"],
 }
 
 
@@ -85,6 +86,8 @@ QUEUE_TESTS = ("boto3", "moto[server]", "openapi-spec-validator", "prometheus-cl
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 # Programs that tests of queues start, and the Debian packages that they come in.
 PROGRAMS = {"npm": "npm", "chromium": "chromium", "chromedriver": "chromium-driver", "openssl": "openssl"}
+# A Slurm of three nodes on one machine: Debian's build of slurmd allows it.
+SLURM_PROGRAMS = {"slurmctld": "slurm-wlm", "munged": "munge"}
 # Programs that benchmarks measure against.
 BENCH_PROGRAMS = {"beanstalkd": "beanstalkd", "redis-server": "redis-server"}
 # A benchmark is a program; the other modules in the folder are what they share.
@@ -177,6 +180,7 @@ package_session("fray-local")
 # pip: with it Ray builds the environments of jobs, in a copy of the one that it runs in.
 package_session("fray-ray", more=("pip", "uv", "jax"))  # jax: the wheel for CPUs
 package_session("fray-queue", more=QUEUE_TESTS, before=install_for_queues)
+package_session("fray-slurm", before=lambda session: install_programs(session, SLURM_PROGRAMS))
 
 
 @nox.session
@@ -226,7 +230,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def dist(session: nox.Session) -> None:
-    """Could the five be published: built whole, described, and able to run in an empty environment?"""
+    """Could the six be published: built whole, described, and able to run in an empty environment?"""
     session.install(*group("test"), "uv")
     run_tests(session, "tests/dist")
 

@@ -1,4 +1,4 @@
-"""What would be published: five wheels and five source archives, each whole, described and able to run."""
+"""What would be published: six wheels and six source archives, each whole, described and able to run."""
 
 import os
 import re
@@ -59,6 +59,10 @@ SMOKE = {
         from fray.cluster import Entrypoint, JobRequest, RayCluster
         from fray_ray import RayContext
         print(RayContext.__name__, RayCluster.__name__)
+    """,
+    "fray-slurm": """
+        from fray_slurm import SlurmError
+        print(SlurmError.__name__)
     """,
 }
 

@@ -18,6 +18,7 @@ ALLOWED = {
     "fray_local": {"fray", "fray_resources"},
     "fray_ray": {"fray", "fray_resources"},
     "fray_queue": {"fray", "fray_resources"},
+    "fray_slurm": {"fray", "fray_resources"},
 }
 HEAVY = {"ray", "fsspec", "aiohttp", "rich", "cloudpickle", "psutil"}
 

@@ -1,0 +1,186 @@
+"""Run Slurm's commands. Every call of one is here, so that they can be counted."""
+
+import getpass
+import os
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from fray import ClusterUnavailableError, FrayError
+from fray_slurm._readings import (
+    ACCOUNT_FORMAT,
+    QUEUE_FORMAT,
+    SlurmJob,
+    fields_of,
+    read_accounts,
+    read_details,
+    read_nodes,
+    read_queue,
+    submitted_id,
+)
+from fray_slurm._script import submit_environment
+
+_PATIENCE = 60.0  # seconds for one command; with slurmctld away they take up to 18 to say so
+_AWAY = (
+    "unable to contact slurm controller",
+    "connection refused",
+    "socket timed out",
+    "slurm_load_",
+    "zero bytes were transmitted",
+    "connection timed out",
+    "munge decode failed",
+    "protocol authentication error",
+)
+_UNKNOWN_JOB = "invalid job id specified"
+
+
+class SlurmError(FrayError, ValueError):
+    """Slurm refused what it was asked for; the message has its own words."""
+
+
+class SlurmClient:
+    """The commands of one Slurm cluster, as a user runs them.
+
+    Args:
+        cluster: The cluster's name, where there are several; None for the one of this host.
+    """
+
+    def __init__(self, cluster: str | None = None) -> None:
+        self._cluster = cluster
+        self._accounting = True
+
+    def submit(self, script: str, name: str) -> str:
+        """Submit a batch script; return the job's id, `N` or `N;cluster`.
+
+        Args:
+            name: The job's name, by which it is found where the answer is lost.
+
+        Raises:
+            SlurmError: Slurm refused it.
+            ClusterUnavailableError: Slurm did not answer, and has no such job.
+        """
+        environ = submit_environment(os.environ)
+        try:
+            printed = self._run(["sbatch", "--parsable"], text=script, environ=environ)
+        except ClusterUnavailableError:
+            accepted = self._by_name(name)
+            if accepted is None:
+                raise
+            return accepted
+        found = submitted_id(printed) or self._by_name(name)
+        if found is None:
+            raise SlurmError(
+                f"sbatch printed no job id, and squeue knows no job {name!r}: {printed.strip()!r}"
+            )
+        return found
+
+    def queue(self) -> dict[str, SlurmJob]:
+        """Return all jobs of this user that Slurm remembers, ended ones too: one call."""
+        command = ["squeue", "-h", "-t", "all", "-u", getpass.getuser(), "-o", QUEUE_FORMAT]
+        return read_queue(self._run(command))
+
+    def accounts(self, jobs: Iterable[str], since: float) -> dict[str, SlurmJob]:
+        """Return what the accounting has of jobs: one call; nothing on a cluster that keeps none.
+
+        Args:
+            since: Seconds since the epoch; without a start, sacct begins at midnight.
+        """
+        if not self._accounting:
+            return {}
+        start = _local_time(since)
+        command = ["sacct", "-X", "--parsable2", "--noheader", f"--format={ACCOUNT_FORMAT}"]
+        try:
+            return read_accounts(self._run([*command, f"--starttime={start}", f"--jobs={','.join(jobs)}"]))
+        except SlurmError as error:
+            self._accounting = "disabled" not in str(error)
+            return {}
+
+    def details(self, job_id: str) -> SlurmJob | None:
+        """Return what `scontrol` says of one job; None where it knows none."""
+        try:
+            return read_details(self._run(["scontrol", "show", "job", "-o", job_id]))
+        except SlurmError as error:
+            if _UNKNOWN_JOB in str(error).lower():
+                return None
+            raise
+
+    def nodes(self) -> dict[str, dict[str, str]]:
+        """Return the fields of `scontrol show node` by node."""
+        return read_nodes(self._run(["scontrol", "show", "node", "-o"]))
+
+    def node_names(self, expression: str) -> list[str]:
+        """Return the nodes that an expression such as `n[1-3]` means."""
+        return self._run(["scontrol", "show", "hostnames", expression]).split()
+
+    def address_of(self, node: str) -> str:
+        """Return the address of a node, as Slurm itself uses it."""
+        return fields_of(self._run(["scontrol", "show", "node", "-o", node])).get("NodeAddr", node)
+
+    def cancel(self, job_id: str, *, signal: str | None = None, pending: bool = False) -> None:
+        """Cancel a job or a step, or send it a signal; a job that has ended is no error.
+
+        Args:
+            pending: Only if it has not started.
+        """
+        options = [f"--signal={signal}"] if signal else []
+        options += ["--state=PENDING"] if pending else []
+        try:
+            self._run(["scancel", *options, job_id])
+        except SlurmError as error:
+            gone = (_UNKNOWN_JOB, "already completing or completed", "already finished", "invalid job/step")
+            if not any(word in str(error).lower() for word in gone):
+                raise
+
+    def _by_name(self, name: str) -> str | None:
+        """Look a job up by its name; a sbatch that failed or timed out may have been accepted."""
+        command = ["squeue", "-h", "-t", "all", "-u", getpass.getuser(), f"--name={name}", "-o", "%i"]
+        try:
+            found = self._run(command).split()
+        except (ClusterUnavailableError, SlurmError):
+            return None
+        return f"{found[-1]};{self._cluster}" if found and self._cluster else found[-1] if found else None
+
+    def _run(
+        self, command: Sequence[str], text: str | None = None, environ: Mapping[str, str] | None = None
+    ) -> str:
+        program, *rest = command
+        clusters = [f"--clusters={self._cluster}"] if self._cluster else []
+        variables = dict(os.environ if environ is None else environ)
+        # They would change what a command prints, or whom it asks.
+        variables = {key: value for key, value in variables.items() if not key.startswith(_CHANGE_OUTPUT)}
+        try:
+            done = subprocess.run(
+                [program, *clusters, *rest],
+                input=text,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=variables | {"LC_ALL": "C"},
+                timeout=_PATIENCE,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise ClusterUnavailableError(
+                f"there is no {program!r} on the PATH: Slurm's commands are needed; work on a login node of "
+                "the cluster, or load its module"
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise ClusterUnavailableError(f"{program} did not answer within {_PATIENCE:g} s") from None
+        if done.returncode:
+            self._fail(program, done.returncode, f"{done.stderr}\n{done.stdout}".strip())
+        # With --clusters, squeue and sacct begin with a line `CLUSTER: name`, which no reader takes.
+        return done.stdout
+
+    def _fail(self, program: str, code: int, said: str) -> None:
+        text = said or f"exit code {code}"
+        lowered = text.lower()
+        if _UNKNOWN_JOB not in lowered and any(word in lowered for word in _AWAY):
+            raise ClusterUnavailableError(f"{program}: {text}")
+        raise SlurmError(f"{program}: {text}")
+
+
+_CHANGE_OUTPUT = ("SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SLURM_CLUSTERS", "SBATCH_", "SLURM_TIME_FORMAT")
+
+
+def _local_time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))

@@ -1,0 +1,143 @@
+"""Read what Slurm's commands print: made-up text in, values out."""
+
+import re
+from dataclasses import dataclass
+
+QUEUE_FORMAT = "%i|%T|%l|%r"
+"""For `squeue -o`: never its default, which SQUEUE_FORMAT changes. Not the name, which may hold a `|`."""
+ACCOUNT_FORMAT = "JobIDRaw,State,ExitCode,Reason"
+_SUBMITTED = re.compile(r"(?:^|\s)(\d+)(?:;(\S+))?\s*$")
+_SENTENCE = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?")
+_FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w/:]*)=")
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """What Slurm says of a job.
+
+    Args:
+        job_id: `N`, without a cluster.
+        state: As Slurm spells it, without what follows it: `CANCELLED by 1000` is `CANCELLED`.
+        by: The user id that cancelled it.
+        exit_code: Of the batch step; None where it is not said.
+        signal: The signal that ended the batch step, or 0.
+        restarts: How often Slurm has requeued it.
+        preempted: Whether it is to make room for another job.
+        limit: The time limit of its allocation as Slurm writes it, `1-00:00:00`; None where there is none.
+    """
+
+    job_id: str
+    state: str
+    reason: str = ""
+    by: str | None = None
+    exit_code: int | None = None
+    signal: int = 0
+    restarts: int = 0
+    preempted: bool = False
+    limit: str | None = None
+
+
+def submitted_id(text: str) -> str | None:
+    """Return the id of a job, `N` or `N;cluster`, from what `sbatch --parsable` printed.
+
+    Banners may come before it, and where a site wraps sbatch, `--parsable` may be lost.
+    """
+    sentences = _SENTENCE.findall(text)
+    if sentences:
+        number, cluster = sentences[-1]
+        return f"{number};{cluster}" if cluster else str(number)
+    lines = [line for line in text.splitlines() if line.strip()]
+    found = _SUBMITTED.fullmatch(lines[-1].strip()) if lines else None
+    return None if found is None else found[1] + (f";{found[2]}" if found[2] else "")
+
+
+def read_queue(text: str) -> dict[str, SlurmJob]:
+    """Read `squeue -h -o QUEUE_FORMAT`; a line that is none is passed over."""
+    found = {}
+    for line in text.splitlines():
+        number, *rest = line.strip().split("|", 3)
+        if number.isdigit() and len(rest) == 3:
+            word, by = _state(rest[0])
+            found[number] = SlurmJob(number, word, _reason(rest[2]), by, limit=_limit(rest[1]))
+    return found
+
+
+def read_accounts(text: str) -> dict[str, SlurmJob]:
+    """Read `sacct -X --parsable2 --noheader` in ACCOUNT_FORMAT; the last run of a requeued job counts."""
+    found = {}
+    for line in text.splitlines():
+        number, *rest = line.strip().split("|")
+        if number.isdigit() and len(rest) >= 2:
+            state, by = _state(rest[0])
+            code, number_of_signal = _exit(rest[1])
+            reason = _reason(rest[2]) if len(rest) > 2 else ""
+            found[number] = SlurmJob(number, state, reason, by, code, number_of_signal)
+    return found
+
+
+def read_details(text: str) -> SlurmJob | None:
+    """Read one job of `scontrol show job -o`; None where there is none."""
+    values = fields_of(text)
+    if "JobId" not in values or "JobState" not in values:
+        return None
+    state, by = _state(values["JobState"])
+    code, number = _exit(values.get("ExitCode", ""))
+    restarts = values.get("Restarts", "0")
+    return SlurmJob(
+        values["JobId"],
+        state,
+        _reason(values.get("Reason", "")),
+        by,
+        code,
+        number,
+        int(restarts) if restarts.isdigit() else 0,
+        preempted=values.get("PreemptTime", "None") not in ("None", "Unknown", "N/A", ""),
+        limit=_limit(values.get("TimeLimit", "")),
+    )
+
+
+def fields_of(line: str) -> dict[str, str]:
+    """Read `Name=value Other=value with spaces ...`."""
+    starts = list(_FIELD.finditer(line))
+    ends = [*(each.start() for each in starts), len(line)][1:]
+    return {each[1]: line[each.end() : end].strip() for each, end in zip(starts, ends, strict=False)}
+
+
+def read_nodes(text: str) -> dict[str, dict[str, str]]:
+    """Read `scontrol show node -o`: the fields of each node by its name."""
+    found = (fields_of(line) for line in text.splitlines())
+    return {fields["NodeName"]: fields for fields in found if "NodeName" in fields}
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Read SLURM_TASKS_PER_NODE: `2,1(x2)` is [2, 1, 1]."""
+    counts = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if found is None:
+            raise ValueError(f"SLURM_TASKS_PER_NODE must be like '2,1(x2)', got {text!r}")
+        counts += [int(found[1])] * int(found[2] or 1)
+    return counts
+
+
+def _state(text: str) -> tuple[str, str | None]:
+    word, _, rest = text.strip().partition(" ")
+    return word.rstrip("+"), rest.removeprefix("by ").strip() or None
+
+
+def _reason(text: str) -> str:
+    text = text.strip().strip("()")
+    return "" if text in ("None", "N/A") else text
+
+
+def _limit(text: str) -> str | None:
+    return (
+        None if text.strip() in ("UNLIMITED", "INVALID", "NOT_SET", "Partition_Limit", "") else text.strip()
+    )
+
+
+def _exit(text: str) -> tuple[int | None, int]:
+    code, colon, number = text.strip().partition(":")
+    if not colon or not code.isdigit() or not number.isdigit():
+        return None, 0
+    return int(code), int(number)

@@ -1,0 +1,116 @@
+"""What Slurm's states and reasons mean for a job, in the words of its status."""
+
+from dataclasses import dataclass
+
+from fray.cluster import ExitReason, JobStatus
+from fray_slurm._readings import SlurmJob
+from fray_slurm._script import MISSING_FOLDER
+
+WAITING = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+)
+ENDED = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+        *("PREEMPTED", "REVOKED", "TIMEOUT", "LAUNCH_FAILED"),
+    }
+)
+
+# Reasons of pending jobs, as squeue prints them.
+_WAITS = {
+    "": "waiting for Slurm to look at it",
+    "BeginTime": "Slurm holds it until its begin time; after a requeue that is two minutes",
+    "Dependency": "waiting for jobs that it depends on",
+    "JobHeldAdmin": "held by an administrator",
+    "JobHeldUser": "held by its user (scontrol release)",
+    "Priority": "waiting behind jobs of higher priority",
+    "Resources": "waiting for nodes",
+    "ReqNodeNotAvail": "waiting for nodes that are down, drained or reserved",
+    "Licenses": "waiting for licenses",
+    "Cleaning": "its last run is being cleaned up",
+    "QOSMaxJobsPerUserLimit": "waiting for other jobs of its user to end (a limit of the QOS)",
+}
+# Those under which it stays pending for ever, unless somebody changes the job or the cluster.
+_NEVER = {
+    "BadConstraints": "no node can ever satisfy its constraints",
+    "DependencyNeverSatisfied": "a job that it depends on did not succeed",
+    "InvalidAccount": "its account does not exist",
+    "InvalidQOS": "its QOS does not exist",
+    "PartitionConfig": "the partition's limits or nodes do not allow it",
+    "PartitionNodeLimit": "it asks for more nodes than the partition has or allows",
+    "PartitionTimeLimit": "it asks for more time than the partition allows",
+    "AssocMaxCpuPerJobLimit": "it asks for more CPUs than its account may have for a job",
+    "QOSMaxCpuPerJobLimit": "it asks for more CPUs than its QOS allows for a job",
+    "QOSMaxWallDurationPerJobLimit": "it asks for more time than its QOS allows",
+}
+
+
+@dataclass(frozen=True)
+class End:
+    """How Slurm ended a job whose supervisor could not say so itself."""
+
+    status: JobStatus
+    reason: ExitReason
+    message: str
+
+
+def pending_reason(job: SlurmJob) -> str:
+    """Say what a waiting job waits for; Slurm's own word is in parentheses."""
+    name = job.reason.partition(",")[0].strip()
+    own = f" ({job.reason})" if job.reason else ""
+    if name in _NEVER:
+        return f"will never start: {_NEVER[name]}{own}"
+    return f"{_WAITS.get(name, 'waiting in the queue')}{own}"
+
+
+def end_of(job: SlurmJob) -> End | None:
+    """Say how a job ended; None while it has not."""
+    if job.state not in ENDED:
+        return None
+    failed, lost = JobStatus.FAILED, ExitReason.LOST
+    name = f"Slurm job {job.job_id}"
+    why = f" ({job.reason})" if job.reason else ""
+    if job.state == "CANCELLED":
+        if job.reason in _NEVER:
+            return End(failed, ExitReason.COULD_NOT_START, f"{name} was cancelled: {_NEVER[job.reason]}{why}")
+        who = f" by user {job.by}" if job.by else ""
+        return End(JobStatus.STOPPED, ExitReason.STOPPED, f"{name} was cancelled{who}, not through Fray")
+    if job.state == "FAILED":
+        return _failure(job, name, why)
+    reason, text = {
+        "BOOT_FAIL": (lost, "its node did not boot"),
+        "COMPLETED": (lost, "its batch step ended before the job's last status was written"),
+        "DEADLINE": (ExitReason.TIMED_OUT, "reached its deadline"),
+        "LAUNCH_FAILED": (ExitReason.COULD_NOT_START, "could not be launched"),
+        "NODE_FAIL": (lost, "one of its nodes failed"),
+        "OUT_OF_MEMORY": (
+            ExitReason.OUT_OF_MEMORY,
+            "was ended because it used more memory than it asked for",
+        ),
+        "PREEMPTED": (ExitReason.PREEMPTED, "had to make room for another job, and is not requeued"),
+        "REVOKED": (lost, "was taken over by another cluster of the federation"),
+        "TIMEOUT": (ExitReason.TIMED_OUT, "reached the time limit of its allocation"),
+    }[job.state]
+    return End(failed, reason, f"{name} {text}{why}")
+
+
+def forgotten(job_id: str) -> End:
+    """Say what is known of a job that neither the queue nor the accounting has any more: nothing."""
+    message = (
+        f"Slurm no longer knows job {job_id}: it left the queue (MinJobAge), this cluster keeps no "
+        "accounting of it, and the job's last status was never written"
+    )
+    return End(JobStatus.FAILED, ExitReason.LOST, message)
+
+
+def _failure(job: SlurmJob, name: str, why: str) -> End:
+    failed = JobStatus.FAILED
+    if job.reason in _NEVER:
+        return End(failed, ExitReason.COULD_NOT_START, f"{name} failed: {_NEVER[job.reason]}{why}")
+    if job.exit_code == MISSING_FOLDER:
+        text = f"{name}: the node does not see the folder of records, which all nodes must share"
+        return End(failed, ExitReason.COULD_NOT_START, text)
+    if job.signal:  # Slurm's own reason is then JobLaunchFailure, which it was not
+        return End(failed, ExitReason.LOST, f"the supervisor of {name} was ended by signal {job.signal}")
+    code = "an unknown code" if job.exit_code is None else f"code {job.exit_code}"
+    return End(failed, ExitReason.LOST, f"the supervisor of {name} exited with {code}{why}")

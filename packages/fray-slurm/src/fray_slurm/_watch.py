@@ -1,0 +1,106 @@
+"""Know the state of all jobs by one question to Slurm, asked as seldom as can be."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from fray import ClusterUnavailableError
+from fray_slurm._client import SlurmClient, SlurmError
+from fray_slurm._readings import SlurmJob
+from fray_slurm._states import ENDED
+
+_GROWTH = 1.5
+_EARLIER = 60.0  # seconds by which clocks of hosts may differ
+_SOONEST = 0.5  # seconds between two questions, whatever happens
+
+
+class JobTable:
+    """The last answer of `squeue` for all jobs of this user, asked for again when it is old.
+
+    The age at which it is old grows while nothing changes, and shrinks back when something does, or is to. A
+    Slurm that does not answer leaves the last answer standing: jobs run on without slurmctld.
+
+    Args:
+        shortest: Seconds between two questions while jobs come and go.
+        longest: The same when nothing has changed for long.
+    """
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        shortest: float = 2.0,
+        longest: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self._clock = client, clock
+        self._shortest, self._longest = shortest, max(shortest, longest)
+        self._lock = threading.Lock()
+        self._jobs: dict[str, SlurmJob] = {}
+        self._missing: dict[str, tuple[float, float]] = {}  # since when nobody knows a job; its submission
+        self._ended: dict[str, SlurmJob] = {}
+        self._pause = shortest
+        self._next = 0.0
+        self._asked_at = self._asked_back_at = -1.0
+        self.error: str | None = None
+        """Why the last question was not answered; None when it was."""
+
+    def look(self, job_id: str, submitted: float) -> SlurmJob | None:
+        """Return what Slurm last said of a job; None where it no longer knows it, or has not answered yet.
+
+        Args:
+            submitted: Seconds since the epoch.
+        """
+        with self._lock:
+            if job_id in self._ended:
+                return self._ended[job_id]
+            if self._clock() >= self._next:
+                self._ask()
+            job = self._jobs.get(job_id)
+            if job is None and self.error is None:
+                job = self._look_back(job_id, submitted)
+            if job is not None and job.state in ENDED:
+                self._ended[job_id] = job
+            return job
+
+    def is_gone(self, job_id: str) -> bool:
+        """Whether neither the queue nor the accounting has had a job for long enough to say so."""
+        with self._lock:
+            since, _ = self._missing.get(job_id, (math.inf, 0.0))
+            return self._clock() - since >= 2 * self._shortest
+
+    def expect_change(self) -> None:
+        """Ask sooner: something was submitted or stopped."""
+        with self._lock:
+            self._pause = self._shortest
+            earliest = self._asked_at + min(self._shortest, _SOONEST)
+            self._next = min(self._next, max(self._clock(), earliest))
+
+    def _ask(self) -> None:
+        self._asked_at = self._clock()
+        try:
+            found = self._client.queue()
+        except (ClusterUnavailableError, SlurmError) as error:
+            self.error = str(error)
+            self._pause = min(self._longest, self._pause * 2)
+        else:
+            changed = found != self._jobs
+            self.error, self._jobs = None, found
+            self._pause = self._shortest if changed else min(self._longest, self._pause * _GROWTH)
+        self._next = self._clock() + self._pause
+
+    def _look_back(self, job_id: str, submitted: float) -> SlurmJob | None:
+        """Ask the accounting for all that have left the queue: one call for each of the queue."""
+        self._missing.setdefault(job_id, (self._clock(), submitted))
+        if self._asked_back_at < self._asked_at:
+            self._asked_back_at = self._clock()
+            since = min(start for _, start in self._missing.values())
+            try:
+                found = self._client.accounts(list(self._missing), since - _EARLIER)
+            except ClusterUnavailableError as error:
+                self.error = str(error)
+                return None
+            self._ended |= {key: job for key, job in found.items() if job.state in ENDED}
+            for key in found:
+                self._missing.pop(key, None)
+        return self._ended.get(job_id)

@@ -1,0 +1,374 @@
+"""A real Slurm of a few nodes on this machine, for tests: `with LocalSlurm() as slurm: ...`.
+
+It needs Debian's packages `slurm-wlm` and `munge` (the build that lets several slurmd share a host), and
+for `accounting=True` also `slurmdbd` and `mariadb-server`. Everything listens on the loopback interface at
+free ports, and lives in one temporary folder.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from fray.backend import poll_delays
+
+__all__ = ["LocalSlurm"]
+
+_PATIENCE = 60.0  # seconds for anything that a daemon should do
+
+_CONF = """\
+ClusterName=fraytest
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+# The nodes are as large as tests need, whatever this machine has.
+SlurmdParameters=config_overrides
+DefMemPerCPU=500
+GresTypes=gpu
+ReturnToService=2
+JobRequeue=1
+KillWait={kill_wait}
+MinJobAge={min_job_age}
+SlurmdTimeout={node_timeout}
+InactiveLimit=0
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+{accounting}
+{nodes}
+PartitionName=normal Nodes=ALL Default=YES PriorityTier=1 GraceTime={grace} PreemptMode=REQUEUE
+PartitionName=high Nodes=ALL MaxTime=UNLIMITED PriorityTier=10 PreemptMode=OFF
+PartitionName=short Nodes=ALL DefaultTime=1 MaxTime=2 PriorityTier=1 PreemptMode=OFF
+"""
+
+_ACCOUNTING = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={folder}/munge.socket
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1"""
+
+_DBD = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser={user}
+LogFile={folder}/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=fray
+StoragePass=fray
+StorageLoc=slurm
+"""
+
+
+class LocalSlurm:
+    """A Slurm cluster on loopback, from `__enter__` to `__exit__`.
+
+    Partitions: `normal` (the default; its jobs are preempted and requeued), `high` (preempts them), `short`
+    (a limit of one minute unless asked, two at most). Each node has `cpus` CPUs, `memory` MB and two made-up
+    GPUs of type `a100`, whatever the machine has.
+
+    Args:
+        nodes: How many; they are called n1, n2, ...
+        min_job_age: Seconds for which `scontrol` remembers a job that has ended.
+        kill_wait: Seconds between the SIGTERM and the SIGKILL of a job that is ended.
+        grace: Seconds that a preempted job has.
+        node_timeout: Seconds after which a node that does not answer is down.
+        accounting: Whether slurmdbd runs, on a MariaDB of its own, so that `sacct` answers.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 3,
+        *,
+        cpus: int = 4,
+        memory: int = 4000,
+        min_job_age: int = 300,
+        kill_wait: int = 5,
+        grace: int = 10,
+        node_timeout: int = 10,
+        accounting: bool = False,
+    ) -> None:
+        self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        self._cpus, self._memory, self._accounting = cpus, memory, accounting
+        self._settings = {
+            "min_job_age": min_job_age,
+            "kill_wait": kill_wait,
+            "grace": grace,
+            "node_timeout": node_timeout,
+        }
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """What a client of this cluster has in its environment: `SLURM_CONF`."""
+        return {"SLURM_CONF": os.fspath(self.folder / "slurm.conf")}
+
+    def __enter__(self) -> Self:
+        # Short: the path of a socket has at most 107 bytes.
+        self.folder = Path(tempfile.mkdtemp(prefix="fslurm-"))
+        try:
+            self._write_files()
+            self._start("munged", _munged(self.folder))
+            _until(lambda: (self.folder / "munge.socket").exists(), "munged is up")
+            if self._accounting:
+                self._start_accounting()
+            self.start_controller()
+            for node in self.nodes:
+                self.start_node(node)
+            self.wait_until_idle()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run one of Slurm's commands as a client of this cluster; return what it printed."""
+        done = subprocess.run(
+            command, env={**os.environ, **self.variables}, capture_output=True, text=True, check=False
+        )
+        if check and done.returncode:
+            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def wait_until_idle(self) -> None:
+        """Return once every node is idle."""
+
+        def idle() -> bool:
+            states = self.run("sinfo", "-h", "-N", "-p", "normal", "-o", "%T", check=False).split()
+            return states == ["idle"] * len(self.nodes)
+
+        _until(idle, "all nodes are idle", self._logs)
+
+    def start_controller(self) -> None:
+        """Start slurmctld, and return once it answers."""
+        # -i: a state that is missing or damaged is no error.
+        self._start("slurmctld", ["slurmctld", "-D", "-i", "-f", self.variables["SLURM_CONF"]])
+        _until(
+            lambda: "UP" in self.run("scontrol", "ping", check=False).split(), "slurmctld answers", self._logs
+        )
+
+    def stop_controller(self) -> None:
+        """End slurmctld with SIGKILL, as a crash does; jobs run on."""
+        self._end("slurmctld", signal.SIGKILL)
+
+    def start_node(self, name: str) -> None:
+        """Start the slurmd of a node, without waiting for it."""
+        self._start(name, ["slurmd", "-D", "-N", name, "-f", self.variables["SLURM_CONF"]])
+
+    def kill_node(self, name: str) -> None:
+        """End a node: its slurmd and everything that runs on it, with SIGKILL."""
+        self._end(name, signal.SIGKILL)
+        for pid in self._processes(f"SLURMD_NODENAME={name}", f"SLURM_NODENAME={name}"):
+            _kill(pid)
+        for pid in self._steps_of(name):
+            _kill(pid)
+
+    def _write_files(self) -> None:
+        folder, user = self.folder, _user()
+        (folder / "state").mkdir()
+        for node in self.nodes:
+            (folder / f"spool-{node}").mkdir()
+        key = folder / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        ports = _free_ports(2 + len(self.nodes))
+        host = socket.gethostname().partition(".")[0]
+        lines = [
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={self._cpus} "
+            f"RealMemory={self._memory} Gres=gpu:a100:2 Feature={node},fast State=UNKNOWN"
+            for node, port in zip(self.nodes, ports[2:], strict=True)
+        ]
+        none = "AccountingStorageType=accounting_storage/none"
+        accounting = _ACCOUNTING.format(folder=folder, port=ports[1]) if self._accounting else none
+        (folder / "slurm.conf").write_text(
+            _CONF.format(
+                folder=folder,
+                user=user,
+                host=host,
+                controller_port=ports[0],
+                nodes="\n".join(lines),
+                accounting=accounting,
+                **self._settings,
+            )
+        )
+        # slurmd counts only GPUs that have a device file; any file that is there will do.
+        for number in range(2):
+            (folder / f"gpu{number}").touch()
+        (folder / "gres.conf").write_text(f"Name=gpu Type=a100 File={folder}/gpu[0-1]\n")
+        dbd = folder / "slurmdbd.conf"
+        dbd.touch(mode=0o600)  # slurmdbd refuses one that others may read
+        dbd.write_text(_DBD.format(folder=folder, port=ports[1], user=user))
+
+    def _start_accounting(self) -> None:
+        data, own = self.folder / "mariadb", self.folder / "mariadb.socket"
+        options = [f"--datadir={data}", f"--user={_user()}", "--innodb-buffer-pool-size=64M"]
+        _check(["mariadb-install-db", "--no-defaults", *options, "--skip-test-db"])
+        self._start(
+            "mariadbd", ["mariadbd", "--no-defaults", *options, f"--socket={own}", "--skip-networking"]
+        )
+        _until(own.exists, "mariadbd is up", self._logs)
+        _check(
+            ["mariadb", "--no-defaults", f"--socket={own}", f"--user={_user()}"],
+            "CREATE DATABASE slurm; CREATE USER fray@localhost IDENTIFIED BY 'fray';"
+            "GRANT ALL ON slurm.* TO fray@localhost;",
+        )
+        # slurmdbd has no setting for the socket of its database; the client library reads this variable.
+        self._start("slurmdbd", ["slurmdbd", "-D"], {"MYSQL_UNIX_PORT": os.fspath(own)})
+        self._daemons["slurmdbd"].poll()
+        _until(
+            lambda: bool(self.run("sacctmgr", "-n", "list", "cluster", check=False) or True), "slurmdbd is up"
+        )
+
+    def _start(self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+        with (self.folder / f"{name}.out").open("ab") as out:
+            self._daemons[name] = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**_plain_environ(), **self.variables, **(variables or {})},
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    def _end(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        daemon = self._daemons.pop(name, None)
+        if daemon is None:
+            return
+        daemon.send_signal(number)
+        try:
+            daemon.wait(10)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+
+    def _close(self) -> None:
+        """End the jobs, then the daemons by their process ids, and remove the folder."""
+        if "slurmctld" in self._daemons:
+            self.run("scancel", "--full", "--signal=KILL", "--me", check=False)
+            self.run("scancel", "--me", check=False)
+            # Jobs of a node that is gone end when Slurm notices, which nobody needs to wait for.
+            whole = {*self.nodes} <= {*self._daemons}
+            with contextlib.suppress(TimeoutError):
+                _until(
+                    lambda: not self.run("squeue", "-h", check=False),
+                    "no job is left",
+                    seconds=15 if whole else 0.1,
+                )
+        for name in reversed([*self._daemons]):
+            self._end(name)
+        for pid in self._processes():
+            _kill(pid)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _steps_of(self, node: str) -> list[int]:
+        marker = os.fspath(self.folder / f"spool-{node}")
+        return [pid for pid in self._processes() if marker in _proc_text(pid, "cmdline")]
+
+    def _processes(self, *variables: str) -> list[int]:
+        """Return the jobs' processes of this cluster; with variables, those that have one of these."""
+        mine = f"SLURM_CONF={self.variables['SLURM_CONF']}"
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                words = _proc_text(int(entry.name), "environ").split("\0")
+                is_job = any(word.startswith(("SLURM_JOB_ID=", "SLURMD_NODENAME=")) for word in words)
+                if mine in words and is_job and (not variables or set(variables) & set(words)):
+                    found.append(int(entry.name))
+        return found
+
+    def _logs(self) -> str:
+        """Return the last lines of every daemon, for an error that says what did not happen."""
+        shown = []
+        for path in sorted([*self.folder.glob("*.out"), *self.folder.glob("*.log")]):
+            lines = path.read_text(errors="replace").splitlines()[-8:]
+            shown += [f"{path.name}: {line}" for line in lines]
+        return "\n".join(shown)
+
+
+def _munged(folder: Path) -> list[str]:
+    files = {"socket": "munge.socket", "key-file": "munge.key", "log-file": "munge.log"}
+    files |= {"pid-file": "munge.pid", "seed-file": "munge.seed"}
+    # --force: the folder is this user's alone, which munged takes for a mistake.
+    return ["munged", "--foreground", "--force", *(f"--{key}={folder / name}" for key, name in files.items())]
+
+
+def _until(
+    holds: Callable[[], bool], what: str, details: Callable[[], str] = str, seconds: float = _PATIENCE
+) -> None:
+    deadline = time.monotonic() + seconds
+    for pause in poll_delays(shortest=0.02, longest=0.2):
+        if holds():
+            return
+        if time.monotonic() >= deadline:
+            raise TimeoutError(textwrap.dedent(f"not within {seconds:g} s: {what}\n{details()}"))
+        time.sleep(pause)
+
+
+def _check(command: Sequence[str], text: str = "") -> None:
+    subprocess.run(command, input=text, text=True, capture_output=True, check=True)
+
+
+def _plain_environ() -> dict[str, str]:
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    return {"PATH": path, "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
+
+
+def _user() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _proc_text(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
