@@ -25,8 +25,8 @@ def last_lines(log: "str | os.PathLike[str]", secrets: "Iterable[str]") -> str:
     # As much before the end as one secret may have there, so that none is seen in part.
     before = max(map(len, hidden), default=0)
     try:
-        with open(log, "rb") as file:  # noqa: PTH123 - pathlib is not here
-            file.seek(max(0, os.path.getsize(log) - _LAST_BYTES - before))  # noqa: PTH202
+        with open(log, "rb") as file:
+            file.seek(max(0, os.path.getsize(log) - _LAST_BYTES - before))
             end = file.read(_LAST_BYTES + before)
     except OSError:
         return ""

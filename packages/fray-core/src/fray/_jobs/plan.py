@@ -125,4 +125,4 @@ def payload_of(entrypoint: Entrypoint, paths: list[str]) -> bytes | None:
 
 def import_paths() -> list[str]:
     """Return the folders that this process imports from."""
-    return [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is the current directory
+    return [os.path.abspath(path) for path in sys.path]

@@ -10,7 +10,7 @@ from fray._telemetry.instrumentation import observed_replica
 
 def main() -> None:
     """Read the payload from the standard input and make the call; an exception is exit code 1."""
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `python script.py` would have it
+    sys.path.insert(0, os.getcwd())
     sys.path.extend(path for path in pickle.load(sys.stdin.buffer) if path not in sys.path)
     function, args, kwargs = pickle.load(sys.stdin.buffer)
     try:

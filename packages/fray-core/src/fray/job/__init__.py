@@ -14,6 +14,7 @@ from fray._contracts.context import (
     actor_methods,
 )
 from fray._discovery.current import create_context, get_job_context, set_job_ctx, use_context
+from fray._jobs.preemption import PreemptionNotice, preemption_notice
 from fray._values.options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ __all__ = [
     "Lifetime",
     "ObjectRef",
     "ObjectStream",
+    "PreemptionNotice",
     "RuntimeEnv",
     "TaskOptions",
     "WorkerPool",
     "actor_methods",
     "create_context",
     "get_job_context",
+    "preemption_notice",
     "set_job_ctx",
     "use_context",
 ]

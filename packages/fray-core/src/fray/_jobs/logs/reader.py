@@ -2,11 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Protocol
 
 from fray._jobs.logs.segments import Segment, index_path, segments_of
-from fray._values.errors import UnsupportedError
 
 AT_ONCE = 1 << 20  # bytes
 
@@ -85,8 +83,8 @@ class LogReader:
 
     def since(self, time: float) -> int:
         """See `LogSource.since`; exact to a second at first, and to some in a log of days."""
-        index = Path(index_path(self._path))
-        if not index.exists():
+        index = index_path(self._path)
+        if not os.path.exists(index):
             return self._since_by_file_times(time)
         found = self.end()
         for row in _rows_backwards(index):
@@ -141,7 +139,7 @@ class LogReader:
     def _since_by_file_times(self, time: float) -> int:
         """For a log of 0.1.0, whose only time is that of its last byte."""
         self._look()
-        if self._segments and Path(self._segments[-1].path).stat().st_mtime < time:
+        if self._segments and os.stat(self._segments[-1].path).st_mtime < time:
             return self.end()
         return 0
 
@@ -190,21 +188,23 @@ class OffsetLog:
 
     def since(self, time: float) -> int:
         """See `LogSource.since`."""
+        from fray._values.errors import UnsupportedError
+
         raise UnsupportedError("this cluster does not know when a line was written; use tail= or grep=")
 
 
 def _read(segment: Segment, offset: int, size: int) -> bytes:
     try:
-        with Path(segment.path).open("rb", buffering=0) as file:
+        with open(segment.path, "rb", buffering=0) as file:
             return os.pread(file.fileno(), size, offset - segment.start)
     except FileNotFoundError:  # dropped meanwhile
         return b""
 
 
-def _rows_backwards(path: Path) -> Iterator[str]:
+def _rows_backwards(path: str) -> Iterator[str]:
     """The complete rows of an index, the last one first."""
-    with path.open("rb") as file:
-        end, rest = path.stat().st_size, b""
+    with open(path, "rb") as file:
+        end, rest = os.path.getsize(path), b""
         while end > 0:
             start = max(0, end - 65536)
             file.seek(start)

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import time
-from pathlib import Path
 
 from fray._jobs.logs.segments import index_path, note_path, segment_path, segments_of
 
@@ -280,7 +279,7 @@ class _Index:
 def _room(path: str) -> tuple[int, int]:
     """The bytes that are free on the disk of a file, and how many of it are to stay free."""
     try:
-        disk = os.statvfs(Path(path).parent)
+        disk = os.statvfs(os.path.dirname(path) or ".")
     except OSError:
         return 0, _RESERVE
     return disk.f_bavail * disk.f_frsize, min(_RESERVE, int(disk.f_blocks * disk.f_frsize * _RESERVED_SHARE))
@@ -288,7 +287,7 @@ def _room(path: str) -> tuple[int, int]:
 
 def _remove(path: str) -> None:
     with contextlib.suppress(OSError):
-        Path(path).unlink()
+        os.unlink(path)
 
 
 def _replace(path: str, data: bytes) -> bool:
@@ -299,7 +298,7 @@ def _replace(path: str, data: bytes) -> bool:
             os.write(file, data)
         finally:
             os.close(file)
-        Path(draft).replace(path)
+        os.replace(draft, path)
     except OSError:
         _remove(draft)
         return False

@@ -1,0 +1,61 @@
+"""What a replica is told when its host is to go."""
+
+import os
+import time
+from pathlib import Path
+
+from fray._values.delays import poll_delays
+
+NOTICE_VARIABLE = "FRAY_PREEMPTION_NOTICE"
+_LONGEST_PAUSE = 0.1  # seconds between two looks
+
+
+class PreemptionNotice:
+    """Whether the host of this replica is to go, and when; as an `Event` that the cluster sets.
+
+    Args:
+        path: The file that the cluster writes the time to; None where nobody will.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self._path = None if path is None else Path(path)
+        self._deadline: float | None = None
+
+    def is_set(self) -> bool:
+        """Whether the host is to go."""
+        return self._read() is not None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until the host is to go, or for `timeout` seconds; return whether it is."""
+        end = None if timeout is None else time.monotonic() + timeout
+        for pause in poll_delays(longest=_LONGEST_PAUSE):
+            if self.is_set():
+                return True
+            left = pause if end is None else min(pause, end - time.monotonic())
+            if left <= 0:
+                return False
+            time.sleep(left)
+        raise AssertionError("unreachable: the delays never end")
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the replica is killed, 0 when that is over; None while its host stays."""
+        deadline = self._read()
+        return None if deadline is None else max(0.0, deadline - time.time())
+
+    def _read(self) -> float | None:
+        if self._deadline is None and self._path is not None:
+            try:
+                self._deadline = float(self._path.read_text())
+            except (OSError, ValueError):  # not written yet
+                return None
+        return self._deadline
+
+
+def preemption_notice() -> PreemptionNotice:
+    """Return the notice of this replica, which is set when its host is to go.
+
+    It is the same on every cluster that has hosts which go. A program that looks at it saves its state in
+    time; SIGTERM comes as well. Outside of a job it is never set.
+    """
+    return PreemptionNotice(os.environ.get(NOTICE_VARIABLE))

@@ -1,0 +1,143 @@
+"""What an attempt used: its memory at the most, and CPU time. Imports little, as a supervisor does."""
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import resource
+    from collections.abc import Iterable
+
+_EVERY = 0.5  # seconds between two looks
+_PROC = sys.platform == "linux"
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
+
+
+class UsageMeter:
+    """Measures the processes of an attempt while they run, and takes what the system says at their end.
+
+    Samples miss what is short; the system's own figures miss processes that were not waited for. The larger
+    of the two is taken.
+    """
+
+    def __init__(self) -> None:
+        self.peak_memory: int | None = None
+        self._cpu: dict[tuple[int, str], float] = {}  # by process
+        self._reaped = 0.0
+        self._next = 0.0
+
+    @property
+    def cpu_time(self) -> float | None:
+        """Seconds of CPU until now."""
+        total = max(sum(self._cpu.values()), self._reaped)
+        return round(total, 3) if total or self._reaped else None
+
+    def due(self) -> bool:
+        """Whether it is time for a sample, which costs a look at every process."""
+        return time.monotonic() >= self._next
+
+    def sample(self, pids: "Iterable[int]") -> None:
+        """Look at the processes of the attempt."""
+        self._next = time.monotonic() + _EVERY
+        own, shared = 0, 0
+        for pid in pids:
+            found = _measure(pid)
+            if found is not None:
+                started, cpu, resident, common = found
+                self._cpu[pid, started] = cpu
+                own += resident - common
+                shared = max(shared, common)  # of processes that were forked: mostly the same pages
+        if own + shared > 0:
+            self.peak_memory = max(self.peak_memory or 0, own + shared)
+
+    def reaped(self, usage: "resource.struct_rusage | None") -> None:
+        """Take what the system says of the main process, and of its children that it waited for."""
+        if usage is not None:
+            self._reaped = max(self._reaped, usage.ru_utime + usage.ru_stime)
+            self.peak_memory = max(self.peak_memory or 0, usage.ru_maxrss * _MAXRSS_UNIT)
+
+    def of_group(self, path: str | None) -> None:
+        """Take what a control group of the attempt's own has counted."""
+        if path is None:
+            return
+        peak, cpu = _number(os.path.join(path, "memory.peak")), _cpu_of_group(path)
+        if peak is not None:
+            self.peak_memory = max(self.peak_memory or 0, peak)
+        if cpu is not None:
+            self._reaped = max(self._reaped, cpu)
+
+
+def limit_memory(path: str, size: int) -> bool:
+    """Limit the memory of a control group; False where the machine does not let us."""
+    try:
+        with open(os.path.join(path, "memory.max"), "w") as file:
+            file.write(str(size))
+    except OSError:
+        return False
+    return True
+
+
+def over_asked(peak: int | None, asked: int) -> str | None:
+    """Say that more memory was used than was asked for; None where it was not."""
+    if peak is None or peak <= asked:
+        return None
+    return f"asked {in_words(asked)}, used {in_words(peak)}"
+
+
+def in_words(size: int) -> str:
+    """Write an amount of memory: `800 MiB`."""
+    amount, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop(0)
+    return f"{amount:.3g} {units[0]}" if amount < 1000 else f"{amount:.0f} {units[0]}"
+
+
+def _measure(pid: int) -> "tuple[str, float, int, int] | None":
+    """When a process started, its CPU time, its memory, and how much of that others may share."""
+    if not _PROC:
+        return _measure_elsewhere(pid)
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read().rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+        return (
+            stat[19].decode(),
+            (int(stat[11]) + int(stat[12])) / _TICKS,
+            int(resident) * _PAGE,
+            int(shared) * _PAGE,
+        )
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _measure_elsewhere(pid: int) -> "tuple[str, float, int, int] | None":
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        return str(process.create_time()), times.user + times.system, process.memory_info().rss, 0
+    except (psutil.Error, OSError):
+        return None
+
+
+def _number(path: str) -> int | None:
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _cpu_of_group(path: str) -> float | None:
+    try:
+        with open(os.path.join(path, "cpu.stat")) as file:
+            rows = dict(line.split() for line in file)
+        return int(rows["usage_usec"]) / 1e6
+    except (OSError, ValueError, KeyError):
+        return None

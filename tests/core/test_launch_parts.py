@@ -1,0 +1,211 @@
+"""What a launch and a job are made of: keys, snapshots, notices, usage. No cluster is needed."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fray.backend import (
+    SourceState,
+    UsageMeter,
+    change_since,
+    held_key,
+    in_words,
+    over_asked,
+    prune_keys,
+    source_state,
+    take_snapshot,
+    workspace_files,
+)
+from fray.cluster import JobId
+from fray.job import PreemptionNotice, preemption_notice
+
+
+def test_a_key_is_held_by_one_launch_at_a_time_and_gives_the_first_id(tmp_path: Path) -> None:
+    started: list[str] = []
+
+    def launch(number: int) -> str:
+        with held_key(tmp_path / "keys", "nightly", None, started.__contains__) as key:
+            if key.job_id is not None:
+                return key.job_id
+            job_id = JobId(f"job-{number}")
+            key.record(job_id)
+            time.sleep(0.01)
+            started.append(job_id)
+            return job_id
+
+    with ThreadPoolExecutor(8) as pool:
+        ids = set(pool.map(launch, range(32)))
+    assert list(ids) == started
+    assert len(started) == 1
+
+
+def test_a_key_whose_job_never_came_to_be_is_free(tmp_path: Path) -> None:
+    with held_key(tmp_path, "k", None, lambda _: False) as key:
+        key.record(JobId("crashed-1"))
+    with held_key(tmp_path, "k", None, lambda _: False) as key:
+        assert key.job_id is None
+    with held_key(tmp_path, "k", None, lambda _: True) as key:
+        assert key.job_id == "crashed-1"
+    with held_key(tmp_path, "k", "parent-1", lambda _: True) as key:
+        assert key.job_id is None
+
+
+def test_keys_go_with_their_jobs_but_not_from_under_a_launch(tmp_path: Path) -> None:
+    with held_key(tmp_path, "old", None, lambda _: True) as key:
+        key.record(JobId("gone-1"))
+    with held_key(tmp_path, "now", None, lambda _: True):
+        prune_keys(tmp_path, lambda _: False)
+        assert len(list(tmp_path.iterdir())) == 1
+    prune_keys(tmp_path / "missing", lambda _: False)
+
+
+def git(folder: Path, *args: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", *identity, *args], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / ".gitignore").write_text("*.log\n/out/\n")
+    (folder / "train.py").write_text("one")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "first")
+    return folder
+
+
+def test_a_snapshot_of_a_repository_has_what_git_does_not_ignore(repository: Path, tmp_path: Path) -> None:
+    (repository / "new.py").write_text("untracked")
+    (repository / "big.log").write_text("ignored")
+    (repository / "out").mkdir()
+    (repository / "out" / "weights").write_text("ignored")
+    (repository / "link").symlink_to("train.py")
+    (repository / "train.py").write_text("two")
+    assert take_snapshot(repository, tmp_path / "copy") == 4
+    copied = sorted(path.name for path in (tmp_path / "copy").iterdir())
+    assert copied == [".gitignore", "link", "new.py", "train.py"]
+    assert (tmp_path / "copy" / "train.py").read_text() == "two"
+    assert (tmp_path / "copy" / "link").is_symlink()
+
+
+def test_a_snapshot_of_a_folder_goes_by_its_ignore_rules(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    files = [
+        "train.py", "data/a.csv", "data/keep.csv", "lib/x.py", "lib/x.pyc", "lib/build/y.py", "build/z.py",
+        ".venv/python", "lib/__pycache__/x.pyc", "deep/a/b/tmp/t.txt", "deep/own/secret.txt", "notes[1].txt",
+    ]  # fmt: skip
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    rules = "# a comment\n\n*.csv\n!keep.csv\n*.pyc\n/build/\ndeep/**/tmp\nnotes[1].txt\n"
+    (folder / ".gitignore").write_text(rules)
+    (folder / "deep" / "own" / ".frayignore").write_text("secret.*\n")
+    assert workspace_files(folder) == [
+        ".gitignore", "data/keep.csv", "deep/own/.frayignore", "lib/build/y.py", "lib/x.py", "train.py",
+    ]  # fmt: skip
+
+
+def test_the_source_of_a_job_is_its_commit_and_its_changes(repository: Path, tmp_path: Path) -> None:
+    state = source_state(repository)
+    assert state.commit is not None
+    assert len(state.commit) == 40
+    assert state.dirty is False
+    assert source_state(tmp_path) == SourceState()
+    assert change_since(os.fspath(repository), state, time.time() + 1) is None
+
+
+def test_files_that_change_after_the_launch_are_named(repository: Path) -> None:
+    state = source_state(repository)
+    launched = time.time() - 100
+    os.utime(repository / "train.py", (launched - 1, launched - 1))
+    assert change_since(os.fspath(repository), state, launched) is None
+    (repository / "train.py").write_text("two")
+    (repository / "new.py").write_text("new")
+    (repository / "weights.bin").write_text("written by another job")
+    changed = change_since(os.fspath(repository), state, launched)
+    assert changed is not None
+    assert "files changed between launch and start: new.py, train.py;" in changed
+    git(repository, "commit", "-qam", "second")
+    changed = change_since(os.fspath(repository), state, launched)
+    assert f"at commit {str(state.commit)[:10]} at launch" in str(changed)
+
+
+def test_files_of_a_folder_without_git_are_looked_at_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("one")
+    assert "train.py" in str(change_since(os.fspath(tmp_path), SourceState(), time.time() - 100))
+    assert change_since(os.fspath(tmp_path), SourceState(), time.time() + 100) is None
+
+
+def test_a_notice_is_set_when_its_file_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "notice"
+    monkeypatch.setenv("FRAY_PREEMPTION_NOTICE", os.fspath(path))
+    notice = preemption_notice()
+    assert not notice.is_set()
+    assert notice.seconds_left is None
+    assert not notice.wait(0.01)
+
+    def preempt() -> None:
+        path.with_suffix(".new").write_text(f"{time.time() + 30}\n")
+        path.with_suffix(".new").replace(path)
+
+    thread = threading.Timer(0.05, preempt)
+    thread.start()
+    assert notice.wait(60)
+    assert notice.is_set()
+    assert 20 < (notice.seconds_left or 0) <= 30
+    thread.join()
+
+
+def test_outside_of_a_job_no_notice_comes() -> None:
+    assert not PreemptionNotice(None).wait(0)
+    assert PreemptionNotice(None).seconds_left is None
+
+
+def test_the_usage_of_processes_is_measured_while_they_run() -> None:
+    code = "import sys; data = b'x' * 200_000_000; print('up', flush=True); sys.stdin.read()"
+    meter = UsageMeter()
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        meter.sample([process.pid, 2**22 + 1])
+        assert not meter.due()
+    assert meter.peak_memory is not None
+    assert 200e6 < meter.peak_memory < 400e6
+    assert meter.cpu_time is not None
+
+
+def test_what_the_system_says_at_the_end_counts_where_no_sample_was_taken() -> None:
+    meter = UsageMeter()
+    assert (meter.peak_memory, meter.cpu_time) == (None, None)
+    code = "b'x' * 100_000_000; sum(range(10**6))"
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ)
+    _, _, usage = os.wait4(pid, 0)
+    meter.reaped(usage)
+    assert (meter.peak_memory or 0) > 100e6
+    assert (meter.cpu_time or 0) > 0
+
+
+def test_a_control_group_knows_better(tmp_path: Path) -> None:
+    (tmp_path / "memory.peak").write_text("314572800\n")
+    (tmp_path / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
+    meter = UsageMeter()
+    meter.of_group(os.fspath(tmp_path))
+    meter.of_group(os.fspath(tmp_path / "missing"))
+    assert (meter.peak_memory, meter.cpu_time) == (314572800, 2.5)
+
+
+def test_more_memory_than_was_asked_for_is_said() -> None:
+    assert over_asked(800 << 20, 256 << 20) == "asked 256 MiB, used 800 MiB"
+    assert over_asked(256 << 20, 256 << 20) is None
+    assert over_asked(None, 1) is None
+    assert [in_words(size) for size in (1, 1023, 1536, 3 << 30)] == ["1 B", "1023 B", "1.5 KiB", "3 GiB"]
