@@ -82,7 +82,7 @@ nox.options.sessions = [
 
 # Everything a package can do, where its tests use it.
 EXTRAS = {"fray-core": "[otel]", "fray-queue": "[gcs,s3,azure,http]"}
-QUEUE_TESTS = ("boto3", "moto[server]", "openapi-spec-validator", "prometheus-client", "selenium")
+QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client", "selenium")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 # Programs that tests of queues start, and the Debian packages that they come in.
 PROGRAMS = {"npm": "npm", "chromium": "chromium", "chromedriver": "chromium-driver", "openssl": "openssl"}

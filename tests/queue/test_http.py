@@ -12,6 +12,7 @@ from fray.testing.queue import (
     ManualClock,
     QueueContract,
     SharedQueueContract,
+    UnreadablePromises,
     check_queue_machine,
 )
 from fray_queue import HttpQueueServer
@@ -48,11 +49,19 @@ class TestSharedHttpQueue(_Http, SharedQueueContract):
     pass
 
 
+class TestUnreadableInHttpQueue(_Http, UnreadablePromises):
+    pass
+
+
 class TestStoredHttpQueue(_Stored, QueueContract):
     pass
 
 
 class TestSharedStoredHttpQueue(_Stored, SharedQueueContract):
+    pass
+
+
+class TestUnreadableInStoredHttpQueue(_Stored, UnreadablePromises):
     pass
 
 

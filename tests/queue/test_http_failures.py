@@ -14,7 +14,8 @@ from queue_processes import ServerProcess
 from queue_proxy import SwallowingProxy
 
 from fray import LeaseExpiredError, QueueUnavailableError
-from fray.queue import open_queue
+from fray.queue import UnreadableItem, open_queue
+from fray.testing.queue import ManualClock
 from fray_queue import (
     HttpQueue,
     HttpQueueServer,
@@ -266,29 +267,60 @@ def test_the_server_never_unpickles(tmp_path: Path) -> None:
         assert (tmp_path / "exploded").exists()
 
 
-def test_what_a_worker_cannot_unpickle_goes_back() -> None:
-    with HttpQueueServer() as server:
+def test_a_batch_whose_second_request_fails_is_what_the_first_leased(monkeypatch: pytest.MonkeyPatch) -> None:
+    with HttpQueueServer(limits=Limits(batch=10)) as server:
         queue = server.new_queue("q")
-        queue._send("push", _packed("1", b"no pickle"), "application/octet-stream")
-        with pytest.raises(pickle.UnpicklingError):
-            queue.pop()
-        assert queue.pending() == 1
+        for start in range(0, 20, 10):
+            queue.push_many(range(start, start + 10))
+        real = queue._records
+        calls: list[str] = []
+
+        def failing(verb: str, *args: Any, **kwargs: Any) -> Any:
+            calls.append(verb)
+            if len(calls) > 1:
+                raise QueueUnavailableError("gone")
+            return real(verb, *args, **kwargs)
+
+        monkeypatch.setattr(queue, "_records", failing)
+        assert [lease.item for lease in queue.pop_many(20)] == list(range(10))
+        with pytest.raises(QueueUnavailableError):
+            queue.pop_many(20)
+        queue.close()
 
 
-def test_what_cannot_be_unpickled_takes_no_other_item_with_it() -> None:
-    with HttpQueueServer() as server:
-        queue = server.new_queue("q", max_attempts=3)
+def test_a_batch_that_takes_longer_than_its_lease_has_each_item_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    with HttpQueueServer(limits=Limits(batch=10), clock=clock) as server:
+        queue = server.new_queue("q")
+        for start in range(0, 30, 10):
+            queue.push_many(range(start, start + 10))
+        real = queue._records
+
+        def slow(*args: Any, **kwargs: Any) -> Any:
+            clock.advance(11.0)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(queue, "_records", slow)
+        leases = queue.pop_many(30, 10.0)
+        assert len({lease.item_id for lease in leases}) == len(leases) >= 10
+        queue.done_many(leases[-5:])
+        queue.close()
+
+
+def test_what_no_client_can_read_is_set_aside_with_its_bytes() -> None:
+    clock = ManualClock()
+    with HttpQueueServer(clock=clock) as server:
+        queue = server.new_queue("q", max_attempts=1)
         queue.push_many(range(5))
         queue._send("push", _packed("poison", b"no pickle"), "application/octet-stream")
         queue.push_many(range(5, 10))
         leases = queue.pop_many(100)
         assert [(lease.item, lease.attempt) for lease in leases] == [(number, 1) for number in range(10)]
         queue.done_many(leases)
-        for _ in range(2):
-            with pytest.raises(pickle.UnpicklingError) as caught:
-                queue.pop()
-            assert "its lease was given back" in str(caught.value.__notes__)
-        assert (queue.size(), queue.stats()["dead"]) == (0, 1)
+        (letter,) = queue.dead_letters()
+        assert letter.item_id == "poison"
+        assert letter.item == UnreadableItem(b"no pickle", letter.item.error)
+        assert "UnpicklingError" in (letter.error or "")
 
 
 def _packed(item_id: str, payload: bytes) -> bytes:

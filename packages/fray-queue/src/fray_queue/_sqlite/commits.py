@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from fray import FrayError
+from fray_queue._errors import QueueFullError
 from fray_queue._sqlite.library import named_errors
 from fray_queue._sqlite.store import QueueStore
 
@@ -15,10 +16,12 @@ R = TypeVar("R")
 class Request(Generic[R]):
     """One operation, and what became of it."""
 
-    __slots__ = ("durable", "error", "operation", "result", "settled")
+    __slots__ = ("durable", "error", "grows", "operation", "result", "settled")
 
-    def __init__(self, operation: Callable[[QueueStore], R], *, durable: bool = True) -> None:
-        self.operation, self.durable = operation, durable
+    def __init__(
+        self, operation: Callable[[QueueStore], R], *, durable: bool = True, grows: bool = False
+    ) -> None:
+        self.operation, self.durable, self.grows = operation, durable, grows
         self.settled = False
         self.result: Any = None
         self.error: Exception | None = None
@@ -42,11 +45,21 @@ def commit(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
         _commit_together(store, requests)
     except (FrayError, OSError) as failure:
         if len(requests) == 1:
-            requests[0].error = failure
-            requests[0].settled = True
+            _settle_failed(store, requests[0], failure)
             return
         for request in requests:
             commit(store, [request])
+
+
+def _settle_failed(store: QueueStore, request: Request[Any], failure: Exception) -> None:
+    """Try again with the room that is held back, if the disk is full and the request stores no items."""
+    request.error = failure
+    if isinstance(failure, QueueFullError) and not request.grows and store.file.make_room():
+        try:
+            _commit_together(store, [request])
+        except (FrayError, OSError) as again:
+            request.error = again
+    request.settled = True
 
 
 def _commit_together(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
@@ -59,6 +72,8 @@ def _commit_together(store: QueueStore, requests: Sequence[Request[Any]]) -> Non
                 request.error = refusal
     for request in requests:
         request.settled = True
+    if any(request.grows for request in requests):
+        store.file.keep_reserve()
 
 
 class GroupCommit:
@@ -69,9 +84,9 @@ class GroupCommit:
         self._waiting: deque[Request[Any]] = deque()
         self._committing = threading.Lock()
 
-    def run(self, operation: Callable[[QueueStore], R], *, durable: bool = True) -> R:
+    def run(self, operation: Callable[[QueueStore], R], *, durable: bool = True, grows: bool = False) -> R:
         """Do an operation; returns when it is committed, and, if it is to be durable, on disk."""
-        request = Request(operation, durable=durable)
+        request = Request(operation, durable=durable, grows=grows)
         self._waiting.append(request)
         try:
             with self._committing:

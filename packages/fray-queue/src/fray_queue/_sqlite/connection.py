@@ -2,19 +2,21 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from fray import QueueUnavailableError
+from fray_queue._errors import QueueFullError
 from fray_queue._sqlite import schema
 from fray_queue._sqlite.clocks import LeaseClock
 from fray_queue._sqlite.library import Locked, check_file_system, check_version, named_errors
 
 MEMORY = ":memory:"
 _CACHE_KB = 16_384
+_RESERVE = 4 << 20  # bytes; a log begins anew at 1,000 pages, and this is as many
 _WAL_KEPT = 64 << 20  # bytes that the log keeps after a checkpoint, for the next commits
 
 
@@ -39,6 +41,9 @@ class StoreFile:
         self.in_memory = path == MEMORY
         self._identity = (0, 0)
         self._durable = True
+        self.free_disk = 0
+        self.most_bytes: int | None = None
+        self._reserve = Path(f"{path}-reserve")
         if not self.in_memory:
             check_version()
             folder = Path(path).parent
@@ -53,6 +58,7 @@ class StoreFile:
                 self._prepare()
             if not self.in_memory:
                 self._identity = _identity(path)
+                self.keep_reserve()
             undo.pop_all()
 
     def _configure(self, timeout: float, exclusive: bool) -> None:
@@ -132,6 +138,54 @@ class StoreFile:
             raise QueueUnavailableError(
                 f"the store {self.path!r} was removed or replaced while it was open; open the queue anew"
             )
+
+    # --- space ---
+
+    def check_space(self, size: int) -> None:
+        """Refuse to store so many bytes where those who take items away would not have room any more.
+
+        Raises:
+            QueueFullError: The file may not grow so far, or the disk has too little left.
+        """
+        if self.in_memory:
+            return
+        if self.most_bytes is not None:
+            pragma: Callable[[str], Any] = self.connection.pragma
+            used = (pragma("page_count") - pragma("freelist_count")) * pragma("page_size")
+            if used + size > self.most_bytes:
+                raise QueueFullError(f"the store has {used} bytes of {self.most_bytes}")
+        if self.free_disk:
+            disk = os.statvfs(self.path)
+            free = disk.f_bavail * disk.f_frsize
+            if free < self.free_disk + 2 * size:  # once in the log, once in the database
+                raise QueueFullError(
+                    f"the disk is full: {free} bytes are free, and {self.free_disk} are kept"
+                )
+
+    def keep_reserve(self) -> None:
+        """Hold some of the disk back, for those who take items away when it is full."""
+        if self.in_memory or self._has_reserve():
+            return
+        with contextlib.suppress(OSError), self._reserve.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _RESERVE)
+
+    def make_room(self) -> bool:
+        """Give the reserve up, and begin the log anew; return whether another try is worth it."""
+        if self.in_memory:
+            return False
+        had = self._has_reserve()
+        with contextlib.suppress(OSError):
+            self._reserve.unlink(missing_ok=True)
+        with contextlib.suppress(apsw.Error):
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            return True
+        return had
+
+    def _has_reserve(self) -> bool:
+        try:
+            return self._reserve.stat().st_size >= _RESERVE
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         """Let go of the file."""

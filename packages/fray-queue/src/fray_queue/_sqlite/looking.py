@@ -95,6 +95,16 @@ def dead(
     return found, False
 
 
+def next_change(store: QueueStore, queue: QueueRow) -> float | None:
+    """Return the seconds until an item may become takeable by itself; None when none is held."""
+    if not queue.held:
+        return None
+    until: Any = store.file.connection.execute(
+        f"SELECT min(until) FROM leases WHERE queue = ? AND state = {HELD}", (queue.number,)
+    ).get
+    return None if until is None else until - store.file.clock.now()
+
+
 def oldest(store: QueueStore, queue: QueueRow) -> float | None:
     """Return when the item was pushed that has been here longest; None when there is none."""
     rows: list[Any] = store.file.connection.execute(

@@ -105,7 +105,8 @@ class SqliteQueue(QueueBase[T]):
         payloads = encode_many(items)
         if not payloads:
             return []
-        ids = self._run(lambda store, queue: store.push(queue, [(None, payload) for payload in payloads]))
+        records = [(None, payload) for payload in payloads]
+        ids = self._run(lambda store, queue: store.push(queue, records), grows=True)
         self._announce()
         return ids
 
@@ -222,7 +223,9 @@ class SqliteQueue(QueueBase[T]):
 
     # --- the store ---
 
-    def _run(self, operation: Callable[[QueueStore, QueueRow], R], *, durable: bool = True) -> R:
+    def _run(
+        self, operation: Callable[[QueueStore, QueueRow], R], *, durable: bool = True, grows: bool = False
+    ) -> R:
         """Do an operation in a transaction.
 
         Args:
@@ -230,7 +233,9 @@ class SqliteQueue(QueueBase[T]):
                 A lease need not: its holder is on this machine, and ends with it.
         """
         name = self._name
-        return self._store().run(lambda store: operation(store, _queue(store, name)), durable=durable)
+        return self._store().run(
+            lambda store: operation(store, _queue(store, name)), durable=durable, grows=grows
+        )
 
     def _look(self, reading: Callable[[QueueStore, QueueRow], R]) -> R:
         name = self._name

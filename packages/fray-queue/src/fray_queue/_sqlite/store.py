@@ -42,6 +42,7 @@ class QueueStore:
         self._shared = shared
         self._execute: Callable[..., Any] = file.connection.execute
         self._rows: dict[str, QueueRow] = {}
+        self._complete = False  # whether all queues are in `_rows`
 
     # --- transactions ---
 
@@ -49,22 +50,26 @@ class QueueStore:
     def writing(self, *, durable: bool = True) -> Iterator[None]:
         """Open a transaction; its changes are on disk at the end of the block, or, if it raises, nowhere."""
         if self._shared:
-            self._rows.clear()
+            self._forget()
         try:
             with self.file.writing(durable=durable):
                 yield
                 self._flush()
         except BaseException:
-            self._rows.clear()
+            self._forget()
             raise
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """See one state of the store."""
         if self._shared:
-            self._rows.clear()
+            self._forget()
         with self.file.reading():
             yield
+
+    def _forget(self) -> None:
+        self._rows.clear()
+        self._complete = False
 
     def _flush(self) -> None:
         for row in self._rows.values():
@@ -106,6 +111,14 @@ class QueueStore:
         """List the queues' names, sorted."""
         return [name for (name,) in self._execute("SELECT name FROM queues ORDER BY name").fetchall()]
 
+    def queues(self) -> list[QueueRow]:
+        """Return every queue."""
+        if not self._complete:
+            for name in self.names():
+                self.queue(name)
+            self._complete = True
+        return list(self._rows.values())
+
     def create(self, name: str, max_attempts: int | None, *, most: int = LAST_NUMBER) -> QueueRow:
         """Return the queue of that name and those settings, made if need be.
 
@@ -136,6 +149,20 @@ class QueueStore:
             (number, name, tag, max_attempts, self.file.clock.now()),
         )
         return QueueRow(number, name, tag, max_attempts)
+
+    def totals(self) -> tuple[int, int]:
+        """Return how many items all queues have, dead ones too, and their payloads' size."""
+        rows = self.queues()
+        return sum(row.live + row.dead for row in rows), sum(row.bytes for row in rows)
+
+    def sizes(self) -> list[tuple[str, int]]:
+        """Return each queue's name and how many items it has that are not dead."""
+        return [(row.name, row.live) for row in self.queues()]
+
+    def keep_time(self) -> None:
+        """Note the time where there are leases: after a crash they have what they had left now."""
+        for row in self.queues():
+            row.changed = row.changed or row.held > 0
 
     def delete(self, queue: QueueRow) -> None:
         """Remove a queue with all that is in it."""

@@ -1,8 +1,8 @@
 """A client of one queue of an HttpQueueServer."""
 
 import json
+import math
 import os
-import pickle
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
-from fray import LeaseExpiredError
-from fray.backend import check_seconds
+from fray import FrayError, LeaseExpiredError
+from fray.backend import check_seconds, dead_letter, read_item, take_readable
 from fray.queue import Attempt, DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease, check_name
-from fray_queue._codec import decode_leases, encode_many
+from fray_queue._codec import encode_many
 from fray_queue._errors import DamagedError, LimitError
 from fray_queue._http.client.batches import BATCH, Ids, batches
 from fray_queue._http.client.connections import Connections
@@ -24,6 +24,7 @@ from fray_queue._http.protocol.wire import pack, unpack
 T = TypeVar("T")
 
 TOKEN_VARIABLE = "FRAY_QUEUE_TOKEN"  # noqa: S105 - its name
+_SHARE_OF_LEASE = 0.25  # of the time of the first items of a batch, which may pass while others are fetched
 _LONGEST_POLL = 20.0  # a longer wait is several requests, so that nothing between takes it for dead
 
 
@@ -125,19 +126,40 @@ class HttpQueue(QueueBase[T]):
         return ids
 
     def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
-        """Lease up to `n` items; see `Queue.pop_many`."""
+        """Lease up to `n` items, all of which are returned; see `Queue.pop_many`."""
         check_count("n", n)
         check_seconds("lease_timeout", lease_timeout)
         end = time.monotonic() + check_seconds("wait", wait, zero=True)
-        leases: list[Lease[bytes]] = []
+        return take_readable(
+            lambda: self._take(n, lease_timeout, end), set_aside=self._set_aside, give_back=self.release
+        )
+
+    def _take(self, n: int, lease_timeout: float, end: float) -> list[Lease[bytes]]:
+        """Lease items in as many requests as it takes; what one of them leased is returned in any case."""
+        enough = math.inf
+        leases: dict[
+            str, Lease[bytes]
+        ] = {}  # by item: one whose first lease ran out meanwhile is not given twice
         while len(leases) < n:
             left = 0.0 if leases else max(0.0, min(_LONGEST_POLL, end - time.monotonic()))
             body = {"n": min(BATCH, n - len(leases)), "lease_timeout": lease_timeout, "wait": left}
-            more = [_lease(meta, payload) for meta, payload in self._records("pop", body, patience=left)]
-            leases += more
-            if not more and (leases or time.monotonic() >= end):
+            try:
+                more = self._records("pop", body, patience=left)
+            except (FrayError, OSError):
+                if leases:
+                    break
+                raise
+            if not leases:
+                enough = time.monotonic() + lease_timeout * _SHARE_OF_LEASE
+            before = len(leases)
+            leases |= {meta["item_id"]: _lease(meta, payload) for meta, payload in more}
+            now = time.monotonic()
+            if (leases and (now >= enough or len(leases) == before)) or (not more and now >= end):
                 break
-        return decode_leases(leases, self.release)
+        return list(leases.values())
+
+    def _set_aside(self, lease: Lease[bytes], error: str) -> None:
+        self._json("release", {"item_id": lease.item_id, "lease_id": lease.lease_id, "error": error})
 
     def done_many(self, leases: Iterable[Lease[T]]) -> None:
         """Finish every item whose lease is good; see `Queue.done_many`."""
@@ -165,7 +187,10 @@ class HttpQueue(QueueBase[T]):
     def peek(self) -> T | None:
         """Return the item that a pop would take now; see `Queue.peek`."""
         records = self._read("peek")
-        return cast(T, pickle.loads(records[0][1])) if records else None
+        if not records:
+            return None
+        ((meta, payload),) = records
+        return cast(T, read_item(payload, meta["item_id"]))
 
     def size(self) -> int:
         """Count what waits, is delayed or is leased."""
@@ -184,8 +209,8 @@ class HttpQueue(QueueBase[T]):
     def dead_letters(self) -> list[DeadLetter[T]]:
         """List the items that were given up."""
         return [
-            DeadLetter(
-                pickle.loads(payload),
+            dead_letter(
+                payload,
                 meta["item_id"],
                 meta["attempts"],
                 tuple(Attempt(*attempt) for attempt in meta["history"]),

@@ -22,6 +22,11 @@ class Limits:
         wait_seconds: Longest wait of one pop; clients ask again.
         free_disk: Bytes of the store's disk that pushes leave free, so that workers can go on.
         store_bytes: Size that the store may grow to; None for no limit but the disk's.
+        queue_items: Items in one queue, dead letters too; None for no limit.
+        queue_bytes: Size of the payloads in one queue.
+        total_items: Items on the server.
+        total_bytes: Size of the payloads on the server; None is no limit with a store, and a quarter of the
+            machine's memory without.
     """
 
     item_bytes: int = ITEM_BYTES
@@ -31,14 +36,19 @@ class Limits:
     wait_seconds: float = 3600.0
     free_disk: int = 16 * MIB
     store_bytes: int | None = None
+    queue_items: int | None = None
+    queue_bytes: int | None = None
+    total_items: int | None = None
+    total_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("item_bytes", "batch", "queues"):
             check_count(name, getattr(self, name))
         for name in ("body_seconds", "wait_seconds"):
             check_seconds(name, getattr(self, name))
-        if self.store_bytes is not None:
-            check_count("store_bytes", self.store_bytes)
+        for name in ("store_bytes", "queue_items", "queue_bytes", "total_items", "total_bytes"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
         if self.free_disk != 0:
             check_count("free_disk", self.free_disk)
 

@@ -1,6 +1,7 @@
 """The small parts of requests and answers."""
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -9,6 +10,7 @@ from aiohttp import web
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray_queue._errors import (
+    DamagedError,
     LateRequestError,
     LimitError,
     QueueExistsError,
@@ -16,8 +18,9 @@ from fray_queue._errors import (
     QueueNotFoundError,
 )
 from fray_queue._http.protocol.wire import pack
-from fray_queue._http.server.machine import Entry
 from fray_queue._http.server.routes import JSON, RECORDS
+from fray_queue._sqlite.library import StoreError
+from fray_queue._sqlite.rows import Taken
 
 # Header of a request that changes something: the connection's name and the request's number on it.
 SLOT_HEADER = "Fray-Request"
@@ -30,6 +33,8 @@ _STATUS: dict[type[Exception], tuple[int, str]] = {
     QueueFullError: (507, "full"),
     LimitError: (413, "limit"),
     QueueUnavailableError: (503, "unavailable"),
+    DamagedError: (503, "damaged"),
+    StoreError: (503, "unavailable"),
     TimeoutError: (408, "slow"),
 }
 
@@ -96,7 +101,7 @@ def json_answer(value: Any) -> web.Response:
     return web.Response(body=json.dumps(value).encode(), content_type=JSON)
 
 
-def records_answer(metas: list[dict[str, Any]], entries: list[Entry[bytes]]) -> web.Response:
+def records_answer(metas: list[dict[str, Any]], entries: Sequence[Taken]) -> web.Response:
     """Answer with what entries hold, and what is said of each."""
     return web.Response(body=pack(metas, [entry.payload for entry in entries]), content_type=RECORDS)
 
@@ -116,7 +121,7 @@ def refusal(status: int, code: str, message: str, facts: tuple[Any, ...] = ()) -
     return web.Response(status=status, body=body, content_type=JSON)
 
 
-def lease_meta(entry: Entry[bytes]) -> dict[str, Any]:
+def lease_meta(entry: Taken) -> dict[str, Any]:
     """Say what a lease says, without the item."""
     return {
         "item_id": entry.item_id,
@@ -127,13 +132,15 @@ def lease_meta(entry: Entry[bytes]) -> dict[str, Any]:
     }
 
 
-def dead_meta(entry: Entry[bytes]) -> dict[str, Any]:
+def dead_meta(entry: Taken) -> dict[str, Any]:
     """Say what a dead letter says, without the item."""
     return {
         "item_id": entry.item_id,
         "attempts": entry.attempt,
-        "bytes": len(entry.payload),
-        "history": [(each.number, each.outcome, each.started_at, each.ended_at) for each in entry.history],
+        "bytes": entry.size,
+        "history": [
+            (each.number, each.outcome, each.started_at, each.ended_at, each.error) for each in entry.history
+        ],
     }
 
 

@@ -1,4 +1,4 @@
-"""What the routes do: a handler reads a request, asks the hub and answers."""
+"""What the routes do: a handler reads a request, asks the registry and answers."""
 
 import asyncio
 import json
@@ -26,23 +26,25 @@ from fray_queue._http.server.answers import (
     records_answer,
     slot_of,
 )
-from fray_queue._http.server.describe import description, metrics_text, queue_stats
 from fray_queue._http.server.dispatch import Handler
-from fray_queue._http.server.hub import Hub
-from fray_queue._http.server.journal import WriterEndedError
+from fray_queue._http.server.registry import Key, QueueRegistry, leases_reply
 from fray_queue._http.server.routes import CSS, HTML, ROUTES, SCRIPT, TEXT
-from fray_queue._http.server.rows import MOST_ATTEMPTS
+from fray_queue._http.server.stats import all_stats, metrics_text, stored_stats, with_rates
+from fray_queue._http.server.writer import WriterEndedError
+from fray_queue._sqlite import looking
+from fray_queue._sqlite.rows import Taken
+from fray_queue._sqlite.store import MOST_ATTEMPTS, QueueStore
 
 _LONGEST_ID = 200
 
-Action = Callable[[web.BaseRequest, str], Awaitable[dict[str, Any]]]
+Action = Callable[[web.BaseRequest, str, Key | None], Awaitable[dict[str, Any]]]
 
 
 class Api:
     """The handlers of one server."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, registry: QueueRegistry) -> None:
+        self._registry = registry
 
     def handlers(self) -> dict[str, dict[str, Handler]]:
         """Return the handler of each route, by method and path."""
@@ -56,31 +58,29 @@ class Api:
     # --- requests that change something, each done once ---
 
     def _repeatable(self, act: Action) -> Handler:
+        slots = self._registry.slots
+
         async def handler(request: web.BaseRequest, name: str) -> web.StreamResponse:
             slot, number = slot_of(request)
-            if self._hub.lost:
+            if self._registry.ended:
                 raise WriterEndedError
             if slot is None:
-                reply = await act(request, name)
-                await self._hub.commit()
-                return self._answer(reply)
-            known = self._hub.slots.recall(slot, number)
-            if known is None:
-                known = self._hub.slots.remember(slot, number)
-                await self._act_once(lambda: act(request, name), slot, number, known)
-            return self._answer(known.result() if known.done() else await asyncio.shield(known))
+                return await self._answer(await act(request, name, None))
+            known = slots.recall(slot, number)
+            if known is not None:
+                return await self._answer(known.result() if known.done() else await asyncio.shield(known))
+            known = slots.remember(slot, number)
+            return await self._answer(await self._act_once(act, request, name, Key(slot, number), known))
 
         return handler
 
     async def _act_once(
-        self, act: Callable[[], Awaitable[Any]], slot: str, number: int, answer: "asyncio.Future[Any]"
-    ) -> None:
+        self, act: Action, request: web.BaseRequest, name: str, key: Key, answer: "asyncio.Future[Any]"
+    ) -> dict[str, Any]:
         try:
-            reply = await act()
-            self._hub.slots.keep(slot, number, reply)
-            await self._hub.commit()
+            reply = await act(request, name, key)
         except BaseException as error:
-            self._hub.slots.forget(slot, answer)  # it changed nothing, and may be tried again
+            self._registry.slots.forget(key.slot, answer)  # it changed nothing, and may be tried again
             if not answer.done():
                 answer.set_exception(
                     error if isinstance(error, Exception) else QueueUnavailableError("interrupted")
@@ -88,34 +88,36 @@ class Api:
                 answer.exception()  # seen: a repetition may wait for it, or none may come
             raise
         if not answer.done():
-            answer.set_result(reply)
+            # What a repetition is answered with holds no payloads: they would stay in memory.
+            answer.set_result({key: value for key, value in reply.items() if key != "taken"})
+        return reply
 
-    def _answer(self, reply: dict[str, Any]) -> web.Response:
+    async def _answer(self, reply: dict[str, Any]) -> web.Response:
         """Write an answer out; one that leases items names them, and a repetition shows them as they are."""
         if "leases" not in reply:
             return json_answer(reply)
-        machine = self._hub.get(reply["queue"]).machine
-        held = (machine.held(item_id, lease_id) for item_id, lease_id in reply["leases"])
-        entries = [entry for entry in held if entry is not None]
-        return records_answer([lease_meta(entry) for entry in entries], entries)
+        taken: list[Taken] | None = reply.get("taken")
+        if taken is None:
+            taken = await self._registry.look(lambda store: _held(store, reply))
+        return records_answer([lease_meta(each) for each in taken], taken)
 
     # --- handlers ---
     # A queue is looked up when the body is there: while it is awaited, another may take its place.
 
-    async def _create(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
+    async def _create(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         body = await self._body(request, "max_attempts")
         limit = body.get("max_attempts")
         if limit is not None and check_count("max_attempts", limit) > MOST_ATTEMPTS:
             raise BadRequestError(f"max_attempts is at most {MOST_ATTEMPTS}, or null for no limit")
-        self._hub.create(name, limit)
+        await self._registry.create(name, limit, key)
         return {}
 
-    async def _delete(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
-        self._hub.delete(name)
+    async def _delete(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
+        await self._registry.delete(name, key)
         return {}
 
-    async def _push(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
-        limits = self._hub.limits
+    async def _push(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
+        limits = self._registry.limits
         records = unpack(await self._read(request))
         if len(records) > limits.batch:
             raise LimitError(f"a request has at most {limits.batch} items; this one has {len(records)}")
@@ -129,89 +131,92 @@ class Api:
                 raise BadRequestError(f"an item's id is 1 to {_LONGEST_ID} printable characters")
             if len(payload) > limits.item_bytes:
                 raise LimitError(item_too_large(limits.item_bytes, len(payload)))
-        records_of = [(meta["id"], payload) for meta, payload in records]
-        return {"stored": self._hub.push(self._hub.get(name), records_of)}
+        return await self._registry.push(name, [(meta["id"], payload) for meta, payload in records], key)
 
-    async def _pop(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
+    async def _pop(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         body = await self._body(request, "n", "lease_timeout", "wait")
-        queue = self._hub.get(name)
-        n = min(check_count("n", body.get("n", 1)), self._hub.limits.batch)
+        limits = self._registry.limits
+        n = min(check_count("n", body.get("n", 1)), limits.batch)
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout", 60.0))
-        wait = min(check_seconds("wait", body.get("wait", 0.0), zero=True), self._hub.limits.wait_seconds)
+        wait = min(check_seconds("wait", body.get("wait", 0.0), zero=True), limits.wait_seconds)
 
         def gone() -> bool:
             return request.transport is None or request.transport.is_closing()
 
-        entries = await self._hub.pop(queue, n, lease_timeout, wait, gone)
-        return {"queue": queue.name, "leases": [(entry.item_id, entry.lease_id) for entry in entries]}
+        taken = await self._registry.pop(name, n, lease_timeout, wait, key, gone)
+        return {**leases_reply(name, taken), "taken": taken}
 
-    async def _done(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
+    async def _done(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         leases = leases_of(await self._body(request, "leases"))
-        return {"refused": self._hub.finish(self._hub.get(name), leases)}
+        return await self._registry.done(name, [lease_id for _, lease_id in leases], key)
 
-    async def _release(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
-        body = await self._body(request, "item_id", "lease_id", "delay")
-        queue = self._hub.get(name)
-        delay = check_seconds("delay", body.get("delay", 0.0), zero=True)
-        self._hub.release(queue, *lease_of(body), delay)
-        return {}
+    async def _release(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
+        body = await self._body(request, "item_id", "lease_id", "delay", "error")
+        delay, error = check_seconds("delay", body.get("delay", 0.0), zero=True), body.get("error")
+        if error is not None and not isinstance(error, str):
+            raise BadRequestError("error is text: why the item cannot be unpickled")
+        return await self._registry.release(name, lease_of(body)[1], delay, error, key)
 
-    async def _extend(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
+    async def _extend(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         body = await self._body(request, "item_id", "lease_id", "lease_timeout")
-        queue = self._hub.get(name)
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout"))
-        entry = queue.machine.extend(*lease_of(body), lease_timeout, self._hub.clock())
-        return {"expires_at": entry.until}
+        return await self._registry.extend(name, lease_of(body)[1], lease_timeout, key)
 
-    async def _requeue(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
+    async def _requeue(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         item_ids = ids_of(await self._body(request, "item_ids"))
-        return {"count": self._hub.requeue(self._hub.get(name), item_ids)}
+        return await self._registry.requeue(name, item_ids, key)
 
-    async def _purge(self, request: web.BaseRequest, name: str) -> dict[str, Any]:
+    async def _purge(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         body = await self._body(request, "dead", "item_ids")
         dead, item_ids = body.get("dead", False), ids_of(body)
         if not isinstance(dead, bool):
             raise BadRequestError("dead is true or false")
         if item_ids is not None and not dead:
             raise BadRequestError("item_ids are those of dead letters: it needs dead, else all items go")
-        machine = self._hub.get(name).machine
-        return {"count": machine.purge_dead(item_ids, self._hub.clock()) if dead else machine.purge()}
+        return await self._registry.purge(name, item_ids, key, dead=dead)
 
     async def _peek(self, request: web.BaseRequest, name: str) -> web.Response:
-        entry = self._hub.get(name).machine.peek(self._hub.clock())
-        return records_answer([{}], [entry]) if entry else records_answer([], [])
+        first = await self._registry.look(lambda store: looking.peek(store, store.queue(name)))
+        return records_answer([{"item_id": first.item_id}], [first]) if first else records_answer([], [])
 
     async def _dead(self, request: web.BaseRequest, name: str) -> web.Response:
-        entries = self._hub.get(name).machine.dead_letters(self._hub.clock())
-        return json_answer({"dead": [dead_meta(entry) for entry in entries]})
+        dead, _ = await self._registry.look(lambda store: _swept_dead(store, name))
+        return json_answer({"dead": [dead_meta(each) for each in dead]})
 
     async def _dead_records(self, request: web.BaseRequest, name: str) -> web.Response:
-        entries, more = self._hub.dead_page(self._hub.get(name), place_of(request))
-        return records_answer(
-            [{**dead_meta(entry), "place": entry.seq, "more": more} for entry in entries], entries
+        limits, after = self._registry.limits, place_of(request)
+        dead, more = await self._registry.look(
+            lambda store: _swept_dead(
+                store, name, after=after, most=limits.batch, most_bytes=limits.item_bytes
+            )
         )
+        return records_answer([{**dead_meta(each), "place": each.seq, "more": more} for each in dead], dead)
 
     async def _stats(self, request: web.BaseRequest, name: str) -> web.Response:
-        stats = queue_stats(self._hub.get(name), self._hub.clock())
-        limits = self._hub.limits
-        return json_answer({**stats, "item_bytes": limits.item_bytes, "batch": limits.batch})
+        stats = await self._registry.look(lambda store: stored_stats(store, store.queue(name)))
+        limits = self._registry.limits
+        return json_answer(
+            {**self._with_rates(stats), "item_bytes": limits.item_bytes, "batch": limits.batch}
+        )
 
     async def _list_queues(self, request: web.BaseRequest, name: str) -> web.Response:
-        return json_answer({"queues": [queue_stats(queue, self._hub.clock()) for queue in self._hub.each()]})
+        stats = await self._registry.look(all_stats)
+        return json_answer({"queues": [self._with_rates(each) for each in stats]})
+
+    def _with_rates(self, stats: dict[str, Any]) -> dict[str, Any]:
+        return with_rates(stats, self._registry.traffic(stats["name"]).rates)
 
     async def _healthz(self, request: web.BaseRequest, name: str) -> web.Response:
-        if self._hub.lost:
+        if self._registry.ended:
             raise WriterEndedError
         return web.Response(text="ok\n", content_type=TEXT)
 
     async def _metrics(self, request: web.BaseRequest, name: str) -> web.Response:
-        text = metrics_text(self._hub.each(), self._hub.clock())
+        stats = await self._registry.look(all_stats)
+        text = metrics_text([self._with_rates(each) for each in stats])
         return web.Response(
             body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
-
-    async def _openapi(self, request: web.BaseRequest, name: str) -> web.Response:
-        return json_answer(description())
 
     async def _page(self, request: web.BaseRequest, name: str) -> web.Response:
         return web.Response(body=asset("page.html"), content_type=HTML)
@@ -225,7 +230,7 @@ class Api:
     # --- reading ---
 
     async def _read(self, request: web.BaseRequest) -> bytes:
-        limits = self._hub.limits
+        limits = self._registry.limits
         try:
             data = await self._arrived(request)
         except web.HTTPRequestEntityTooLarge:
@@ -241,7 +246,7 @@ class Api:
     async def _arrived(self, request: web.BaseRequest) -> bytes:
         if request.content.is_eof():  # it came with its head; small, unless it was compressed
             return request.content.read_nowait()
-        seconds = self._hub.limits.body_seconds
+        seconds = self._registry.limits.body_seconds
         try:
             async with asyncio.timeout(seconds):
                 return await request.read()
@@ -262,3 +267,16 @@ class Api:
             if field not in fields:
                 raise BadRequestError(f"unknown field {field!r}; known: {', '.join(fields)}")
         return body
+
+
+def _held(store: QueueStore, reply: dict[str, Any]) -> list[Taken]:
+    """Return what a pop leased, and still holds."""
+    queue = store.queue(reply["queue"])
+    held = (store.held(queue, lease_id) for lease_id in reply["leases"])
+    return [each for each in held if each is not None]
+
+
+def _swept_dead(store: QueueStore, name: str, **options: Any) -> tuple[list[Taken], bool]:
+    queue = store.queue(name)
+    store.sweep(queue, store.file.clock.now())
+    return looking.dead(store, queue, **options)

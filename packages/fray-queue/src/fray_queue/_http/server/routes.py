@@ -1,4 +1,4 @@
-"""The server's routes: what each reads and answers, for the router and the description alike."""
+"""The server's routes: what each reads and answers."""
 
 from dataclasses import dataclass
 
@@ -25,19 +25,6 @@ class Route:
     fields: tuple[str, ...] = ()  # of a JSON body
     query: tuple[str, ...] = ()
     changes: bool = False  # whether a repeated request has to be recognised
-    errors: tuple[int, ...] = ()
-
-    @property
-    def statuses(self) -> list[int]:
-        """The errors that it may answer: its own, and those that follow from what else it does."""
-        found = {*self.errors}
-        if self.handler != "healthz":
-            found |= {401, 403}
-        if self.takes:
-            found |= {400, 408, 413}
-        if self.changes:
-            found |= {400, 409, 503, 507}
-        return sorted(found)
 
 
 _QUEUE = "/queues/{name}"
@@ -45,11 +32,10 @@ ROUTES = (
     Route("GET", "/", "page", "A page for people.", gives=HTML),
     Route("GET", "/page.css", "page_css", "The page's style.", gives=CSS),
     Route("GET", "/page.js", "page_js", "The page's script.", gives=SCRIPT),
-    Route("GET", "/healthz", "healthz", "Whether the server runs.", gives=TEXT, errors=(503,)),
+    Route("GET", "/healthz", "healthz", "Whether the server runs.", gives=TEXT),
     Route("GET", "/metrics", "metrics", "Counters in Prometheus's text format.", gives=TEXT),
-    Route("GET", "/openapi.json", "openapi", "This description."),
     Route("GET", "/queues", "list_queues", "All queues with their counts and rates."),
-    Route("GET", _QUEUE, "stats", "One queue's counts and rates.", errors=(404,)),
+    Route("GET", _QUEUE, "stats", "One queue's counts and rates."),
     Route(
         "PUT",
         _QUEUE,
@@ -59,7 +45,7 @@ ROUTES = (
         fields=("max_attempts",),
         changes=True,
     ),
-    Route("DELETE", _QUEUE, "delete", "Remove a queue with all that is in it.", changes=True, errors=(404,)),
+    Route("DELETE", _QUEUE, "delete", "Remove a queue with all that is in it.", changes=True),
     Route(
         "POST",
         _QUEUE + "/push",
@@ -67,7 +53,6 @@ ROUTES = (
         "Store items; each record has an `id`.",
         takes=RECORDS,
         changes=True,
-        errors=(404,),
     ),
     Route(
         "POST",
@@ -78,9 +63,8 @@ ROUTES = (
         gives=RECORDS,
         fields=("n", "lease_timeout", "wait"),
         changes=True,
-        errors=(404,),
     ),
-    Route("GET", _QUEUE + "/peek", "peek", "The item that a pop would lease.", gives=RECORDS, errors=(404,)),
+    Route("GET", _QUEUE + "/peek", "peek", "The item that a pop would lease.", gives=RECORDS),
     Route(
         "POST",
         _QUEUE + "/done",
@@ -89,7 +73,6 @@ ROUTES = (
         takes=JSON,
         fields=("leases",),
         changes=True,
-        errors=(404,),
     ),
     Route(
         "POST",
@@ -97,9 +80,8 @@ ROUTES = (
         "release",
         "Give an item back.",
         takes=JSON,
-        fields=("item_id", "lease_id", "delay"),
+        fields=("item_id", "lease_id", "delay", "error"),
         changes=True,
-        errors=(404,),
     ),
     Route(
         "POST",
@@ -109,9 +91,8 @@ ROUTES = (
         takes=JSON,
         fields=("item_id", "lease_id", "lease_timeout"),
         changes=True,
-        errors=(404,),
     ),
-    Route("GET", _QUEUE + "/dead", "dead", "The dead letters, without what they hold.", errors=(404,)),
+    Route("GET", _QUEUE + "/dead", "dead", "The dead letters, without what they hold."),
     Route(
         "GET",
         _QUEUE + "/dead/records",
@@ -119,7 +100,6 @@ ROUTES = (
         "The dead letters, as many as one answer holds; each says its `place`, and whether there are `more`.",
         gives=RECORDS,
         query=("after",),
-        errors=(400, 404),
     ),
     Route(
         "POST",
@@ -129,7 +109,6 @@ ROUTES = (
         takes=JSON,
         fields=("item_ids",),
         changes=True,
-        errors=(404,),
     ),
     Route(
         "POST",
@@ -139,6 +118,5 @@ ROUTES = (
         takes=JSON,
         fields=("dead", "item_ids"),
         changes=True,
-        errors=(404,),
     ),
 )

@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
+import logging
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,14 +14,17 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
+from fray import FrayError
 from fray_queue._http.client.queue import HttpQueue, token_from_environment
 from fray_queue._http.protocol.limits import Limits
 from fray_queue._http.server.api import Api
 from fray_queue._http.server.dispatch import Dispatch
 from fray_queue._http.server.guard import Guard, is_loopback
-from fray_queue._http.server.hub import Hub
 from fray_queue._http.server.listening import ListeningServer
+from fray_queue._http.server.registry import QueueRegistry
+from fray_queue._sqlite.clocks import manual_clock, process_clock
 
+_log = logging.getLogger("fray.queue")
 _SAMPLE_EVERY = 1.0
 _GOODBYE = 2.0  # seconds that answers under way have when the server stops
 
@@ -36,7 +39,7 @@ class HttpQueueServer:
         store: A folder that keeps pushes, leases, attempts and dead letters across crashes.
         certificate: PEM files of certificate and key, for HTTPS.
         allowed_hosts: Names by which clients reach the server, beside its own.
-        clock: Seconds since the epoch; tests hand in their own.
+        clock: Seconds since the epoch, for tests; default is a clock that no step of the wall clock moves.
 
     Raises:
         ValueError: It would listen beyond loopback without a token, or the folder is something else's.
@@ -53,7 +56,7 @@ class HttpQueueServer:
         certificate: tuple[str | Path, str | Path] | None = None,
         allowed_hosts: Iterable[str] = (),
         limits: Limits | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._token = token_from_environment(token)
         if self._token is None and not is_loopback(host):
@@ -62,7 +65,8 @@ class HttpQueueServer:
             )
         self._host, self._port, self._store = host, port, store
         self._certificate, self._allowed_hosts = certificate, tuple(allowed_hosts)
-        self._limits, self._clock = limits or Limits(), clock
+        self._limits = limits or Limits()
+        self._clock = process_clock() if clock is None else manual_clock(clock)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -126,11 +130,11 @@ class HttpQueueServer:
     async def _run(self, ready: "Future[int]") -> None:
         try:
             self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-            hub = Hub(store=self._store, limits=self._limits, clock=self._clock)
+            registry = QueueRegistry(self._store, limits=self._limits, clock=self._clock)
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller of start
             ready.set_exception(error)
             return
-        dispatch = Dispatch(Api(hub).handlers(), Guard(self._host, self._token, self._allowed_hosts))
+        dispatch = Dispatch(Api(registry).handlers(), Guard(self._host, self._token, self._allowed_hosts))
         server = ListeningServer(
             dispatch,
             head_seconds=self._limits.body_seconds,
@@ -138,15 +142,15 @@ class HttpQueueServer:
             access_log=None,
         )
         runner = web.ServerRunner(server, shutdown_timeout=_GOODBYE)
-        chores = [asyncio.create_task(_sample(hub)), asyncio.create_task(server.close_late())]
+        chores = [asyncio.create_task(_sample(registry)), asyncio.create_task(server.close_late())]
         try:
             await runner.setup()
             site = web.TCPSite(runner, self._host, self._port, ssl_context=self._tls())
             await site.start()
             ready.set_result(runner.addresses[0][1])
             await self._stopping.wait()
-            hub.closing = True
-            hub.wake_all()
+            registry.closing = True
+            registry.wake_all()
         except BaseException as error:
             if ready.done():
                 raise
@@ -155,7 +159,7 @@ class HttpQueueServer:
             for chore in chores:
                 chore.cancel()
             await _hang_up(runner)
-            await hub.close()
+            await registry.close()
 
     def _request(
         self, message: Any, payload: Any, protocol: Any, writer: Any, task: "asyncio.Task[None]"
@@ -182,9 +186,10 @@ async def _hang_up(runner: web.ServerRunner) -> None:
     await asyncio.sleep(0)  # the loop closes them in its next turn
 
 
-async def _sample(hub: Hub) -> None:
+async def _sample(registry: QueueRegistry) -> None:
     while True:
         await asyncio.sleep(_SAMPLE_EVERY)
-        now = hub.clock()
-        for queue in hub.each():
-            queue.rates.sample(queue.machine.size(now))
+        try:
+            await registry.sample()
+        except (FrayError, OSError) as error:  # it will be told to clients; this is only about numbers
+            _log.debug("no sample of the queues: %s", error)
