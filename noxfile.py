@@ -176,7 +176,7 @@ def package_session(
 
 package_session("fray-resources")
 package_session("fray-core")
-package_session("fray-local")
+package_session("fray-local", more=("joblib",))  # which leaves processes behind
 # pip: with it Ray builds the environments of jobs, in a copy of the one that it runs in.
 package_session("fray-ray", more=("pip", "uv", "jax"))  # jax: the wheel for CPUs
 package_session("fray-queue", more=QUEUE_TESTS, before=install_for_queues)

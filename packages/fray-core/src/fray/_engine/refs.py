@@ -167,7 +167,8 @@ class Waiter:
 
     def block(self, timeout: float | None) -> bool:
         """Wait; False where `timeout` seconds passed first. Ctrl-C interrupts."""
-        return self._gate.acquire(timeout=-1 if timeout is None else max(timeout, 0))
+        seconds = -1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
+        return self._gate.acquire(timeout=seconds)
 
 
 def await_refs(

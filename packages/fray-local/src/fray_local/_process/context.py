@@ -28,7 +28,6 @@ from fray_local._machine import cpu_count
 from fray_local._process.owner import shutdown as endings
 from fray_local._process.owner.actor_process import ProcessEndpoint
 from fray_local._process.owner.actor_registry import ActorRegistry
-from fray_local._process.owner.callbacks import CallbackThread, ProcessFuture
 from fray_local._process.owner.calls import (
     RemoteCall,
     RemoteProducer,
@@ -36,12 +35,14 @@ from fray_local._process.owner.calls import (
     cancelled,
 )
 from fray_local._process.owner.event_loop import EventLoop
-from fray_local._process.owner.fork_server_client import ForkServerClient
+from fray_local._process.owner.fork_server_client import ForkServers
+from fray_local._process.owner.futures import ProcessFuture
 from fray_local._process.owner.request_handler import RequestHandler
 from fray_local._process.owner.resources import PLAIN, Resources
 from fray_local._process.owner.scheduler import Scheduler
 from fray_local._process.owner.worker_connection import WorkerConnection
 from fray_local._process.owner.worker_process import WorkerProcess
+from fray_local._process.protocol.callbacks import CallbackThread
 from fray_local._process.protocol.serialization import (
     SerializedCall,
     SerializedFunction,
@@ -141,7 +142,7 @@ class ProcessContext(InProcessContext):
     def close_when_dropped(self, stream: LocalStream[Any]) -> None:
         """Let the generator be closed when nobody can read its items any more."""
         call = stream._producer
-        # Finalizers run anywhere, with any lock refcount_deltas: the loop does the work.
+        # Finalizers run anywhere, with any lock held: the loop does the work.
         weakref.finalize(stream, self.loop.call_soon, partial(self._forsake, call)).atexit = False
 
     def make_call(self, kind: Any, packed: SerializedCall, title: str, pool: Any) -> Any:
@@ -243,7 +244,7 @@ class ProcessContext(InProcessContext):
     def _start(self) -> None:
         raise_descriptor_limit()
         loop = EventLoop("fray-loop")
-        self.fork_server = ForkServerClient(loop)
+        self.fork_servers = ForkServers(loop)
         process, pid, key, _ = self._rebuild[1]
         self.requests = RequestHandler(self, (process, pid, key, type(self).__name__))
         self._pool = cast(
@@ -252,7 +253,7 @@ class ProcessContext(InProcessContext):
                 self._size,
                 self.machine,
                 loop,
-                lambda scheduler, env: WorkerProcess(loop, self.fork_server, scheduler, self.requests, env),
+                lambda scheduler, env: WorkerProcess(loop, self.fork_servers, scheduler, self.requests, env),
                 self._max_tasks,
             ),
         )
@@ -338,7 +339,7 @@ class ProcessContext(InProcessContext):
         """Wait for every process, then end what served them."""
         self._pool.close(wait=True)
         self.registry.end()
-        self.fork_server.stop()
+        self.fork_servers.stop()
         self.loop.stop()
 
     def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:

@@ -1,8 +1,13 @@
 """The fork server: a process of one thread that forks workers, tells how they ended, and ends them.
 
-It never sees a caller's program, so that a worker starts in milliseconds with nothing imported but
-Fray, and a fork copies no lock that another thread holds. When the caller is gone, however it went,
-its socket closes, and the fork server kills the workers and ends.
+It never sees the owner's program, so that a worker starts in milliseconds with nothing imported but
+Fray, and a fork copies no lock that another thread holds. When the owner is gone, however it went,
+its socket closes, and the fork server kills the workers and ends. A second one imports what it is
+told to (`Preload`), so that its workers need not.
+
+On Linux it is a subreaper, and so is each worker: what a task started belongs to the worker as long
+as that lives, whatever session it made for itself, and comes to the fork server, which kills it, when
+the worker ends. Elsewhere the worker's process group is killed, and what left it goes on.
 """
 
 import contextlib
@@ -13,14 +18,30 @@ import select
 import signal
 import socket
 import sys
+import threading
+import time
+from pathlib import Path
 from typing import Any, NoReturn
 
+from fray_local._process.protocol.messages import (
+    Exited,
+    Fork,
+    Forked,
+    ForkFailed,
+    KillWorker,
+    Message,
+    Preload,
+    Preloaded,
+    StartDetached,
+    WorkerSettings,
+)
 from fray_local._process.protocol.values import raise_descriptor_limit
-from fray_local._process.protocol.wire import Reader, Sender, close_all
+from fray_local._process.protocol.wire import Reader, close_all, send_all
 from fray_local._process.worker.main import work
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _QUIET_MILLISECONDS = 20.0
+_END_SECONDS = 5.0  # for what workers left to die
 _DETACHED_ACTOR = (
     "import sys; sys.path[:] = {path!r}; "
     "from fray_local._process.worker.detached_actor import main; main(*{descriptors})"
@@ -31,6 +52,7 @@ _SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def main(descriptor: int) -> None:
     """Serve the process at the other end of a socket until it is gone."""
     raise_descriptor_limit()
+    _adopt_descendants()
     gc.freeze()  # what is there now is never garbage: collections need not touch, and copy, its pages
     ForkServer(socket.socket(fileno=descriptor)).serve()
 
@@ -39,8 +61,9 @@ class ForkServer:
     """Forks on request; everything that happens to it comes through `serve`."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock, self._reader, self._sender = sock, Reader(sock), Sender(sock)
+        self._sock, self._reader = sock, Reader(sock)
         self._workers: dict[int, int] = {}  # process id -> number
+        self._detached: set[int] = set()
         self._prepared = False
         self._wake, wake = os.pipe()
         for end in (self._wake, wake):
@@ -79,32 +102,47 @@ class ForkServer:
         self._prepared = True
         gc.freeze()
 
-    def _handle(self, message: tuple[Any, ...], descriptors: list[int]) -> None:
-        kind, number, *rest = message
-        if kind == "fork":
-            self._fork(number, rest[0], descriptors)
-        elif kind == "host":
-            self._start_detached_actor(rest[0], descriptors)
-        else:
-            for pid in [pid for pid, one in self._workers.items() if one == number]:
+    def _handle(self, message: Message, descriptors: list[int]) -> None:
+        if isinstance(message, Fork):
+            self._fork(message, descriptors)
+        elif isinstance(message, StartDetached):
+            self._start_detached(message, descriptors)
+        elif isinstance(message, Preload):
+            self._preload(message.modules)
+        elif isinstance(message, KillWorker):
+            for pid in [pid for pid, number in self._workers.items() if number == message.number]:
                 _kill(pid)
 
-    def _fork(self, number: int, settings: dict[str, Any], descriptors: list[int]) -> None:
+    def _preload(self, modules: list[str]) -> None:
+        """Import what workers had imported; what fails here fails there, where somebody sees it."""
+        import importlib
+        import io
+
+        silence = io.StringIO()
+        with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
+            for name in modules:
+                with contextlib.suppress(BaseException):
+                    importlib.import_module(name)
+        gc.freeze()
+        send_all(self._sock, Preloaded(fit=threading.active_count() == 1))
+
+    def _fork(self, message: Fork, descriptors: list[int]) -> None:
+        number = message.number
         try:
             pid = os.fork()
         except OSError as error:  # the system's limit on processes or memory
             close_all(descriptors)
-            self._sender.send(("failed", number, str(error)))
+            send_all(self._sock, ForkFailed(number, str(error)))
             return
         if pid == 0:
-            self._become_worker(number, settings, descriptors)
+            self._become_worker(number, message.settings, descriptors)
         with contextlib.suppress(OSError):  # it has done so itself, or has ended
             os.setpgid(pid, pid)
         self._workers[pid] = number
         close_all(descriptors)
-        self._sender.send(("forked", number, pid))
+        send_all(self._sock, Forked(number, pid))
 
-    def _become_worker(self, number: int, settings: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    def _become_worker(self, number: int, settings: WorkerSettings, descriptors: list[int]) -> NoReturn:
         code = 1
         try:
             server = os.getppid()
@@ -114,6 +152,7 @@ class ForkServer:
                 signal.signal(name, _noted if name == signal.SIGINT else signal.SIG_DFL)
             os.setpgid(0, 0)
             _die_with_parent(server)
+            _adopt_descendants()
             close_all([self._sock.detach(), self._wake, self._wake_end])
             work(number, settings, *descriptors)
             code = 0
@@ -126,7 +165,7 @@ class ForkServer:
                 sys.stdout.flush()
             os._exit(code)
 
-    def _start_detached_actor(self, settings: dict[str, Any], descriptors: list[int]) -> None:
+    def _start_detached(self, settings: StartDetached, descriptors: list[int]) -> None:
         """Start a program that outlives everybody here: a detached actor."""
         try:
             pid = os.fork()
@@ -139,48 +178,98 @@ class ForkServer:
             try:
                 os.setsid()
                 nothing = os.open(os.devnull, os.O_RDONLY)
-                log = os.open(settings["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                log = os.open(settings.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 for source, target in ((nothing, 0), (log, 1), (log, 2)):
                     os.dup2(source, target)
                 for descriptor in descriptors:
                     os.set_inheritable(descriptor, True)
                 for name in (*_SIGNALS, signal.SIGPIPE):
                     signal.signal(name, signal.SIG_DFL)
-                code = _DETACHED_ACTOR.format(path=settings["path"], descriptors=descriptors)
-                os.execve(sys.executable, [sys.executable, "-c", code], settings["env"])  # noqa: S606
+                code = _DETACHED_ACTOR.format(path=settings.path, descriptors=descriptors)
+                os.execve(sys.executable, [sys.executable, "-c", code], settings.env)  # noqa: S606
             finally:
                 os._exit(1)
+        self._detached.add(pid)
         close_all(descriptors)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                # Look first, reap later: as long as it is a zombie, its group's number is nobody else's.
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if ended is None:
-                return
-            number = self._workers.pop(ended.si_pid, None)
+        while (ended := _ended_child()) is not None:
+            pid, status = ended
+            number = self._workers.pop(pid, None)
             if number is not None:
-                _kill(ended.si_pid)
-            _, status = os.waitpid(ended.si_pid, 0)
+                _kill_group(pid)
+            if status is None:
+                _, status = os.waitpid(pid, 0)
+            if pid not in self._detached:
+                self._kill_orphans()
+            self._detached.discard(pid)
             if number is not None:
-                with contextlib.suppress(ConnectionError):
-                    self._sender.send(("exit", number, os.waitstatus_to_exitcode(status)))
+                with contextlib.suppress(OSError):
+                    send_all(self._sock, Exited(number, os.waitstatus_to_exitcode(status)))
+
+    def _kill_orphans(self) -> None:
+        """Kill what dead workers left: all children but the workers and the detached actors."""
+        for pid in _children() - self._workers.keys() - self._detached:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
 
     def _end(self) -> None:
         for pid in self._workers:
             _kill(pid)
-        for pid in self._workers:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+        end = time.monotonic() + _END_SECONDS
+        while time.monotonic() < end:
+            for pid in list(self._workers):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+                del self._workers[pid]
+            orphans = _children() - self._detached
+            if not orphans:
+                return
+            self._kill_orphans()
+            for pid in orphans:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+
+def _ended_child() -> tuple[int, int | None] | None:
+    """Return a child that has ended, reaped and with its status, or still a zombie and without."""
+    try:
+        if hasattr(os, "waitid"):
+            # Look first, reap later: as long as it is a zombie, its group's number is nobody else's.
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            return None if ended is None else (ended.si_pid, None)
+        pid, status = os.waitpid(-1, os.WNOHANG)  # macOS before Python 3.13
+    except ChildProcessError:
+        return None
+    return (pid, status) if pid else None
+
+
+def _children() -> set[int]:
+    """Return this process's children; none where the system does not hand orphans to it."""
+    if sys.platform != "linux":
+        return set()
+    try:
+        return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
+    except OSError:  # a kernel without that file
+        import psutil
+
+        return {child.pid for child in psutil.Process().children()}
+
+
+def _adopt_descendants() -> None:
+    """Be the parent of what descendants leave behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _kill(pid: int) -> None:
     """Kill a worker with all that its tasks started."""
-    with contextlib.suppress(OSError):
-        os.killpg(pid, signal.SIGKILL)
+    _kill_group(pid)
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGKILL)
 

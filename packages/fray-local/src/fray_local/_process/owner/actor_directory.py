@@ -1,7 +1,7 @@
 """Proxy actors that several processes share: a folder per namespace, a record and a socket per actor.
 
     STATE/actors/NAMESPACE/     mode 0700
-        .lock                   refcount_deltas while a name is taken
+        .lock                   held while a name is taken
         3f9a2c….json            name, label, methods
         3f9a2c….sock            where its process listens
         3f9a2c….log             what a detached one printed

@@ -268,7 +268,7 @@ def revive(token: tuple[Any, ...], label: str, methods: Mapping[str, bool], addr
     if isinstance(found, Endpoint):
         return found
     client = found._client  # a plain reference is what a worker makes of a name
-    client.refcount_deltas.append((found.key, 1))
+    client.refcounts.append((found.key, 1))
     return RemoteEndpoint(client, found.key, label, methods, address)
 
 

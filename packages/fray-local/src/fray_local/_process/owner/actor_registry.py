@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -16,10 +15,11 @@ from fray.job import ActorHandle, ActorOptions, Lifetime, TaskOptions
 from fray_local._process.owner.actor_directory import DEFAULT, ActorDirectory, ActorRecord, family, new_record
 from fray_local._process.owner.actor_process import ActorProcess, ProcessEndpoint, remote_kind, stand_in
 from fray_local._process.owner.calls import RemoteConstruction
-from fray_local._process.owner.fork_server_client import current_directory
+from fray_local._process.owner.fork_server_client import import_path
 from fray_local._process.owner.shared_actors import SharedActorConnection
 from fray_local._process.owner.worker_connection import WorkerConnection
 from fray_local._process.owner.worker_process import Closing, WorkerProcess
+from fray_local._process.protocol.messages import StartDetached
 from fray_local._process.protocol.serialization import SerializedCall
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class ActorRegistry:
         context = self._context
         env = dict(os.environ)
         return WorkerProcess(
-            context.loop, context.fork_server, process, context.requests, env, concurrency, listener
+            context.loop, context.fork_servers, process, context.requests, env, concurrency, listener
         )
 
     def _start_detached(
@@ -256,8 +256,7 @@ class ActorRegistry:
         given = [theirs.detach(), listener.detach()]
         env = {**os.environ, "FRAY_JOB_DIR": "detached", "FRAY_ACTOR_CONCURRENCY": str(record.concurrency)}
         log = os.fspath(self.directory.log_path(record.name))
-        settings = {"env": env, "path": sys.path, "cwd": current_directory(), "log": log}
-        context.fork_server.host(settings, given, Closing(given))
+        context.fork_servers.start_detached(StartDetached(env, import_path(), log), given, Closing(given))
         return SharedActorConnection(context.loop, ours, process, context.budget, record.concurrency)
 
     def _died(self, name: str | None, actor: Actor, record: ActorRecord | None) -> None:

@@ -310,7 +310,7 @@ AnyCall = RemoteTask | RemoteActorTask | RemoteConstruction | RemoteProducer | R
 def error_of(blob: Blob) -> BaseException:
     """Return the exception that a worker sent."""
     try:
-        return unpack_exception(blob._data)
+        return unpack_exception(blob.data)
     except Exception as failure_to_load:  # noqa: BLE001 - its class may be in a module that is not here
         kind = type(failure_to_load).__name__
         return TaskError("Exception", f"it cannot be rebuilt here ({kind}: {failure_to_load})", "")

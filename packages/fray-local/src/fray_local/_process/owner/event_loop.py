@@ -1,4 +1,4 @@
-"""One thread of the caller's process that reads everything its workers send, and waits for nothing else.
+"""One thread of the owner that reads everything its workers send, and waits for nothing else.
 
 Any thread may send: what a socket does not take at once waits in its channel, and the loop sends it
 on. So two processes with full sockets never wait for each other.
@@ -17,7 +17,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fray_local._process.protocol.wire import Message, Reader, carriers, empty, encode, send_some
+from fray_local._process.owner.serial_queue import SerialQueue
+from fray_local._process.protocol.messages import Message
+from fray_local._process.protocol.wire import Reader, encode, frames, send_some
 
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
@@ -134,12 +136,12 @@ class EventLoop:
 
 
 class Channel:
-    """One connection of the caller's process; sends without blocking, hands on what arrives.
+    """One connection of the owner; sends without blocking, hands on what arrives.
 
     Args:
-        handle: Takes each message with its descriptors, on the loop's thread.
-        closed: Called once, on the loop's thread, when the other side is gone, or cannot be understood any
-            more: with what went wrong.
+        handle: Takes each message with its descriptors, on the event loop's thread.
+        closed: Called once, on the event loop's thread, when the other side is gone, or cannot be
+            understood any more: with what went wrong.
     """
 
     def __init__(
@@ -153,44 +155,39 @@ class Channel:
         self.loop = loop
         self._sock, self._reader = sock, Reader(sock)
         self._handle, self._closed = handle, closed
-        self._lock = threading.Lock()
+        self._writing = SerialQueue()
         self._backlog: deque[tuple[bytes | memoryview, Sequence[int], Any]] = deque()
-        self._gone = False
+        self._gone = self._blocked = False
         loop.call_soon(lambda: self._watch(_READ))
 
     def send(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
         """Send a message; `keep` lives until its descriptors are on their way."""
-        if self.loop.ended:
-            return
-        if not descriptors:
-            self.send_bytes(encode(message))
-            return
-        first, last = carriers(descriptors)
-        with self._lock:
-            for some in first:
-                self._push(empty(len(some)), some, keep)
-            self._push(encode(message, len(last)), last, keep)
+        if descriptors:
+            self._push([(data, some, keep) for data, some in frames(message, descriptors)])
+        else:
+            self._push([(encode(message), (), None)])
 
     def send_bytes(self, data: bytes) -> None:
         """Send whole messages that are encoded already."""
-        if self.loop.ended:
-            return
-        with self._lock:
-            self._push(data, (), None)
+        self._push([(data, (), None)])
 
     def drain(self) -> None:
-        """On the loop's thread: hand on what has arrived, and nothing after."""
+        """On the event loop's thread: hand on what has arrived, and nothing after."""
         with contextlib.suppress(BlockingIOError, EOFError, OSError):
             while not self._gone:
                 self._read_once()
 
+    def recover(self, data: bytes, sent: int) -> None:
+        """Hand on what the other side had held when it died, which had sent so many frames before."""
+        for message in self._reader.unread(data, sent):
+            self._hand_on(message, [])
+
     def close(self) -> None:
         """Close this end."""
-        with self._lock:
-            self._gone = True
-            self._backlog.clear()
+        self._gone = True
 
         def close() -> None:
+            self._backlog.clear()
             self.loop.forget(self._sock)
             self._reader.close()
             self._sock.close()
@@ -198,26 +195,35 @@ class Channel:
         self.loop.call_soon(close)
 
     def hang_up(self, then: Callable[[], None]) -> None:
-        """Close this end, then call something on the loop's thread."""
+        """Close this end, then call something on the event loop's thread."""
         self.close()
         self.loop.call_soon(then)
 
-    def _push(self, data: bytes, descriptors: Sequence[int], keep: Any) -> None:
-        """Under the lock: send what can be sent now, leave the rest to the loop."""
-        if self._gone:
-            return
-        rest: bytes | memoryview = data
-        if not self._backlog:
+    def _push(self, data: list[tuple[bytes | memoryview, Sequence[int], Any]]) -> None:
+        if not self._gone and not self.loop.ended:
+            self._backlog.extend(data)
+            if not self._blocked:
+                self._writing.run(self._write)
+
+    def _write(self) -> None:
+        """Write what can be written now; the event loop goes on when there is room again."""
+        backlog = self._backlog
+        while backlog and not self._gone:
+            data, descriptors, keep = backlog.popleft()
             try:
                 sent = send_some(self._sock, data, descriptors)
             except OSError:  # the other side is gone, which its end will tell
+                backlog.clear()
                 return
-            if sent == len(data):
+            if sent < len(data):
+                backlog.appendleft((memoryview(data)[sent:], () if sent else descriptors, keep))
+                if not self._blocked:
+                    self._blocked = True
+                    self.loop.call_soon(lambda: self._watch(_READ | _WRITE))
                 return
-            rest = memoryview(data)[sent:]
-            descriptors = () if sent else descriptors
-            self.loop.call_soon(lambda: self._watch(_READ | _WRITE))
-        self._backlog.append((rest, descriptors, keep))
+        if self._blocked:
+            self._blocked = False
+            self.loop.call_soon(lambda: self._watch(_READ))
 
     def _watch(self, events: int) -> None:
         if not self._gone:
@@ -225,7 +231,7 @@ class Channel:
 
     def _ready(self, events: int) -> None:
         if events & _WRITE:
-            self._send_backlog()
+            self._writing.run(self._write)
         if events & _READ and not self._gone:
             try:
                 self._read_once()
@@ -237,19 +243,10 @@ class Channel:
 
     def _read_once(self) -> None:
         for message, descriptors in self._reader.read():
-            self.loop.guarded(lambda: self._handle(message, descriptors))  # noqa: B023 - called at once
+            self._hand_on(message, descriptors)
 
-    def _send_backlog(self) -> None:
-        with self._lock:
-            while self._backlog:
-                data, descriptors, keep = self._backlog.popleft()
-                try:
-                    sent = send_some(self._sock, data, descriptors)
-                except OSError:
-                    self._backlog.clear()
-                    break
-                if sent < len(data):
-                    rest = memoryview(data)[sent:]
-                    self._backlog.appendleft((rest, () if sent else descriptors, keep))
-                    return
-        self._watch(_READ)
+    def _hand_on(self, message: Message, descriptors: list[int]) -> None:
+        try:
+            self._handle(message, descriptors)
+        except Exception:  # noqa: BLE001 - one bad message must not silence all workers
+            sys.excepthook(*sys.exc_info())

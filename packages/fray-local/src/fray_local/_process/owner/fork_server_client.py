@@ -1,19 +1,33 @@
-"""The caller's side of the fork server: starts it when the first worker is wanted, hears how workers end."""
+"""The owner's side of its fork servers: starts them when workers are wanted, learns how workers end."""
 
 import os
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from fray_local._process.owner.event_loop import Channel, EventLoop
+from fray_local._process.owner.serial_queue import SerialQueue
+from fray_local._process.protocol.messages import (
+    Exited,
+    Fork,
+    Forked,
+    ForkFailed,
+    KillWorker,
+    Message,
+    Preload,
+    Preloaded,
+    StartDetached,
+    WorkerSettings,
+)
 
 _CODE = (
     "import sys; sys.path[:] = {path!r}; from fray_local._process.fork_server import main; main({descriptor})"
 )
 _PATIENCE = 10.0
+_WORTH_LOADING = 20  # modules: fewer are imported faster than a second fork server starts
 
 
 class Child(Protocol):
@@ -26,42 +40,122 @@ class Child(Protocol):
     def failed(self, reason: str) -> None: ...
 
 
-class ForkServerClient:
-    """Makes workers."""
+class ForkServers:
+    """Makes workers: from a server that has loaded nothing, or from one that loads what tasks have loaded.
 
-    def __init__(self, loop: EventLoop) -> None:
+    A module may start threads or keep state that a fork breaks. So the second server starts only where
+    more workers will be wanted than there are slots (streams, nested tasks), or where `preload` asks
+    for it, and is not used again once an import has left it with a thread.
+
+    Args:
+        preload: Modules that the program says its tasks will need.
+    """
+
+    def __init__(self, loop: EventLoop, preload: Sequence[str] = ()) -> None:
         self._loop = loop
-        self._lock = threading.Lock()
-        self._children: dict[int, Child] = {}
-        self._server: subprocess.Popen[bytes] | None = None
-        self._channel: Channel | None = None
-        self._stopping = False
+        self._cold = ForkServerClient(loop)
+        self._warm: ForkServerClient | None = None
+        self._modules: dict[str, None] = dict.fromkeys(preload)  # in the order in which they were loaded
+        self._asked = bool(preload)
+        self._servers: dict[int, ForkServerClient] = {}
 
-    def fork(self, child: Child, settings: dict[str, Any], descriptors: Sequence[int], keep: Any) -> None:
+    def fork(self, child: Child, settings: WorkerSettings, descriptors: Sequence[int], keep: Any) -> None:
         """Let a worker be made, which takes the descriptors."""
-        with self._lock:
-            channel = self._channel or self._start()
-            self._children[child.number] = child
-        channel.send(("fork", child.number, settings), descriptors, keep)
+        server = self._server_for(settings)
+        self._servers[child.number] = server
+        server.fork(child, settings, descriptors, keep)
 
-    def host(self, settings: dict[str, Any], descriptors: Sequence[int], keep: Any) -> None:
+    def start_detached(self, settings: StartDetached, descriptors: Sequence[int], keep: Any) -> None:
         """Let a detached actor's process be started; nobody here hears of it again."""
-        with self._lock:
-            channel = self._channel or self._start()
-        channel.send(("host", 0, settings), descriptors, keep)
+        self._cold.start_detached(settings, descriptors, keep)
 
     def kill(self, number: int) -> None:
         """End a worker, and all that its tasks started, at once."""
-        with self._lock:
-            channel = self._channel if number in self._children else None
-        if channel is not None:
-            channel.send(("kill", number))
+        server = self._servers.get(number)
+        if server is not None:
+            server.kill(number)
+
+    def forget(self, number: int) -> None:
+        """A worker is gone."""
+        self._servers.pop(number, None)
+
+    def expect_more(self) -> None:
+        """Workers beyond the slots will be wanted, because tasks wait for others."""
+        if not self._asked:
+            self._asked = True
+            self._preload()
+
+    def loaded(self, modules: Sequence[str]) -> None:
+        """Take note of what a worker has imported."""
+        new = [name for name in modules if name not in self._modules]
+        self._modules.update(dict.fromkeys(new))
+        if self._warm is not None:
+            self._warm.preload(new)
+        elif self._asked:
+            self._preload()
 
     def stop(self) -> None:
-        """End the fork server, and whoever of its workers is left."""
-        with self._lock:
-            self._stopping = True
-            channel, self._channel = self._channel, None
+        """End the fork servers, and whoever of their workers is left."""
+        for server in (self._cold, self._warm):
+            if server is not None:
+                server.stop()
+
+    def _server_for(self, settings: WorkerSettings) -> "ForkServerClient":
+        if self._asked and self._warm is None:
+            self._preload(at_least=1)
+        warm = self._warm
+        same = warm is not None and warm.fit and (settings.env, settings.path) == (warm.env, warm.path)
+        return warm if warm is not None and same else self._cold
+
+    def _preload(self, at_least: int = _WORTH_LOADING) -> None:
+        if self._warm is None and len(self._modules) >= at_least:
+            self._warm = ForkServerClient(self._loop)
+            self._warm.preload(list(self._modules))
+
+
+class ForkServerClient:
+    """One fork server; its process starts with the first request."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
+        self._requests = SerialQueue()
+        self._children: dict[int, Child] = {}
+        self._server: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Forked: lambda message: self._tell(message.number, lambda child: child.started(message.pid)),
+            Exited: lambda message: self._drop(message.number, lambda child: child.ended(message.status)),
+            ForkFailed: lambda message: self._drop(
+                message.number, lambda child: child.failed(message.reason)
+            ),
+            Preloaded: self._preloaded,
+        }
+        self.fit = True  # to fork workers
+        self.env, self.path = dict(os.environ), import_path()
+
+    def fork(self, child: Child, settings: WorkerSettings, descriptors: Sequence[int], keep: Any) -> None:
+        """Let a worker be made, which takes the descriptors."""
+        self._children[child.number] = child
+        self._requests.run(partial(self._send, Fork(child.number, settings), descriptors, keep))
+
+    def start_detached(self, settings: StartDetached, descriptors: Sequence[int], keep: Any) -> None:
+        """Let a detached actor's process be started."""
+        self._requests.run(partial(self._send, settings, descriptors, keep))
+
+    def preload(self, modules: list[str]) -> None:
+        """Let later workers find modules imported."""
+        if modules and self.fit:
+            self._requests.run(partial(self._send, Preload(modules)))
+
+    def kill(self, number: int) -> None:
+        """End a worker, and all that its tasks started, at once."""
+        channel = self._channel
+        if channel is not None and number in self._children:
+            channel.send(KillWorker(number))
+
+    def stop(self) -> None:
+        """End the server, and whoever of its workers is left."""
+        channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
         if self._server is not None:
@@ -71,43 +165,59 @@ class ForkServerClient:
                 self._server.kill()
                 self._server.wait()
 
+    def _send(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
+        try:
+            channel = self._channel or self._start()
+        except Exception as error:  # noqa: BLE001 - the system's limit on processes, say
+            if isinstance(message, Fork):
+                self._loop.call_soon(partial(self._handle, ForkFailed(message.number, str(error)), []))
+            return
+        channel.send(message, descriptors, keep)
+
     def _start(self) -> Channel:
         ours, theirs = socket.socketpair()
         with theirs:
             # sys.executable, never `python` by name: that may be a shim of 100 ms, or another Python.
             self._server = subprocess.Popen(
-                [sys.executable, *_flags(), "-c", _CODE.format(path=sys.path, descriptor=theirs.fileno())],
+                [
+                    sys.executable,
+                    *_flags(),
+                    "-c",
+                    _CODE.format(path=import_path(), descriptor=theirs.fileno()),
+                ],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C at a terminal is the caller's; it ends its workers itself
             )
         server = self._server
+        self.env, self.path = dict(os.environ), import_path()
         self._channel = Channel(self._loop, ours, self._handle, lambda _: self._lost(server))
         return self._channel
 
-    def _handle(self, message: tuple[Any, ...], descriptors: list[int]) -> None:
-        kind, number, detail = message
-        with self._lock:
-            child = self._children.get(number)
-            if kind != "forked":
-                self._children.pop(number, None)
-        if child is None:
-            return
-        if kind == "forked":
-            child.started(detail)
-        elif kind == "exit":
-            child.ended(detail)
-        else:
-            child.failed(detail)
+    def _handle(self, message: Message, descriptors: list[int]) -> None:
+        self._handlers[type(message)](message)
+
+    def _tell(self, number: int, act: Callable[[Child], None]) -> None:
+        child = self._children.get(number)
+        if child is not None:
+            act(child)
+
+    def _drop(self, number: int, act: Callable[[Child], None]) -> None:
+        child = self._children.pop(number, None)
+        if child is not None:
+            act(child)
+
+    def _preloaded(self, message: Preloaded) -> None:
+        self.fit = self.fit and message.fit
 
     def _lost(self, server: "subprocess.Popen[bytes]") -> None:
         """The fork server was killed, and its workers with it; the next worker starts another."""
-        with self._lock:
-            channel, self._channel = self._channel, None
-            orphans, self._children = list(self._children.values()), {}
+        channel, self._channel = self._channel, None
         if channel is None:
             return
         channel.close()
+        orphans, self._children = list(self._children.values()), {}
+        self.fit = False
         status = server.wait(_PATIENCE)
         for child in orphans:
             child.ended(status)
@@ -115,6 +225,11 @@ class ForkServerClient:
 
 def _flags() -> list[str]:
     return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined, no-any-return]
+
+
+def import_path() -> list[str]:
+    """Return this process's `sys.path` as text: an entry may be a `Path`."""
+    return [os.fspath(entry) for entry in sys.path if isinstance(entry, str | os.PathLike)]
 
 
 def current_directory() -> str:

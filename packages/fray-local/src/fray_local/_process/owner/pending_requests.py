@@ -54,25 +54,26 @@ class PendingRequest:
         self._waiter: Waiter | None = None
 
     def wait_for(self, waiter: Waiter, sources: Sequence[Any]) -> None:
-        """Answer when something has happened; until then the worker's place is free."""
+        """Answer when something has happened; until then the worker's slot is free."""
         self._waiter, waiter.failed = waiter, self.fail
-        self.worker.waiting[self._number] = self
+        self.worker.pending_requests[self._number] = self
         if self._lends:
             self.worker.owner.lend(self.worker)
         waiter.begin(sources)
 
-    def answer(self, answer: Any, *, fine: bool = True, blobs: Sequence[Blob] = ()) -> None:
-        """Answer, and take the place again."""
-        self.forget()
-        self.worker.answer(self._number, fine, answer, blobs)
+    def answer(self, answer: Any, blobs: Sequence[Blob] = ()) -> None:
+        """Answer, and take the slot again."""
+        self.withdraw()
+        self.worker.answer(self._number, None, answer, blobs)
 
     def fail(self, error: BaseException) -> None:
         """Answer with an exception."""
-        self.answer(pack_exception(error, traceback_text=""), fine=False)
+        self.withdraw()
+        self.worker.answer(self._number, pack_exception(error, traceback_text=""), None)
 
-    def forget(self) -> None:
+    def withdraw(self) -> None:
         """Stop waiting: the answer is there, or nobody wants it."""
-        if self.worker.waiting.pop(self._number, None) is not None:
+        if self.worker.pending_requests.pop(self._number, None) is not None:
             if self._waiter is not None:
                 self._waiter.stop()
             if self._lends:

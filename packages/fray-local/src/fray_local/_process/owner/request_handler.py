@@ -9,6 +9,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from fray import WrongProcessError
@@ -26,8 +27,31 @@ from fray._engine.refs import (
 from fray._engine.scope import Scope
 from fray._engine.streams import LocalStream
 from fray._engine.waiting import ready_positions
-from fray.job import ActorHandle, ActorOptions, TaskOptions
+from fray.job import ActorHandle
+from fray_local._process.owner.calls import error_of
 from fray_local._process.owner.pending_requests import PendingRequest, Waiter
+from fray_local._process.protocol.messages import (
+    CallActor,
+    CancelRef,
+    CreateActor,
+    FindActor,
+    Get,
+    GetActor,
+    Key,
+    Kill,
+    Lend,
+    Next,
+    Nothing,
+    Promise,
+    Put,
+    Reclaim,
+    Request,
+    Run,
+    SentFunction,
+    Settle,
+    Wait,
+    Withdraw,
+)
 from fray_local._process.protocol.serialization import SerializedCall, SerializedFunction, pack
 from fray_local._process.protocol.values import Blob, received
 
@@ -50,19 +74,42 @@ class RequestHandler:
 
     def __init__(self, context: "ProcessContext", owner: tuple[Any, ...]) -> None:
         self._context, self.owner, self.budget = context, owner, context.budget
+        self._keys = count()
+        self._told: dict[type, Callable[..., None]] = {
+            Nothing: lambda *_: None,
+            Lend: lambda worker, _: worker.owner.lend(worker),
+            Reclaim: lambda worker, _: worker.owner.reclaim(worker),
+            Withdraw: self._withdraw,
+            Put: lambda worker, message, blob: worker.hold(message.key, value_ref(blob)),
+            Promise: lambda worker, message: worker.hold(message.key, LocalRef()),
+            Settle: self._settle,
+            Run: self._run,
+            CallActor: self._call_actor,
+        }
+        self._asked: dict[type, Callable[..., None]] = {
+            Put: self._put,
+            Get: self._get,
+            Wait: self._wait,
+            Next: self._next,
+            CancelRef: self._cancel,
+            CreateActor: self._create_actor,
+            GetActor: self._get_actor,
+            FindActor: self._find_actor,
+            Kill: self._kill,
+        }
 
-    def handle(
-        self, worker: "WorkerConnection", kind: str, message: list[Any], descriptors: deque[int]
-    ) -> None:
+    def handle(self, worker: "WorkerConnection", message: Request, descriptors: deque[int]) -> None:
         """Do what a worker tells, answer what it asks."""
-        request = PendingRequest(worker, *message[:2]) if kind == "ask" else None
-        thread, refcount_deltas, what, details, described = message[-5:]
+        number, lends, thread, deltas, operation, values = message
+        request = None if number is None else PendingRequest(worker, number, lends)
         before = set_current_task(Caller(worker.number, thread, self._context._scope))
         try:
-            worker.apply_refcounts(refcount_deltas)
-            blobs = [received(one, descriptors, worker.things(keys)) for one, keys in described]
-            act = getattr(self, f"_{kind}_{what}")
-            act(request or worker, *details, *blobs)
+            worker.apply_refcounts(deltas)
+            blobs = [received(one, descriptors, worker.things(keys)) for one, keys in values]
+            if request is None:
+                self._told[type(operation)](worker, operation, *blobs)
+            else:
+                self._asked[type(operation)](request, operation, *blobs)
         except Exception as error:
             if request is None:
                 raise
@@ -70,102 +117,68 @@ class RequestHandler:
         finally:
             set_current_task(before)
 
-    def forget_all(self, worker: "WorkerConnection") -> None:
+    def withdraw_all(self, worker: "WorkerConnection") -> None:
         """The worker is gone: nobody wants its answers."""
-        for request in list(worker.waiting.values()):
-            request.forget()
+        for request in list(worker.pending_requests.values()):
+            request.withdraw()
 
     # Told.
 
-    def _tell_nothing(self, worker: "WorkerConnection") -> None:
-        """Only the refcount_deltas was worth a message."""
-
-    def _tell_lend(self, worker: "WorkerConnection") -> None:
-        worker.owner.lend(worker)
-
-    def _tell_reclaim(self, worker: "WorkerConnection") -> None:
-        worker.owner.reclaim(worker)
-
-    def _tell_forget(self, worker: "WorkerConnection", number: int) -> None:
-        request = worker.waiting.get(number)
+    def _withdraw(self, worker: "WorkerConnection", message: Withdraw) -> None:
+        request = worker.pending_requests.get(message.number)
         if request is not None:
-            request.forget()
+            request.withdraw()
 
-    def _tell_put(self, worker: "WorkerConnection", key: Any, blob: Blob) -> None:
-        worker.name(key, value_ref(blob))
-
-    def _tell_promise(self, worker: "WorkerConnection", key: Any) -> None:
-        worker.name(key, LocalRef())
-
-    def _tell_settle(self, worker: "WorkerConnection", key: Any, state: int, blob: Blob) -> None:
-        from fray_local._process.owner.calls import error_of
-
-        ref = _by_id.get(key)
+    def _settle(self, worker: "WorkerConnection", message: Settle, blob: Blob) -> None:
+        ref = _by_id.get(message.key)
         if ref is not None:
+            state = message.state
             settle(ref, state, blob if state == VALUE else failure(error_of(blob)))
 
-    def _tell_run(
-        self,
-        worker: "WorkerConnection",
-        key: Any,
-        streaming: bool,
-        title: str,
-        options: TaskOptions,
-        shipped: Any,
-        places: list[tuple[Any, Any]],
-        blob: Blob,
-    ) -> None:
+    def _run(self, worker: "WorkerConnection", message: Run, blob: Blob) -> None:
         try:
-            packed = self._packed(worker, shipped, places, blob)
-            thing = self._context.launch(packed, title, options, streaming=streaming)
+            packed = self._packed(worker, message.function, message.places, blob)
+            thing = self._context.launch(packed, message.label, message.options, streaming=message.streaming)
         except Exception as error:  # noqa: BLE001 - the worker sees it when it asks for the result
-            thing = self._context.failed(error, streaming)
-        worker.name(key, thing)
+            thing = self._context.failed(error, message.streaming)
+        worker.hold(message.key, thing)
 
-    def _tell_call(
-        self,
-        worker: "WorkerConnection",
-        key: Any,
-        endpoint_key: Any,
-        method: str,
-        shipped: Any,
-        places: list[tuple[Any, Any]],
-        blob: Blob,
-    ) -> None:
-        endpoint = self._thing(worker, endpoint_key)
+    def _call_actor(self, worker: "WorkerConnection", message: CallActor, blob: Blob) -> None:
+        endpoint = self._thing(worker, message.actor)
         try:
-            thing = endpoint.call_packed(method, self._packed(worker, shipped, places, blob))
+            packed = self._packed(worker, None, message.places, blob)
+            thing = endpoint.call_packed(message.method, packed)
         except Exception as error:  # noqa: BLE001 - the worker sees it when it asks for the result
-            thing = self._context.failed(error, endpoint.streams(method))
-        worker.name(key, thing)
+            thing = self._context.failed(error, endpoint.streams(message.method))
+        worker.hold(message.key, thing)
 
     # Asked.
 
-    def _ask_put(self, request: PendingRequest, key: Any, blob: Blob) -> None:
+    def _put(self, request: PendingRequest, message: Put, blob: Blob) -> None:
         if blob.segment is not None:
             blob.segment = self._context.budget.adopt(blob.segment)
-        request.worker.name(key, value_ref(blob))
+        request.worker.hold(message.key, value_ref(blob))
         request.answer(None)
 
-    def _ask_get(self, request: PendingRequest, keys: list[Any]) -> None:
-        refs = [self._thing(request.worker, key) for key in keys]
+    def _get(self, request: PendingRequest, message: Get) -> None:
+        refs = [self._thing(request.worker, key) for key in message.keys]
 
         def act() -> None:
             failed = next((ref for ref in refs if ref._state == ERROR), None)
             if failed is not None:
                 request.fail(failed._value[0])
             else:
-                request.answer(lambda shipped: shipped, blobs=[self._blob_of(ref) for ref in refs])
+                request.answer(None, [self._blob_of(ref) for ref in refs])
 
         if all(ref._state == VALUE for ref in refs) or any(ref._state == ERROR for ref in refs):
             act()
         else:
             request.wait_for(Waiter(len(refs), act, stop_on_error=True), refs)
 
-    def _ask_wait(self, request: PendingRequest, keys: list[Any], needed: int, now: bool) -> None:
-        refs = [self._thing(request.worker, key) for key in keys]
+    def _wait(self, request: PendingRequest, message: Wait) -> None:
+        refs, needed = [self._thing(request.worker, key) for key in message.keys], message.needed
         ready = ready_positions(refs, needed)
-        if len(ready) >= needed or now:
+        if len(ready) >= needed or message.now:
             request.answer(ready)
             return
         sources = list(dict.fromkeys(_source(ref) for ref in refs))
@@ -180,8 +193,8 @@ class RequestHandler:
         enough = max(1, needed - (len(refs) - len(sources)))
         request.wait_for(Waiter(enough, act), sources)
 
-    def _ask_next(self, request: PendingRequest, key: Any) -> None:
-        stream: LocalStream[Any] = self._thing(request.worker, key)
+    def _next(self, request: PendingRequest, message: Next) -> None:
+        stream: LocalStream[Any] = self._thing(request.worker, message.key)
         producer = stream._producer
 
         def act() -> None:
@@ -192,8 +205,8 @@ class RequestHandler:
             elif producer._finished:
                 request.answer(None)
             else:  # another reader was first
-                request.forget()
-                self._ask_next(request, key)
+                request.withdraw()
+                self._next(request, message)
 
         producer.resume()
         if producer._state:
@@ -202,37 +215,26 @@ class RequestHandler:
             request.wait_for(Waiter(1, act), [producer])
 
     def _hand_item(self, request: PendingRequest, item: LocalRef[Any]) -> None:
-        key = request.worker.number, "item", id(item)
-        request.worker.name(key, item)
-        if item._state == VALUE:
-            request.answer(lambda shipped: (key, VALUE, shipped[0]), blobs=[self._blob_of(item)])
-        else:
-            request.answer((key, ERROR, None))
+        key = "item", next(self._keys)
+        request.worker.hold(key, item)
+        request.answer(key, [self._blob_of(item)] if item._state == VALUE else [])
 
-    def _ask_cancel(self, request: PendingRequest, key: Any) -> None:
-        request.answer(self._context.cancel(self._thing(request.worker, key)))
+    def _cancel(self, request: PendingRequest, message: CancelRef) -> None:
+        request.answer(self._context.cancel(self._thing(request.worker, message.key)))
 
-    def _ask_actor(
-        self,
-        request: PendingRequest,
-        title: str,
-        methods: dict[str, bool],
-        options: ActorOptions,
-        shipped: Any,
-        places: list[tuple[Any, Any]],
-        blob: Blob,
-    ) -> None:
-        packed = self._packed(request.worker, shipped, places, blob)
+    def _create_actor(self, request: PendingRequest, message: CreateActor, blob: Blob) -> None:
+        packed = self._packed(request.worker, message.function, message.places, blob)
+        _, _, label, methods, options = message
         self._context.in_background(
-            lambda: self._context.registry.make(title, methods, packed, options), self._handing(request)
+            lambda: self._context.registry.make(label, methods, packed, options), self._handing(request)
         )
 
-    def _ask_get_actor(self, request: PendingRequest, name: str) -> None:
-        self._context.in_background(lambda: self._context.get_actor(name), self._handing(request))
+    def _get_actor(self, request: PendingRequest, message: GetActor) -> None:
+        self._context.in_background(lambda: self._context.get_actor(message.name), self._handing(request))
 
-    def _ask_actor_at(self, request: PendingRequest, address: tuple[str, str, str]) -> None:
+    def _find_actor(self, request: PendingRequest, message: FindActor) -> None:
         def find() -> ActorHandle:
-            return ActorHandle(self._context.endpoint_at(address))
+            return ActorHandle(self._context.endpoint_at(message.address))
 
         self._context.in_background(find, self._handing(request))
 
@@ -242,33 +244,36 @@ class RequestHandler:
                 request.fail(error)
                 return
             assert handle is not None
-            key = request.worker.number, "handle", id(handle)
-            request.worker.name(key, handle._endpoint)  # until the worker has unpickled it
+            key = "handle", next(self._keys)
+            request.worker.hold(key, handle._endpoint)  # until the worker has unpickled it
             request.answer((key, pickle.dumps(handle)))
 
         return hand
 
-    def _ask_kill(self, request: PendingRequest, key: Any) -> None:
-        self._context.kill(ActorHandle(self._thing(request.worker, key)))
+    def _kill(self, request: PendingRequest, message: Kill) -> None:
+        self._context.kill(ActorHandle(self._thing(request.worker, message.key)))
         request.answer(None)
 
     # Both.
 
     def _packed(
-        self, worker: "WorkerConnection", shipped: Any, places: list[tuple[Any, Any]], blob: Blob
+        self,
+        worker: "WorkerConnection",
+        sent: SentFunction | None,
+        places: list[tuple[int | str, Key]],
+        blob: Blob,
     ) -> SerializedCall:
         function = None
-        if shipped is not None:
-            key, data, keeps = shipped
+        if sent is not None:
             function = self._context.known_function(
-                SerializedFunction(key, data, tuple(worker.things(keeps)))
+                SerializedFunction(sent.key, sent.data, tuple(worker.things(sent.keeps)))
             )
         if blob.segment is not None:
             blob.segment = self._context.budget.adopt(blob.segment)
         return SerializedCall(function, blob, [(place, self._thing(worker, key)) for place, key in places])
 
-    def _thing(self, worker: "WorkerConnection", key: Any) -> Any:
-        entry = worker.names.get(key)
+    def _thing(self, worker: "WorkerConnection", key: Key) -> Any:
+        entry = worker.proxies.get(key)
         thing = entry[0] if entry is not None else _by_id.get(key)
         if thing is None:
             raise WrongProcessError("what a reference stands for was gone when the reference arrived here")

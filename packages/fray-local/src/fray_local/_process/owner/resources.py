@@ -31,7 +31,7 @@ PLAIN = Needs()
 
 
 class Resources:
-    """What is free; its caller holds the lock."""
+    """What is free; changed in the scheduler's serial queue only."""
 
     def __init__(self, cpu: int, custom: Mapping[str, float] | None = None) -> None:
         self._gpus = gpu_ids()

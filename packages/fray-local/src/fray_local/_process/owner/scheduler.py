@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -16,6 +17,7 @@ from fray._engine.tasks import shutting_down
 from fray_local._process.owner.calls import AnyCall, RemoteProducer, died
 from fray_local._process.owner.event_loop import EventLoop
 from fray_local._process.owner.resources import Needs, Resources, environment
+from fray_local._process.owner.serial_queue import SerialQueue
 from fray_local._process.owner.worker_connection import WorkerConnection
 from fray_local._process.owner.worker_slot import Decisions, WorkerSlot, idle_since, split_lost, work_ahead
 
@@ -40,7 +42,7 @@ class Scheduler:
     ) -> None:
         self._size, self._free, self._loop, self._start_worker = size, resources, loop, start_worker
         self._most_tasks = max_tasks_per_worker
-        self._lock = threading.Lock()
+        self._serial = SerialQueue()
         self._lines: dict[Needs, deque[AnyCall]] = {}
         self._slots: dict[WorkerConnection, WorkerSlot] = {}
         self._idle: dict[tuple[Any, ...], list[WorkerSlot]] = {}
@@ -57,55 +59,32 @@ class Scheduler:
         """Take a call whose arguments are there, or a stream that is to go on."""
         call: AnyCall = job
         if isinstance(call, RemoteProducer) and call.worker is not None:
-            self._resume(call, call.worker)
-            return
-        with self._lock:
-            call.order = next(self._arrivals)
-            self._lines.setdefault(call.needs, deque()).append(call)
-            # Nothing is sent ahead from here: the next end of a task sends many at once instead.
-            decisions = self._decide(ahead=False) if self._free.cpu >= call.needs.cpu else None
-        if decisions is not None:
-            self._carry_out(decisions)
+            self._serial.run(partial(self._resume, call, call.worker))
+        else:
+            self._serial.run(partial(self._start, call))
 
     submit = start
 
     def close(self, *, wait: bool = False) -> None:
         """Let every worker end after what it has; with `wait`, block until all have."""
-        with self._lock:
-            self._closed = True
-            workers = list(self._slots)
-            if not workers and not self._retiring:
-                self._empty.set()
-        for worker in workers:
-            self._retire(worker)
+        self._serial.run(self._close)
         if wait:
             self._empty.wait()
 
     def kill(self) -> None:
         """End every worker now."""
-        with self._lock:
-            workers = [*self._slots, *self._retiring]
-        for worker in workers:
-            worker.kill()
+
+        def act() -> None:
+            for worker in [*self._slots, *self._retiring]:
+                worker.kill()
+
+        self._serial.run(act)
 
     # The workers' side; see `WorkerOwner`.
 
     def done(self, worker: WorkerConnection, call: AnyCall, seconds: float) -> None:
         """Have a slot for another call."""
-        if call.function is not None and seconds:
-            call.function.took(seconds)
-        decisions = Decisions()
-        with self._lock:
-            slot = self._slots.get(worker)
-            if slot is None:
-                return
-            slot.drop(call)
-            slot.served += 1
-            slot.last_end = next(self._ends)
-            if not slot.runs:
-                self._rest(slot, decisions)
-            self._decide(decisions)
-        self._carry_out(decisions)
+        self._serial.run(partial(self._done, worker, call, seconds))
 
     def parked(self, worker: WorkerConnection, call: AnyCall) -> None:
         """Have a slot while the stream waits for its consumer."""
@@ -113,66 +92,102 @@ class Scheduler:
 
     def returned(self, worker: WorkerConnection, calls: list[AnyCall]) -> None:
         """Put calls back at the front."""
-        decisions = Decisions()
-        with self._lock:
-            slot = self._slots.get(worker)
-            if slot is not None:
-                slot.revoking = False
-                for call in calls:
-                    slot.drop(call)
-                if calls and not slot.runs:
-                    self._rest(slot, decisions)
-            self._put_back(calls)
-            self._decide(decisions)
-        self._carry_out(decisions)
+        self._serial.run(partial(self._returned, worker, calls))
 
     def lend(self, worker: WorkerConnection) -> None:
         """Have a slot while what runs waits; ask back what sits behind it."""
-        with self._lock:
-            slot = self._slots.get(worker)
-            if slot is None or not slot.runs:
-                return
-            slot.away += 1
-            if slot.away == 1:
-                self._free.cpu += slot.needs.cpu
-            stuck = len(slot.runs) > 1
-            decisions = self._decide()
-        if stuck:
-            worker.revoke()
-        self._carry_out(decisions)
+        self._serial.run(partial(self._lend, worker))
 
     def reclaim(self, worker: WorkerConnection) -> None:
         """The slot is taken again, though that be one too many for a while."""
-        with self._lock:
-            slot = self._slots.get(worker)
-            if slot is None or not slot.away:
-                return
-            slot.away -= 1
-            if not slot.away:
-                self._free.cpu -= slot.needs.cpu
+        self._serial.run(partial(self._reclaim, worker))
 
     def ended(
         self, worker: WorkerConnection, how: str, started: list[AnyCall], unstarted: list[AnyCall]
     ) -> None:
         """Fail, or run again, what the worker had."""
-        with self._lock:
-            slot = self._slots.pop(worker, None)
-            self._retiring.discard(worker)
-            if slot is not None:
-                self._leave(slot)
+        self._serial.run(partial(self._ended, worker, how, started, unstarted))
+
+    # One at a time, in the serial queue.
+
+    def _start(self, call: AnyCall) -> None:
+        call.order = next(self._arrivals)
+        self._lines.setdefault(call.needs, deque()).append(call)
+        # Nothing is sent ahead from here: the next end of a task sends many at once instead.
+        if self._free.cpu >= call.needs.cpu:
+            self._carry_out(self._decide(ahead=False))
+
+    def _close(self) -> None:
+        self._closed = True
+        if not self._slots and not self._retiring:
+            self._empty.set()
+        for worker in list(self._slots):
+            self._retire(worker)
+
+    def _done(self, worker: WorkerConnection, call: AnyCall, seconds: float) -> None:
+        if call.function is not None and seconds:
+            call.function.took(seconds)
+        slot = self._slots.get(worker)
+        if slot is None:
+            return
+        decisions = Decisions()
+        slot.drop(call)
+        slot.served += 1
+        slot.last_end = next(self._ends)
+        if not slot.runs:
+            self._rest(slot, decisions)
+        self._carry_out(self._decide(decisions))
+
+    def _returned(self, worker: WorkerConnection, calls: list[AnyCall]) -> None:
+        decisions = Decisions()
+        slot = self._slots.get(worker)
+        if slot is not None:
+            slot.revoking = False
+            for call in calls:
+                slot.drop(call)
+            if calls and not slot.runs:
+                self._rest(slot, decisions)
+        self._put_back(calls)
+        self._carry_out(self._decide(decisions))
+
+    def _lend(self, worker: WorkerConnection) -> None:
+        slot = self._slots.get(worker)
+        if slot is None or not slot.runs:
+            return
+        slot.away += 1
+        if slot.away == 1:
+            self._free.cpu += slot.needs.cpu
+        stuck = len(slot.runs) > 1
+        decisions = self._decide()
+        if stuck:
+            worker.revoke()
+        self._carry_out(decisions)
+
+    def _reclaim(self, worker: WorkerConnection) -> None:
+        slot = self._slots.get(worker)
+        if slot is None or not slot.away:
+            return
+        slot.away -= 1
+        if not slot.away:
+            self._free.cpu -= slot.needs.cpu
+
+    def _ended(
+        self, worker: WorkerConnection, how: str, started: list[AnyCall], unstarted: list[AnyCall]
+    ) -> None:
+        slot = self._slots.pop(worker, None)
+        self._retiring.discard(worker)
+        if slot is not None:
+            self._leave(slot)
         again, lost = split_lost(worker, how, started, unstarted)
         for call in [*again, *unstarted]:
             call.unclaim()
-        with self._lock:
-            self._put_back([*again, *unstarted])
-            decisions = self._decide()
-            if self._closed and not self._slots and not self._retiring:
-                self._empty.set()
+        self._put_back([*again, *unstarted])
+        decisions = self._decide()
+        if self._closed and not self._slots and not self._retiring:
+            self._empty.set()
         self._carry_out(decisions)
         for call, error in lost:
             call.lost(error)
-
-    # Under the lock.
 
     def _decide(self, decisions: Decisions | None = None, *, ahead: bool = True) -> Decisions:
         """Decide which waiting calls go where: older ones first, whose CPUs no younger one takes."""
@@ -275,7 +290,7 @@ class Scheduler:
                 break
         if len(slot.runs) > 1 and not self._ticking:
             self._ticking = True
-            self._loop.call_later(_STUCK_SECONDS, lambda: self._ask_back({}))
+            self._later(_STUCK_SECONDS, partial(self._ask_back, {}))
         return calls
 
     def _rest(self, slot: WorkerSlot, decisions: Decisions) -> None:
@@ -292,7 +307,7 @@ class Scheduler:
             self._idle.setdefault((needs.env,), []).append(slot)
             if not self._trimming and self._spare() > 0:
                 self._trimming = True
-                self._loop.call_later(_SPARE_SECONDS, self._trim)
+                self._later(_SPARE_SECONDS, self._trim)
 
     def _spare(self) -> int:
         return sum(map(len, self._idle.values())) - self._size
@@ -315,8 +330,6 @@ class Scheduler:
         for call in reversed(calls):
             self._lines.setdefault(call.needs, deque()).appendleft(call)
 
-    # Outside the lock.
-
     def _carry_out(self, decisions: Decisions) -> None:
         for worker, calls in decisions.given:
             worker.give(calls)
@@ -328,41 +341,37 @@ class Scheduler:
             call.lost(error)
 
     def _resume(self, call: RemoteProducer, worker: WorkerConnection) -> None:
-        self.reclaim(worker)
+        self._reclaim(worker)
         worker.resume(call)
 
     def _retire(self, worker: WorkerConnection) -> None:
-        with self._lock:
-            slot = self._slots.pop(worker, None)
-            if slot is None:
-                return
+        slot = self._slots.pop(worker, None)
+        if slot is not None:
             self._leave(slot)
             self._retiring.add(worker)
-        worker.retire()
+            worker.retire()
 
     def _ask_back(self, before: dict[WorkerSlot, int]) -> None:
         """Ask back what sits behind a task that has not ended since the last look."""
-        with self._lock:
-            ahead = [slot for busy in self._busy.values() for slot in busy if len(slot.runs) > 1]
-            stuck = [slot for slot in ahead if before.get(slot) == slot.last_end and not slot.revoking]
-            for slot in stuck:
-                slot.revoking = True
-            self._ticking = bool(ahead)
-            now = {slot: slot.last_end for slot in ahead}
+        ahead = [slot for busy in self._busy.values() for slot in busy if len(slot.runs) > 1]
+        stuck = [slot for slot in ahead if before.get(slot) == slot.last_end and not slot.revoking]
         for slot in stuck:
+            slot.revoking = True
             slot.worker.revoke()
+        self._ticking = bool(ahead)
         if ahead:
-            self._loop.call_later(_STUCK_SECONDS, lambda: self._ask_back(now))
+            self._later(_STUCK_SECONDS, partial(self._ask_back, {slot: slot.last_end for slot in ahead}))
 
     def _trim(self) -> None:
         """Retire the workers beyond the size that were idle for long; those used last are the last to go."""
-        with self._lock:
-            idle = sorted((slot for kept in self._idle.values() for slot in kept), key=idle_since)
-            before = time.monotonic() - _SPARE_SECONDS
-            old = [slot.worker for slot in idle[: max(0, self._spare())] if slot.idle_since <= before]
-            self._trimming = self._spare() > len(old)
-            again = self._trimming
+        idle = sorted((slot for kept in self._idle.values() for slot in kept), key=idle_since)
+        before = time.monotonic() - _SPARE_SECONDS
+        old = [slot.worker for slot in idle[: max(0, self._spare())] if slot.idle_since <= before]
         for worker in old:
             self._retire(worker)
-        if again:
-            self._loop.call_later(_SPARE_SECONDS, self._trim)
+        self._trimming = self._spare() > 0
+        if self._trimming:
+            self._later(_SPARE_SECONDS, self._trim)
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        self._loop.call_later(seconds, lambda: self._serial.run(act))

@@ -6,7 +6,6 @@ Mapping 100 MB anew for each task that reads it would cost more than most tasks:
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 
 from fray_local._process.protocol.values import Segment
 
@@ -51,12 +50,3 @@ class SentSegments:
         for finalizer in self._there.values():
             finalizer.detach()
         self._there.clear()
-
-
-class Shipped:
-    """Marks, in an answer, what describes a value."""
-
-    __slots__ = ("description",)
-
-    def __init__(self, description: Any) -> None:
-        self.description = description

@@ -4,6 +4,7 @@ import socket
 
 from fray_local._process.owner.event_loop import Channel, EventLoop
 from fray_local._process.owner.worker_connection import WorkerConnection, WorkerOwner
+from fray_local._process.protocol.messages import Die
 from fray_local._process.protocol.values import Budget
 from fray_local._process.protocol.wire import OutOfDescriptorsError, encode
 
@@ -30,7 +31,7 @@ class SharedActorConnection(WorkerConnection):
 
     def kill(self) -> None:
         """Ask the process to end now."""
-        self.channel.send(("die",))
+        self.channel.send(Die())
 
 
 def kill(sock: socket.socket) -> bool:
@@ -38,7 +39,7 @@ def kill(sock: socket.socket) -> bool:
     with sock:
         sock.settimeout(_PATIENCE)
         try:
-            sock.sendall(encode(("die",)))
+            sock.sendall(encode(Die()))
             while sock.recv(1 << 16):
                 pass
         except TimeoutError:  # it is stopped, or the machine is that busy

@@ -3,14 +3,19 @@
 import os
 import signal
 import socket
-import sys
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fray_local._process.owner.event_loop import Channel, EventLoop
-from fray_local._process.owner.fork_server_client import ForkServerClient, current_directory
+from fray_local._process.owner.fork_server_client import (
+    ForkServers,
+    current_directory,
+    import_path,
+)
 from fray_local._process.owner.output_forwarder import OutputForwarder
 from fray_local._process.owner.worker_connection import WorkerConnection, WorkerOwner
+from fray_local._process.protocol.held_frames import SIZE, last_started, unsent
+from fray_local._process.protocol.messages import Loaded, Message, Request, WorkerSettings
 from fray_local._process.protocol.values import memory_file
 from fray_local._process.protocol.wire import OutOfDescriptorsError, close_all
 
@@ -31,7 +36,7 @@ class WorkerProcess(WorkerConnection):
     def __init__(
         self,
         loop: EventLoop,
-        fork_server: ForkServerClient,
+        fork_servers: ForkServers,
         owner: WorkerOwner,
         requests: "RequestHandler",
         env: dict[str, str],
@@ -39,7 +44,7 @@ class WorkerProcess(WorkerConnection):
         listener: socket.socket | None = None,
     ) -> None:
         super().__init__(owner, requests.budget, concurrency)
-        self._loop, self._fork_server, self._requests = loop, fork_server, requests
+        self._loop, self._fork_servers, self._requests = loop, fork_servers, requests
         self._why = ""  # this process ended it
         ours, reads, given, self._mark = _files()
         self._outputs = [
@@ -48,17 +53,11 @@ class WorkerProcess(WorkerConnection):
         self.channel = Channel(loop, ours, self._handle, self._unheard)
         for output in self._outputs:
             loop.call_soon(lambda output=output: self._watch(output))  # type: ignore[misc]
-        settings = {
-            "env": env,
-            "path": sys.path,
-            "cwd": current_directory(),
-            "owner": requests.owner,
-            "concurrency": concurrency,
-        }
+        settings = WorkerSettings(env, import_path(), current_directory(), requests.owner, concurrency)
         if listener is not None:
             given.append(listener.detach())
         try:
-            fork_server.fork(self, settings, given, Closing(given))
+            fork_servers.fork(self, settings, given, Closing(given))
         except BaseException:
             self.channel.hang_up(self._close_files)
             raise
@@ -79,11 +78,16 @@ class WorkerProcess(WorkerConnection):
 
     def kill(self) -> None:
         """End it now."""
-        self._fork_server.kill(self.number)
+        self._fork_servers.kill(self.number)
 
-    def other(self, kind: str, message: list[Any], descriptors: deque[int]) -> None:
+    def other(self, message: Message, descriptors: deque[int]) -> None:
         """Do what it tells, answer what it asks."""
-        self._requests.handle(self, kind, message, descriptors)
+        if isinstance(message, Request):
+            self._requests.handle(self, message, descriptors)
+        elif isinstance(message, Loaded):
+            self._fork_servers.loaded(message.modules)
+        else:
+            super().other(message, descriptors)
 
     def forward_output(self) -> None:
         """Pass on what was printed."""
@@ -103,7 +107,9 @@ class WorkerProcess(WorkerConnection):
     def ended(self, status: int) -> None:
         """It is gone; what it sent before still counts."""
         self.channel.drain()
-        self._mark_lost(self._why or _how(status), int.from_bytes(os.pread(self._mark, 8, 0), "little"))
+        memory = os.pread(self._mark, SIZE, 0)
+        self.channel.recover(*unsent(memory))
+        self._mark_lost(self._why or _how(status), last_started(memory))
 
     def _close_files(self) -> None:
         os.close(self._mark)
@@ -113,7 +119,8 @@ class WorkerProcess(WorkerConnection):
 
     def _mark_lost(self, how: str, last_started: int) -> None:
         self._close_files()
-        self._requests.forget_all(self)
+        self._fork_servers.forget(self.number)
+        self._requests.withdraw_all(self)
         self.gone(how, last_started)
 
 
@@ -124,7 +131,7 @@ def _files() -> tuple[socket.socket, list[int], list[int], int]:
     try:
         for _ in range(2):
             made += os.pipe()
-        made.append(memory_file(8))
+        made.append(memory_file(SIZE, "worker"))
         made.append(os.dup(made[-1]))
     except BaseException:
         ours.close()

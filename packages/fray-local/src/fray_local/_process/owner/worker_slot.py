@@ -10,7 +10,7 @@ from fray_local._process.owner.worker_connection import WorkerConnection
 
 @dataclass(slots=True)
 class Decisions:
-    """What was decided under the lock, to be done after it."""
+    """What was decided, to be carried out."""
 
     given: list[tuple[WorkerConnection, list[AnyCall]]] = field(default_factory=list)
     retired: list[WorkerConnection] = field(default_factory=list)
@@ -19,7 +19,7 @@ class Decisions:
 
 
 class WorkerSlot:
-    """What the scheduler knows of one of its workers; under the scheduler's lock."""
+    """What the scheduler knows of one of its workers; in the scheduler's serial queue."""
 
     __slots__ = (
         "ahead",

@@ -25,6 +25,8 @@ from fray_local._machine import memory_bytes
 if TYPE_CHECKING:
     from fray_local._process.owner.sent_segments import SentSegments
 
+VALUE, ERROR, END = 1, 2, 3
+"""What a call has sent: a value, an exception, or, of a stream, its end."""
 LARGE = 1 << 16
 """Bytes from which on a value, or one of its buffers, lies in a memory file."""
 _ALIGNMENT = 64
@@ -63,7 +65,7 @@ class Budget:
         self._spill_dir = None if spill_dir is None else _writable_folder(spill_dir)
         self._used = 0
         self._lock = threading.Lock()
-        self._freed: deque[int] = deque()  # by finalizers, which may run while the lock is refcount_deltas
+        self._freed: deque[int] = deque()  # by finalizers, which may run while the lock is held
 
     @property
     def used(self) -> int:
@@ -180,6 +182,11 @@ class Blob(Packed):
     ) -> None:
         self._data, self.segment, self._layout, self.keeps = data, segment, layout, keeps
 
+    @property
+    def data(self) -> bytes:
+        """The pickle of a small value."""
+        return self._data
+
     def load(self) -> Any:
         """Return the value."""
         if self.segment is None:
@@ -260,11 +267,11 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def memory_file(size: int) -> int:
-    """Return the descriptor of new memory without a name."""
+def memory_file(size: int, label: str = "fray") -> int:
+    """Return the descriptor of new memory without a name; `label` is what a listing of files shows."""
     if not hasattr(os, "memfd_create"):  # macOS: a file that was unlinked is the next best
         return _unlinked_file(None, size)
-    descriptor = os.memfd_create("fray", os.MFD_CLOEXEC)
+    descriptor = os.memfd_create(label, os.MFD_CLOEXEC)
     return _sized(descriptor, size)
 
 

@@ -1,4 +1,4 @@
-"""Messages between processes of one machine: pickles with a length in front, descriptors beside them."""
+"""Framing: a header, the pickle of a message's fields, and descriptors beside them."""
 
 import contextlib
 import errno
@@ -7,24 +7,22 @@ import pickle
 import resource
 import socket
 import struct
-import threading
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
-_HEADER = struct.Struct("<QH")
+from fray_local._process.protocol.messages import Message, code_of, rebuilt
+
+_HEADER = struct.Struct("<QHB")  # length of the pickle, descriptors, the message's type
 _CHUNK = 1 << 18
 _MOST_DESCRIPTORS = 250  # Linux passes 253 with one message
 _ANCILLARY = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
 
-Message = tuple[Any, ...]
-
 
 def encode(message: Message, descriptors: int = 0) -> bytes:
     """Return a message as it travels, with so many descriptors beside it."""
-    body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    return _HEADER.pack(len(body), descriptors) + body
+    body = pickle.dumps(tuple(message), pickle.HIGHEST_PROTOCOL)
+    return _HEADER.pack(len(body), descriptors, code_of(message)) + body
 
 
 def carriers(descriptors: Sequence[int]) -> tuple[list[Sequence[int]], Sequence[int]]:
@@ -37,7 +35,7 @@ def carriers(descriptors: Sequence[int]) -> tuple[list[Sequence[int]], Sequence[
 
 def empty(descriptors: int) -> bytes:
     """Return a message that only brings descriptors for the next one."""
-    return _HEADER.pack(0, descriptors)
+    return _HEADER.pack(0, descriptors, 0)
 
 
 def send_some(sock: socket.socket, data: bytes | memoryview, descriptors: Sequence[int]) -> int:
@@ -50,32 +48,27 @@ def send_some(sock: socket.socket, data: bytes | memoryview, descriptors: Sequen
         return 0
 
 
-class Sender:
-    """Sends whole messages on a blocking socket, from any thread."""
+def send_all(sock: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
+    """Send one message on a blocking socket that only this thread writes to."""
+    for data, some in frames(message, descriptors):
+        send_frame(sock, data, some)
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock, self._lock = sock, threading.Lock()
-        self.sending: int | None = None  # the thread that is in the middle of a message
 
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send one message; block while the other side's buffer is full."""
-        first, last = carriers(descriptors) if descriptors else ([], ())
-        data = encode(message, len(last))
-        with self._lock:
-            try:
-                self.sending = threading.get_ident()
-                for some in first:
-                    self._send_with(empty(len(some)), some)
-                self._send_with(data, last)
-            finally:
-                self.sending = None
+def frames(message: Message, descriptors: Sequence[int]) -> list[tuple[bytes, Sequence[int]]]:
+    """Return what is written for a message: itself last, with what fits beside it."""
+    if not descriptors:
+        return [(encode(message), ())]
+    first, last = carriers(descriptors)
+    return [*((empty(len(some)), some) for some in first), (encode(message, len(last)), last)]
 
-    def _send_with(self, data: bytes, descriptors: Sequence[int]) -> None:
-        if not descriptors:
-            self._sock.sendall(data)
-            return
-        sent = send_some(self._sock, data, descriptors)
-        self._sock.sendall(memoryview(data)[sent:])
+
+def send_frame(sock: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:
+    """Write to a blocking socket."""
+    if not descriptors:
+        sock.sendall(data)
+        return
+    sent = send_some(sock, data, descriptors)
+    sock.sendall(memoryview(data)[sent:])
 
 
 class OutOfDescriptorsError(OSError):
@@ -104,6 +97,7 @@ class Reader:
         self._rest = bytearray()
         self._descriptors: deque[int] = deque()
         self._owed = 0
+        self._frames = 0
 
     def read(self) -> list[tuple[Message, list[int]]]:
         """Receive once; return the messages that are complete, each with its descriptors.
@@ -129,6 +123,11 @@ class Reader:
         with memoryview(self._buffer) as buffer, buffer[:size] as data:
             return self._messages(data)
 
+    def unread(self, data: bytes, sent: int) -> list[Message]:
+        """Return the messages in `data`, frames after `sent` others, that have not arrived here."""
+        self._rest, skip = bytearray(), self._frames - sent
+        return [message for message, _ in self._messages(memoryview(data))][max(0, skip) :]
+
     def close(self) -> None:
         """Close the descriptors that no message took."""
         while self._descriptors:
@@ -142,13 +141,14 @@ class Reader:
         messages, start = [], 0
         with memoryview(buffer) as view:
             while (body := start + _HEADER.size) <= len(view):
-                length, count = _HEADER.unpack_from(view, start)
+                length, count, code = _HEADER.unpack_from(view, start)
                 if body + length > len(view):
                     break
                 start = body + length
+                self._frames += 1
                 self._owed += count
                 if length:
-                    message = pickle.loads(view[body:start])
+                    message = rebuilt(code, pickle.loads(view[body:start]))
                     messages.append((message, [self._descriptors.popleft() for _ in range(self._owed)]))
                     self._owed = 0
         if buffer is self._rest:

@@ -1,4 +1,4 @@
-"""The ears of a worker: a thread per connection takes in calls and everything else that is said."""
+"""What a worker is told: a thread per connection takes in calls, cancellations, credits and answers."""
 
 import contextlib
 import os
@@ -7,14 +7,29 @@ import socket
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fray._engine.refs import ERROR
 from fray.backend import pack_exception
-from fray_local._process.protocol.values import Blob, Segment
-from fray_local._process.protocol.wire import OutOfDescriptorsError, Reader, Sender, close_all
+from fray_local._process.protocol.messages import (
+    Call,
+    Cancel,
+    Credit,
+    Die,
+    Done,
+    Exit,
+    ForgetSegment,
+    Item,
+    Message,
+    Reply,
+    Returned,
+    Revoke,
+)
+from fray_local._process.protocol.values import ERROR, Blob, Segment
+from fray_local._process.protocol.wire import OutOfDescriptorsError, Reader, close_all
 from fray_local._process.worker import output
 from fray_local._process.worker.incoming_calls import FunctionCache, IncomingCall
+from fray_local._process.worker.outbox import Outbox
 
 if TYPE_CHECKING:
     from fray_local._process.worker.main import Worker
@@ -24,12 +39,23 @@ class Connection:
     """One process that gives calls to this one. With the owner's connection the worker ends."""
 
     def __init__(self, worker: "Worker", sock: socket.socket, *, owner: bool) -> None:
-        self._worker, self._reader, self.sender, self.is_owner = worker, Reader(sock), Sender(sock), owner
+        self._worker, self._reader, self.is_owner = worker, Reader(sock), owner
+        self.outbox = Outbox(sock, worker.held_frames if owner else None)
         self._sock = sock
         self._functions = FunctionCache()
         self.kept: dict[int, Segment] = {}  # large values that stay mapped until the other side forgets them
         self.open: dict[int, IncomingCall] = {}  # neither done nor given back
         self._gone = False
+        self._handlers: dict[type, Callable[[Any, deque[int]], None]] = {
+            Call: self._take_call,
+            Reply: self._take_reply,
+            Credit: lambda message, _: self._worker.add_credit(self.open.get(message.number), message.items),
+            Cancel: lambda message, _: self._cancel(message.number),
+            ForgetSegment: self._forget_segment,
+            Revoke: lambda _, __: self._give_back(),
+            Exit: lambda _, __: self._worker.finish() if self.is_owner else None,
+            Die: lambda _, __: os._exit(0),
+        }
 
     def listen(self) -> None:
         """Take in what is said until the other side is gone."""
@@ -49,63 +75,58 @@ class Connection:
         self._reader.close()
         self._sock.close()
 
-    def send(self, kind: str, number: int, state: int, blob: Blob, *more: Any) -> None:
-        """Send an item or the end of a call."""
+    # To the other side.
+
+    def send_item(self, number: int, blob: Blob, *, soon: bool) -> None:
+        """Send an item of a stream; `soon`: the generator goes on."""
+        descriptors: list[int] = []
+        value = blob.describe(descriptors)
+        message = Item(number, value, _keys(blob), self._deltas(), output.flush())
+        self._say(message, descriptors, blob, soon=soon)
+
+    def send_done(self, number: int, state: int, blob: Blob, seconds: float, *, soon: bool) -> None:
+        """Send the end of a call; `soon`: another call is there to run."""
+        descriptors: list[int] = []
+        value = blob.describe(descriptors)
+        message = Done(number, state, value, _keys(blob), self._deltas(), output.flush(), seconds)
+        self._say(message, descriptors, blob, soon=soon)
+
+    def _say(self, message: Message, descriptors: Sequence[int], keep: Any, *, soon: bool) -> None:
         if self._gone:
             return
-        descriptors: list[int] = []
-        description = blob.describe(descriptors)
-        keeps = tuple(getattr(one, "key", None) for one in blob.keeps)
-        refcount_deltas = (
-            self._worker.context.take_refcount_deltas() if self.is_owner and self._worker.context else ()
-        )
-        message = (kind, number, state, description, keeps, refcount_deltas, output.flush(), *more)
-        with contextlib.suppress(OSError):  # gone, as its end will tell
-            self.sender.send(message, descriptors)
+        if soon and not descriptors:
+            self.outbox.post(message)
+        else:
+            self.outbox.send(message, descriptors, keep)
 
-    def _receive(self, message: tuple[Any, ...], descriptors: deque[int]) -> None:
+    def _deltas(self) -> tuple[Any, ...]:
+        context = self._worker.context
+        return context.take_refcount_deltas() if self.is_owner and context is not None else ()
+
+    # From the other side.
+
+    def _receive(self, message: Message, descriptors: deque[int]) -> None:
         """Handle one message; one that cannot be handled must not make the worker deaf for the others."""
         try:
-            self._handle(message, descriptors)
+            self._handlers[type(message)](message, descriptors)
         except Exception as error:  # noqa: BLE001 - whatever it is, a call gets its answer
-            if message[0] == "call":
-                self.send("done", message[1], ERROR, Blob(pack_exception(error)), 0.0)
+            close_all(descriptors)
+            if isinstance(message, Call):
+                self.send_done(message.number, ERROR, Blob(pack_exception(error)), 0.0, soon=False)
             else:
                 sys.excepthook(*sys.exc_info())
 
-    def _handle(self, message: tuple[Any, ...], descriptors: deque[int]) -> None:
-        kind, *rest = message
-        if kind == "call":
-            call = IncomingCall(self, self._functions, descriptors, *rest)
-            self.open[call.number] = call
-            self._worker.calls.put(call)
-        elif kind == "reply" and self._worker.context is not None:
-            number, fine, answer = rest
-            self._worker.context.answered(number, fine, answer, descriptors, self.kept)
-        elif kind == "credit":
-            self._add_credit(*rest)
-        elif kind == "cancel":
-            self._cancel(*rest)
-        elif kind == "forget":
-            self.kept.pop(rest[0], None)
-        elif kind == "revoke":
-            self._give_back()
-        elif kind == "exit" and self.is_owner:
-            self._worker.finish()
-        elif kind == "die":
-            os._exit(0)
-        else:
-            close_all(descriptors)
+    def _take_call(self, message: Call, descriptors: deque[int]) -> None:
+        call = IncomingCall(self, self._functions, descriptors, message)
+        self.open[call.number] = call
+        self._worker.calls.put(call)
 
-    def _add_credit(self, number: int, items: int) -> None:
-        call = self.open.get(number)
-        if call is None:
-            return
-        with self._worker.lock:
-            call.credits = (call.credits or 0) + items
-            resumed, call.suspended = call.suspended, False
-        if resumed:
-            self._worker.calls.put(call)
+    def _forget_segment(self, message: ForgetSegment, _: deque[int]) -> None:
+        self.kept.pop(message.key, None)
+
+    def _take_reply(self, message: Reply, descriptors: deque[int]) -> None:
+        if self._worker.context is not None:
+            self._worker.context.answered(message, descriptors, self.kept)
 
     def _give_back(self) -> None:
         """Return to the owner what has not started, so that another worker can."""
@@ -119,19 +140,16 @@ class Connection:
                     break
                 returned.append(call.number)
                 self.open.pop(call.number, None)
-        self.sender.send(("returned", returned))
+        self.outbox.send(Returned(returned))
 
     def _cancel(self, number: int) -> None:
         call = self.open.get(number)
-        if call is None:
-            return
-        with self._worker.lock:
-            call.cancelled = True
-            resumed, call.suspended = call.suspended, False
-        if resumed:
-            self._worker.calls.put(call)
-        elif self._worker.runs(call):
-            threading.Thread(target=self._worker.interrupt, args=[call], daemon=True).start()
+        if call is not None:
+            self._worker.cancel(call)
+
+
+def _keys(blob: Blob) -> tuple[Any, ...]:
+    return tuple(getattr(one, "key", None) for one in blob.keeps) if blob.keeps else ()
 
 
 def _end(error: Exception) -> NoReturn:
@@ -144,7 +162,7 @@ def _end(error: Exception) -> NoReturn:
 
 
 def accept_all(worker: "Worker", listener: socket.socket) -> None:
-    """Let in whoever knocks; the directory of the listener keeps other users out."""
+    """Let in whoever connects; the directory of the socket keeps other users out."""
     while True:
         try:
             sock, _ = listener.accept()

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from fray import GetTimeoutError, UnsupportedError, WrongProcessError
 from fray._engine import refs as _refs
-from fray._engine.refs import ERROR, VALUE, _find
+from fray._engine.refs import _find
 from fray.backend import callable_name, is_generator_function, pack_exception, unpack_exception
 from fray.job import (
     ActorEndpoint,
@@ -23,16 +23,37 @@ from fray.job import (
     TaskOptions,
     actor_methods,
 )
-from fray_local._process.owner.callbacks import CallbackThread, settle_future
-from fray_local._process.owner.sent_segments import Shipped
+from fray_local._process.protocol.callbacks import CallbackThread, settle_future
+from fray_local._process.protocol.messages import (
+    CallActor,
+    CancelRef,
+    CreateActor,
+    FindActor,
+    Get,
+    GetActor,
+    Kill,
+    Lend,
+    Nothing,
+    Operation,
+    Promise,
+    Put,
+    Reclaim,
+    Reply,
+    Request,
+    Run,
+    SentFunction,
+    Settle,
+    Wait,
+    Withdraw,
+)
 from fray_local._process.protocol.serialization import (
     SerializedCall,
     SerializedFunction,
     pack,
     serialize_call,
 )
-from fray_local._process.protocol.values import Blob, Budget, Segment, received
-from fray_local._process.protocol.wire import Sender
+from fray_local._process.protocol.values import ERROR, VALUE, Blob, Budget, Segment, received
+from fray_local._process.worker.outbox import Outbox
 from fray_local._process.worker.proxies import Owner, Proxy, RemoteEndpoint, RemoteRef, RemoteStream
 
 T = TypeVar("T")
@@ -45,86 +66,96 @@ _COPIES = "a copy of the context inside a worker cannot be closed there; leave t
 class WorkerContext(ContextBase):
     """`get_job_context()` inside a task of a `ProcessContext`."""
 
-    def __init__(self, number: int, owner: Owner, sender: Sender) -> None:
-        self.owner, self._sender = owner, sender
-        self.refcount_deltas: deque[tuple[Any, int]] = (
+    def __init__(self, number: int, owner: Owner, outbox: Outbox) -> None:
+        self.owner, self._outbox = owner, outbox
+        self.refcounts: deque[tuple[Any, int]] = (
             deque()
-        )  # what to tell the owner: a name more, a name less
+        )  # to tell the owner: a key is held once more, or less
         self.budget = Budget()
         self._callbacks = CallbackThread()
         self.worker_thread = threading.get_ident()
-        self._number, self._ids, self._asked = number, count(), count()
-        self._waiting: dict[int, Callable[[bool, Any], None]] = {}
+        self._number, self._ids, self._requests = number, count(), count()
+        self._waiting: dict[int, Callable[[Blob | None, Any, list[Blob]], None]] = {}
         _refs.find_elsewhere = self._resolve
 
     def take_refcount_deltas(self) -> tuple[tuple[Any, int], ...]:
-        """Return what the owner has to know of names, for the next message to it."""
+        """Return what the owner has to know of keys, for the next message to it."""
         deltas = []
-        while self.refcount_deltas:
-            deltas.append(self.refcount_deltas.popleft())
+        while self.refcounts:
+            deltas.append(self.refcounts.popleft())
         return tuple(deltas)
 
-    def answered(
-        self, number: int, fine: bool, answer: Any, descriptors: deque[int], kept: dict[int, Segment]
-    ) -> None:
+    def answered(self, reply: Reply, descriptors: deque[int], kept: dict[int, Segment]) -> None:
         """Hand the owner's answer to whoever asked."""
-        hand = self._waiting.pop(number, None)
-        try:
-            loaded = _blobs(answer, descriptors, kept)  # in any case: the descriptors have to go somewhere
-        except Exception as error:  # noqa: BLE001 - whoever asked sees it
-            fine, loaded = False, pack_exception(error)
+        hand = self._waiting.pop(reply.number, None)
+        error = None if reply.error is None else Blob(reply.error)
+        values: list[Blob] = []
+        try:  # in any case: the descriptors have to go somewhere
+            values = [received(one, descriptors, kept=kept) for one in reply.values]
+        except Exception as failure:  # noqa: BLE001 - whoever asked sees it
+            error = Blob(pack_exception(failure))
         if hand is not None:
-            hand(fine, loaded)
+            hand(error, reply.answer, values)
 
-    def ask(self, what: str, *details: Any, timeout: float | None = None, blobs: Sequence[Blob] = ()) -> Any:
-        """Ask the owner and block until the answer is there.
+    def ask(
+        self, operation: Operation, *, timeout: float | None = None, blobs: Sequence[Blob] = ()
+    ) -> tuple[Any, list[Blob]]:
+        """Ask the owner and block until the answer is there, with the values that come with it.
 
         Raises:
             GetTimeoutError: It was not there in time.
         """
+        if threading.get_ident() in self._outbox.threads_inside:
+            raise RuntimeError(
+                "this would wait for ever: a finalizer or a signal handler interrupted a message to the "
+                "process that has the answer; use the context from a task or a thread"
+            )
         gate = threading.Lock()
         gate.acquire()
-        answers: list[Any] = []
+        answers: list[tuple[Blob | None, Any, list[Blob]]] = []
 
-        def hand(fine: bool, answer: Any) -> None:
-            answers.extend((fine, answer))
+        def hand(error: Blob | None, answer: Any, values: list[Blob]) -> None:
+            answers.append((error, answer, values))
             gate.release()
 
-        number = self._send(what, details, blobs, hand)
+        number = self._ask(operation, blobs, hand)
         try:
-            in_time = gate.acquire(timeout=-1 if timeout is None else max(timeout, 0))
+            gate.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
         finally:
             if self._waiting.pop(number, None) is not None:
-                self.tell("forget", number)
+                self.tell(Withdraw(number))
         if not answers:
-            assert not in_time
             raise GetTimeoutError(f"no result within {timeout} s; the tasks go on")
-        fine, answer = answers
-        if not fine:
-            raise unpack_exception(answer)
-        return answer
+        error, answer, values = answers[0]
+        if error is not None:
+            raise unpack_exception(error.data)
+        return answer, values
 
-    def _send(
-        self, what: str, details: tuple[Any, ...], blobs: Sequence[Blob], hand: Callable[[bool, Any], None]
+    def _ask(
+        self,
+        operation: Operation,
+        blobs: Sequence[Blob],
+        hand: Callable[[Blob | None, Any, list[Blob]], None],
     ) -> int:
-        number = next(self._asked)
+        number = next(self._requests)
         self._waiting[number] = hand
-        lends = threading.get_ident() == self.worker_thread
-        descriptors: list[int] = []
-        described = tuple(_describe(blob, descriptors) for blob in blobs)
-        self._sender.send(
-            ("ask", number, lends, self._caller(), self.take_refcount_deltas(), what, details, described),
-            descriptors,
-        )
+        self._request(number, operation, blobs)
         return number
 
-    def tell(self, what: str, *details: Any, blobs: Sequence[Blob] = ()) -> None:
-        """Tell the owner something; what it does with it is no answer."""
+    def tell(self, operation: Operation, *, blobs: Sequence[Blob] = ()) -> None:
+        """Tell the owner something that has no answer."""
+        self._request(None, operation, blobs)
+
+    def _request(self, number: int | None, operation: Operation, blobs: Sequence[Blob]) -> None:
+        thread = threading.get_ident()
         descriptors: list[int] = []
-        described = tuple(_describe(blob, descriptors) for blob in blobs)
-        self._sender.send(
-            ("tell", self._caller(), self.take_refcount_deltas(), what, details, described), descriptors
-        )
+        values = [(blob.describe(descriptors), _keys(blob.keeps)) for blob in blobs]
+        lends = number is not None and thread == self.worker_thread
+        request = Request(number, lends, thread, self.take_refcount_deltas(), operation, values)
+        if number is None and not descriptors:
+            self._outbox.post(request)
+        else:
+            self._outbox.send(request, descriptors, blobs)
 
     @contextlib.contextmanager
     def _lending(self) -> Iterator[None]:
@@ -132,19 +163,16 @@ class WorkerContext(ContextBase):
         if threading.get_ident() != self.worker_thread:
             yield
             return
-        self.tell("lend")
+        self.tell(Lend())
         try:
             yield
         finally:
-            self.tell("reclaim")
+            self.tell(Reclaim())
 
     def flush(self) -> None:
         """Tell the owner what became of names while there was nothing else to tell."""
-        if self.refcount_deltas:
-            self.tell("nothing")
-
-    def _caller(self) -> Any:
-        return threading.get_ident()
+        if self.refcounts:
+            self.tell(Nothing())
 
     def _new_key(self) -> Any:
         return self._number, next(self._ids)
@@ -154,9 +182,9 @@ class WorkerContext(ContextBase):
         blob = pack(obj, "the object given to put()", self.budget)
         key = self._new_key()
         if blob.segment is None:
-            self.tell("put", key, blobs=[blob])
+            self.tell(Put(key), blobs=[blob])
         else:
-            self.ask("put", key, blobs=[blob])  # there may be no room
+            self.ask(Put(key), blobs=[blob])  # there may be no room
         return RemoteRef(self, key)
 
     def get(self, ref: Any, /, *, timeout: float | None = None) -> Any:
@@ -171,7 +199,8 @@ class WorkerContext(ContextBase):
         missing = [ref.key for ref in refs if ref.blob is None]
         if not missing:
             return [cast("Blob", ref.blob) for ref in refs]
-        arrived = dict(zip(missing, self.ask("get", missing, timeout=timeout), strict=True))
+        _, values = self.ask(Get(missing), timeout=timeout)
+        arrived = dict(zip(missing, values, strict=True))
         return [arrived.get(ref.key) or cast("Blob", ref.blob) for ref in refs]
 
     def wait(
@@ -187,16 +216,17 @@ class WorkerContext(ContextBase):
         keys = [cast("Proxy", ref).key for ref in refs]
         needed = min(num_returns, len(refs))
         try:
-            ready = set(self.ask("wait", keys, needed, timeout == 0, timeout=timeout or None))
+            found, _ = self.ask(Wait(keys, needed, timeout == 0), timeout=timeout or None)
         except GetTimeoutError:
-            ready = set(self.ask("wait", keys, needed, True))
+            found, _ = self.ask(Wait(keys, needed, now=True))
+        ready = set(found)
         return [refs[i] for i in sorted(ready)], [ref for i, ref in enumerate(refs) if i not in ready]
 
     def cancel(self, ref: Any, /) -> bool:
         """Stop a task; see `JobContext.cancel`."""
         if not isinstance(ref, RemoteRef | RemoteStream):
             raise ValueError(f"cancel takes what run() returned, got {ref!r}")
-        return bool(self.ask("cancel", ref.key))
+        return bool(self.ask(CancelRef(ref.key))[0])
 
     def _future(self, ref: Any) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -204,14 +234,14 @@ class WorkerContext(ContextBase):
             future.set_result(ref)
             return future
 
-        def hand(fine: bool, answer: Any) -> None:
+        def hand(error: Blob | None, _: Any, values: list[Blob]) -> None:
             # Unpickling, and what waits for the future, may use the context: not in the listener's thread.
-            self._callbacks.do(partial(settle_future, future, lambda: _outcome(fine, answer)))
+            self._callbacks.do(partial(settle_future, future, lambda: _outcome(error, values)))
 
         if ref.blob is not None:
             settle_future(future, ref.blob.load)
         else:
-            self._send("get", ([ref.key],), (), hand)
+            self._ask(Get([ref.key]), (), hand)
         return future
 
     def _submit(
@@ -222,9 +252,9 @@ class WorkerContext(ContextBase):
         packed = self._pack(fn, args, kwargs)
         streaming = is_generator_function(fn)
         key = self._new_key()
-        self.tell(
-            "run", key, streaming, callable_name(fn), options, *_call_details(packed), blobs=[packed.blob]
-        )
+        function, places = _call_details(packed)
+        label = options.name or callable_name(fn)
+        self.tell(Run(key, function, places, label, options, streaming), blobs=[packed.blob])
         return RemoteStream(self, key) if streaming else RemoteRef(self, key)
 
     def call_actor(
@@ -238,7 +268,8 @@ class WorkerContext(ContextBase):
         """Queue a call of an actor's method."""
         packed = self._pack(None, args, kwargs)
         key = self._new_key()
-        self.tell("call", key, endpoint.key, method, *_call_details(packed), blobs=[packed.blob])
+        _, places = _call_details(packed)
+        self.tell(CallActor(key, endpoint.key, method, places), blobs=[packed.blob])
         return RemoteStream(self, key) if streaming else RemoteRef(self, key)
 
     def _pack(
@@ -253,14 +284,14 @@ class WorkerContext(ContextBase):
     def _promised(self, future: "Future[Any]") -> RemoteRef[Any]:
         """Return a reference that settles as a future of this process does."""
         key = self._new_key()
-        self.tell("promise", key)
+        self.tell(Promise(key))
 
         def settle(done: "Future[Any]") -> None:
             try:
                 state, blob = VALUE, pack(done.result(), "the result of a future", self.budget)
             except BaseException as error:  # noqa: BLE001 - whatever it raised is what the task gets
                 state, blob = ERROR, Blob(pack_exception(error))
-            self.tell("settle", key, state, blobs=[blob])
+            self.tell(Settle(key, state), blobs=[blob])
 
         future.add_done_callback(settle)
         return RemoteRef(self, key)
@@ -270,30 +301,30 @@ class WorkerContext(ContextBase):
     ) -> ActorHandle:
         methods = {name: is_generator_function(method) for name, method in actor_methods(cls).items()}
         packed = self._pack(cls, args, kwargs)
-        name = callable_name(cls)
-        details = _call_details(packed)
-        return self._handed(self.ask("actor", name, methods, options, *details, blobs=[packed.blob]))
+        function, places = _call_details(packed)
+        request = CreateActor(function, places, callable_name(cls), methods, options)
+        return self._handed(*self.ask(request, blobs=[packed.blob]))
 
     def get_actor(self, name: str, /) -> ActorHandle:
         """Return a handle to the actor of that name; see `JobContext.get_actor`."""
-        return self._handed(self.ask("get_actor", name))
+        return self._handed(*self.ask(GetActor(name)))
 
-    def _handed(self, answer: tuple[Any, bytes]) -> ActorHandle:
+    def _handed(self, answer: tuple[Any, bytes], _: list[Blob]) -> ActorHandle:
         key, data = answer
         handle: ActorHandle = pickle.loads(data)
-        self.refcount_deltas.append((key, -1))  # which kept the actor on its way here
+        self.refcounts.append((key, -1))  # which kept the actor on its way here
         return handle
 
     def endpoint_at(self, address: tuple[str, str, str]) -> ActorEndpoint:
         """Return the endpoint of an actor whose handle came from another process."""
-        return self._handed(self.ask("actor_at", address))._endpoint
+        return self._handed(*self.ask(FindActor(address)))._endpoint
 
     def kill(self, handle: Any, /) -> None:
         """End an actor; see `JobContext.kill`."""
         endpoint = getattr(handle, "_endpoint", None)
         if not isinstance(endpoint, RemoteEndpoint):
             raise ValueError(f"kill takes a handle that create_actor or get_actor returned, got {handle!r}")
-        self.ask("kill", endpoint.key)
+        self.ask(Kill(endpoint.key))
 
     def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
         """Refuse: only the owner ends its context."""
@@ -320,7 +351,7 @@ class WorkerContext(ContextBase):
                 f"a {kind} that is not the one which runs this task arrived in a worker: pass values, or use "
                 "get_job_context()"
             )
-        self.refcount_deltas.append((key, 1))
+        self.refcounts.append((key, 1))
         return RemoteStream(self, key) if kind == "LocalStream" else RemoteRef(self, key)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -328,30 +359,17 @@ class WorkerContext(ContextBase):
         return _find, (owner.process, owner.pid, owner.context_key, owner.context_kind)
 
 
-def _outcome(fine: bool, answer: Any) -> Any:
-    if not fine:
-        raise unpack_exception(answer)
-    return answer[0].load()
+def _outcome(error: Blob | None, values: list[Blob]) -> Any:
+    if error is not None:
+        raise unpack_exception(error.data)
+    return values[0].load()
 
 
-def _call_details(packed: SerializedCall) -> tuple[Any, ...]:
-    function: SerializedFunction | None = packed.function
-    shipped = None if function is None else (function.key, function.data, _keys(function.keeps))
-    return shipped, [(place, ref.key) for place, ref in packed.places]
-
-
-def _describe(blob: Blob, descriptors: list[int]) -> Any:
-    return blob.describe(descriptors), _keys(blob.keeps)
+def _call_details(packed: SerializedCall) -> tuple[SentFunction | None, list[tuple[int | str, Any]]]:
+    fn: SerializedFunction | None = packed.function
+    sent = None if fn is None else SentFunction(fn.key, fn.data, _keys(fn.keeps))
+    return sent, [(place, ref.key) for place, ref in packed.places]
 
 
 def _keys(kept: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(one.key for one in kept if isinstance(one, Proxy))
-
-
-def _blobs(answer: Any, descriptors: deque[int], kept: dict[int, Segment]) -> Any:
-    """Return an answer with its descriptions of values made values."""
-    if type(answer) is Shipped:
-        return received(answer.description, descriptors, kept=kept)
-    if type(answer) in (list, tuple):
-        return type(answer)(_blobs(part, descriptors, kept) for part in answer)
-    return answer

@@ -19,7 +19,7 @@ def main(creator: int, listener: int) -> None:
     # Tasks that its methods run, and actors that they look for, are those of a context of its own.
     os.environ["FRAY_CONTEXT_SPEC"] = "process"
     output.line_by_line()
-    worker = Worker(None, int(os.environ.pop("FRAY_ACTOR_CONCURRENCY", "1")))
+    worker = Worker(None, int(os.environ.pop("FRAY_ACTOR_CONCURRENCY", "0")) or None)
     first = Connection(worker, socket.socket(fileno=creator), owner=False)
     threading.Thread(target=first.listen, daemon=True).start()
     accepting = socket.socket(fileno=listener)

@@ -1,4 +1,4 @@
-"""What a worker is sent: functions, kept by name, and calls."""
+"""What a worker is sent: calls, and functions, which it keeps by key."""
 
 import contextlib
 import pickle
@@ -8,6 +8,7 @@ from contextvars import Context
 from typing import Any
 
 from fray.backend import callable_name
+from fray_local._process.protocol.messages import Call, FunctionShipment
 from fray_local._process.protocol.values import Blob, received
 
 
@@ -34,7 +35,7 @@ class FunctionCache:
     def __init__(self) -> None:
         self._cached: dict[bytes, CachedFunction] = {}
 
-    def take(self, shipped: tuple[bytes, bytes | None, tuple[bytes, ...]] | None) -> CachedFunction | None:
+    def take(self, shipped: FunctionShipment | None) -> CachedFunction | None:
         """Return the function that a message names, and forget those that it says."""
         if shipped is None:
             return None
@@ -48,12 +49,7 @@ class FunctionCache:
 
 
 class IncomingCall:
-    """One call, from arrived to done.
-
-    Args:
-        method: None for a function; the method's name, or "" for the constructor, of an actor.
-        credits: Items of a stream that may be sent; None for a call with one result.
-    """
+    """One call, from arrived to done; see `messages.Call`."""
 
     __slots__ = (
         "_blob",
@@ -69,6 +65,7 @@ class IncomingCall:
         "interrupted",
         "method",
         "number",
+        "on_change",
         "suspended",
     )
 
@@ -79,20 +76,16 @@ class IncomingCall:
         connection: Any,
         functions: FunctionCache,
         descriptors: deque[int],
-        number: int,
-        shipped: Any,
-        payload: Any,
-        slots: Any,
-        method: str | None,
-        credits: int | None,  # noqa: A002 - not the site builtin
+        message: Call,
     ) -> None:
         self.connection = connection  # whose it is
-        self.number, self.method, self.credits = number, method, credits
-        self._cached = functions.take(shipped)
+        self.number, function, payload, slots, self.method, self.credits = message
+        self._cached = functions.take(function)
         self._blob = received(payload, descriptors)
         self._slots = [(place, received(blob, descriptors, kept=connection.kept)) for place, blob in slots]
-        self._label = f"{method}()"
+        self._label = f"{self.method}()"
         self.generator: Any = None
+        self.on_change: Callable[[], None] | None = None  # told of credits, where a loop runs it
         self.cancelled = self.in_program = self.interrupted = self.suspended = False
 
     def load(self, instance: Any) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:

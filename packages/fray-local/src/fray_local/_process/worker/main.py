@@ -4,10 +4,8 @@ The listener never runs a task, so that a worker hears of a cancellation, gives 
 started, and gets its answers, whatever its tasks do.
 """
 
-import atexit
 import contextlib
-import mmap
-import os
+import inspect
 import queue
 import signal
 import socket
@@ -16,24 +14,30 @@ import threading
 import time
 import types
 from contextvars import copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fray import TaskCancelledError
-from fray._engine.refs import ERROR, VALUE
 from fray._engine.tasks import strip_frames
 from fray.backend import current_context_var, pack_exception
+from fray_local._process.protocol.held_frames import HeldFrames
+from fray_local._process.protocol.messages import Loaded, WorkerSettings
 from fray_local._process.protocol.serialization import pack
-from fray_local._process.protocol.values import Blob, Budget
+from fray_local._process.protocol.values import END, ERROR, VALUE, Blob, Budget
 from fray_local._process.worker import output
 from fray_local._process.worker.connections import Connection, accept_all
 from fray_local._process.worker.context import WorkerContext
 from fray_local._process.worker.incoming_calls import IncomingCall
+from fray_local._process.worker.leaving import leave
 from fray_local._process.worker.proxies import Owner
+from fray_local._process.worker.surroundings import Surroundings
 
-END = 3  # beside VALUE and ERROR: a stream has no more items
+if TYPE_CHECKING:
+    from fray_local._process.worker.async_actor import AsyncActor
+
 _INTERRUPT = signal.SIGUSR1
 _RETRY_SECONDS = 0.02
 _DONE = object()
+_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class TaskInterrupted(KeyboardInterrupt):
@@ -42,7 +46,7 @@ class TaskInterrupted(KeyboardInterrupt):
 
 def work(
     number: int,
-    settings: dict[str, Any],
+    settings: WorkerSettings,
     sock: int,
     stdout: int,
     stderr: int,
@@ -51,78 +55,104 @@ def work(
 ) -> None:
     """Be a worker until the owner says that there is nothing more to do, or is gone."""
     output.redirect(stdout, stderr)
-    take_over(settings)
-    worker = Worker(mark, settings["concurrency"])
+    worker = Worker(HeldFrames(mark), settings.concurrency, Surroundings(settings))
     owner = Connection(worker, socket.socket(fileno=sock), owner=True)
-    worker.context = WorkerContext(number, Owner(*settings["owner"]), owner.sender)
+    worker.context = WorkerContext(number, Owner(*settings.owner), owner.outbox)
     worker.run([owner], None if listener is None else socket.socket(fileno=listener))
-
-
-def take_over(settings: dict[str, Any]) -> None:
-    """Be where the owner is: its variables, its path, its directory."""
-    os.environ.clear()
-    os.environ.update(settings["env"])
-    sys.path[:] = settings["path"]
-    with contextlib.suppress(OSError):
-        os.chdir(settings["cwd"])
 
 
 class Worker:
     """Runs calls, one at a time in each of its threads.
 
     Args:
-        mark: A file that says which call was started last, for those who find the process dead.
+        held_frames: What the owner reads where it finds the process dead.
         concurrency: Threads that run calls; more than one for actors that ask for it.
+        surroundings: Where each task starts; None for actors of their own.
     """
 
-    def __init__(self, mark: int | None, concurrency: int) -> None:
+    def __init__(
+        self,
+        held_frames: HeldFrames | None,
+        concurrency: int | None,
+        surroundings: Surroundings | None = None,
+    ) -> None:
         self.context: WorkerContext | None = None
-        self.calls: queue.SimpleQueue[IncomingCall | None] = queue.SimpleQueue()
-        self.lock = threading.Lock()  # of what listeners and runners change in a call
-        self._mark = None if mark is None else mmap.mmap(mark, 8)
-        self._concurrency = concurrency
+        self.calls: Any = queue.SimpleQueue()  # of IncomingCall, and None for the end
+        self.concurrency = concurrency
+        self._lock = threading.Lock()  # of what listeners and runners change in a call
+        self.held_frames = held_frames
+        self._threads = concurrency or 1
+        self._surroundings = surroundings
         self._connections: list[Connection] = []
         self._running: dict[int, IncomingCall] = {}  # by thread
         self._instance: Any = None
         self._constructed = threading.Event()
         self._budget = Budget()
+        self._async_actor: AsyncActor | None = None
+        self._modules = len(sys.modules)
+        self._reported = set(sys.modules)
 
     def run(self, connections: list[Connection], listener: socket.socket | None) -> None:
         """Run calls until told to stop; then close what is suspended."""
         signal.signal(_INTERRUPT, self._interrupted)
         self._connections = connections
         acts: list[tuple[Any, tuple[Any, ...]]] = [(connection.listen, ()) for connection in connections]
-        acts += [(self._run_calls, ())] * (self._concurrency - 1)
+        acts += [(self._run_calls, ())] * (self._threads - 1)
         if listener is not None:
             acts.append((accept_all, (self, listener)))
         for act, args in acts:
             threading.Thread(target=act, args=args, daemon=True).start()
         self._run_calls()
-        self._leave()
+        self._close_suspended()
+        self._instance = None
+        leave()
 
     def finish(self) -> None:
         """Stop after the calls that are there."""
-        for _ in range(self._concurrency):
+        for _ in range(self._threads):
             self.calls.put(None)
 
-    def _leave(self) -> None:
+    def _close_suspended(self) -> None:
         for call in [call for connection in self._connections for call in connection.open.values()]:
             if call.generator is not None:
                 with contextlib.suppress(BaseException):
                     call.context.run(call.generator.close)
-        self._instance = None
-        atexit._run_exitfuncs()
-        output.flush()
+
+    # From the listeners.
+
+    def add_credit(self, call: IncomingCall | None, items: int) -> None:
+        """Let a stream send more items."""
+        if call is None:
+            return
+        with self._lock:
+            call.credits = (call.credits or 0) + items
+            resumed, call.suspended = call.suspended, False
+        if call.on_change is not None:
+            call.on_change()
+        elif resumed:
+            self.calls.put(call)
+
+    def cancel(self, call: IncomingCall) -> None:
+        """Interrupt a call where the main thread runs it, close it where it is suspended, else drop it."""
+        with self._lock:
+            call.cancelled = True
+            resumed, call.suspended = call.suspended, False
+        if call.on_change is not None:
+            call.on_change()
+        elif resumed:
+            self.calls.put(call)
+        elif self._runs(call):
+            threading.Thread(target=self._interrupt, args=[call], daemon=True).start()
 
     # Interrupting.
 
-    def runs(self, call: IncomingCall) -> bool:
+    def _runs(self, call: IncomingCall) -> bool:
         """Whether the main thread, the only one that can be interrupted, runs the call."""
         return self._running.get(threading.main_thread().ident or 0) is call
 
-    def interrupt(self, call: IncomingCall) -> None:
+    def _interrupt(self, call: IncomingCall) -> None:
         """Signal the main thread until it is where it can be interrupted, or the call has ended."""
-        while self.runs(call) and not call.interrupted:
+        while self._runs(call) and not call.interrupted:
             signal.pthread_kill(threading.main_thread().ident or 0, _INTERRUPT)
             time.sleep(_RETRY_SECONDS)
 
@@ -131,48 +161,73 @@ class Worker:
         call = self._running.get(me)
         if call is None or not call.cancelled or not call.in_program or call.interrupted:
             return
-        senders = [call.connection.sender, *(connection.sender for connection in self._connections)]
-        if all(sender.sending != me for sender in senders):  # half a message would end the connection
+        outboxes = [call.connection.outbox, *(connection.outbox for connection in self._connections)]
+        if all(me not in outbox.threads_inside for outbox in outboxes):  # half a message ends a connection
             call.interrupted = True
             raise TaskInterrupted("the task was cancelled")
 
     # The threads that run calls.
 
     def _run_calls(self) -> None:
-        context = self.context
-        if context is not None:
-            current_context_var.set(context)
-        me, calls = threading.get_ident(), self.calls
+        if self.context is not None:
+            current_context_var.set(self.context)
+        me = threading.get_ident()
         while True:
-            if context is not None and context.refcount_deltas:
-                context.flush()
-            call = calls.get()
+            call = self._next_call()
             if call is None:
-                return
+                return None
             self._running[me] = call
-            if self._mark is not None:
-                self._mark[:] = call.number.to_bytes(8, "little")
+            if self.held_frames is not None:
+                self.held_frames.started(call.number)
+            if call.method is None and self._surroundings is not None and call.generator is None:
+                self._surroundings.restore()
             if call.credits is None:
                 self._run_task(call)
             else:
                 self._run_steps(call)
             self._running.pop(me, None)
             call = None
+            if self._async_actor is not None:
+                return self._async_actor.serve()
+
+    def _next_call(self) -> IncomingCall | None:
+        try:
+            call: IncomingCall | None = self.calls.get_nowait()
+        except queue.Empty:
+            self._say_everything()
+            call = self.calls.get()
+        return call
+
+    def _say_everything(self) -> None:
+        """Nothing follows: send what was held back, and what there was no occasion to say."""
+        if self.context is not None:
+            if len(sys.modules) != self._modules:
+                self._report_modules()
+            self.context.flush()
+        for connection in self._connections:
+            connection.outbox.flush()
+
+    def _report_modules(self) -> None:
+        self._modules = len(sys.modules)
+        new = [name for name in list(sys.modules) if name not in self._reported]
+        self._reported.update(new)
+        new = [name for name in new if getattr(sys.modules.get(name), "__spec__", None) is not None]
+        self._connections[0].outbox.send(Loaded(new))
 
     def _run_task(self, call: IncomingCall) -> None:
         if call.cancelled and call.method != "":  # an actor that is not constructed would answer nobody
-            self._finish(call, ERROR, _packed_error(TaskCancelledError("cancelled before it ran")), 0.0)
+            self.finish_call(call, ERROR, packed_error(TaskCancelledError("cancelled before it ran")), 0.0)
             return
         started = time.perf_counter()
         state = VALUE
         try:
             call.in_program = True
-            blob = self._pack(call, self._call(call))
+            blob = self.pack(call, self._call(call))
             call.in_program = False
         except BaseException as error:  # noqa: BLE001 - whatever the task raised is its result
             call.in_program = False
-            state, blob = ERROR, _packed_error(error)
-        self._finish(call, state, blob, time.perf_counter() - started)
+            state, blob = ERROR, packed_error(error)
+        self.finish_call(call, state, blob, time.perf_counter() - started)
 
     def _call(self, call: IncomingCall) -> Any:
         if call.method == "":
@@ -180,7 +235,7 @@ class Worker:
         fn, args, kwargs = self._load(call)
         value = copy_context().run(fn, *args, **kwargs)
         if type(value) is types.CoroutineType:
-            import asyncio  # see Task.run
+            import asyncio  # 10 ms that a worker of plain functions does not pay
 
             value = asyncio.run(value)
         return value
@@ -188,7 +243,12 @@ class Worker:
     def _construct(self, call: IncomingCall) -> None:
         try:
             fn, args, kwargs = call.load(None)
-            self._instance = copy_context().run(fn, *args, **kwargs)
+            if is_async_class(fn):
+                from fray_local._process.worker.async_actor import AsyncActor
+
+                self._async_actor = AsyncActor(self, lambda: fn(*args, **kwargs))
+            else:
+                self._instance = copy_context().run(fn, *args, **kwargs)
         finally:
             self._constructed.set()
 
@@ -197,14 +257,16 @@ class Worker:
             self._constructed.wait()  # of several threads, one runs the constructor
         return call.load(self._instance)
 
+    # Streams.
+
     def _run_steps(self, call: IncomingCall) -> None:
         """Yield items for as long as the consumer wants some, then suspend."""
         try:
-            while self._wants_more(call):
+            while self.wants_more(call):
                 blob = self._next_item(call)
                 if blob is None:
                     break
-                call.connection.send("item", call.number, VALUE, blob)
+                self.send_item(call, blob)
             else:
                 if not call.cancelled:
                     return
@@ -213,37 +275,73 @@ class Worker:
             state, last = END, Blob(b"")
         except BaseException as error:  # noqa: BLE001 - it comes out at this item
             call.in_program = False
-            state, last = ERROR, _packed_error(error)
+            state, last = ERROR, packed_error(error)
         call.generator = None
-        self._finish(call, state, last, 0.0)
+        self.finish_call(call, state, last, 0.0)
 
     def _next_item(self, call: IncomingCall) -> Blob | None:
         call.in_program = True
         if call.generator is None:
             fn, args, kwargs = self._load(call)
             call.context = copy_context()
-            call.generator = call.context.run(fn, *args, **kwargs)
+            call.generator = as_generator(call.context.run(fn, *args, **kwargs))
         value = call.context.run(next, call.generator, _DONE)
-        blob = None if value is _DONE else self._pack(call, value)
+        blob = None if value is _DONE else self.pack(call, value)
         call.in_program = False
-        if blob is not None:
-            with self.lock:
-                call.credits = (call.credits or 0) - 1
         return blob
 
-    def _wants_more(self, call: IncomingCall) -> bool:
-        with self.lock:
+    def wants_more(self, call: IncomingCall) -> bool:
+        """Whether an item may be sent; where not, the stream counts as suspended from now on."""
+        with self._lock:
             call.suspended = not call.credits and not call.cancelled
             return bool(call.credits) and not call.cancelled
 
-    def _pack(self, call: IncomingCall, value: Any) -> Blob:
+    # Results.
+
+    def pack(self, call: IncomingCall, value: Any) -> Blob:
+        """Return a result as it travels."""
         return pack(value, f"the result of {call.label()}", self._budget)
 
-    def _finish(self, call: IncomingCall, state: int, blob: Blob, seconds: float) -> None:
+    def send_item(self, call: IncomingCall, blob: Blob) -> None:
+        """Send an item; the last that may be sent takes the others with it."""
+        with self._lock:
+            call.credits = (call.credits or 0) - 1
+            more = call.credits > 0
+        call.connection.send_item(call.number, blob, soon=more)
+
+    def finish_call(self, call: IncomingCall, state: int, blob: Blob, seconds: float) -> None:
+        """Send the end of a call."""
         call.connection.open.pop(call.number, None)
         call.clear()
-        call.connection.send("done", call.number, state, blob, seconds)
+        call.connection.send_done(call.number, state, blob, seconds, soon=not self.calls.empty())
 
 
-def _packed_error(error: BaseException) -> Blob:
+def is_async_class(cls: Any) -> bool:
+    """Whether an actor of this class has one event loop for all its calls: it has an asynchronous method."""
+    members = [member for base in getattr(cls, "__mro__", ()) for member in vars(base).values()]
+    return any(getattr(getattr(one, "__code__", None), "co_flags", 0) & _ASYNC for one in members)
+
+
+def as_generator(value: Any) -> Any:
+    """Return an iterator of what a generator, or an asynchronous one, yields."""
+    return _from_async(value) if isinstance(value, types.AsyncGeneratorType) else value
+
+
+def _from_async(generator: Any) -> Any:
+    import asyncio
+
+    with asyncio.Runner() as runner:
+        try:
+            while True:
+                try:
+                    value = runner.run(anext(generator))
+                except StopAsyncIteration:
+                    return
+                yield value
+        finally:
+            runner.run(generator.aclose())
+
+
+def packed_error(error: BaseException) -> Blob:
+    """Return an exception as it travels, without the frames of the modules that called the task."""
     return Blob(pack_exception(strip_frames(error, __file__)))

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fray._engine.refs import VALUE, _find, note_kept
+from fray._engine.refs import _find, note_kept
 from fray.job import ActorEndpoint, ObjectRef, ObjectStream
+from fray_local._process.protocol.messages import Next
 from fray_local._process.protocol.values import Blob
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Proxy:
         return hash(self.key)
 
     def __del__(self) -> None:
-        self._client.refcount_deltas.append((self.key, -1))
+        self._client.refcounts.append((self.key, -1))
 
 
 class RemoteRef(Proxy, ObjectRef[T_co]):
@@ -66,11 +67,10 @@ class RemoteStream(Proxy, ObjectStream[T_co]):
     _KIND = "LocalStream"
 
     def __next__(self) -> RemoteRef[T_co]:
-        answer = self._client.ask("next", self.key)
-        if answer is None:
+        key, values = self._client.ask(Next(self.key))
+        if key is None:
             raise StopIteration
-        key, state, blob = answer
-        return RemoteRef(self._client, key, blob if state == VALUE else None)
+        return RemoteRef(self._client, key, values[0] if values else None)
 
     def __repr__(self) -> str:
         return f"<stream {self.key} of process {self._client.owner.pid}>"

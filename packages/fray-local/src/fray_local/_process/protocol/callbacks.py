@@ -4,16 +4,12 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fray import TaskCancelledError
-from fray._engine.futures import LocalFuture
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-
-    from fray_local._process.context import ProcessContext
 
 
 class CallbackThread:
@@ -59,15 +55,3 @@ def settle_future(future: "Future[Any]", load: Callable[[], Any]) -> None:
     else:
         if future.set_running_or_notify_cancel():
             future.set_result(value)
-
-
-class ProcessFuture(LocalFuture):
-    """A future that the loop settles; its callbacks may use the context."""
-
-    def __init__(self, ref: Any, context: "ProcessContext") -> None:
-        self._context = context
-        super().__init__(ref)
-
-    def add_done_callback(self, fn: "Callable[[Future[Any]], object]") -> None:
-        """Call `fn` with this future when it is done; see `Future.add_done_callback`."""
-        super().add_done_callback(partial(self._context.call_back, fn))

@@ -1,0 +1,47 @@
+"""Exclusion without waiting: whoever finds the state free changes it for all who come meanwhile.
+
+A finalizer or a signal handler runs in the middle of anything, also of a change of the same state by
+its own thread. With a lock it would wait for itself; here it leaves its change to the one below.
+"""
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+
+
+class _Thread(threading.local):
+    depth = 0
+
+
+_thread = _Thread()
+
+
+class SerialQueue:
+    """Runs acts one at a time, in the order in which they came, on threads that bring one."""
+
+    __slots__ = ("_acts", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._acts: deque[Callable[[], object]] = deque()
+
+    def run(self, act: Callable[[], object]) -> None:
+        """Run an act now, or let the thread run it that runs another one; never wait."""
+        acts, lock = self._acts, self._lock
+        acts.append(act)
+        while acts and lock.acquire(blocking=False):
+            _thread.depth += 1
+            try:
+                while acts:
+                    acts.popleft()()
+            except Exception:  # noqa: BLE001 - one that fails must not keep the others
+                sys.excepthook(*sys.exc_info())
+            finally:
+                _thread.depth -= 1
+                lock.release()
+
+
+def inside() -> bool:
+    """Whether this thread runs an act: to wait here for what other acts do would never end."""
+    return _thread.depth > 0

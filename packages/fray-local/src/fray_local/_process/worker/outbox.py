@@ -1,0 +1,115 @@
+"""What a worker says: in order, from any thread, and what follows closely in one write."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from fray_local._process.protocol.held_frames import HeldFrames
+from fray_local._process.protocol.messages import Message
+from fray_local._process.protocol.wire import encode, frames, send_frame
+
+_HOLD_SECONDS = 0.001  # that a result or an item may wait for the next one
+_MOST_HELD = 64  # frames
+
+
+class Outbox:
+    """Writes to a blocking socket.
+
+    Whoever finds the socket free writes for all; nobody waits for the lock, so that a finalizer or a
+    signal handler that sends something in the middle of a write leaves it to that write's end.
+
+    Args:
+        held: Where frames wait for more; without it, each is written at once.
+    """
+
+    def __init__(self, sock: socket.socket, held: HeldFrames | None) -> None:
+        self._sock, self._held, self._lock = sock, held, threading.Lock()
+        self._frames: deque[tuple[bytes, Sequence[int], Any]] = deque()
+        self._urgent = False
+        self._last_write = 0.0
+        self._wanted = threading.Event()
+        self._flusher: threading.Thread | None = None
+        self.threads_inside: set[int] = set()  # which must not be interrupted in the middle of a message
+
+    def send(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
+        """Send a message now; `keep` lives until its descriptors are on their way."""
+        if descriptors:
+            self._frames.extend((data, some, keep) for data, some in frames(message, descriptors))
+        else:
+            self._frames.append((encode(message), (), None))
+        self.flush()
+
+    def post(self, message: Message) -> None:
+        """Send a message soon: the caller has more to do, and likely more to say."""
+        self._frames.append((encode(message), (), None))
+        held = self._held
+        if held is None or len(held) >= _MOST_HELD or time.monotonic() - self._last_write >= _HOLD_SECONDS:
+            self.flush()
+        else:
+            self._drain()
+            if not self._wanted.is_set():
+                self._flush_later()
+
+    def flush(self) -> None:
+        """Write whatever is there."""
+        if self._frames or self._held:
+            self._urgent = True
+            self._drain()
+
+    def _flush_later(self) -> None:
+        if self._flusher is None:
+            self._flusher = threading.Thread(target=self._flush_held, name="fray-outbox", daemon=True)
+            self._flusher.start()
+        self._wanted.set()
+
+    def _flush_held(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            time.sleep(_HOLD_SECONDS)
+            with contextlib.suppress(Exception):  # nothing to write to: the listener ends the worker
+                self.flush()
+
+    def _drain(self) -> None:
+        me = threading.get_ident()
+        if me in self.threads_inside:
+            return  # a frame below goes on with it
+        self.threads_inside.add(me)
+        try:
+            while (self._frames or self._urgent) and self._lock.acquire(blocking=False):
+                try:
+                    self._take_frames()
+                finally:
+                    self._lock.release()
+        finally:
+            self.threads_inside.discard(me)
+
+    def _take_frames(self) -> None:
+        """Alone: hold what is there, and write it where that is urgent."""
+        try:
+            while self._frames:
+                data, descriptors, _keep = self._frames.popleft()
+                if descriptors or self._held is None or not self._held.hold(data):
+                    self._write(data, descriptors)
+            if self._urgent:
+                self._urgent = False
+                self._write(b"", ())
+        except OSError:  # the other side is gone, as its end will tell the listener
+            self._urgent = False
+            self._frames.clear()
+
+    def _write(self, data: bytes, descriptors: Sequence[int]) -> None:
+        """Write what is held, and a frame that cannot be."""
+        held = self._held
+        if held:
+            self._sock.sendall(held.view())
+            held.were_sent()
+        if data:
+            send_frame(self._sock, data, descriptors)
+            if held is not None:
+                held.were_sent(1)
+        self._last_write = time.monotonic()
