@@ -229,7 +229,7 @@ def test_inside_a_driver_the_current_context_is_ray(context: JobContext) -> None
 
 def test_a_second_address_in_one_process_is_refused(context: JobContext) -> None:
     with pytest.raises(ValueError, match=r"cannot join '127\.0\.0\.1:1'"):
-        create_context("ray?address=127.0.0.1:1")
+        create_context("ray?address=127.0.0.1:1").put(1)
 
 
 def test_a_loopback_address_names_the_same_cluster_again(
@@ -307,3 +307,26 @@ def test_two_programs_start_a_ray_each_and_neither_meets_the_other(
             process.communicate()
     for (out, err), name in zip(said, ("one", "two"), strict=True):
         assert out.splitlines()[-2:] == [f"{name} 1024 1", "gone"], err
+
+
+def test_making_a_context_joins_nothing() -> None:
+    code = """
+import pickle, ray
+from fray import create_context
+context = create_context(context_type="ray", max_workers=4, memory=None, num_cpus=1, max_retries=2)
+assert repr(context) == "<RayContext>" and not ray.is_initialized()
+context.shutdown()
+assert not ray.is_initialized()
+try:
+    context.put(1)
+except RuntimeError as error:
+    print(type(error).__name__)
+with create_context("ray?address=127.0.0.1:1") as context:
+    try:
+        context.run(len, "abc")
+    except ConnectionError as error:
+        print(type(error).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["ContextClosedError", "ClusterUnavailableError"]

@@ -61,8 +61,8 @@ class RayEndpoint(ActorEndpoint):
 class Actors:
     """The actors of one context."""
 
-    def __init__(self, context: Any, namespace: str, base: Mapping[str, Any]) -> None:
-        self._context, self._namespace, self._base = context, namespace, base
+    def __init__(self, context: Any, base: Mapping[str, Any]) -> None:
+        self._context, self._base = context, base
         self._classes: dict[int, tuple[Any, Any]] = {}
         self._payloads = Payloads(context)
         # Those that this context made, and ends. Ray ends a named actor whose maker dropped its handle; here
@@ -75,7 +75,7 @@ class Actors:
     ) -> ActorHandle:
         """Make an actor, or find it by name; see `JobContext.create_actor`."""
         resources = {} if options.preemptible else cluster_resources()
-        ray_options = actor_options(self._base, options, self._namespace, resources)
+        ray_options = actor_options(self._base, options, self._context.namespace, resources)
         payload = self._payloads.of(cls, uses_accelerator(ray_options))
         try:
             handle = self._remote_class(cls).options(**ray_options).remote(payload, *args, **kwargs)
@@ -94,11 +94,12 @@ class Actors:
     def find(self, name: str) -> ActorHandle:
         """Return a handle to the living actor of that name."""
         try:
-            handle = ray.get_actor(name, namespace=self._namespace)
+            handle = ray.get_actor(name, namespace=self._context.namespace)
         except ValueError:
             known = ray.util.list_named_actors(all_namespaces=True)
             raise ActorNotFoundError(
-                name, sorted(actor["name"] for actor in known if actor["namespace"] == self._namespace)
+                name,
+                sorted(actor["name"] for actor in known if actor["namespace"] == self._context.namespace),
             ) from None
         return ActorHandle(RayEndpoint(self._context, handle, name))
 
@@ -119,7 +120,7 @@ class Actors:
         deadline = time.monotonic() + _GONE_WITHIN
         for delay in poll_delays():
             try:
-                found = ray.get_actor(str(endpoint.name), namespace=self._namespace)
+                found = ray.get_actor(str(endpoint.name), namespace=self._context.namespace)
             except ValueError:
                 return
             if found._actor_id != endpoint.handle._actor_id or time.monotonic() > deadline:

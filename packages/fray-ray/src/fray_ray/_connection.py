@@ -18,7 +18,7 @@ _lock = threading.Lock()
 
 
 class Connection:
-    """This process's connection to a Ray cluster; a process has one at most.
+    """This process's connection to a Ray cluster, made when `open` is called; a process has one at most.
 
     Args:
         address: `host:port` of the head, or `auto`; None for the cluster that this
@@ -37,14 +37,27 @@ class Connection:
                 f"RayContext is part of a cluster and cannot join through Ray Client ({address}); "
                 "run the program there, as a job: fray run --cluster ray?address=http://HOST:8265 -- ..."
             )
+        self._address, self._namespace, self._local = address, namespace, local
         self._owned_dir: str | None = None
+        self.opened = False
+
+    def open(self) -> None:
+        """Join the cluster, or start it; nothing where that was done.
+
+        Raises:
+            ClusterUnavailableError: No cluster answers.
+            ValueError: This process is connected to another one.
+        """
         with _lock:
+            if self.opened:
+                return
             if ray.is_initialized():
-                _check_same(address)
-            elif local:
-                self._start(namespace)
+                _check_same(self._address)
+            elif self._local:
+                self._start(self._namespace)
             else:
-                _join(address or os.environ.get("RAY_ADDRESS") or "auto", namespace)
+                _join(self._address or os.environ.get("RAY_ADDRESS") or "auto", self._namespace)
+            self.opened = True
 
     def _start(self, namespace: str | None) -> None:
         self._owned_dir = tempfile.mkdtemp(prefix="fray-", dir="/tmp")

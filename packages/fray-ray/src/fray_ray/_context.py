@@ -11,7 +11,7 @@ import ray
 from ray import exceptions as rx
 
 from fray import ContextClosedError, SerializationError
-from fray.backend import dumps, is_generator_function
+from fray.backend import check_count, dumps, is_generator_function
 from fray.job import ActorHandle, ActorOptions, ContextBase, ObjectRef, ObjectStream, TaskOptions
 from fray_ray import _coroutines
 from fray_ray._actors import Actors, RayEndpoint
@@ -26,12 +26,13 @@ from fray_ray._pending import Pending
 from fray_ray._waiting import wait_in_order
 
 R = TypeVar("R")
+_CLOSED = "this context was shut down; make another with create_context('ray')"
 ObjectRef.register(ray.ObjectRef)
 ObjectStream.register(ray.ObjectRefGenerator)
 
 
 class RayContext(ContextBase):
-    """Runs tasks and actors on a Ray cluster; references are Ray's own.
+    """Runs tasks and actors on a Ray cluster; references are Ray's own. The first use joins the cluster.
 
     Args:
         address: The cluster's head as `host:port`, or `auto`; by default the cluster
@@ -39,31 +40,57 @@ class RayContext(ContextBase):
         namespace: Where names of actors are looked up; by default that of the job's family, or, outside
             of jobs, that of this process's connection to Ray.
         local: Start a private cluster on this machine, which ends with the context.
+        max_workers: A hint, as on every context: Ray runs as many tasks as the cluster has room for.
         options: Options of `@ray.remote` that hold for every task, e.g. `num_cpus=2`.
     """
 
     def __init__(
-        self, address: str | None = None, *, namespace: str | None = None, local: bool = False, **options: Any
+        self,
+        address: str | None = None,
+        *,
+        namespace: str | None = None,
+        local: bool = False,
+        max_workers: int | None = None,
+        **options: Any,
     ) -> None:
         options = check_context_options(options)
+        if max_workers is not None:
+            check_count("max_workers", max_workers, 1)
         self._connection: Connection | None = Connection(address, namespace, local)
-        self._set_up(uuid.uuid4().hex, namespace or family_namespace(), options)
+        self._set_up(uuid.uuid4().hex, namespace, options)
         _open_contexts.add(self)
 
-    def _set_up(self, identity: str, namespace: str, options: dict[str, Any]) -> None:
+    def _set_up(self, identity: str, namespace: str | None, options: dict[str, Any]) -> None:
         self._identity, self._namespace, self._options = identity, namespace, options
         self._closed = False
         self._pending = Pending()
         self._calls, self._payloads = Calls(options), Payloads(self)
         self._promises = PromiseKeeper()
-        self._actors = Actors(self, namespace, options)
+        self._actors = Actors(self, options)
         _by_identity[identity] = self
 
     def __repr__(self) -> str:
-        return f"<RayContext in namespace {self._namespace!r}>"
+        return "<RayContext>" if self._namespace is None else f"<RayContext in namespace {self._namespace!r}>"
+
+    @property
+    def namespace(self) -> str:
+        """Where names of actors are looked up."""
+        self._connect()
+        if self._namespace is None:
+            self._namespace = family_namespace()
+        return self._namespace
+
+    def _connect(self) -> None:
+        connection = self._connection
+        if connection is None or connection.opened:
+            return
+        if self._closed:
+            raise ContextClosedError(_CLOSED)
+        connection.open()
 
     def put(self, obj: Any, /) -> Any:
         """Store a value in the cluster's object store; see `JobContext.put`."""
+        self._connect()
         try:
             return ray.put(obj)
         except Exception as error:
@@ -125,6 +152,7 @@ class RayContext(ContextBase):
         return RayFuture(ref)
 
     def _map_window(self) -> int:
+        self._connect()
         return max(16, 4 * int(cluster_resources().get("CPU", 1)))
 
     def _submit(
@@ -132,6 +160,7 @@ class RayContext(ContextBase):
     ) -> Any:
         if not callable(fn):
             raise ValueError(f"a task needs a function, got {fn!r}")
+        self._connect()
         prepared = self._calls.prepare(fn, options, streaming=is_generator_function(fn))
         payload = self._payloads.of(fn, prepared.accelerated)
         return self._send(prepared.send, fn, (payload,), args, kwargs)
@@ -146,7 +175,7 @@ class RayContext(ContextBase):
     ) -> Any:
         """Make a call through Ray and remember it; what cannot be pickled is named after `target`."""
         if self._closed:
-            raise ContextClosedError("this context was shut down; make another with create_context('ray')")
+            raise ContextClosedError(_CLOSED)
         if any(isinstance(arg, Future) for arg in (*args, *kwargs.values())):
             args = tuple(map(self._without_future, args))
             kwargs = {key: self._without_future(arg) for key, arg in kwargs.items()}
@@ -168,7 +197,8 @@ class RayContext(ContextBase):
         self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
     ) -> ActorHandle:
         if self._closed:
-            raise ContextClosedError("this context was shut down; make another with create_context('ray')")
+            raise ContextClosedError(_CLOSED)
+        self._connect()
         args = tuple(map(self._without_future, args))
         kwargs = {key: self._without_future(arg) for key, arg in kwargs.items()}
         return self._actors.create(cls, args, kwargs, options)
@@ -188,9 +218,11 @@ class RayContext(ContextBase):
 
         With `cancel_pending` tasks that run are interrupted too: Ray does not tell them from those that wait.
         """
-        if self._connection is None or not ray.is_initialized():
+        if self._connection is None:
             return
         self._closed = True
+        if not self._connection.opened or not ray.is_initialized():
+            return
         if cancel_pending:
             interrupt(self._pending.all()[::-1])
         if not wait:
@@ -202,7 +234,7 @@ class RayContext(ContextBase):
         self._connection.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attached, (self._identity, self._namespace, self._options)
+        return _attached, (self._identity, self.namespace, self._options)
 
 
 # A context that comes back to its process, or twice to a worker, is the same object.

@@ -68,6 +68,7 @@ def run_on_pod(
     replicas = num_slices if isinstance(num_slices, int) else tuple(num_slices)
     resources = ResourceConfig(cpu=cpu, ram=ram, device=TpuConfig(tpu_type), replicas=replicas)
     connection = Connection(None, None, local=False)
+    connection.open()
     try:
         return _run(_plan(fn, resources, max_retries_preemption, max_retries_failure, dict(env_vars or {})))
     finally:

@@ -93,6 +93,17 @@ class Run(Protocol):
     def __call__(
         self, fn: Callable[..., R], a: Any, b: Any, c: ObjectRef[Any], /, *args: Any, **kwargs: Any
     ) -> ObjectRef[R]: ...
+    # A `name` that the function does not take is the task's.
+    @overload
+    def __call__(
+        self, fn: Callable[..., Iterator[R]], /, *args: Any, name: str, **kwargs: Any
+    ) -> ObjectStream[R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[..., Coroutine[Any, Any, R]], /, *args: Any, name: str, **kwargs: Any
+    ) -> ObjectRef[R]: ...
+    @overload
+    def __call__(self, fn: Callable[..., R], /, *args: Any, name: str, **kwargs: Any) -> ObjectRef[R]: ...
 
 
 class CreateTask(Protocol):
