@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from fray_local._cluster import LocalCluster as LocalCluster
     from fray_local._cluster_config import LocalClusterConfig as LocalClusterConfig
     from fray_local._cluster_context import LocalClusterContext as LocalClusterContext
-    from fray_local._contexts import SyncContext as SyncContext
-    from fray_local._contexts import ThreadContext as ThreadContext
+    from fray_local.contexts import SyncContext as SyncContext
+    from fray_local.contexts import ThreadContext as ThreadContext
 
 # Public name -> its module: a program that uses threads does not load what jobs need, nor the reverse.
 _HOMES = {
@@ -18,8 +18,8 @@ _HOMES = {
     "LocalClusterConfig": "_cluster_config",
     "LocalClusterContext": "_cluster_context",
     "ProcessContext": "_process.context",
-    "SyncContext": "_contexts",
-    "ThreadContext": "_contexts",
+    "SyncContext": "contexts",
+    "ThreadContext": "contexts",
 }
 
 __all__ = sorted(_HOMES)

@@ -114,7 +114,7 @@ def actor_options(
         merged |= {"name": options.name, "namespace": namespace, "get_if_exists": options.get_if_exists}
     if options.lifetime is Lifetime.DETACHED:
         merged["lifetime"] = "detached"
-    merged |= {"max_concurrency": options.max_concurrency, "max_restarts": options.max_restarts}
+    merged |= {"max_concurrency": options.max_concurrency or 1, "max_restarts": options.max_restarts}
     return _with_environment(merged, {})
 
 

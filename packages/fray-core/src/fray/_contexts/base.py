@@ -26,6 +26,7 @@ DEFAULT_ACTOR = ActorOptions()
 class ContextBase(ABC):
     """Derive `run`, `create_task`, `map`, `create_actor`, executors and the async face from primitives."""
 
+    _task_options = DEFAULT_TASK  # of tasks whose options are not given
     _closed = False  # a backend's `shutdown` sets it: `get_job_context` gives no context that is closed
 
     @abstractmethod
@@ -104,13 +105,13 @@ class ContextBase(ABC):
             """Start `fn(*args, **kwargs)` as a task; see `JobContext.run`."""
             if _listeners.watching and _listeners.listening():
                 fn = _observed("task", fn, None)
-            return self._submit(fn, args, kwargs, DEFAULT_TASK)
+            return self._submit(fn, args, kwargs, self._task_options)
 
         def create_task(self, fn, /, *args, options=None, **kwargs):
             """Start a task under options; see `JobContext.create_task`."""
             if options is not None and not isinstance(options, TaskOptions):
                 raise ValueError(f"options must be TaskOptions, got {options!r}")
-            options = DEFAULT_TASK if options is None else options
+            options = self._task_options if options is None else options
             if _listeners.watching and _listeners.listening():
                 fn = _observed("task", fn, options.name)
             return self._submit(fn, args, kwargs, options)

@@ -48,7 +48,7 @@ class Actor:
         self.lock = threading.Lock()
         self.lanes: dict[Any, _Lane] = {}
         self.on_death: Callable[[], None] = lambda: None
-        self._concurrency = options.max_concurrency
+        self._concurrency = options.max_concurrency or 1
         self._open: set[ActorTask | ActorProducer] = set()  # calls that a death must answer
         self._death: ActorDiedError | None = None
         self._streaming = {name: is_generator_function(method) for name, method in self.methods.items()}

@@ -8,13 +8,13 @@ import contextlib
 import os
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fray._serialization.functions import is_generator_function
+from fray._serialization.functions import is_async_function, is_generator_function
 from fray._serialization.values import callable_name
 from fray._telemetry import listeners as _listeners
 from fray._values.events import Event, EventKind, Outcome
@@ -101,7 +101,10 @@ class Observed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_generator_function(self.func):
-            return self._stream(args, kwargs)
+            stream = self._async_stream if is_async_function(self.func) else self._stream
+            return stream(args, kwargs)
+        if is_async_function(self.func):
+            return self._await(args, kwargs)
         with running(self._unit):
             value = self.func(*args, **kwargs)
             if type(value) is not types.CoroutineType:
@@ -109,6 +112,16 @@ class Observed:
             import asyncio  # 20 ms that only asynchronous functions pay
 
             return asyncio.run(value)  # as every context would: it ends when what it returned has
+
+    async def _await(self, args: Any, kwargs: Any) -> Any:
+        with running(self._unit):
+            return await self.func(*args, **kwargs)
+
+    async def _async_stream(self, args: Any, kwargs: Any) -> AsyncIterator[Any]:
+        with running(self._unit):
+            async with contextlib.aclosing(self.func(*args, **kwargs)) as items:
+                async for item in items:
+                    yield item
 
     def _stream(self, args: Any, kwargs: Any) -> Iterator[Any]:
         with running(self._unit), contextlib.closing(self.func(*args, **kwargs)) as items:

@@ -8,6 +8,8 @@ from typing import Any
 
 from fray._values.checks import check_count
 
+ASYNC_CONCURRENCY = 1_000  # calls of an async actor that run at the same time, unless it is said
+
 NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
@@ -99,7 +101,8 @@ class ActorOptions:
         lifetime: `Lifetime.JOB` or `Lifetime.DETACHED`.
         resources: As in `TaskOptions`. No CPU is reserved by default, because actors coordinate.
         preemptible: False keeps the actor off nodes that can be preempted.
-        max_concurrency: Calls that may run at the same time; 1 runs them one by one, in order.
+        max_concurrency: Calls that may run at the same time; 1 runs them one by one, in order. By default
+            1, and 1,000 for a class with an async method, whose calls share one event loop.
         max_restarts: How often it is made anew, without its state, after its process died.
     """
 
@@ -108,7 +111,7 @@ class ActorOptions:
     lifetime: Lifetime = Lifetime.JOB
     resources: Mapping[str, float] = field(default_factory=dict, hash=False)
     preemptible: bool = True
-    max_concurrency: int = 1
+    max_concurrency: int | None = None
     max_restarts: int = 0
 
     def __post_init__(self) -> None:
@@ -121,8 +124,13 @@ class ActorOptions:
         except ValueError:
             raise ValueError(f"lifetime must be 'job' or 'detached', got {self.lifetime!r}") from None
         object.__setattr__(self, "resources", _check_resources(self.resources))
-        check_count("max_concurrency", self.max_concurrency, 1)
+        if self.max_concurrency is not None:
+            check_count("max_concurrency", self.max_concurrency, 1)
         check_count("max_restarts", self.max_restarts, 0)
+
+    def concurrency(self, asynchronous: bool) -> int:
+        """Return how many calls may run at the same time; `asynchronous`: the class has an async method."""
+        return self.max_concurrency or (ASYNC_CONCURRENCY if asynchronous else 1)
 
     def merged(self, num_cpus: float | None = None, **given: Any) -> "ActorOptions":
         """Return these options with what was given as keywords winning over them; None means not given."""

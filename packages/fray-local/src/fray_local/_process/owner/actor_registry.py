@@ -157,7 +157,7 @@ class ActorRegistry:
             label,
             dict(methods),
             detached=detached,
-            concurrency=options.max_concurrency,
+            concurrency=(options.max_concurrency or 1),
         )
         return record, directory.claim(record)
 
@@ -180,7 +180,7 @@ class ActorRegistry:
         start_worker: StartWorker = (
             partial(self._start_detached, record, listener)
             if detached
-            else partial(self._start_own, options.max_concurrency, listener)
+            else partial(self._start_own, (options.max_concurrency or 1), listener)
         )
         process = ActorProcess(self._context.loop, start_worker, options.max_restarts, own=not detached)
         endpoint = self._endpoint(title, methods, options, process, record)

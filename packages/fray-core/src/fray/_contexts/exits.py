@@ -1,0 +1,121 @@
+"""What happens to open contexts when the program ends (design rule 15).
+
+A program that ends normally waits for its tasks; actor calls that are still under way get a while, then
+they are named on stderr. A program that fails waits for nothing.
+"""
+
+import atexit
+import os
+import sys
+import threading
+import time
+from typing import Any, Protocol
+from weakref import WeakSet
+
+from fray._engine_new.calls import current_call
+from fray._engine_new.engine import Engine
+from fray._engine_new.waiting import await_one
+
+_ACTOR_SECONDS = 10.0  # that calls of actors get
+
+
+class Ending(Protocol):
+    """A context that can be left open to the end of its program."""
+
+    engine: Engine
+
+    def abort(self) -> None:
+        """Wait for nothing, and end what can be ended."""
+
+    def end_of_program(self) -> None:
+        """Everything was waited for: end what would outlive the process."""
+
+
+_open: "WeakSet[Any]" = WeakSet()
+
+
+def end_at_exit(context: Ending) -> None:
+    """Let a context end with the program: after what was submitted, or at once where the program failed."""
+    _watch_exits()
+    _open.add(context)
+
+
+class _Exit(SystemExit):
+    """A `SystemExit` that knows whether it ended the program.
+
+    Where the interpreter lets go of it, after nothing has caught it, no frame of Python is left.
+    """
+
+    def __del__(self) -> None:
+        global _failed
+        try:
+            sys._getframe(1)
+        except ValueError:
+            main = threading.current_thread() is threading.main_thread()
+            _failed = main and self.code not in (None, 0)
+
+
+_Exit.__name__ = _Exit.__qualname__ = "SystemExit"
+_failed = False
+_exit = None
+
+
+def _watch_exits() -> None:
+    """Learn of `sys.exit` with a failure: unlike an exception it leaves no trace for `atexit` functions."""
+    global _exit
+    if _exit is None:
+        _exit = sys.exit
+        sys.exit = _noted_exit  # type: ignore[assignment]
+
+
+def _noted_exit(status: Any = None, /) -> None:
+    """Exit the interpreter by raising SystemExit(status); see the standard library's `sys.exit`."""
+    raise _Exit(status)
+
+
+def program_failed() -> bool:
+    """Return whether the program ends by an exception, or by `sys.exit` with a failure; for `atexit`."""
+    if hasattr(sys, "ps1") or sys.flags.interactive:
+        return False  # an exception at the prompt ended nothing
+    return _failed or getattr(sys, "last_value", None) is not None
+
+
+def await_program_end(engine: Engine) -> bool:
+    """Wait for tasks, and for a while for calls of actors; False where some of these had to be given up."""
+    while tasks := [call for call in engine.open_calls() if call.kind == "task" and not call.over]:
+        for task in tasks:
+            await_one(task if task.streaming else task.ref)
+            while task.streaming and not task.over and task in engine.scope.open:
+                time.sleep(0.01)  # a stream has an end only after its items
+    deadline = time.monotonic() + _ACTOR_SECONDS
+    while calls := [call for call in engine.open_calls() if not call.over]:
+        left = deadline - time.monotonic()
+        if left <= 0 or not await_one(calls[0] if calls[0].streaming else calls[0].ref, left):
+            names = ", ".join(sorted({f"{call.actor.label}.{call.method}()" for call in calls}))
+            sys.stderr.write(
+                f"fray: the program has ended; after {_ACTOR_SECONDS:.0f} s these calls of actors still run "
+                f"and are given up: {names}\n"
+            )
+            return False
+    return True
+
+
+def _end() -> None:
+    failed = program_failed()
+    for context in list(_open):
+        if context.engine.scope.foreign or current_call() is not None:
+            continue
+        if failed or not await_program_end(context.engine):
+            context.abort()
+        else:
+            context.end_of_program()
+
+
+def _forget() -> None:
+    global _failed
+    _failed = False
+    _open.clear()
+
+
+atexit.register(_end)
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,1 @@
+"""References, dependencies, streams, the order of actor calls, scope and waiting: bookkeeping alone."""

@@ -1,0 +1,389 @@
+"""Actors: the order of their calls, their one death, their restarts. What runs the calls is a runner's.
+
+call() -> lane of its caller, while an earlier call of that caller waits for its arguments
+       -> outbox, in order; closed until the constructor's call was handed over
+       -> ActorRunner.start
+"""
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from fray._contracts.context import ActorEndpoint
+from fray._contracts.task_runner import ActorRunner, PackedCall, Ready, StoredError
+from fray._engine_new.calls import Call, current_call, dispatch, inside
+from fray._engine_new.identity import reduce_by_identity
+from fray._engine_new.locking import LOCK
+from fray._engine_new.refs import NOTHING, VALUE
+from fray._engine_new.scope import Scope
+from fray._engine_new.streams import EngineStream, StreamCall
+from fray._values.errors import ActorDiedError
+from fray._values.options import ActorOptions
+
+
+class Actor:
+    """One actor: waits for its constructor's arguments, is constructed, answers calls, dies once.
+
+    It is the runner of its calls, and passes them on in order to the one that its context's runner made.
+
+    Args:
+        name: The class in messages.
+        methods: What can be called, and whether it streams.
+        limit: Items that a stream may be ahead of its consumer.
+        asynchronous: Whether the class has async methods: all calls share one event loop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        methods: Mapping[str, bool],
+        options: ActorOptions,
+        scope: Scope,
+        limit: int,
+        asynchronous: bool = False,
+    ) -> None:
+        self.asynchronous = asynchronous
+        self.label = f"{name}({options.name!r})" if options.name else name
+        self.methods, self.options, self.scope = methods, options, scope
+        self.name = options.name
+        self.on_death: list[Callable[[], None]] = []
+        self.runner: ActorRunner
+        self._class, self._limit = name, limit
+        self._restarts = options.max_restarts
+        self._packed: PackedCall | None = None  # of the constructor, while it may run again
+        self._lanes: dict[Hashable, deque[Any]] = {}
+        self._outbox: deque[Any] = deque()
+        self._sending = threading.Lock()
+        self._constructed = False  # the constructor's call was handed over
+        self._retiring = False
+        self.open_calls: set[Any] = set()
+        self._death: _DeathError | None = None
+
+    @property
+    def concurrency(self) -> int:
+        """How many calls may run at the same time."""
+        return self.options.concurrency(self.asynchronous)
+
+    @property
+    def dead(self) -> bool:
+        """Whether calls raise ActorDiedError from now on."""
+        return self._death is not None
+
+    def construct(self, packed: PackedCall, *, caller: Hashable = None) -> None:
+        """Run the constructor when its arguments are there; calls wait for it."""
+        if self._restarts:
+            self._packed = packed
+        call = self._construction(packed)
+        self.scope.enter(call, caller is not None or inside(self.scope))
+        self.open_calls.add(call)
+        call.begin()
+
+    def open(self) -> None:
+        """Pass calls on without a constructor's: the actor lives elsewhere already."""
+        self._constructed = True
+        self._send()
+
+    def _construction(self, packed: PackedCall) -> "ConstructCall":
+        refs: Any = packed.refs
+        call = ConstructCall(packed.payload, refs, self._class, self.options, self, self.scope)
+        call.actor = self
+        return call
+
+    def call(self, method: str, packed: PackedCall, *, caller: Hashable = None) -> Any:
+        """Queue one call and return its reference or stream.
+
+        Args:
+            caller: Who calls, where that is not the call that this thread runs: calls of one are in order.
+        """
+        call: Any
+        refs: Any = packed.refs
+        more = (packed.payload, refs, method, self.options, self, self.scope)
+        call = MethodStreamCall(*more, self._limit) if self.methods[method] else MethodCall(*more)
+        call.actor, call.method, call.arrived = self, method, False
+        answer = EngineStream(call) if call.streaming else call.ref
+        self.scope.enter(call, caller is not None or inside(self.scope))
+        death = self._admit(call, caller)
+        if death is not None:
+            dispatch(call.fail(death))
+        else:
+            call.begin()
+        return answer
+
+    def _admit(self, call: Any, caller: Hashable) -> "_DeathError | None":
+        pending = any(ref.state != VALUE for ref in call.refs)
+        if caller is None:
+            caller = current_call() or threading.get_ident()
+        with LOCK:
+            self.open_calls.add(call)
+            lane = self._lanes.get(caller)
+            if lane is None and pending:
+                lane = self._lanes.setdefault(caller, deque())
+            if lane is not None:
+                lane.append(call)
+                call.lane = caller
+            return self._death
+
+    # Its calls' runner.
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether a method that runs can be stopped."""
+        return self.runner.interrupts
+
+    def start(self, calls: Sequence[Any]) -> None:
+        """Take calls whose arguments are there."""
+        with LOCK:
+            for call in calls:
+                call.arrived = True
+                if call.kind == "construct":
+                    self._outbox.appendleft(call)
+                    self._constructed = True
+                elif call.lane is None:
+                    self._outbox.append(call)
+                else:
+                    self._advance(call.lane)
+        self._send()
+
+    def resume(self, call: Any, more: int, parked: bool) -> None:
+        """Pass on that a stream may go on."""
+        self.runner.resume(call, more, parked)
+
+    def interrupt(self, call: Any) -> None:
+        """Pass on that a call is to be stopped."""
+        self.runner.interrupt(call)
+
+    def _advance(self, caller: Hashable) -> None:
+        """Under LOCK: let the calls of a lane pass, up to the first that waits."""
+        lane = self._lanes.get(caller)
+        if lane is None:
+            return
+        while lane:
+            head = lane[0]
+            if not head.arrived and not head.over:
+                return
+            try:
+                lane.remove(head)
+            except ValueError:  # a signal handler let it pass between these lines
+                continue
+            self._outbox.append(head)
+        if not lane:
+            self._lanes.pop(caller, None)
+
+    def _send(self) -> None:
+        """Hand over what is in the outbox; whoever does it already does it for all, so that order stays."""
+        outbox = self._outbox
+        while outbox and self._constructed and self._sending.acquire(blocking=False):
+            calls = []
+            try:
+                while outbox:
+                    calls.append(outbox.popleft())
+                self.runner.start(calls)
+            except Exception as error:  # noqa: BLE001 - no process can be started, say
+                dispatch(self.die("it could not be started: {cause}", error))
+            finally:
+                self._sending.release()
+
+    # Its end.
+
+    def closed(self, call: Any) -> None:
+        """Forget a call that was answered, and let what waited behind it pass."""
+        self.open_calls.discard(call)
+        if call.lane is not None:
+            with LOCK:
+                self._advance(call.lane)
+            self._send()
+        if self._retiring and not self.open_calls:
+            self.runner.end(kill=False)
+
+    def retire(self) -> None:
+        """Let it end after the calls that it has: nobody can call it any more. A finalizer may call this."""
+        self._retiring = True
+        if not self.open_calls:
+            self.runner.end(kill=False)
+
+    def die(self, reason: str, cause: BaseException | StoredError | None = None) -> Ready:
+        """Answer every open call and every later one with ActorDiedError; a second death is none.
+
+        Args:
+            reason: May name the cause: `{kind}`, `{cause}` and `{cause!r}` are filled in by whoever reads it.
+        """
+        death = _DeathError(self.label, reason, cause)
+        with LOCK:
+            if self._death is not None:
+                return NOTHING
+            self._death = death
+            open_calls, self.open_calls = self.open_calls, set()
+            self._outbox.clear()
+            self._lanes.clear()
+        for act in self.on_death:
+            act()
+        ready: list[Any] = []
+        for call in open_calls:
+            call.claim()
+            ready.extend(call.fail(death))
+        self.runner.end(kill=True)
+        return ready
+
+    def process_died(self, how: str, started: Sequence[Any], unstarted: Sequence[Any]) -> Ready:
+        """Construct it anew, or let it die: what ran it is gone; see `RunnerActor.process_died`."""
+        with LOCK:
+            again = self._restarts > 0 and self._death is None and not self.scope.cancelling
+            if again:
+                self._restarts -= 1
+        if not again or self._packed is None:
+            return self.die(f"its process {how}")
+        ready: list[Any] = []
+        for call in started:
+            if call.kind != "construct":
+                reason = f"its process {how} while it ran {call.label}; it was made anew, without its state"
+                ready.extend(call.fail(ActorDiedError(self.label, reason)))
+        first = self._construction(self._packed)
+        self.scope.open.add(first)
+        self.open_calls.add(first)
+        for call in [*started, *unstarted]:
+            if call.kind == "construct":
+                ready.extend(call.superseded())
+        kept = [call for call in unstarted if call.kind != "construct"]
+        for call in kept:
+            call.unclaim()
+        with LOCK:
+            self._outbox.extendleft(reversed([first, *kept]))
+        self._send()
+        return ready
+
+
+class _DeathError(StoredError):
+    """Why an actor is dead; an exception is made of it, and its cause loaded, by whoever reads it first."""
+
+    __slots__ = ("_cause", "_error", "_label", "_reason")
+
+    def __init__(self, label: str, reason: str, cause: BaseException | StoredError | None) -> None:
+        self._label, self._reason, self._cause = label, reason, cause
+        self._error: ActorDiedError | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        return False
+
+    def load(self) -> BaseException:
+        """Return the ActorDiedError, with its cause."""
+        if self._error is None:
+            cause, reason = self._cause, self._reason
+            if isinstance(cause, StoredError):
+                cause = cause.load()
+            if cause is not None:
+                reason = reason.format(kind=type(cause).__name__, cause=cause)
+            error = ActorDiedError(self._label, reason)
+            error.__cause__ = cause
+            self._error = error
+        return self._error.with_traceback(None)
+
+
+class _ActorCall(Call):
+    __slots__ = ("actor", "arrived", "lane", "method")
+
+    actor: Actor
+    arrived: bool
+    lane: Hashable
+    method: str
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.lane = None
+
+    def _settle(self, state: int, content: Any) -> Ready:
+        over = self.over
+        ready = super()._settle(state, content)
+        if not over:
+            self.actor.closed(self)
+        return ready
+
+
+class ConstructCall(_ActorCall):
+    """The call of an actor's constructor."""
+
+    __slots__ = ()
+    kind = "construct"
+    method = ""
+
+    def fail(self, error: BaseException | StoredError) -> Ready:
+        """Let the actor die of it."""
+        unclaimed = self.claim()
+        if self.over:
+            return NOTHING
+        ready = list(super().fail(error))
+        unrun, raised = (
+            "an argument of its constructor failed: {cause!r}",
+            "its constructor raised {kind}: {cause}",
+        )
+        ready.extend(self.actor.die(unrun if unclaimed else raised, error))
+        return ready
+
+    def succeed(self, value: Any = None) -> Ready:
+        """Settle it: the actor answers calls now."""
+        return super().succeed(None)
+
+    def superseded(self) -> Ready:
+        """Settle it without a word: its process died, and another constructs the actor."""
+        return super().succeed(None)
+
+
+class MethodCall(_ActorCall):
+    """A call of a method with one result."""
+
+    __slots__ = ()
+    kind = "method"
+
+
+class MethodStreamCall(StreamCall):
+    """A call of a generator method."""
+
+    __slots__ = ("actor", "arrived", "lane", "method")
+
+    kind = "method"
+    actor: Actor
+    arrived: bool
+    lane: Hashable
+    method: str
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.lane = None
+
+    def _finish(self, error: StoredError | None) -> Ready:
+        over = self.ended
+        ready = super()._finish(error)
+        if not over:
+            self.actor.closed(self)
+        return ready
+
+
+class EngineEndpoint(ActorEndpoint):
+    """What handles of one actor share; when the last is gone, an actor without a name ends.
+
+    Args:
+        pack: Packs the arguments of a method.
+    """
+
+    def __init__(self, actor: Actor, pack: Callable[..., PackedCall]) -> None:
+        self.actor, self._pack = actor, pack
+
+    @property
+    def methods(self) -> Mapping[str, bool]:
+        return self.actor.methods
+
+    @property
+    def label(self) -> str:
+        return self.actor.label
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.actor.call(method, self._pack(None, args, kwargs))
+
+    def close_when_dropped(self) -> None:
+        """Let the actor end, after the calls that it has, when nobody can call it any more."""
+        weakref.finalize(self, self.actor.retire).atexit = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduce_by_identity(self)

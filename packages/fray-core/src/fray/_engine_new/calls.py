@@ -1,0 +1,292 @@
+"""Calls: from submitted, over their dependencies and a runner, to settled."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from fray._contracts.task_runner import CallKind, CallRunner, Ready, StoredError
+from fray._engine_new.refs import (
+    ERROR,
+    NOTHING,
+    VALUE,
+    EngineRef,
+    settle,
+    stored_error,
+    watch,
+)
+from fray._engine_new.scope import Scope
+from fray._serialization.values import callable_name
+from fray._values.errors import TaskCancelledError
+from fray._values.options import ActorOptions, TaskOptions
+
+DEFAULT_TASK = TaskOptions()
+
+
+class Call:
+    """One call with one result; subclasses are those of actors and those with many results.
+
+    Whoever deletes `_unclaimed` has the right to run it, or to end it unrun.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_losses",
+        "_missing",
+        "_name",
+        "_unclaimed",
+        "options",
+        "payload",
+        "ref",
+        "refs",
+        "runner",
+        "scope",
+        "state",
+    )
+
+    kind: CallKind = "task"
+    method = ""
+    streaming = False
+
+    def __init__(
+        self,
+        payload: Any,
+        refs: Sequence[EngineRef[Any]],
+        name: str | Callable[..., Any],
+        options: TaskOptions | ActorOptions,
+        runner: CallRunner,
+        scope: Scope,
+    ) -> None:
+        self.payload, self.refs, self._name, self.options = payload, refs, name, options
+        self.runner, self.scope = runner, scope
+        self.state: Any = None
+        self._unclaimed = True
+        self.ref: EngineRef[Any] = EngineRef(self)
+
+    @property
+    def label(self) -> str:
+        """What errors, logs and `repr` call it."""
+        name = self._name
+        return f"{name if isinstance(name, str) else callable_name(name)}()"
+
+    @property
+    def over(self) -> bool:
+        """Whether it has been settled."""
+        return bool(self.ref.state)
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether its context wants nothing more to start."""
+        return self.scope.cancelling
+
+    @property
+    def retries_left(self) -> int:
+        """How often it may still run again after the death of its worker."""
+        allowed = self.options.max_retries if isinstance(self.options, TaskOptions) else 0
+        return allowed - getattr(self, "_losses", 0)
+
+    # Dependencies.
+
+    def begin(self) -> None:
+        """Start it now, or as soon as the last of its references has a value.
+
+        Raises:
+            Exception: Its runner cannot run it; it has failed with that.
+        """
+        pending = [ref for ref in self.refs if ref.state != VALUE]
+        if pending:
+            dispatch(self._await(pending))
+        else:
+            self._handed()
+
+    def _handed(self) -> None:
+        """Hand it to its runner, which is the first to know of it."""
+        try:
+            self.runner.start((self,))
+        except BaseException as error:
+            dispatch(self.fail(error))  # no thread can be started, or the stack is used up
+            raise
+
+    def _await(self, pending: Sequence[EngineRef[Any]]) -> Ready:
+        # One more than there are, so that none of those that settle meanwhile is the last.
+        self._missing = [None] * len(pending)
+        ready: list[Any] = []
+        for ref in pending:
+            if not watch(ref, self):
+                self.notify(ref, ready)
+        self._arrived(ready)
+        return ready
+
+    def notify(self, source: EngineRef[Any], ready: list[Any]) -> None:
+        """Take note that an argument has settled."""
+        if source.state != ERROR:
+            self._arrived(ready)
+            return
+        # A failure that runs down a chain of dependents runs flat, not nested.
+        outer = _thread.failing
+        if outer is not None:
+            outer.append((self, source.content))
+            return
+        failing = _thread.failing = deque([(self, source.content)])
+        try:
+            while failing:
+                call, error = failing.popleft()
+                ready.extend(call._fail_unstarted(error))
+        finally:
+            _thread.failing = None
+
+    def _arrived(self, ready: list[Any]) -> None:
+        # `pop` of an empty list is the one that comes last, and only one can come then.
+        try:
+            self._missing.pop()
+        except IndexError:
+            ready.append(self)
+
+    def _fail_unstarted(self, error: StoredError) -> Ready:
+        return self.fail(error) if self.claim() else NOTHING
+
+    # What the runner says of it.
+
+    def claim(self) -> bool:
+        """Take the right to run it; False where it must not run."""
+        try:
+            del self._unclaimed
+        except AttributeError:
+            return False
+        return True
+
+    def unclaim(self) -> None:
+        """Give that right back."""
+        self._unclaimed = True
+
+    def succeed(self, value: Any = None) -> Ready:
+        """Settle it with its value."""
+        return self._settle(VALUE, value)
+
+    def fail(self, error: BaseException | StoredError) -> Ready:
+        """Settle it with an exception."""
+        return self._settle(ERROR, stored_error(error))
+
+    def _settle(self, state: int, content: Any) -> Ready:
+        ready = settle(self.ref, state, content)
+        if ready is None:
+            return NOTHING
+        self.payload, self.refs = None, ()
+        scope = self.scope
+        scope.open.discard(self)
+        if scope.closing:
+            scope.leave(self)
+        return ready
+
+    def cancel_unstarted(self, reason: BaseException) -> Ready:
+        """Settle it with an error unless somebody has claimed it."""
+        return self.fail(reason) if self.claim() else NOTHING
+
+    def lost(self, error: BaseException) -> Ready:
+        """Run it again, or fail: its worker died."""
+        if self.over:
+            return NOTHING
+        if self.retries_left <= 0 or self.scope.cancelling:
+            return self.fail(error)
+        self._losses = getattr(self, "_losses", 0) + 1
+        self.state = None
+        self.unclaim()
+        return (self,)
+
+    def cancel(self) -> bool:
+        """Cancel it before its start, or while it runs where its runner can; see `JobContext.cancel`."""
+        if self.over:
+            return False
+        if self.claim():
+            dispatch(self.fail(TaskCancelledError(f"{self.label} was cancelled before it started")))
+            return True
+        return self._interrupt()
+
+    def _interrupt(self) -> bool:
+        if not self.runner.interrupts or self.over:
+            return False
+        dispatch(self.fail(TaskCancelledError(f"{self.label} was cancelled")))
+        self.runner.interrupt(self)
+        return True
+
+    credits = 0
+
+    def push(self, values: Sequence[Any]) -> bool:
+        """Refuse: it has one result."""
+        raise TypeError(f"{self.label} is no stream")
+
+
+def shutting_down(call: Call) -> TaskCancelledError:
+    """Return the error of a call whose turn came after its context was told to start nothing more."""
+    return TaskCancelledError(f"{call.label} had not started when its context was shut down")
+
+
+def dispatch(ready: Ready) -> None:
+    """Hand calls that became ready to their runners; what a runner cannot take fails.
+
+    A runner that runs calls at once comes back here for what became ready by that: this thread then goes on
+    with it below, so that a chain of dependents runs flat, not nested.
+    """
+    if not ready:
+        return
+    outer = _thread.ready
+    if outer is not None:
+        outer.extend(ready)
+        return
+    queue = _thread.ready = deque(ready)
+    try:
+        while queue:
+            calls = list(queue)
+            queue.clear()
+            for runner, group in groupby(calls, attrgetter("runner")):
+                queue.extend(_start(runner, list(group)))
+    finally:
+        _thread.ready = None
+
+
+def _start(runner: CallRunner, calls: list[Any]) -> Ready:
+    try:
+        runner.start(calls)
+    except Exception as error:  # noqa: BLE001 - whoever waits for them must hear of it
+        return [ready for call in calls for ready in call.fail(error)]
+    return NOTHING
+
+
+class apart:  # noqa: N801 - a context manager, named as it reads
+    """Around a call that runs inside `start`: what it makes ready itself starts at once."""
+
+    __slots__ = ("_outer",)
+
+    def __enter__(self) -> None:
+        self._outer, _thread.ready = _thread.ready, None
+
+    def __exit__(self, *exc_info: object) -> None:
+        _thread.ready = self._outer
+
+
+class _Thread(threading.local):
+    call: Any = None
+    failing: deque[Any] | None = None
+    ready: deque[Any] | None = None
+
+
+_thread = _Thread()
+
+
+def current_call() -> Any:
+    """Return the call that this thread runs, or None."""
+    return _thread.call
+
+
+def set_current_call(call: Any) -> Any:
+    """Say which call this thread runs from now on, and return the one before."""
+    before, _thread.call = _thread.call, call
+    return before
+
+
+def inside(scope: Scope) -> bool:
+    """Return whether this thread runs something that is counted in a scope."""
+    call = _thread.call
+    return call is not None and call.scope is scope

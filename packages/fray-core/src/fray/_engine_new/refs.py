@@ -1,0 +1,226 @@
+"""References that settle once, and who waits for them.
+
+Nothing here takes a lock. A signal handler, a finalizer or another thread may run between any two
+lines, so each step is one operation that the interpreter does not divide: deleting an attribute is
+the right to settle (only one gets it), `dict.pop` takes the watchers, `list.remove` takes one back.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from fray._contracts.context import ObjectRef
+from fray._contracts.task_runner import Ready, StoredError, StoredValue
+from fray._engine_new.identity import keeping, reduce_by_identity
+from fray._serialization.values import dumps
+from fray._values.errors import TaskCancelledError
+
+T_co = TypeVar("T_co", covariant=True)
+
+PENDING, VALUE, ERROR = 0, 1, 2
+NOTHING: Ready = ()
+
+
+class EngineRef(ObjectRef[T_co]):
+    """A value that is there or will be.
+
+    Attributes:
+        state: PENDING, VALUE or ERROR.
+        content: Once settled, the value, a `StoredValue`, or a `StoredError`.
+    """
+
+    __slots__ = ("__weakref__", "_call", "content", "state")
+
+    state: int
+    content: Any
+
+    def __init__(self, call: Any = None) -> None:
+        self.state = PENDING
+        self._call = call  # deleted by whoever settles
+
+    @property
+    def call(self) -> Any:
+        """The call that will settle it; None where none will, or once it has."""
+        return getattr(self, "_call", None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduce_by_identity(self)
+
+    def __repr__(self) -> str:
+        call = self.call
+        label = f" of {call.label}" if call is not None else ""
+        return f"<ref {('pending', 'ready', 'failed')[self.state]}{label}>"
+
+
+class Watcher(Protocol):
+    """Wants to know when a reference, or a stream, has something for it."""
+
+    def notify(self, source: Any, ready: list[Any]) -> None:
+        """Take note, once; calls that become ready because of it are added to `ready`. It must not block."""
+
+
+_watchers: dict[Any, list[Watcher]] = {}
+
+failure_waiters: dict[Any, None] = {}
+"""Who waits for many references, and is told (`failed`) of every failure."""
+
+
+def settle(ref: EngineRef[Any], state: int, content: Any) -> Ready | None:
+    """Give a reference its outcome; return the calls that became ready, or None where it had one already."""
+    try:
+        del ref._call
+    except AttributeError:
+        return None
+    ref.content = content
+    ref.state = state
+    if state == ERROR and failure_waiters:
+        for waiter in list(failure_waiters):
+            waiter.failed(ref)
+    if ref not in _watchers:
+        return NOTHING
+    ready: list[Any] = []
+    _tell(ref, ready)
+    return ready
+
+
+def _tell(source: Any, ready: list[Any]) -> None:
+    watchers = _watchers.pop(source, None)
+    while watchers:
+        try:
+            watcher = watchers.pop(0)
+        except IndexError:  # it was taken back
+            return
+        watcher.notify(source, ready)
+
+
+def settle_value(ref: EngineRef[Any], value: Any) -> Ready:
+    """Settle a promise with a value, or a `StoredValue`; a second outcome changes nothing."""
+    return settle(ref, VALUE, value) or NOTHING
+
+
+def settle_error(ref: EngineRef[Any], error: BaseException | StoredError) -> Ready:
+    """Settle a promise with an exception, or a `StoredError`; a second outcome changes nothing."""
+    return settle(ref, ERROR, stored_error(error)) or NOTHING
+
+
+def watch(source: Any, watcher: Watcher) -> bool:
+    """Register a watcher for when a source has something; False where it has already."""
+    own = getattr(source, "watch", None)  # a stream's: it may have something again and again
+    if own is not None:
+        return bool(own(watcher))
+    if source.state:
+        return False
+    watchers = _watchers.setdefault(source, [])
+    watchers.append(watcher)
+    if not source.state:
+        return True
+    # It settled meanwhile. Whoever takes the watcher from the list notifies it: the settling thread, or we.
+    try:
+        watchers.remove(watcher)
+    except ValueError:
+        return True
+    _watchers.pop(source, None)
+    return False
+
+
+def unwatch(source: Any, watcher: Watcher) -> None:
+    """Take a watcher back from a source that has not told it yet."""
+    own = getattr(source, "unwatch", None)
+    if own is not None:
+        own(watcher)
+        return
+    watchers = _watchers.get(source)
+    if watchers is not None:
+        try:
+            watchers.remove(watcher)
+        except ValueError:
+            return
+
+
+class LocalError(StoredError):
+    """An exception of this process, with the traceback that it had when it was raised."""
+
+    __slots__ = ("_error", "_traceback")
+
+    def __init__(self, error: BaseException) -> None:
+        self._error, self._traceback = error, error.__traceback__
+
+    @property
+    def cancelled(self) -> bool:
+        return isinstance(self._error, TaskCancelledError)
+
+    def load(self) -> BaseException:
+        """Return it with that traceback: raising it at several places must not add up their frames."""
+        return self._error.with_traceback(self._traceback)
+
+    @property
+    def traceback(self) -> TracebackType | None:
+        return self._traceback
+
+
+class PickledValue(StoredValue):
+    """A value kept as its pickle: every reader gets a copy of its own, as across processes."""
+
+    __slots__ = ("_data", "_kept")
+
+    def __init__(self, value: Any, what: str) -> None:
+        with keeping() as self._kept:
+            self._data = dumps(value, what)
+
+    def load(self) -> Any:
+        """Return a fresh copy."""
+        import pickle
+
+        return pickle.loads(self._data)
+
+
+def stored_error(error: BaseException | StoredError) -> StoredError:
+    """Return an exception as a reference keeps it."""
+    return error if isinstance(error, StoredError) else LocalError(error)
+
+
+def value_ref(value: Any) -> EngineRef[Any]:
+    """Return a reference that has its value, or `StoredValue`, already."""
+    ref: EngineRef[Any] = EngineRef.__new__(EngineRef)
+    ref.content = value
+    ref.state = VALUE
+    return ref
+
+
+def error_ref(error: BaseException | StoredError) -> EngineRef[Any]:
+    """Return a reference that has failed already."""
+    ref: EngineRef[Any] = EngineRef.__new__(EngineRef)
+    ref.content = stored_error(error)
+    ref.state = ERROR
+    return ref
+
+
+def outcome(ref: EngineRef[Any]) -> Any:
+    """Return a settled reference's value, or raise its exception with the task's own traceback."""
+    content = ref.content
+    if ref.state == VALUE:
+        return content.load() if isinstance(content, StoredValue) else content
+    error = content.load()
+    try:
+        raise error
+    finally:
+        del ref, content, error  # a frame in the traceback that holds the exception would be a cycle
+
+
+def ref_of_future(future: "Future[Any]", start: Callable[[Sequence[Any]], None]) -> EngineRef[Any]:
+    """Return a reference that settles as a standard future does; `start` gets what is ready."""
+    ref: EngineRef[Any] = EngineRef()
+
+    def copy(done: "Future[Any]") -> None:
+        try:
+            ready = settle_value(ref, done.result())
+        except CancelledError as error:
+            ready = settle_error(ref, error)
+        except BaseException as error:  # noqa: BLE001 - whatever it raised is what the task gets
+            ready = settle_error(ref, error)
+        if ready:
+            start(ready)
+
+    future.add_done_callback(copy)
+    return ref

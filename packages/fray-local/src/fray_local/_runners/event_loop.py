@@ -1,0 +1,153 @@
+"""Runs the calls of an async actor: one event loop for its life, in a thread of its own."""
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from fray import TaskCancelledError
+from fray.backend import CallExecutor, arguments_of, dispatch, set_current_call
+
+_END_SECONDS = 5.0  # that what an actor left running in its loop has to end
+
+
+class EventLoopActor:
+    """All calls of one async actor, concurrently on its loop; plain methods run on it as well."""
+
+    interrupts = True
+
+    def __init__(self, actor: Any, executor: CallExecutor) -> None:
+        self._executor, self._concurrency = executor, actor.concurrency
+        self._name = f"fray-actor-{actor.name or actor.label}"
+        self._instance: Any = None
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._tasks: dict[Any, asyncio.Task[None]] = {}
+        self._waiting: dict[Any, asyncio.Event] = {}
+
+    def start(self, calls: Sequence[Any]) -> None:
+        """Hand calls to the loop; the first one is the constructor's and starts it."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._slots = asyncio.Semaphore(self._concurrency)
+            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            self._thread.start()
+        for call in calls:
+            self._tell(self._begin, call)
+
+    def _tell(self, act: Any, *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the calls were answered by the engine
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(act, *args)
+
+    def _serve(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            self._instance = None
+            loop.run_until_complete(_ended(loop))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+    # On the loop's thread.
+
+    def _begin(self, call: Any) -> None:
+        if call.kind == "construct":
+            set_current_call(call)  # what the actor submits, it submits from inside its context
+            ready = self._executor.run(call)
+            set_current_call(call)
+            self._instance = call.state
+            dispatch(ready)
+            return
+        if not call.claim():
+            return
+        context = call.payload[3]
+        assert self._loop is not None
+        task = self._loop.create_task(self._run(call), context=context)
+        self._tasks[call] = task
+        task.add_done_callback(lambda _: self._tasks.pop(call, None))
+
+    async def _run(self, call: Any) -> None:
+        async with self._slots:
+            try:
+                method, args, kwargs = arguments_of(call, self._instance)
+                result = method(*args, **kwargs)
+                if call.streaming:
+                    await self._produce(call, result)
+                    result = None
+                elif inspect.isawaitable(result):
+                    result = await result
+                if not call.streaming:
+                    result = self._executor.kept(call, result)
+            except asyncio.CancelledError:
+                dispatch(call.fail(TaskCancelledError(f"{call.label} was cancelled")))
+            except BaseException as error:  # noqa: BLE001 - whatever the method raised is its result
+                dispatch(call.fail(self._executor.kept_error(error, __file__)))
+            else:
+                dispatch(call.succeed(result))
+
+    async def _produce(self, call: Any, generator: Any) -> None:
+        if hasattr(generator, "__anext__"):
+            async with contextlib.aclosing(generator) as items:
+                async for item in items:
+                    await self._push(call, item)
+        else:
+            with contextlib.closing(generator) as items:
+                for item in items:
+                    await self._push(call, item)
+
+    async def _push(self, call: Any, item: Any) -> None:
+        event = self._waiting[call] = asyncio.Event()
+        if call.push((self._executor.kept_item(call, item),)):
+            await event.wait()
+        self._waiting.pop(call, None)
+
+    def _resume(self, call: Any) -> None:
+        event = self._waiting.get(call)
+        if event is not None:
+            event.set()
+
+    def _cancel(self, call: Any) -> None:
+        task = self._tasks.get(call)
+        if task is not None:
+            task.cancel()
+
+    # From any thread.
+
+    def resume(self, call: Any, more: int, parked: bool) -> None:
+        """Let a stream that waited go on."""
+        if parked:
+            self._tell(self._resume, call)
+
+    def interrupt(self, call: Any) -> None:
+        """Cancel the call's task in the loop."""
+        self._tell(self._cancel, call)
+
+    def end(self, *, kill: bool) -> None:
+        """Stop the loop; what still runs in it is cancelled: all calls were answered, or are unwanted."""
+        del kill
+        if self._loop is not None:
+            self._tell(self._loop.stop)
+
+    def close(self, *, wait: bool) -> None:
+        """Stop the loop and wait for its thread."""
+        self.end(kill=True)
+        thread = self._thread
+        if wait and thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+
+async def _ended(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what is left in a loop, and wait for a while until it has ended."""
+    left = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=_END_SECONDS)

@@ -1,0 +1,146 @@
+"""Runs each call on the thread that starts it: what makes a context synchronous."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fray import DeadlockError
+from fray.backend import CallExecutor, CallPacker, PackedCall, apart, dispatch, set_lender
+from fray_local._runners.event_loop import EventLoopActor
+
+
+class InlineRunner:
+    """The `TaskRunner` of a `SyncContext`."""
+
+    interrupts = False
+
+    def __init__(self, *, check_serialization: bool) -> None:
+        self.packer = CallPacker(check_serialization=check_serialization)
+        self._executor = CallExecutor(check_serialization=check_serialization, inline=True)
+
+    def pack(
+        self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> PackedCall:
+        """Return a call for this process."""
+        return self.packer.pack(fn, args, kwargs)
+
+    def start(self, calls: Sequence[Any]) -> None:
+        """Run them now, and then what became ready by that."""
+        for call in calls:
+            with apart():
+                ready = self._executor.run(call)
+            dispatch(ready)
+
+    def resume(self, call: Any, more: int, parked: bool) -> None:
+        """Make the items that were asked for."""
+        if parked:
+            self.start((call,))
+
+    def interrupt(self, call: Any) -> None:
+        """Never called: a function that runs here is the caller's own."""
+
+    def new_actor(self, actor: Any) -> Any:
+        """Return what runs an actor's calls."""
+        if actor.asynchronous:
+            return EventLoopActor(actor, self._executor)
+        return InlineActor(self._executor)
+
+    def call_back(self, fn: Callable[[], object]) -> None:
+        """Call it here: this thread is the user's."""
+        fn()
+
+    def close(self, *, wait: bool) -> None:
+        """Do nothing: there is no thread to end."""
+
+    def abort(self) -> None:
+        """Do nothing: nothing runs."""
+
+    def disown(self) -> bool:
+        """Say that a child can go on: there was no thread to lose."""
+        return True
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.actors: list[InlineActor] = []  # that this thread runs methods of
+
+
+_thread = _Thread()
+
+
+class InlineActor:
+    """One actor's calls, one at a time, on whichever thread finds it idle.
+
+    A call made from inside the actor waits for the one that makes it, as on every other backend.
+    """
+
+    interrupts = False
+
+    def __init__(self, executor: CallExecutor) -> None:
+        self._executor = executor
+        self._queue: deque[Any] = deque()
+        self._busy = threading.Lock()
+        self._instance: Any = None
+
+    def start(self, calls: Sequence[Any]) -> None:
+        """Run them now, unless another does: it goes on with these then."""
+        self._queue.extend(calls)
+        while self._queue and self._busy.acquire(blocking=False):
+            try:
+                self._run_queued()
+            finally:
+                self._busy.release()
+
+    def _run_queued(self) -> None:
+        _thread.actors.append(self)
+        before = set_lender(self)
+        try:
+            while self._queue:
+                call = self._queue.popleft()
+                with apart():
+                    ready = self._executor.run(call, self._instance)
+                if call.kind == "construct":
+                    self._instance = call.state
+                dispatch(ready)
+        finally:
+            set_lender(before)
+            _thread.actors.pop()
+
+    def lend(self, timeout: float | None, sources: Sequence[Any]) -> None:
+        """Refuse to wait for ever for a call of an actor that this thread is inside of."""
+        if timeout is None and any(_waits_for(source, _thread.actors) for source in sources):
+            raise DeadlockError(
+                "an actor's method waits for a call that can only run after it: an actor runs one call at "
+                "a time; call the method directly on self instead of through the handle"
+            )
+
+    def reclaim(self) -> None:
+        """Do nothing: nothing was lent."""
+
+    def resume(self, call: Any, more: int, parked: bool) -> None:
+        """Make the items that were asked for."""
+        if parked:
+            self.start((call,))
+
+    def interrupt(self, call: Any) -> None:
+        """Never called: a method that runs here is the caller's own."""
+
+    def end(self, *, kill: bool) -> None:
+        """Let go of the instance."""
+        if kill:
+            self._queue.clear()
+        self._instance = None
+
+    def close(self, *, wait: bool) -> None:
+        """Do nothing: there is no thread to end."""
+
+
+def _waits_for(source: Any, actors: list[InlineActor]) -> bool:
+    """Return whether a reference, or a call, can only settle after a method of one of these actors."""
+    call = source if hasattr(source, "runner") else source.call
+    if call is None:
+        return False
+    if getattr(call.runner, "runner", None) in actors:
+        return True
+    return any(_waits_for(ref, actors) for ref in call.refs)

@@ -1,0 +1,276 @@
+"""Runs calls in threads; one that blocks on a result lends its place to another."""
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from fray.backend import CallExecutor, CallPacker, dispatch, set_lender
+from fray_local._runners.event_loop import EventLoopActor
+
+
+class ThreadPool:
+    """Up to `size` threads that run calls first in, first out.
+
+        starts -> runs calls -> queue empty: idle -> takes the next call ...
+                     |   too many run, because one that had blocked came back: parks, or ends
+                     a call blocks in get(): its place is free for another thread, which is
+                     how tasks nest to any depth on a pool of any size
+
+    The queue needs no lock; putting a call into it is all that submitting one costs while `size` threads
+    run or are idle.
+
+    Args:
+        lends: Whether a thread that blocks frees its place. Not for actors: one call at a time
+            means that no other runs while it waits.
+        run: Runs one call, and keeps its errors.
+    """
+
+    def __init__(self, size: int, name: str, run: Callable[[Any], None], *, lends: bool = True) -> None:
+        self.size = size
+        self.running = 0  # threads that are not blocked: they run a call, or are idle
+        self._name, self._run, self._lends = name, run, lends
+        self._queue: SimpleQueue[Any] = SimpleQueue()
+        self.put = self._queue.put
+        # Re-entrant: a finalizer or a signal handler may submit while its own thread is in here.
+        self._lock = threading.RLock()
+        self._idle = 0
+        self._parked: list[_Parked] = []
+        self._threads: set[threading.Thread] = set()
+        self._closed = False
+
+    def submit(self, calls: Sequence[Any]) -> None:
+        """Queue calls and return at once."""
+        for call in calls:
+            self.put(call)
+        if self.running < self.size:
+            self.grow()
+
+    def grow(self) -> None:
+        """Let as many more threads run as are needed and allowed."""
+        while True:
+            with self._lock:
+                if self.running >= self.size or self._idle >= self._queue.qsize() or self._closed:
+                    return
+                self.running += 1
+                parked = self._parked.pop() if self._parked else None
+            if parked is not None:
+                parked.wake()
+            else:
+                self._start_thread()
+
+    def _start_thread(self) -> None:
+        # Daemonic: at exit it is the context that waits for the work; idle threads hold nothing up.
+        thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        self._threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # the system's limit on threads, or the interpreter is ending
+            with self._lock:
+                self.running -= 1
+                self._threads.discard(thread)
+                alone = not self._threads
+            if alone:
+                self._run_here()
+
+    def _run_here(self) -> None:
+        """Run what is queued on this thread: there is no other, and there will be none."""
+        while True:
+            try:
+                call = self._queue.get(block=False)
+            except Empty:
+                return
+            if call is not None:
+                self._run(call)
+
+    def _work(self) -> None:
+        if self._lends:
+            set_lender(self)
+        get, run = self._queue.get, self._run
+        while True:
+            try:
+                call = get(False)
+            except Empty:
+                call = self._await_call()
+            if call is None:
+                self._leave()
+                return
+            run(call)
+            call = None  # its arguments and its result are not kept alive by an idle thread
+            if self.running > self.size and not self._make_room():
+                return
+
+    def _await_call(self) -> Any:
+        with self._lock:
+            self._idle += 1
+            spare, self._parked = self._parked, []
+        for parked in spare:  # one idle thread says that no more are needed
+            parked.wake(end=True)
+        call = self._queue.get()
+        with self._lock:
+            self._idle -= 1
+        if self.running < self.size and self._queue.qsize():
+            self.grow()
+        return call
+
+    def _make_room(self) -> bool:
+        """Park because too many threads run; False where this one is to end."""
+        with self._lock:
+            if self.running <= self.size:
+                return True
+            self.running -= 1
+            end = self._closed or self._idle > 0 or len(self._parked) >= self.size
+            if not end:
+                parked = _Parked()
+                self._parked.append(parked)
+        if not end:
+            end = parked.wait()
+        if end:
+            self._threads.discard(threading.current_thread())
+        return not end
+
+    def _leave(self) -> None:
+        self.put(None)  # for the next one
+        with self._lock:
+            self.running -= 1
+            self._threads.discard(threading.current_thread())
+
+    def resize(self, size: int) -> None:
+        """Change how many calls run at once."""
+        self.size = size
+        self.grow()
+
+    def lend(self, timeout: float | None, sources: Sequence[Any]) -> None:
+        """Let another call have the place of this thread, which is about to wait."""
+        with self._lock:
+            self.running -= 1
+        if self._queue.qsize():
+            self.grow()
+
+    def reclaim(self) -> None:
+        """Take the place back, though that be one too many for a while."""
+        with self._lock:
+            self.running += 1
+
+    def close(self, *, wait: bool) -> None:
+        """Let every thread end after what is queued; with `wait`, block until they have."""
+        with self._lock:
+            first, self._closed = not self._closed, True
+            spare, self._parked = self._parked, []
+            threads = list(self._threads)
+        for parked in spare:
+            parked.wake(end=True)
+        if first:
+            self.put(None)
+        if wait:
+            for thread in threads:
+                if thread is not threading.current_thread():
+                    thread.join()
+
+
+class _Parked:
+    """A thread that waits until another one blocks."""
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._end = False
+
+    def wait(self) -> bool:
+        """Block; return whether the thread is to end."""
+        self._gate.acquire()
+        return self._end
+
+    def wake(self, *, end: bool = False) -> None:
+        """Let it go on, or end."""
+        self._end = end
+        self._gate.release()
+
+
+class ThreadRunner:
+    """The `TaskRunner` of a `ThreadContext`."""
+
+    interrupts = False
+
+    def __init__(self, workers: int, *, check_serialization: bool) -> None:
+        self.packer = CallPacker(check_serialization=check_serialization)
+        self.pack = (
+            self.packer.pack
+        )  # attributes, because every task would pay for a method that only calls on
+        self._executor = executor = CallExecutor(check_serialization=check_serialization)
+
+        def run(call: Any) -> None:
+            ready = executor.run(call)
+            if ready:
+                dispatch(ready)
+
+        self._pool = ThreadPool(workers, "fray-worker", run)
+        self.start = self._pool.submit
+
+    def resume(self, call: Any, more: int, parked: bool) -> None:
+        """Let a stream that waited go on."""
+        if parked:
+            self._pool.submit((call,))
+
+    def interrupt(self, call: Any) -> None:
+        """Never called: a thread cannot be stopped."""
+
+    def new_actor(self, actor: Any) -> Any:
+        """Return what runs an actor's calls."""
+        kind = EventLoopActor if actor.asynchronous else ThreadActor
+        return kind(actor, self._executor)
+
+    def call_back(self, fn: Callable[[], object]) -> None:
+        """Call it on the thread that ran the task: it serves that task alone."""
+        fn()
+
+    def close(self, *, wait: bool) -> None:
+        """End the threads."""
+        self._pool.close(wait=wait)
+
+    def abort(self) -> None:
+        """Do nothing: a thread cannot be stopped."""
+
+    def disown(self) -> bool:
+        """Say that the threads are the parent's."""
+        return False
+
+
+class ThreadActor:
+    """One actor's calls, in threads of its own."""
+
+    interrupts = False
+
+    def __init__(self, actor: Any, executor: CallExecutor) -> None:
+        self._executor, self._concurrency = executor, actor.concurrency
+        self._instance: Any = None
+        self._pool = ThreadPool(1, f"fray-actor-{actor.name or actor.label}", self._run, lends=False)
+
+    def _run(self, call: Any) -> None:
+        ready = self._executor.run(call, self._instance)
+        if call.kind == "construct":
+            self._instance, call.state = call.state, None
+            self._pool.resize(self._concurrency)
+        dispatch(ready)
+
+    def start(self, calls: Sequence[Any]) -> None:
+        """Queue calls; only one thread runs before the constructor has."""
+        self._pool.submit(calls)
+
+    def resume(self, call: Any, more: int, parked: bool) -> None:
+        """Let a stream that waited go on."""
+        if parked:
+            self._pool.submit((call,))
+
+    def interrupt(self, call: Any) -> None:
+        """Never called: a thread cannot be stopped."""
+
+    def end(self, *, kill: bool) -> None:
+        """Let the threads end after what they have."""
+        if kill:
+            self._instance = None
+        self._pool.close(wait=False)
+
+    def close(self, *, wait: bool) -> None:
+        """End the threads."""
+        self._pool.close(wait=wait)
