@@ -71,9 +71,8 @@ if TYPE_CHECKING:
         sources_of,
         watch_for,
     )
-    from fray._jobs.following import complete_lines
     from fray._jobs.launch_keys import held_key, prune_keys
-    from fray._jobs.logs.lines import LineSplitter, PartialLine
+    from fray._jobs.logs.lines import LineSplitter, PartialLine, complete_lines
     from fray._jobs.logs.pump import OutputPump
     from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
     from fray._jobs.logs.writer import LogWriter
@@ -263,7 +262,7 @@ _HOMES = {
     "check_may_block": "_engine_new.locking",
     "check_seconds": "_values.checks",
     "command_of": "_jobs.plan",
-    "complete_lines": "_jobs.following",
+    "complete_lines": "_jobs.logs.lines",
     "current_call": "_engine_new.calls",
     "current_context_var": "_discovery.current",
     "dead_letter": "_queues.reading",
