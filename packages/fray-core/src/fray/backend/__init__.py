@@ -94,6 +94,12 @@ if TYPE_CHECKING:
         pack_exception,
         unpack_exception,
     )
+    from fray._values.capabilities import (
+        Capabilities,
+        ClusterCapabilities,
+        ContextCapabilities,
+        QueueCapabilities,
+    )
     from fray._values.checks import check_count, check_seconds, invalid
     from fray._values.delays import poll_delays
     from fray._values.errors import did_you_mean
@@ -109,7 +115,10 @@ __all__ = [
     "CallExecutor",
     "CallPacker",
     "CallRunner",
+    "Capabilities",
+    "ClusterCapabilities",
     "ContextBase",
+    "ContextCapabilities",
     "Engine",
     "EngineEndpoint",
     "EngineFuture",
@@ -127,6 +136,7 @@ __all__ = [
     "PackedCall",
     "PartialLine",
     "PickledValue",
+    "QueueCapabilities",
     "Ready",
     "RunnerActor",
     "RunnerCall",
@@ -219,7 +229,10 @@ _HOMES = {
     "CallExecutor": "_engine_new.execution",
     "CallPacker": "_engine_new.execution",
     "CallRunner": "_contracts.task_runner",
+    "Capabilities": "_values.capabilities",
+    "ClusterCapabilities": "_values.capabilities",
     "ContextBase": "_contexts.base",
+    "ContextCapabilities": "_values.capabilities",
     "DEFAULT_TASK": "_contexts.base",
     "ERROR": "_engine_new.refs",
     "Engine": "_engine_new.engine",
@@ -240,6 +253,7 @@ _HOMES = {
     "PackedCall": "_contracts.task_runner",
     "PartialLine": "_jobs.logs.lines",
     "PickledValue": "_engine_new.refs",
+    "QueueCapabilities": "_values.capabilities",
     "Ready": "_contracts.task_runner",
     "RunnerActor": "_contracts.task_runner",
     "RunnerCall": "_contracts.task_runner",
