@@ -56,20 +56,32 @@ def test_a_start_that_fails_leaves_no_job(tmp_path: Path) -> None:
     assert list((tmp_path / "jobs").iterdir()) == []
 
 
-def test_a_job_whose_carrier_was_killed_reads_lost(cluster: ChildCluster, tmp_path: Path) -> None:
+def test_a_job_whose_supervisor_was_killed_reads_lost_and_nothing_of_it_is_left(
+    cluster: ChildCluster, tmp_path: Path
+) -> None:
     pids = tmp_path / "pids"
     job_id = launch(cluster, program(SLEEP, pids))
     (pid,) = until(lambda: numbers_in(pids), "the job starts")
     until(lambda: cluster.poll(job_id).status is JobStatus.RUNNING, "the job reads running")
-    try:
-        cluster.carriers[0].kill()
-        cluster.carriers[0].wait()
-        info = cluster.poll(job_id)
-        assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
-        assert "was killed" in str(info.error_message)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: not running(pid), "the replica ends")
+    holder = cluster.record(job_id).holder()
+    assert holder is not None
+    os.kill(holder.pid, signal.SIGKILL)
+    until(lambda: not running(pid), "the replica ends, though nobody looks")
+    info = cluster.wait(job_id, timeout=30)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    assert "was killed" in str(info.error_message)
+
+
+def test_a_supervisor_goes_on_without_its_guardian(cluster: ChildCluster, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    job_id = launch(cluster, program(SLEEP, pids))
+    (pid,) = until(lambda: numbers_in(pids), "the job starts")
+    cluster.carriers[0].kill()
+    cluster.carriers[0].wait()
+    assert cluster.poll(job_id).status is JobStatus.RUNNING
+    cluster.terminate(job_id, grace=0.0)
+    assert cluster.poll(job_id).status is JobStatus.STOPPED
+    assert not running(pid)
 
 
 def test_a_job_that_waits_for_its_start_is_stopped_at_once_and_never_runs(tmp_path: Path) -> None:
@@ -96,7 +108,9 @@ def test_a_job_is_stopped_while_it_launches_another(cluster: ChildCluster, tmp_p
     pids = tmp_path / "pids"
     parent = launch(cluster, program(SLEEP, pids))
     (pid,) = until(lambda: numbers_in(pids), "the job starts")
-    (tmp_path / "jobs" / f"{parent}+child-aaaaaa").mkdir()  # as far as a launch is before its first state
+    (tmp_path / "jobs" / parent / "jobs" / ".new-child-aaaaaa").mkdir(
+        parents=True
+    )  # as far as a launch is before its first state
     cluster.terminate(parent, grace=0.0)
     assert cluster.poll(parent).status is JobStatus.STOPPED
     assert [info.job_id for info in cluster.list_jobs()] == [parent]

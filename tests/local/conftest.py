@@ -1,5 +1,6 @@
 """Every test has state of its own and leaves no process; what jobs install is made here, offline."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from fray.backend import environment_of
 from fray.testing.cluster import until
 from fray.testing.leaks import leaks_nothing, own_temporary_folder  # noqa: F401
-from fray_local._supervisor.processes import environment_of, send
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
@@ -32,7 +33,9 @@ def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     try:
         until(lambda: not job_processes(state), "the processes of jobs end", 10.0)
     finally:
-        send(job_processes(state), signal.SIGKILL)
+        for pid in job_processes(state):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def job_processes(state: Path) -> list[int]:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pickle
 import stat
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-import fray_local
 from fray import JobNotFoundError, SerializationError
+from fray._jobs.oom import oom_kills
+from fray.backend import supervisor_command
 from fray.cluster import (
     Cluster,
     Entrypoint,
+    JobId,
     JobRequest,
     JobStatus,
     ResourceConfig,
@@ -26,9 +29,8 @@ from fray.cluster import (
     use_cluster,
 )
 from fray.testing.cluster import launch, program, until
-from fray_local import LocalCluster, _launching
-from fray_local._supervisor.ledger import Ledger
-from fray_local._supervisor.oom import oom_kills
+from fray_local import LocalCluster
+from fray_local._cluster.admission import Ledger
 
 SECRET = "hunter2-hunter2-hunter2"
 
@@ -43,9 +45,9 @@ def test_a_record_reads_with_plain_tools(state_dir: Path) -> None:
     )
     cluster.wait(job_id, timeout=30)
     record = state_dir / "jobs" / job_id
-    assert json.loads((record / "request.json").read_text())["version"] == 1
+    assert json.loads((record / "request.json").read_text())["version"] == 2
     status = json.loads((record / "status.json").read_text())
-    assert (status["version"], status["status"]) == (1, "failed")
+    assert (status["version"], status["status"]) == (2, "failed")
     logs = {path.name: path.read_text() for path in (record / "logs").iterdir()}
     assert logs == {
         f"replica-{replica}.attempt-{attempt}.log": "hello\n" for replica in (0, 1) for attempt in (1, 2)
@@ -86,35 +88,81 @@ def test_a_secret_is_in_no_file_and_no_message_and_nothing_is_readable_by_others
     assert SECRET not in repr(cluster.list_jobs())
 
 
+def finished(cluster: LocalCluster, name: str = "job") -> JobId:
+    """Run a job, and wait until nothing of it is at work any more."""
+    job_id = launch(cluster, Entrypoint.from_binary("true"), name)
+    cluster.wait(job_id, timeout=30)
+    until(lambda: not job_is_alive(cluster, job_id), "the supervisor ends")
+    return job_id
+
+
+def job_is_alive(cluster: LocalCluster, job_id: str) -> bool:
+    try:
+        return cluster.record(job_id).alive()
+    except JobNotFoundError:
+        return False
+
+
 def test_old_records_are_pruned_and_never_those_of_running_jobs(state_dir: Path) -> None:
     cluster = LocalCluster(keep_jobs=2, overcommit=True)
     running = launch(cluster, program("import time; time.sleep(600)"), "running")
-    finished = []
-    for number in range(4):
-        finished.append(launch(cluster, Entrypoint.from_binary("true"), f"job{number}"))
-        cluster.wait(finished[-1], timeout=30)
-        until(lambda: not cluster._records.find(finished[-1]).supervised(), "the supervisor ends")
-    last = launch(cluster, Entrypoint.from_binary("true"), "last")
-    cluster.wait(last, timeout=30)
-    left = [info.job_id for info in cluster.list_jobs()]
-    assert left == [running, *finished[-2:], last] or left == [running, finished[-1], last]
+    until(lambda: cluster.poll(running).status is JobStatus.RUNNING, "the job starts")
+    done = [finished(cluster, f"job{number}") for number in range(5)]
+    assert [info.job_id for info in cluster.list_jobs()] == [running, *done[-2:]]
     with pytest.raises(JobNotFoundError, match="job0"):
-        cluster.poll(finished[0])
-    assert not list((state_dir / "jobs").glob(".*"))
+        cluster.poll(done[0])
+    assert not [path for path in (state_dir / "jobs").glob(".*") if path.is_dir()]
     cluster.terminate(running, grace=0.0)
 
 
-def test_records_older_than_asked_for_are_pruned(state_dir: Path) -> None:
+def age(state: Path, job_id: str, days: float) -> None:
+    then = time.time() - days * 86400
+    os.utime(state / "jobs" / job_id / "status.json", (then, then))
+
+
+def an_hour_passes(state: Path) -> None:
+    notes = state / "jobs" / ".pruning.json"
+    data = json.loads(notes.read_text())
+    noted = {name: then - 3601 for name, then in data["noted"].items()}
+    notes.write_text(json.dumps({"looked": data["looked"] - 3601, "noted": noted}))
+
+
+def test_records_older_than_asked_for_are_pruned_once_two_looks_agree(state_dir: Path) -> None:
     cluster = LocalCluster(keep_days=2)
-    job_id = launch(cluster, Entrypoint.from_binary("true"))
-    cluster.wait(job_id, timeout=30)
-    until(lambda: not cluster._records.find(job_id).supervised(), "the supervisor ends")
-    long_ago = time.time() - 3 * 86400
-    for path in (state_dir / "jobs" / job_id / "status.json", state_dir / "pruned"):
-        os.utime(path, (long_ago, long_ago))
-    newer = launch(cluster, Entrypoint.from_binary("true"))
-    assert [info.job_id for info in cluster.list_jobs()] == [newer]
-    cluster.wait(newer, timeout=30)
+    old = finished(cluster)
+    age(state_dir, old, 3)
+    an_hour_passes(state_dir)
+    first = finished(cluster)
+    assert {info.job_id for info in cluster.list_jobs()} == {old, first}
+    an_hour_passes(state_dir)
+    second = finished(cluster)
+    assert {info.job_id for info in cluster.list_jobs()} == {first, second}
+
+
+def test_a_clock_that_was_wrong_once_deletes_nothing(state_dir: Path) -> None:
+    cluster = LocalCluster(keep_days=2)
+    job_id = finished(cluster)
+    notes = state_dir / "jobs" / ".pruning.json"
+    # A look was taken while the clock was a year ahead, by which the record was too old.
+    ahead = time.time() + 365 * 86400
+    notes.write_text(json.dumps({"looked": ahead, "noted": {job_id: ahead}}))
+    other = finished(cluster)
+    assert {info.job_id for info in cluster.list_jobs()} == {job_id, other}
+    # And one ran while it stood in 1970.
+    age(state_dir, other, 20000)
+    an_hour_passes(state_dir)
+    last = finished(cluster)
+    assert {info.job_id for info in cluster.list_jobs()} == {job_id, other, last}
+
+
+def test_what_a_killed_launcher_left_half_made_is_pruned(state_dir: Path) -> None:
+    cluster = LocalCluster()
+    finished(cluster)
+    draft = state_dir / "jobs" / ".new-job-abcdef"
+    draft.mkdir()
+    (draft / "lock").write_bytes(b" " * 1024)
+    finished(cluster)
+    assert not draft.exists()
 
 
 def test_a_call_that_cannot_be_pickled_is_named_and_nothing_starts(state_dir: Path) -> None:
@@ -132,7 +180,7 @@ def test_a_call_that_cannot_be_pickled_is_named_and_nothing_starts(state_dir: Pa
 
 @pytest.mark.parametrize(
     ("owner", "step"),
-    [(Ledger, "enter"), (Path, "rename"), (_launching, "_told")],
+    [(Ledger, "enter"), (Path, "rename"), (pickle, "dumps")],
     ids=["the ledger", "the record", "the plan"],
 )
 def test_a_launch_that_fails_late_leaves_nothing(
@@ -150,7 +198,7 @@ def test_a_launch_that_fails_late_leaves_nothing(
         with pytest.raises(OSError, match="No space left"):
             launch(cluster, program("import sys; open(sys.argv[1], 'w')", ran))
     assert cluster.list_jobs() == before
-    assert len(list((state_dir / "jobs").iterdir())) == 1
+    assert len([path for path in (state_dir / "jobs").iterdir() if path.is_dir()]) == 1
     assert not Ledger(str(state_dir)).claims()
     assert cluster.wait(launch(cluster, program("pass")), timeout=30).exit_code == 0
     assert not ran.exists()
@@ -217,23 +265,15 @@ def test_the_spec_opens_the_same_cluster() -> None:
 
 def test_the_supervisor_loads_little_of_the_standard_library() -> None:
     # Its start is most of what a launch costs.
-    code = "import sys; sys.path.append(sys.argv[1]); import fray_local._supervisor.job; print(*sys.modules)"
-    source = str(Path(fray_local.__file__).parents[1])
-    out = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, source], capture_output=True, text=True, check=True
+    command = supervisor_command("/record", sys.path)
+    code = command[4].replace(
+        "from fray._jobs.boot import main; main(", "import fray._jobs.supervisor; print("
     )
-    heavy = {
-        "pathlib",
-        "typing",
-        "dataclasses",
-        "subprocess",
-        "threading",
-        "logging",
-        "inspect",
-        "ctypes",
-        "fray",
-    }
-    assert heavy & set(out.stdout.split()) == set()
+    code = code.replace("sys.argv[4:]", "sys.modules")
+    done = subprocess.run([*command[:4], code, *command[5:]], capture_output=True, text=True, check=True)
+    heavy = {"pathlib", "dataclasses", "subprocess", "threading", "logging", "inspect", "fray_resources"}
+    assert "fray._jobs.supervision" in done.stdout.split()
+    assert heavy & set(done.stdout.split()) == set()
 
 
 def test_a_timeout_does_not_count_what_was_spent_waiting_for_room(tmp_path: Path) -> None:

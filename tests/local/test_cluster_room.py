@@ -15,7 +15,7 @@ from fray import UnsupportedError
 from fray.cluster import Entrypoint, GpuConfig, JobId, JobStatus, ResourceConfig
 from fray.testing.cluster import launch, program, until
 from fray_local import LocalCluster
-from fray_local._supervisor.ledger import admit
+from fray_local._cluster.admission import Amounts, Claim, admit
 
 SLEEP = "import time; time.sleep(600)"
 HOLD = """
@@ -152,19 +152,17 @@ def test_a_child_starts_before_jobs_that_wait_for_its_parent() -> None:
     assert [info.status for info in infos] == [JobStatus.SUCCEEDED] * 2
 
 
-def claims_of(needs: list[tuple[int, bool]], cpus: int) -> list[dict[str, Any]]:
+def claims_of(needs: list[tuple[int, bool]], cpus: int) -> list[Claim]:
     return [
-        {
-            "job": str(number),
-            "dir": str(number),
-            "ticket": number,
-            "child": child,
-            "need": {"cpu": cpu, "ram": 0, "gpu": cpu},
-            "room": {"cpu": cpus, "ram": 0, "gpu": cpus},
-            "gpu_ids": [str(gpu) for gpu in range(cpus)],
-            "granted": False,
-            "gpus": [],
-        }
+        Claim(
+            job=str(number),
+            record=str(number),
+            ticket=number,
+            child=child,
+            need=Amounts(cpu=cpu, gpu=cpu),
+            room=Amounts(cpu=cpus, gpu=cpus),
+            gpu_ids=tuple(str(gpu) for gpu in range(cpus)),
+        )
         for number, (cpu, child) in enumerate(needs)
     ]
 
@@ -175,15 +173,16 @@ def test_room_is_never_given_twice_and_everyone_gets_some(
 ) -> None:
     waiting = claims_of(needs, cpus)
     started: list[str] = []
-    running: list[dict[str, Any]] = []
+    running: list[Claim] = []
     while waiting or running:
-        granted = admit(waiting + running)
-        running += granted
-        waiting = [claim for claim in waiting if not claim["granted"]]
-        started += [claim["job"] for claim in granted]
-        gpus = [gpu for claim in running for gpu in claim["gpus"]]
-        assert sum(claim["need"]["cpu"] for claim in running) <= cpus
-        assert len(gpus) == len(set(gpus)) == sum(claim["need"]["gpu"] for claim in running)
+        claims = waiting + running
+        granted = admit(claims)
+        running = [claim for claim in claims if claim.granted]
+        waiting = [claim for claim in claims if not claim.granted]
+        started += [claim.job for claim in granted]
+        gpus = [gpu for claim in running for gpu in claim.gpus]
+        assert sum(claim.need.cpu for claim in running) <= cpus
+        assert len(gpus) == len(set(gpus)) == sum(claim.need.gpu for claim in running)
         assert running, "nobody runs and nobody starts"
         running.remove(random.choice(running))
     assert sorted(started, key=int) == [str(number) for number in range(len(needs))]
@@ -195,9 +194,9 @@ def test_room_is_never_given_twice_and_everyone_gets_some(
 
 def test_a_request_of_another_kind_does_not_wait_behind() -> None:
     cpu_only, behind = claims_of([(4, False), (1, False), (1, False)], 4)[:2], claims_of([(0, False)], 4)
-    behind[0].update(dir="9", job="9", ticket=9, need={"cpu": 0, "ram": 0, "gpu": 0})
-    granted = admit([*cpu_only, *behind])
-    assert [claim["job"] for claim in granted] == ["0", "9"]
+    other = behind[0]._replace(record="9", job="9", ticket=9, need=Amounts())
+    granted = admit([*cpu_only, other])
+    assert [claim.job for claim in granted] == ["0", "9"]
 
 
 def test_bad_options_and_requests_are_named() -> None:

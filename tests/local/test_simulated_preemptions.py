@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from fray.backend import post_to_supervisor
 from fray.cluster import JobInfo, JobStatus, ResourceConfig
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_fixtures import numbers_in, running
 from fray_local import LocalCluster
-from fray_local._supervisor.mailbox import post
 from fray_local.testing import preempt
 
 # How hosts begin; `up` tells the test that one is ready for signals.
@@ -140,7 +140,7 @@ def test_preempting_the_next_attempt_waits_for_it(start: Start) -> None:
 def test_a_notice_for_an_attempt_that_is_over_changes_nothing(start: Start, state_dir: Path) -> None:
     gang = start(WORK)
     gang.up()
-    assert post(str(state_dir / "jobs" / gang.id), "preempt 1 7 0")
+    assert post_to_supervisor(str(state_dir / "jobs" / gang.id), "preempt 1 7 0")
     assert [task.attempt for task in gang.finish().tasks] == [1] * 4
 
 

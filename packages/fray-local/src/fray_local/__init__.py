@@ -6,7 +6,7 @@ TYPE_CHECKING = False  # importing typing would cost the supervisor of a job a t
 if TYPE_CHECKING:
     from typing import Any
 
-    from fray_local._cluster import LocalCluster as LocalCluster
+    from fray_local._cluster.cluster import LocalCluster as LocalCluster
     from fray_local._cluster_config import LocalClusterConfig as LocalClusterConfig
     from fray_local._cluster_context import LocalClusterContext as LocalClusterContext
     from fray_local.contexts import SyncContext as SyncContext
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Public name -> its module: a program that uses threads does not load what jobs need, nor the reverse.
 _HOMES = {
-    "LocalCluster": "_cluster",
+    "LocalCluster": "_cluster.cluster",
     "LocalClusterConfig": "_cluster_config",
     "LocalClusterContext": "_cluster_context",
     "ProcessContext": "_process.context",

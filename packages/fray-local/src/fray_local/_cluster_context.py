@@ -1,7 +1,7 @@
 """The older face on the jobs of this machine."""
 
 from fray.cluster import ClusterContext
-from fray_local._cluster import LocalCluster
+from fray_local._cluster.cluster import LocalCluster
 
 
 class LocalClusterContext(ClusterContext):

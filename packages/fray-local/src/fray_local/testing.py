@@ -4,12 +4,9 @@ import os
 import time
 
 from fray import JobStatus, UnsupportedError
-from fray.backend import check_count, check_seconds, invalid
+from fray.backend import JobRecord, check_count, check_seconds, invalid, post_to_supervisor
 from fray.cluster import ExitReason, TaskStatus, poll_delays
-from fray_local._cluster import LocalCluster
-from fray_local._records import Record
-from fray_local._supervisor.mailbox import post
-from fray_local._supervisor.status import read_json
+from fray_local._cluster.cluster import LocalCluster
 from fray_resources import TpuConfig
 
 __all__ = ["preempt"]
@@ -37,7 +34,7 @@ def preempt(
     """
     check_count("replica", replica)
     check_seconds("grace", grace, zero=True)
-    record = (cluster or LocalCluster())._records.find(job_id)
+    record = (cluster or LocalCluster()).record(job_id)
     _check_host(record, replica)
     noticed = None
     for delay in poll_delays(longest=0.05):
@@ -50,15 +47,15 @@ def preempt(
         if info.finished:
             raise ValueError(f"job {job_id} is {info.status}: its replica {replica} can not be preempted")
         if noticed is None and task.status is JobStatus.RUNNING:
-            told = post(os.fspath(record.path), f"preempt {replica} {task.attempt} {grace}")
+            told = post_to_supervisor(os.fspath(record.path), f"preempt {replica} {task.attempt} {grace}")
             noticed = task.attempt if told else None
         time.sleep(delay)
     raise AssertionError("unreachable: the delays never end")
 
 
-def _check_host(record: Record, replica: int) -> None:
-    request = read_json(record.path / "request.json") or {}
-    if request["resources"]["device"]["kind"] != TpuConfig.kind:
+def _check_host(record: JobRecord, replica: int) -> None:
+    request = record.request()
+    if request.get("resources", {}).get("device", {}).get("kind") != TpuConfig.kind:
         raise UnsupportedError(
             f"job {record.job_id} has no host to preempt: a job of TPU slices has, on local?simulate=tpu"
         )

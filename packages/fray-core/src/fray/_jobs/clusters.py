@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from fray._contracts.cluster import LogStream
@@ -11,6 +11,7 @@ from fray._jobs.following import parent_job
 from fray._jobs.logs.reader import LogSource, OffsetLog
 from fray._jobs.logs.stream import follow_logs
 from fray._jobs.plan import JobPlan
+from fray._jobs.planning import plan_of
 from fray._jobs.refusals import refuse_fields, refuse_python
 from fray._telemetry.job_instrumentation import launching
 from fray._values.checks import check_seconds, invalid
@@ -34,6 +35,10 @@ class ClusterBase(ClusterCalls, ABC):
     @abstractmethod
     def _submit(self, plan: JobPlan) -> None:
         """Start a job, or let it wait for its start, at once; where it raises, nothing was done."""
+
+    def _plan(self, request: JobRequest, job_id: JobId, variables: Mapping[str, str]) -> JobPlan:
+        """Turn a checked request into what has to be run."""
+        return plan_of(request, job_id, self.spec, variables)
 
     @abstractmethod
     def _info(self, job_id: str) -> JobInfo | None:
@@ -88,7 +93,7 @@ class ClusterBase(ClusterCalls, ABC):
         inside = parent is not None and self._info(parent) is not None
         job_id = JobId.new(request.name, parent if inside else None)
         with launching(request, job_id) as variables:
-            self._submit(JobPlan.of(request, job_id, self.spec, variables))
+            self._submit(self._plan(request, job_id, variables))
         self._note_launched(job_id)
         return job_id
 

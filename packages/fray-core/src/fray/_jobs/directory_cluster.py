@@ -1,165 +1,145 @@
-"""A cluster whose jobs are directories of a file system that its hosts share.
+"""A cluster whose jobs are directories of a file system that its hosts share (`fray._jobs.record`)."""
 
-ROOT/train-3f9a2c/              (for a job of a job, ROOT/train-3f9a2c+rollout-1b22d0/)
-    plan.pickle                 what to run, secrets included, until it runs
-    status.json                 JobInfo, replaced as a whole
-    carried                     locked by the process that carries the job, for as long as it lives; also by
-                                one that stops a job which nobody carries yet
-    stop                        the seconds of grace, once somebody wants the job to end
-    replica-N.attempt-M.log
-"""
-
-import fcntl
+import contextlib
 import json
 import os
 import pickle
-import secrets
 import shutil
-import sys
-import time
 from abc import abstractmethod
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO
 
+from fray._jobs import control_pipe
 from fray._jobs.clusters import ClusterBase
-from fray._jobs.plan import JobPlan
-from fray._values.jobs import ExitReason, JobInfo, JobStatus
-
-STATUS, PLAN, LOCK, STOP = "status.json", "plan.pickle", "carried", "stop"
-CARRIER = "fray._jobs.supervisor"  # the module that carries a job
-_READ_AT_ONCE = 1 << 20
+from fray._jobs.guardian import KEEP
+from fray._jobs.liveness import SupervisorLock
+from fray._jobs.log_files import LOGS, log_path
+from fray._jobs.logs.reader import LogReader
+from fray._jobs.plan import JobPlan, Keep
+from fray._jobs.planning import PAYLOAD, import_paths, plan_of
+from fray._jobs.record import LOCK, PLAN, REQUEST, SUPERVISOR_LOG, JobRecord, Records
+from fray._jobs.status_file import VERSION, replace_file, reserve_room, write_json, write_status
+from fray._jobs.stopping import stop_family
+from fray._jobs.supervisor import supervisor_command
+from fray._values.checks import check_seconds
+from fray._values.errors import JobNotFoundError
+from fray._values.job_states import JobId, JobInfo
+from fray._values.jobs import JobRequest
 
 
 class DirectoryCluster(ClusterBase):
     """Derive a cluster from one primitive: run a command somewhere, and do not wait for it.
 
-    The command carries one job on the host where it runs, and ends with it: it starts the replicas,
+    The command supervises one job on the host where it runs, and ends with it: it starts the replicas,
     starts failed ones again, and writes down what happens. Every host that it may run on has this
     interpreter and sees `root`, at the same paths. Where that process is killed the job reads failed, lost,
-    and what it had started may go on.
+    and what it had started is ended.
 
     Args:
         spec: What opens the same cluster again.
         root: Where the records of jobs are; made where it is missing, for this user only.
+        keep_jobs: Records of finished jobs to keep; None for all.
+        keep_days: Days to keep them at most; None for ever.
     """
 
-    def __init__(self, spec: str, root: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        spec: str,
+        root: str | os.PathLike[str],
+        *,
+        keep_jobs: int | None = None,
+        keep_days: float | None = None,
+    ) -> None:
         super().__init__(spec)
-        self._root = Path(root).absolute()
+        self._keep = Keep(keep_jobs, keep_days)
+        self._records = Records(Path(root).absolute())
 
     @abstractmethod
     def _start(self, job_id: str, command: list[str]) -> None:
         """Let a command run somewhere, in a session of its own, and return without waiting for it."""
 
+    def _plan(self, request: JobRequest, job_id: JobId, variables: Mapping[str, str]) -> JobPlan:
+        return plan_of(request, job_id, self.spec, variables, record=os.fspath(self._records.path(job_id)))
+
     def _submit(self, plan: JobPlan) -> None:
-        folder = self._folder(plan.job_id)
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700)
+        """Write the record, and start the supervisor: complete, or nothing is left of either."""
+        plan = plan._replace(keep=self._keep if "/" not in plan.job_id else None)
+        record, draft = self._records.path(plan.job_id), self._records.draft_of(plan.job_id)
+        self._records.make_folder()
+        record.parent.mkdir(mode=0o700, exist_ok=True)
+        draft.mkdir(mode=0o700, parents=True)
         try:
-            (folder / PLAN).touch(mode=0o600)
-            (folder / PLAN).write_bytes(pickle.dumps(plan))
-            write_status(folder, plan.first_info())
-            self._start(plan.job_id, [sys.executable, "-P", "-m", CARRIER, os.fspath(folder)])
+            lock = write_record(draft, plan)
+            try:
+                self._start_supervisor(plan, draft, record, lock)
+            finally:
+                lock.close()
         except BaseException:
-            shutil.rmtree(folder)
+            with contextlib.suppress(OSError):  # as a rule it is not there yet
+                record.rename(draft)
+            shutil.rmtree(draft, ignore_errors=True)
             raise
 
+    def _start_supervisor(self, plan: JobPlan, draft: Path, record: Path, lock: SupervisorLock) -> None:
+        """Let the record appear and its supervisor be started somewhere.
+
+        The launcher holds the lock while the record is a draft; who starts the supervisor as a child of its
+        own hands it on, so that it is never free.
+        """
+        replace_file(os.fspath(draft / PLAN), pickle.dumps(plan._replace(payload=None)))
+        draft.rename(record)
+        lock.close()
+        self._start(plan.job_id, supervisor_command(os.fspath(record), import_paths()))
+
     def _info(self, job_id: str) -> JobInfo | None:
-        folder = self._folder(job_id)
-        # The lock is looked at first: who had it has written how the job ended before letting go.
-        abandoned = _abandoned(folder)
         try:
-            data = json.loads((folder / STATUS).read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
+            return self._records.find(job_id).info()
+        except JobNotFoundError:
             return None
-        info = JobInfo.from_dict(data)
-        return _lost(info) if abandoned and not info.finished else info
 
     def _ids(self) -> Iterable[str]:
-        if not self._root.is_dir():
-            return []
-        return [folder.name.replace("+", "/") for folder in self._root.iterdir()]
+        return [record.job_id for record in self._records.with_descendants()]
 
     def _read_log(self, job_id: str, replica: int | None, attempt: int, offset: int) -> bytes:
-        try:
-            with log_path(self._folder(job_id), replica, attempt).open("rb") as file:
-                file.seek(offset)
-                return file.read(_READ_AT_ONCE)
-        except FileNotFoundError:
-            return b""
+        raise NotImplementedError("a directory has files: `_log` opens them")
+
+    def _log(self, job_id: str, replica: int | None, attempt: int) -> LogReader:
+        return LogReader(log_path(os.fspath(self._records.path(job_id)), replica, attempt))
 
     def _stop(self, job_id: str, grace: float) -> None:
-        folder = self._folder(job_id)
-        replace_file(folder / STOP, str(grace))
-        claimed = claim(folder)
-        if claimed is not None:  # nobody has come to carry it: it waits for its start somewhere
-            with claimed:
-                (folder / PLAN).unlink(missing_ok=True)
-                write_status(folder, _stopped(JobInfo.from_dict(json.loads((folder / STATUS).read_bytes()))))
+        stop_family(self._records.find(job_id), grace)
 
-    def _folder(self, job_id: str) -> Path:
-        # No id that is one has dots alone between its slashes; with a "+" there this names nothing.
-        return self._root / (job_id.replace("/", "+") if job_id.strip("./") else "+")
+    def terminate(self, job_id: str, grace: float = 10.0) -> None:
+        """See `Cluster.terminate`. The jobs that it launched are stopped with it."""
+        check_seconds("grace", grace, zero=True)
+        stop_family(self._records.find(job_id), grace)
 
+    def record(self, job_id: str) -> JobRecord:
+        """Return the record of a job.
 
-def claim(folder: Path) -> IO[bytes] | None:
-    """Be the one who settles how a job ends, while the file returned is open; None where another is."""
-    draft = folder / f".{LOCK}.{secrets.token_hex(4)}"
-    file = draft.open("wb")
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        os.link(draft, folder / LOCK)  # locked before it can be seen, and only one gets the name
-    except FileExistsError:
-        file.close()
-        return None
-    finally:
-        draft.unlink()
-    return file
+        Raises:
+            JobNotFoundError: There is none.
+        """
+        return self._records.find(job_id)
 
 
-def log_path(folder: Path, replica: int | None, attempt: int) -> Path:
-    """Return where a replica's attempt writes."""
-    return folder / f"replica-{replica}.attempt-{attempt}.log"
-
-
-def write_status(folder: Path, info: JobInfo) -> None:
-    """Replace the status of a job."""
-    replace_file(folder / STATUS, json.dumps(info.to_dict()))
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file so that readers see the old one or the new one, whole."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text)
-    draft.replace(path)
-
-
-def _abandoned(folder: Path) -> bool:
-    """Whether a process carried the job and is gone."""
-    try:
-        with (folder / LOCK).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return True
-    except (BlockingIOError, FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def _stopped(info: JobInfo) -> JobInfo:
-    stopped, now = JobStatus.STOPPED, time.time()
-    tasks = tuple(
-        replace(task, status=stopped, reason=ExitReason.STOPPED, finished_at=now) for task in info.tasks
-    )
-    return replace(info, status=stopped, tasks=tasks, pending_reason=None, finished_at=now)
-
-
-def _lost(info: JobInfo) -> JobInfo:
-    tasks = tuple(
-        task
-        if task.status.finished
-        else replace(task, status=JobStatus.FAILED, reason=ExitReason.LOST, error_message="lost")
-        for task in info.tasks
-    )
-    message = "the process that carried the job was killed before the job had ended"
-    return replace(info, status=JobStatus.FAILED, tasks=tasks, error_message=message, pending_reason=None)
+def write_record(draft: Path, plan: JobPlan) -> SupervisorLock:
+    """Write the record of a job that is to be started; return its lock, taken."""
+    path = os.fspath(draft)
+    (draft / LOGS).mkdir(mode=0o700)
+    control_pipe.create(path)
+    reserve_room(path, plan.replicas)
+    write_json(os.fspath(draft / REQUEST), {"version": VERSION, **plan.shown})
+    if plan.keep is not None and plan.keep != Keep():
+        replace_file(os.fspath(draft / KEEP), json.dumps(plan.keep._asdict()).encode())
+    if plan.payload is not None:
+        replace_file(os.fspath(draft / PAYLOAD), plan.payload)
+    replace_file(os.fspath(draft / SUPERVISOR_LOG), b"")
+    if not write_status(path, plan.described, final=False):
+        raise OSError(
+            f"the status of {plan.job_id} cannot be written to {path}: the disk is full or read-only"
+        )
+    lock = SupervisorLock.acquire(os.fspath(draft / LOCK))
+    assert lock is not None, "a draft is its launcher's own"
+    lock.reserve()
+    return lock

@@ -1,128 +1,92 @@
-"""A request, checked, as what has to be run."""
+"""What a job's supervisor is told: a request, checked, as what has to be run.
 
-import os
-import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+Imports little: a job's supervisor starts with it. What makes plans of requests is in `planning`.
+"""
 
-from fray._serialization.values import dumps, dumps_call
-from fray._values.entrypoint import Entrypoint
-from fray._values.environment import EnvironmentConfig
-from fray._values.jobs import JobId, JobInfo, JobRequest, JobStatus, TaskStatus
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
-NO_VARIABLES: Mapping[str, str] = {}
-# Runs a payload that it reads from its standard input.
-_CALL = (sys.executable, "-P", "-m", "fray._jobs.runner")
+from fray._jobs.ranks import GangLayout
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobPlan:
+class Preparation(Protocol):
+    """What is done in a job before its replicas start, in a child of the supervisor; pickled."""
+
+    @property
+    def waits_for(self) -> str:
+        """What a pending job is said to wait for meanwhile."""
+        ...
+
+    def prepare(self, record: str) -> None:
+        """Do it; what is printed goes to the job's environment log, and `SystemExit` fails the job."""
+        ...
+
+
+class Grant(NamedTuple):
+    """Room for a job, and the ids of the GPUs that are its own."""
+
+    gpus: tuple[str, ...] = ()
+
+
+class Admission(Protocol):
+    """Where a job waits for room. Pickled with the plan."""
+
+    def enter(self) -> Grant | str:
+        """Ask for room, or ask again; where there is none yet, return what the job waits for."""
+        ...
+
+    def leave(self) -> None:
+        """Give back the room, or the place in line."""
+        ...
+
+
+class Keep(NamedTuple):
+    """Which records of finished jobs are kept: so many, and for so many days; None for all."""
+
+    jobs: int | None = None
+    days: float | None = None
+
+
+NO_VALUES: Mapping[str, Any] = {}
+
+
+class JobPlan(NamedTuple):
     """What runs a job: the same command `replicas` times, each told its number by `FRAY_REPLICA_ID`.
 
     Args:
         command: What one replica runs, with the interpreter that launched it for `python`.
-        payload: What the command reads from its standard input; None where that is empty.
-        environ: All variables of a replica but its number. Some are secrets: show nobody a plan.
+        environ: All variables of a replica but those of its own. Some are secrets: show nobody a plan.
         secrets: Values among them that are shown nowhere; see `fray.cluster.last_lines`.
-        timeout: Seconds from the start of the first replica.
+        gang: The shape of the gang; None for replicas that know nothing of each other.
+        payload: What the command reads, from its standard input where it is not handed a file; kept with
+            the record of a job that has one.
+        shown: What may be shown of the request, fit for JSON.
+        described: The `JobInfo` that the job begins with, fit for JSON; the supervisor writes over it.
+        keep: Which records are kept when this job has ended.
+        gpus: The GPUs of a job that reserves none.
+        gpus_per_replica: How many of the job's GPUs each replica is told of.
+        timeout: Seconds that an attempt may run.
     """
 
-    job_id: JobId
-    name: str
+    job_id: str
     command: tuple[str, ...]
-    payload: bytes | None
     environ: dict[str, str]
     secrets: tuple[str, ...]
-    workspace: Path
+    workspace: str
     replicas: int
+    gang: GangLayout | None
     max_retries_failure: int
+    max_retries_preemption: int
     timeout: float | None
     submitted_at: float
+    payload: bytes | None = None
+    shown: Mapping[str, Any] = NO_VALUES
+    described: Mapping[str, Any] = NO_VALUES
+    preparation: Preparation | None = None
+    admission: Admission | None = None
+    keep: Keep | None = None
+    gpus: tuple[str, ...] = ()
+    gpus_per_replica: int = 0
 
-    @classmethod
-    def of(
-        cls, request: JobRequest, job_id: JobId, spec: str, variables: Mapping[str, str] = NO_VARIABLES
-    ) -> "JobPlan":
-        """Plan a job that runs where this interpreter and these paths are.
-
-        Args:
-            variables: What its processes have besides, as `fray.cluster.launching` gives it.
-
-        Raises:
-            ValueError: The workspace is no directory.
-            SerializationError: The callable or an argument cannot be pickled.
-        """
-        environment = request.environment or EnvironmentConfig()
-        entrypoint = Entrypoint.of(request.entrypoint)
-        wanted = request.resources.replicas
-        replicas = wanted if isinstance(wanted, int) else wanted[0]
-        own = {"FRAY_JOB_ID": job_id, "FRAY_REPLICA_COUNT": str(replicas), "FRAY_CLUSTER_SPEC": spec}
-        return cls(
-            job_id=job_id,
-            name=request.name,
-            command=command_of(entrypoint, sys.executable, _CALL),
-            payload=payload_of(entrypoint, import_paths()),
-            environ=_environ(environment) | own | dict(variables),
-            secrets=tuple(environment.env_vars.values()),
-            workspace=workspace_of(environment),
-            replicas=replicas,
-            max_retries_failure=request.max_retries_failure,
-            timeout=request.timeout,
-            submitted_at=time.time(),
-        )
-
-    def first_info(self) -> JobInfo:
-        """Describe the job before anything of it runs."""
-        return JobInfo(
-            job_id=self.job_id,
-            name=self.name,
-            status=JobStatus.PENDING,
-            tasks=tuple(TaskStatus(replica=number) for number in range(self.replicas)),
-            pending_reason="starting",
-            submitted_at=self.submitted_at,
-        )
-
-
-def workspace_of(environment: EnvironmentConfig) -> Path:
-    """Return where a job runs: what its environment says, else here.
-
-    Raises:
-        ValueError: It is no directory.
-    """
-    workspace = Path(environment.workspace or Path.cwd())
-    if not workspace.is_dir():
-        raise ValueError(f"workspace must be a directory, got {os.fspath(workspace)!r}")
-    return workspace
-
-
-def _environ(environment: EnvironmentConfig) -> dict[str, str]:
-    environ = {"PYTHONUNBUFFERED": "1", **os.environ}  # who follows a log wants the line now
-    folders = [os.fspath(Path(sys.executable).parent), environ.get("PATH") or os.defpath]
-    return environ | {"PATH": os.pathsep.join(folders)} | dict(environment.env_vars)
-
-
-def command_of(entrypoint: Entrypoint, python: str, call: Sequence[str]) -> tuple[str, ...]:
-    """Return what one replica runs: `call` where it is a callable, and that interpreter for `python`."""
-    if entrypoint.callable is not None:
-        return tuple(call)
-    program, *args = entrypoint.command
-    return (python if program in ("python", "python3") else program, *args)
-
-
-def payload_of(entrypoint: Entrypoint, paths: list[str]) -> bytes | None:
-    """Return the call of a callable, behind the folders that its modules may be imported from.
-
-    Raises:
-        SerializationError: The callable or an argument cannot be pickled.
-    """
-    if entrypoint.callable is None:
-        return None
-    call = dumps_call(entrypoint.callable, tuple(entrypoint.args), dict(entrypoint.function_args))
-    return dumps(paths, "sys.path") + call
-
-
-def import_paths() -> list[str]:
-    """Return the folders that this process imports from."""
-    return [os.path.abspath(path) for path in sys.path]
+    def __repr__(self) -> str:
+        return f"<JobPlan of {self.job_id}>"  # its variables are secret

@@ -1,93 +1,227 @@
-"""What descends from this process: found, waited for, ended."""
+"""Process trees: which processes belong to one, and how all of it is ended.
+
+A tree ends with its supervisor by what the machine allows, best first (`tree_kill`):
+
+cgroup      the tree is in a control group (version 2) of its own; one write kills all of it at once
+subreaper   on Linux orphans become children of the tree's supervisor, so that no descendant is lost
+session     elsewhere processes are known by a variable in their environment
+
+Imports little: a job's supervisor starts with it. psutil answers where there is no `/proc`.
+"""
 
 import contextlib
+import enum
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
-from fray._values.delays import poll_delays
+from fray._jobs.control_group import ControlGroup as ControlGroup
+from fray._jobs.control_group import groups_folder
 
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+JOB_VARIABLE = "FRAY_JOB_DIR"
+"""In the environment of every process of a job: the directory of its record, unlike any other job's."""
+
+_LINUX = sys.platform == "linux"
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
 
 
-def adopt_orphans() -> None:
+class TreeKill(enum.StrEnum):
+    """What ends a process tree when its supervisor is killed."""
+
+    CGROUP = "cgroup"
+    PID_NAMESPACE = "pid_namespace"
+    SUBREAPER = "subreaper"
+    SESSION = "session"
+
+
+class ProcessIdentity(NamedTuple):
+    """What tells a process from every other; its id alone may be another's by now."""
+
+    pid: int
+    started: float
+    boot: str
+
+    @property
+    def running(self) -> bool:
+        """Whether this very process still runs."""
+        return self.boot == boot_id() and _started(self.pid) == self.started
+
+    def send(self, number: int) -> bool:
+        """Send a signal to this process and no other; whether it was there."""
+        if not self.running:
+            return False
+        send([self.pid], number)
+        return True
+
+
+def identify(pid: int) -> ProcessIdentity | None:
+    """Return the identity of a process; None when it is gone."""
+    started = _started(pid)
+    return None if started is None else ProcessIdentity(pid, started, boot_id())
+
+
+def boot_id() -> str:
+    """Return a text that changes when the machine restarts; containers of one machine have the same."""
+    if not _LINUX:
+        import psutil
+
+        return f"{os.uname().nodename} {psutil.boot_time():.0f}"
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def tree_kill() -> TreeKill:
+    """Return what ends a tree of this machine when its supervisor is killed."""
+    if not _LINUX:
+        return TreeKill.SESSION
+    return TreeKill.SUBREAPER if groups_folder() is None else TreeKill.CGROUP
+
+
+def become_subreaper() -> None:
     """Become the parent of descendants whose own is gone, where the system can: no daemon escapes."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if _LINUX:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def reap() -> dict[int, int]:
-    """Collect the children that have ended: exit codes by process id, a signal's number negative."""
-    ended = {}
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                break
-            ended[pid] = os.waitstatus_to_exitcode(status)
-    return ended
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Let this process have a signal when the thread that forked it ends, where the system can."""
+    if _LINUX:
+        _prctl(_PR_SET_PDEATHSIG, number)
 
 
-def end_descendants(grace: float, spare: str) -> None:
-    """End all that descends from this process: SIGTERM, and SIGKILL to what is left after `grace` seconds.
+def descendants(root: int, spare: str | None = None) -> list[int]:
+    """Return the living processes below one.
 
     Args:
-        spare: A word; a process that has it on its command line goes on, and what is below it.
+        spare: A word; a process that has it on its command line is left out, with what is below it.
     """
-    patience = time.monotonic() + grace
-    if grace:
-        _send(descendants(spare), signal.SIGTERM)
-    for pause in poll_delays(longest=0.05):
-        reap()
-        left = descendants(spare)
-        if not left:
-            return
-        if time.monotonic() >= patience:
-            _send(left, signal.SIGKILL)
-        time.sleep(pause)
-
-
-def descendants(spare: str) -> list[int]:
-    """Return the ids of the processes below this one, without those that are spared."""
-    children: dict[int, list[tuple[int, list[str]]]] = defaultdict(list)
-    for pid, parent, words in _proc() if Path("/proc/self/stat").exists() else _ps():
-        children[parent].append((pid, words))
     found: list[int] = []
-    fresh = [os.getpid()]
-    while fresh:
-        fresh = [pid for parent in fresh for pid, words in children[parent] if spare not in words]
-        found += fresh
+    waiting = _children_of(root)
+    while waiting:
+        pid = waiting.pop()
+        if spare is not None and spare in command_of(pid):
+            continue
+        if _started(pid) is not None:
+            found.append(pid)
+        waiting.extend(_children_of(pid))
     return found
 
 
-def _proc() -> Iterator[tuple[int, int, list[str]]]:
-    """Yield the id, the parent's id and the command line of every process."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has just ended
-                stat = (entry / "stat").read_text(errors="replace")
-                words = (entry / "cmdline").read_text(errors="replace").split("\0")
-                yield int(entry.name), int(stat.rpartition(")")[2].split()[1]), words
+def with_variable(name: str, value: str) -> list[int]:
+    """Return the living processes that started with a variable, wherever they hang in the tree."""
+    own = os.getpid()
+    return [pid for pid, _ in _living() if pid != own and environment_of(pid).get(name) == value]
 
 
-def _ps() -> Iterator[tuple[int, int, list[str]]]:
-    with subprocess.Popen(
-        ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], stdout=subprocess.PIPE, text=True
-    ) as ps:
-        for line in ps.communicate()[0].splitlines():
-            pid, parent, *words = line.split()
-            if int(pid) != ps.pid:
-                yield int(pid), int(parent), words
+def command_of(pid: int) -> list[str]:
+    """Return the command line of a process; empty where it cannot be read."""
+    if not _LINUX:
+        import psutil
+
+        with contextlib.suppress(psutil.Error, OSError):
+            return list(psutil.Process(pid).cmdline())
+        return []
+    return _read(f"/proc/{pid}/cmdline").split("\0")
 
 
-def _send(pids: list[int], number: signal.Signals) -> None:
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment that a process started with; empty where it cannot be read."""
+    if not _LINUX:
+        import psutil
+
+        with contextlib.suppress(psutil.Error, OSError):
+            return dict(psutil.Process(pid).environ())
+        return {}
+    pairs = _read(f"/proc/{pid}/environ").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Send a signal to processes; those that have ended meanwhile are passed over."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def kill_until_gone(find: Callable[[], list[int]], patience: float = 30.0) -> bool:
+    """Kill what `find` finds until it finds nothing: some may fork meanwhile. False when time is up."""
+    until = time.monotonic() + patience
+    while pids := find():
+        send(pids, signal.SIGKILL)
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def session_of(pid: int) -> int:
+    """Return the session of a process; -1 when it is gone."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes  # 3 ms; there is no other way to call prctl
+
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
+
+
+def _children_of(pid: int) -> list[int]:
+    """The children of a process, those of all of its threads."""
+    if not _LINUX:
+        return [child for child, parent in _living() if parent == pid]
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+        return found
+    return found or [child for child, parent in _living() if parent == pid]
+
+
+def _living() -> Iterator[tuple[int, int]]:
+    """Every process that is no zombie, with its parent."""
+    if not _LINUX:
+        import psutil
+
+        for process in psutil.process_iter(["ppid", "status"]):
+            if process.info["status"] != psutil.STATUS_ZOMBIE:
+                yield process.pid, process.info["ppid"]
+        return
+    for name in os.listdir("/proc"):
+        stat = _stat(name) if name.isdigit() else []
+        if stat and stat[0] not in "ZX":
+            yield int(name), int(stat[1])
+
+
+def _started(pid: int) -> float | None:
+    """When a living process started; None for a zombie too."""
+    if not _LINUX:
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
+        return None
+    stat = _stat(str(pid))
+    return None if not stat or stat[0] in "ZX" else int(stat[19])
+
+
+def _stat(pid: str) -> list[str]:
+    """The fields of `/proc/PID/stat` from the state on: the name before them may hold anything."""
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return os.fsdecode(file.read())
+    except OSError:
+        return ""

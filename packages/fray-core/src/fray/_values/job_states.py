@@ -1,17 +1,17 @@
 """The states of a job and its replicas, and a job's id.
 
-A job's supervisor imports this, and a job's start waits for it: nothing here imports more than it must.
+What a job's supervisor itself keeps, and writes down, is `fray._jobs.states`.
 """
 
-import enum
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self
 
 from fray._values.checks import check_count
-from fray._values.older import warn_older
+from fray._values.job_words import ExitReason as ExitReason
+from fray._values.job_words import JobStatus as JobStatus
 
 if TYPE_CHECKING:
     from fray_resources import ResourceConfig
@@ -44,65 +44,6 @@ class JobId(str):
     def leaf(self) -> str:
         """The last part: the job's own, without its parents."""
         return self.rpartition("/")[2]
-
-
-class _Finished:
-    """A property that the class answers as a function, with a warning."""
-
-    def __init__(self, test: "Callable[[JobStatus], bool]") -> None:
-        self._test, self.__doc__ = test, test.__doc__
-
-    @overload
-    def __get__(self, status: None, owner: type) -> "Callable[[str], bool]": ...
-    @overload
-    def __get__(self, status: "JobStatus", owner: type) -> bool: ...
-    def __get__(self, status: "JobStatus | None", owner: type) -> "Callable[[str], bool] | bool":
-        return self._older if status is None else self._test(status)
-
-    def _older(self, status: str) -> bool:
-        warn_older("JobStatus.finished(status)", "status.finished")
-        return self._test(JobStatus(status))
-
-
-class JobStatus(enum.StrEnum):
-    """Where a job, or one replica of it, is in its life; only the first two change any more."""
-
-    PENDING = "pending"
-    """Accepted; its environment is being built, or it waits for room."""
-    RUNNING = "running"
-    """A replica has started."""
-    SUCCEEDED = "succeeded"
-    """Every replica returned 0."""
-    FAILED = "failed"
-    """A replica failed for good, or the job could not start, ran too long, or lost who carried it."""
-    STOPPED = "stopped"
-    """A user stopped it, or the job that launched it."""
-
-    @_Finished
-    def finished(self) -> bool:
-        """Whether nothing will change any more; `JobStatus.finished(status)` is an older spelling."""
-        return self not in (JobStatus.PENDING, JobStatus.RUNNING)
-
-
-class ExitReason(enum.StrEnum):
-    """Why a replica's attempt ended."""
-
-    EXITED = "exited"
-    """Its main process returned an exit code."""
-    SIGNALLED = "signalled"
-    """A signal ended it; `exit_code` is the signal's number, negative."""
-    OUT_OF_MEMORY = "out_of_memory"
-    """The system ended it to regain memory."""
-    TIMED_OUT = "timed_out"
-    """It ran longer than the request's `timeout`."""
-    PREEMPTED = "preempted"
-    """Its machine was taken away; counted by `max_retries_preemption`."""
-    STOPPED = "stopped"
-    """A user stopped the job."""
-    COULD_NOT_START = "could_not_start"
-    """Its environment could not be built, or its program not be started."""
-    LOST = "lost"
-    """Who watched it died, with the machine or alone, so that nobody knows how it ended."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from fray_local._records import state_dir
+from fray_local._state import state_dir
 
 DEFAULT = "default"
 _LONGEST = 100  # of a path that a Unix socket can have, with a little to spare

@@ -1,6 +1,6 @@
 """Build the environment of a job with uv, once for all jobs that need the same.
 
-The supervisor runs this in a child, with the standard library only. What an environment is made of
+A child of the job's supervisor runs this, with the standard library only. What an environment is made of
 is its key: a second job with the same needs finds it ready. Everything that uv says goes to the
 job's `environment.log`.
 """
@@ -15,53 +15,70 @@ import subprocess
 import sys
 import sysconfig
 import time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 _FORMAT = 1  # part of every key: raise it when environments are made in another way
 _READY = ".fray-ready"
 
 
-def build(plan: "dict[str, Any]") -> None:
-    """Make sure that the environment of a plan exists, and link it into the job's record.
+@dataclass(frozen=True, kw_only=True)
+class BuildEnvironment:
+    """What an environment is made of, and with what; a `Preparation`."""
 
-    Raises:
-        SystemExit: uv failed; what it said is in the log.
-    """
-    needs = plan["build"]
-    root = os.path.join(plan["state_dir"], "environments")
-    os.makedirs(root, mode=0o700, exist_ok=True)
-    path = os.path.join(root, _key(needs, plan["cwd"]))
-    with _locked(f"{path}.lock"):
-        if not os.path.exists(os.path.join(path, _READY)):
-            shutil.rmtree(path, ignore_errors=True)  # somebody died building it
-            _make(path, needs, plan["cwd"], plan["environ"])
-            with open(os.path.join(path, _READY), "w") as file:
-                json.dump(needs, file, indent=2)
-        os.utime(os.path.join(path, _READY))
-    os.symlink(path, os.path.join(plan["dir"], "environment"))
+    uv: str
+    python: str
+    cloudpickle: str
+    workspace: str
+    state_dir: str
+    environ: dict[str, str] = field(repr=False)
+    pip_packages: tuple[str, ...]
+    extras: tuple[str, ...]
+    project: bool
+    lock: bool
+
+    @property
+    def waits_for(self) -> str:
+        """What a pending job is said to wait for meanwhile."""
+        return "building its environment; see environment.log"
+
+    def prepare(self, record: str) -> None:
+        """Make sure that the environment exists, and link it into the job's record.
+
+        Raises:
+            SystemExit: uv failed; what it said is in the log.
+        """
+        root = os.path.join(self.state_dir, "environments")
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        path = os.path.join(root, _key(self))
+        with _locked(f"{path}.lock"):
+            if not os.path.exists(os.path.join(path, _READY)):
+                shutil.rmtree(path, ignore_errors=True)  # somebody died building it
+                _make(path, self)
+                with open(os.path.join(path, _READY), "w") as file:
+                    json.dump({"pip_packages": self.pip_packages, "extras": self.extras}, file, indent=2)
+            os.utime(os.path.join(path, _READY))
+        os.symlink(path, os.path.join(record, "environment"))
 
 
-def _make(path: str, needs: "dict[str, Any]", workspace: str, environ: dict[str, str]) -> None:
-    started = time.monotonic()
-    tool = _Uv(needs["uv"], workspace, {**environ, "UV_PROJECT_ENVIRONMENT": path, "UV_NO_PROGRESS": "1"})
-    tool.run("venv", "--quiet", "--no-project", "--python", needs["python"], path)
+def _make(path: str, needs: BuildEnvironment) -> None:
+    started, workspace = time.monotonic(), needs.workspace
+    tool = _Uv(needs.uv, workspace, {**needs.environ, "UV_PROJECT_ENVIRONMENT": path, "UV_NO_PROGRESS": "1"})
+    tool.run("venv", "--quiet", "--no-project", "--python", needs.python, path)
     python = ["--python", os.path.join(path, "bin", "python")]
-    extras = [word for extra in needs["extras"] for word in ("--extra", extra)]
-    if needs["project"] and needs["lock"]:
+    extras = [word for extra in needs.extras for word in ("--extra", extra)]
+    if needs.project and needs.lock:
         tool.run("sync", "--frozen", "--no-dev", *python, *extras)
-    elif needs["project"]:
-        tool.run("pip", "install", *python, *_unlocked(workspace, needs["extras"]))
+    elif needs.project:
+        tool.run("pip", "install", *python, *_unlocked(workspace, list(needs.extras)))
     elif extras:
         raise SystemExit(
-            f"{workspace} has no pyproject.toml, so there are no extras {needs['extras']} to install"
+            f"{workspace} has no pyproject.toml, so there are no extras {list(needs.extras)} to install"
         )
-    if needs["pip_packages"]:
-        tool.run("pip", "install", *python, "--", *needs["pip_packages"])
-    _add_cloudpickle(path, needs["cloudpickle"])
+    if needs.pip_packages:
+        tool.run("pip", "install", *python, "--", *needs.pip_packages)
+    _add_cloudpickle(path, needs.cloudpickle)
     print(f"environment built in {time.monotonic() - started:.1f} s: {path}", flush=True)
 
 
@@ -101,14 +118,15 @@ def _add_cloudpickle(path: str, source: str) -> None:
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def _key(needs: "dict[str, Any]", workspace: str) -> str:
+def _key(needs: BuildEnvironment) -> str:
+    workspace = needs.workspace
     parts = [
-        [_FORMAT, sys.version, sysconfig.get_platform(), os.path.realpath(needs["python"])],
-        needs["extras"],
-        needs["pip_packages"],
-        [_fingerprint(os.path.join(workspace, _local_path(package))) for package in needs["pip_packages"]],
+        [_FORMAT, sys.version, sysconfig.get_platform(), os.path.realpath(needs.python)],
+        list(needs.extras),
+        list(needs.pip_packages),
+        [_fingerprint(os.path.join(workspace, _local_path(package))) for package in needs.pip_packages],
     ]
-    if needs["project"]:
+    if needs.project:
         files = [_content(os.path.join(workspace, name)) for name in ("pyproject.toml", "uv.lock")]
         # A project is installed in place, so that two copies of it are two environments.
         parts.append([workspace, *files])
@@ -124,7 +142,7 @@ def _local_path(requirement: str) -> str:
     return path.partition("[")[0]
 
 
-def _fingerprint(path: str) -> "list[Any]":
+def _fingerprint(path: str) -> list[Any]:
     """What changes when a local package is edited: names, sizes and times of its files."""
     if os.path.isfile(path):
         status = os.stat(path)
@@ -145,7 +163,7 @@ def _content(path: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _locked(path: str) -> "Iterator[None]":
+def _locked(path: str) -> Iterator[None]:
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:

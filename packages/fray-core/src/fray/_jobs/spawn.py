@@ -1,31 +1,35 @@
-"""Start a child of the supervisor: in a session of its own, its output in a file, signals as usual.
+"""Start a child of a supervisor: in a session of its own, ended when the supervisor is.
 
-Plain fork and exec: the supervisor has one thread and is small, and `subprocess` would cost it a
-third of its start.
+Plain fork and exec: the supervisor has one thread and is small, and `subprocess` would cost it a third of its
+start.
 """
 
 import os
 import signal
+from collections.abc import Callable, Mapping
+from typing import NoReturn
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import NoReturn
+from fray._jobs.process_tree import die_with_parent
 
 _FAILED = 1
+_HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python; programs do not expect that
 
 
-def start_program(argv: list[str], environ: "Mapping[str, str]", cwd: str, log: str) -> int:
+def start_program(argv: tuple[str, ...], environ: Mapping[str, str], cwd: str, output: int) -> int:
     """Start a program and return its process id once it runs.
+
+    Args:
+        output: The file for what it writes.
 
     Raises:
         OSError: It could not be started; the child is gone.
     """
     told, tell = os.pipe()  # closed by a successful exec, so that reading it ends
 
-    def become() -> "NoReturn":
+    def become() -> NoReturn:
         try:
-            _settle(cwd, log)
+            _settle(cwd, output)
             os.execvpe(argv[0], argv, environ)  # noqa: S606 - no shell is the point
         except OSError as error:
             os.write(tell, f"{error.errno} {error.filename or argv[0]}".encode())
@@ -42,13 +46,13 @@ def start_program(argv: list[str], environ: "Mapping[str, str]", cwd: str, log: 
     return pid
 
 
-def start_function(act: "Callable[[], None]", cwd: str, log: str) -> int:
+def start_function(act: Callable[[], None], cwd: str, output: int) -> int:
     """Run a function in a child process and return its id; what it raises is printed, and exits with 1."""
 
-    def become() -> "NoReturn":
+    def become() -> NoReturn:
         code = _FAILED
         try:
-            _settle(cwd, log)
+            _settle(cwd, output)
             act()
             code = 0
         except SystemExit as error:
@@ -63,23 +67,21 @@ def start_function(act: "Callable[[], None]", cwd: str, log: str) -> int:
     return _fork(become)
 
 
-def _fork(become: "Callable[[], NoReturn]") -> int:
+def _fork(become: Callable[[], NoReturn]) -> int:
     pid = os.fork()
     if pid == 0:
         become()
     return pid
 
 
-def _settle(cwd: str, log: str) -> None:
+def _settle(cwd: str, output: int) -> None:
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, programs do not expect that
+    for number in (*_HANDLED, *_IGNORED):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.setsid()
+    die_with_parent()
     os.chdir(cwd)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)

@@ -5,16 +5,9 @@ They are counted as slices and nothing else: 16 hosts of 200 CPUs each run on a 
 
 import os
 from dataclasses import dataclass
-from typing import Any
 
-from fray import JobRequest
 from fray.backend import check_count, invalid
-from fray_local._supervisor.gang import variables
-from fray_local._supervisor.ledger import Ledger
-from fray_resources import TpuConfig
-
-# What a host finds in its environment, and what a job that it launches must not inherit.
-HOST_VARIABLES = frozenset(variables(0, slices=2, hosts=1, ports=[0, 0]))
+from fray_local._cluster.admission import Amounts, Ledger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,21 +35,12 @@ class Slices:
                 raise invalid("slices", "given together with simulate='tpu'", slices)
         return None if simulate is None else cls(total=slices)
 
-    def gang(self, request: JobRequest, tpu: TpuConfig, state_dir: os.PathLike[str]) -> dict[str, int]:
-        """Plan the gang of a job: how many slices, of how many hosts each."""
-        return {
-            "slices": self._choose(request.resources.replicas, state_dir),
-            "hosts": tpu.hosts,
-            "max_retries_preemption": request.max_retries_preemption,
-        }
+    @property
+    def room(self) -> Amounts | None:
+        """What is to be counted, if anything."""
+        return None if self.total is None else Amounts(slice=self.total)
 
-    def claim(self, gang: dict[str, int]) -> dict[str, Any] | None:
-        """Return what the ledger is to count for a gang, if anything."""
-        if self.total is None:
-            return None
-        return {"need": {"slice": gang["slices"]}, "room": {"slice": self.total}, "gpu_ids": []}
-
-    def _choose(self, wanted: int | tuple[int, ...], state_dir: os.PathLike[str]) -> int:
+    def choose(self, wanted: int | tuple[int, ...], state_dir: os.PathLike[str]) -> int:
         """Of several acceptable numbers, the largest that can be had now, else the smallest, to wait for."""
         if isinstance(wanted, int):
             return wanted
@@ -66,8 +50,5 @@ class Slices:
     def _free(self, state_dir: os.PathLike[str]) -> float:
         if self.total is None:
             return float("inf")
-        if not os.path.isdir(state_dir):  # noqa: PTH112 - a path of any kind
-            return self.total
         claims = Ledger(os.fspath(state_dir)).claims()
-        taken: float = sum(claim["need"].get("slice", 0) for claim in claims if claim["granted"])
-        return self.total - taken
+        return self.total - sum(claim.need.slice for claim in claims if claim.granted)

@@ -1,0 +1,84 @@
+"""The first steps of a supervisor's process: it forks into a guardian and the supervisor.
+
+The supervisor imports the rest of the runtime, and enters its control group meanwhile. The guardian imports
+nothing more until the supervisor has ended; where it was killed, the guardian ends the tree. Both hold the
+record's lock.
+"""
+
+import _thread
+import os
+import signal
+import sys
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_LOCK = "lock"
+
+
+def main(record: str, handed: str | None = None) -> None:
+    """Start the supervisor of a record, and guard it.
+
+    Args:
+        handed: The file that holds the record's lock, where the launcher took it.
+    """
+    os.chdir("/")
+    if handed is None:
+        lock = os.open(os.path.join(record, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    else:
+        lock = int(handed)
+        os.set_inheritable(lock, False)
+    supervisor = os.fork()
+    if supervisor == 0:
+        _supervise(record, lock, handed=handed is not None)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)  # the supervisor is asked, not its guardian
+    _become_subreaper()
+    _guard(record, supervisor)
+
+
+def _become_subreaper() -> None:
+    if sys.platform == "linux":
+        import ctypes  # 3 ms; there is no other way to call prctl
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _supervise(record: str, lock: int, *, handed: bool) -> None:
+    code = 1
+    try:
+        from fray._jobs.control_group import ControlGroup
+
+        entered: list[ControlGroup] = []
+        done = _thread.allocate_lock()
+        done.acquire()
+
+        def enter() -> None:
+            group = ControlGroup.create(f"{os.path.basename(record)[-100:]}-{os.getpid()}")
+            if group is not None and group.enter():
+                entered.append(group)
+            done.release()
+
+        _thread.start_new_thread(enter, ())
+        from fray._jobs.supervisor import supervise
+
+        supervise(record, lock, lambda: entered[0] if done.acquire() and entered else None, handed=handed)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the guardian ends the tree and writes the status
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _guard(record: str, supervisor: int) -> None:
+    from fray._jobs.control_group import leave_group
+
+    leave_group()
+    pid = status = 0
+    while pid != supervisor:
+        pid, status = os.waitpid(-1, 0)
+    from fray._jobs.guardian import clear, tidy
+
+    if status:
+        clear(record, supervisor, os.waitstatus_to_exitcode(status))
+    tidy(record)

@@ -1,0 +1,81 @@
+"""How others reach a supervisor on its host: lines written to a named pipe in its job's record.
+
+A file in the record says the same to a supervisor on another host (`STOP`). On a full disk the pipe works.
+"""
+
+import errno
+import os
+import select
+import signal
+from types import FrameType
+
+PIPE, STOP = "control", "stop"
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+
+
+def create(record: str) -> None:
+    """Make the pipe of a record, where its file system has such things."""
+    try:
+        os.mkfifo(os.path.join(record, PIPE), 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EEXIST):
+            raise
+
+
+def post_to_supervisor(record: str, message: str) -> bool:
+    """Write one line to a job's supervisor; False when none reads on this host."""
+    try:
+        pipe = os.open(os.path.join(record, PIPE), os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:  # no reader, or no record
+        return False
+    try:
+        os.write(pipe, f"{message}\n".encode())
+    except OSError:
+        return False
+    finally:
+        os.close(pipe)
+    return True
+
+
+class ControlPipe:
+    """Everything that may wake a supervisor: a message, a signal, a file that it watches, a time."""
+
+    def __init__(self, record: str) -> None:
+        try:
+            # Open for writing too: without a writer the pipe would be readable all the time.
+            self._pipe: int | None = os.open(os.path.join(record, PIPE), os.O_RDWR | os.O_NONBLOCK)
+        except OSError:
+            self._pipe = None
+        self._signals, wake = os.pipe()
+        for end in (self._signals, wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            signal.signal(number, _noted)
+        for number in (signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        self._rest = b""
+        self.signalled = False
+        """Whether somebody asked this process itself to end."""
+
+    def wait(self, seconds: float, files: list[int]) -> tuple[list[str], bool]:
+        """Sleep until something happens; return the messages, and whether a file is readable."""
+        own = [self._signals] if self._pipe is None else [self._signals, self._pipe]
+        ready, _, _ = select.select([*own, *files], [], [], max(0.0, seconds))
+        if self._signals in ready:
+            self.signalled |= bool({signal.SIGTERM, signal.SIGINT} & set(_drain(self._signals)))
+        messages: list[bytes] = []
+        if self._pipe is not None and self._pipe in ready:
+            *messages, self._rest = (self._rest + _drain(self._pipe)).split(b"\n")
+        return [message.decode(errors="replace") for message in messages], bool(set(files) & set(ready))
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """A handler must exist for the signal to be written to the pipe."""
+
+
+def _drain(end: int) -> bytes:
+    try:
+        return os.read(end, 65536)
+    except BlockingIOError:
+        return b""

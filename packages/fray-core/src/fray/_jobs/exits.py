@@ -1,0 +1,39 @@
+"""How things ended, in the words of the status."""
+
+import errno
+import os
+import signal
+
+from fray._jobs.supervision import AttemptEnd
+from fray._values.job_words import ExitReason
+
+
+def end_of_exit(code: int, *, out_of_memory: bool, details: str) -> AttemptEnd:
+    """Say how an attempt ended, by the exit code of its main process.
+
+    Args:
+        out_of_memory: Whether the system has killed a process to regain memory meanwhile.
+    """
+    # A shell reports the kill of its child as 137.
+    if out_of_memory and code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        reason, how = ExitReason.OUT_OF_MEMORY, "was killed because memory ran out"
+    elif code < 0:
+        reason, how = ExitReason.SIGNALLED, f"was ended by {_signal_name(-code)}"
+    else:
+        reason, how = ExitReason.EXITED, f"exited with code {code}"
+    return AttemptEnd(reason, code, how, details)
+
+
+def no_program(error: OSError, name: str) -> str:
+    """Say which program could not be started, and why."""
+    if error.errno == errno.ENOENT and os.sep not in name and error.filename == name:
+        return f"could not start {name!r}: no such program on the job's PATH"
+    where = f" ({error.filename})" if error.filename not in (None, name) else ""
+    return f"could not start {name!r}: {error.strerror}{where}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} (signal {number})"
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

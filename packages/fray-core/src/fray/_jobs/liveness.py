@@ -1,0 +1,204 @@
+"""Whether a job's supervisor lives: asked of a lock that the kernel holds for it, never of a process id.
+
+The lock is one of an open file (`F_OFD_SETLK`), so that a launcher hands it to the supervisor that it
+starts without a moment in which nobody has it, and so that asking (`F_OFD_GETLK`) takes nothing. Where the
+system has no such locks, `flock` serves, and asking takes it for a moment.
+
+The text of the lock's file says who holds it. It has a fixed length, so that it can be written on a full
+disk, and its time of change is renewed while the supervisor lives: who cannot ask says when that was.
+"""
+
+import enum
+import errno
+import fcntl
+import json
+import os
+import struct
+import sys
+import time
+from typing import NamedTuple
+
+from fray._jobs.process_tree import ProcessIdentity, boot_id
+
+HEARTBEAT = 10.0  # seconds between two renewals
+_LENGTH = 1024
+_LINUX = sys.platform == "linux"
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of linux: type, whence, start, length, pid
+
+
+class Liveness(enum.Enum):
+    """What is known of the holder of a lock."""
+
+    NOT_STARTED = "not started"
+    """Nobody has come yet."""
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    """The holder is, or was, where this process cannot ask."""
+
+
+class Holder(NamedTuple):
+    """Who supervises a job.
+
+    Args:
+        pid: Of the supervisor.
+        started: Its start time, which with the id tells it from others (`process_tree.identify`).
+        guardian: The process that ends the tree when the supervisor is killed, and its start time.
+        group: The control group of the tree.
+    """
+
+    host: str
+    boot: str
+    pid: int = 0
+    started: float = 0.0
+    guardian: int = 0
+    guardian_started: float = 0.0
+    group: str | None = None
+
+    @property
+    def processes(self) -> list[ProcessIdentity]:
+        """The supervisor's processes, as far as they are known."""
+        known = ((self.pid, self.started), (self.guardian, self.guardian_started))
+        return [ProcessIdentity(pid, started, self.boot) for pid, started in known if pid]
+
+
+def this_host() -> str:
+    """Return the name of this host."""
+    return os.uname().nodename
+
+
+class SupervisorLock:
+    """The lock of a record, held until `close` or the end of the last process that has it open."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    @classmethod
+    def acquire(cls, path: str) -> "SupervisorLock | None":
+        """Take the lock; None where another process has it."""
+        low = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # A number that no shell gives away, between a launcher and what it starts.
+            file = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 10)
+        finally:
+            os.close(low)
+        if not _take(file):
+            os.close(file)
+            return None
+        return cls(file)
+
+    def take(self) -> bool:
+        """Take the lock of an open file; False where another process has it."""
+        return _take(self._file)
+
+    def fileno(self) -> int:
+        """Return the file that holds the lock, to be handed to a process that is started."""
+        return self._file
+
+    def reserve(self) -> None:
+        """Reserve the room of what its holder will say."""
+        os.pwrite(self._file, b" " * _LENGTH, 0)
+
+    def say(self, holder: Holder) -> None:
+        """Write who holds it."""
+        text = json.dumps(holder._asdict())
+        os.pwrite(self._file, text.encode().ljust(_LENGTH), 0)
+
+    def renew(self) -> None:
+        """Note that the holder lives; on a disk that is read-only this is left out."""
+        try:
+            os.utime(self._file)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise
+
+    def close(self) -> None:
+        """Let go of it, where no other process has it open."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def holder_of(path: str) -> Holder | None:
+    """Return who holds, or held, a lock; None where nobody has come, or the file is damaged."""
+    try:
+        with open(path, "rb") as file:
+            data = json.loads(file.read() or b"null")
+        return None if data is None else Holder(**data)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def liveness_of(path: str, *, held_by_launcher: bool = False) -> Liveness:
+    """Ask whether the holder of a lock lives. Changes nothing, and disturbs nobody who takes the lock.
+
+    Args:
+        held_by_launcher: It is the lock of a draft: who holds it says nothing of itself.
+    """
+    holder = holder_of(path)
+    if holder is None:
+        return _ask(path) if held_by_launcher else Liveness.NOT_STARTED
+    if holder.boot == boot_id():
+        return _ask(path)
+    # Another start of a kernel: this machine's before it was restarted, or another machine's.
+    seen = last_renewed(path)
+    restarted = holder.host == this_host() and seen is not None and seen < _booted_at()
+    return Liveness.GONE if restarted else Liveness.UNKNOWN
+
+
+def last_renewed(path: str) -> float | None:
+    """Return when the holder of a lock was last known to live, in seconds since the epoch."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
+
+
+def _ask(path: str) -> Liveness:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return Liveness.NOT_STARTED
+    except OSError:
+        return Liveness.UNKNOWN
+    try:
+        return Liveness.ALIVE if _taken(file) else Liveness.GONE
+    except OSError:  # a file system without locks
+        return Liveness.UNKNOWN
+    finally:
+        os.close(file)
+
+
+def _take(file: int) -> bool:
+    try:
+        if _LINUX:
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def _taken(file: int) -> bool:
+    if _LINUX:
+        question = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, question)
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return False
+
+
+def _booted_at() -> float:
+    if not _LINUX:
+        import psutil
+
+        return float(psutil.boot_time())
+    with open("/proc/stat") as file:
+        return next((float(line.split()[1]) for line in file if line.startswith("btime ")), time.time())

@@ -1,0 +1,73 @@
+"""What the attempts of a job write, as its supervisor sees it: where it goes, and how it ends."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from fray._jobs.last_lines import last_lines
+
+LOGS = "logs"
+
+
+def log_path(record: str, replica: int | None, attempt: int) -> str:
+    """Return where an attempt writes; for replica None, what the job wrote before its replicas started."""
+    name = "environment.log" if replica is None else f"replica-{replica}.attempt-{attempt}.log"
+    return os.path.join(record, LOGS, name)
+
+
+class AttemptLogs:
+    """The logs of one job."""
+
+    def __init__(self, record: str) -> None:
+        self._record = record
+
+    @contextmanager
+    def attempt(self, replica: int | None, attempt: int) -> Iterator[int]:
+        """Give the file that an attempt is to write to, until its process has it."""
+        path = log_path(self._record, replica, attempt)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+    @contextmanager
+    def environment(self) -> Iterator[int]:
+        """Give the file of what prepares the job."""
+        with self.attempt(None, 0) as file:
+            yield file
+
+    def readable(self) -> list[int]:
+        """Return the files that have output to be copied when they are readable."""
+        return []
+
+    def copy(self) -> None:
+        """Copy the output that is there, without waiting for more."""
+
+    def settle(self, replica: int, attempt: int) -> None:
+        """An attempt has ended: all that it wrote is in its log after this."""
+
+    def close(self) -> None:
+        """The tree has ended: nobody writes any more."""
+
+    def last_lines(self, replica: int | None, attempt: int, secrets: Iterable[str]) -> str:
+        """Return the end of a log as the end of a message, without what is secret."""
+        return last_lines(log_path(self._record, replica, attempt), secrets)
+
+    def variables(self, replica: int, attempt: int) -> dict[str, str]:
+        """Return the variable by which a replica finds the notice of its preemption."""
+        return {"FRAY_PREEMPTION_NOTICE": self._notice(replica, attempt)}
+
+    def notify(self, replica: int, attempt: int, deadline: float) -> None:
+        """Write the notice: when the host of a replica goes."""
+        path = self._notice(replica, attempt)
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            with open(f"{path}.new", "w") as file:
+                file.write(f"{deadline}\n")
+            os.replace(f"{path}.new", path)
+        except OSError:
+            return  # its SIGTERM says it too
+
+    def _notice(self, replica: int, attempt: int) -> str:
+        return os.path.join(self._record, "preemption", f"replica-{replica}.attempt-{attempt}")

@@ -1,0 +1,138 @@
+"""Make plans of requests, where they are launched."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fray._jobs import runner
+from fray._jobs.plan import JobPlan
+from fray._jobs.process_tree import JOB_VARIABLE
+from fray._jobs.ranks import GangLayout, rank_variable_names
+from fray._serialization.values import dumps, dumps_call
+from fray._values.entrypoint import Entrypoint
+from fray._values.environment import EnvironmentConfig
+from fray._values.job_states import JobInfo, TaskStatus
+from fray._values.jobs import JobId, JobRequest, JobStatus
+from fray_resources import TpuConfig
+
+NO_VARIABLES: Mapping[str, str] = {}
+# Of the launcher, when it is a replica itself: a job that it launches finds its own.
+_OF_THE_LAUNCHER = rank_variable_names() | {JOB_VARIABLE, "FRAY_PREEMPTION_NOTICE"}
+PAYLOAD = "payload.pkl"
+CONTEXT_OF_JOBS = "FRAY_JOB_CONTEXT"
+"""The variable that says which context a job's programs have where nothing else says so."""
+
+
+def plan_of(
+    request: JobRequest,
+    job_id: JobId,
+    spec: str,
+    variables: Mapping[str, str] = NO_VARIABLES,
+    *,
+    record: str | None = None,
+    python: str = sys.executable,
+    units: int | None = None,
+) -> JobPlan:
+    """Plan a job that runs where these paths are, with an interpreter of this version.
+
+    Args:
+        variables: What its processes have besides; these win over the launcher's.
+        record: The directory of its record; None where the payload is handed over by standard input.
+        python: The interpreter of the job.
+        units: How many replicas, or slices, of several acceptable numbers; None for the first.
+
+    Raises:
+        ValueError: The workspace is no directory.
+        SerializationError: The callable or an argument cannot be pickled.
+    """
+    environment = request.environment or EnvironmentConfig()
+    entrypoint = Entrypoint.of(request.entrypoint)
+    layout = layout_of(request, units)
+    call = (python, os.fspath(runner.__file__), "-" if record is None else os.path.join(record, PAYLOAD))
+    environ = launcher_variables() | _path_of(python) | dict(environment.env_vars) | dict(variables)
+    place = {} if record is None else {JOB_VARIABLE: record}
+    own = {"FRAY_JOB_ID": job_id, "FRAY_REPLICA_COUNT": str(layout.replicas), "FRAY_CLUSTER_SPEC": spec}
+    submitted_at = time.time()
+    described = JobInfo(
+        job_id=job_id,
+        name=request.name,
+        status=JobStatus.PENDING,
+        tasks=tuple(TaskStatus(replica=number) for number in range(layout.replicas)),
+        pending_reason="starting",
+        submitted_at=submitted_at,
+    )
+    return JobPlan(
+        job_id=str(job_id),
+        command=command_of(entrypoint, python, call),
+        environ={CONTEXT_OF_JOBS: "process"} | environ | own | place,
+        secrets=tuple(environment.env_vars.values()),
+        workspace=os.fspath(workspace_of(environment)),
+        replicas=layout.replicas,
+        gang=layout if request.is_gang else None,
+        max_retries_failure=request.max_retries_failure,
+        max_retries_preemption=request.max_retries_preemption,
+        timeout=request.timeout,
+        submitted_at=submitted_at,
+        described=described.to_dict(),
+        payload=payload_of(entrypoint, import_paths()),
+        shown=request.to_dict(),
+    )
+
+
+def layout_of(request: JobRequest, units: int | None = None) -> GangLayout:
+    """Return how many replicas a request has, and how they belong together."""
+    wanted, device = request.resources.replicas, request.resources.device
+    count = units or (wanted if isinstance(wanted, int) else wanted[0])
+    if isinstance(device, TpuConfig):
+        return GangLayout(count, device.hosts, slices=True)
+    return GangLayout(count)
+
+
+def workspace_of(environment: EnvironmentConfig) -> Path:
+    """Return where a job runs: what its environment says, else here.
+
+    Raises:
+        ValueError: It is no directory.
+    """
+    workspace = Path(environment.workspace or Path.cwd())
+    if not workspace.is_dir():
+        raise ValueError(f"workspace must be a directory, got {os.fspath(workspace)!r}")
+    return workspace
+
+
+def launcher_variables() -> dict[str, str]:
+    """Return the variables of this process that a job which it launches inherits."""
+    inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_LAUNCHER}
+    return {"PYTHONUNBUFFERED": "1", **inherited}  # who follows a log wants the line now
+
+
+def _path_of(python: str) -> dict[str, str]:
+    folders = [os.fspath(Path(python).parent), os.environ.get("PATH") or os.defpath]
+    return {"PATH": os.pathsep.join(folders)}
+
+
+def command_of(entrypoint: Entrypoint, python: str, call: Sequence[str]) -> tuple[str, ...]:
+    """Return what one replica runs: `call` where it is a callable, and that interpreter for `python`."""
+    if entrypoint.callable is not None:
+        return tuple(call)
+    program, *args = entrypoint.command
+    return (python if program in ("python", "python3") else program, *args)
+
+
+def payload_of(entrypoint: Entrypoint, paths: list[str]) -> bytes | None:
+    """Return the call of a callable, behind the folders that its modules may be imported from.
+
+    Raises:
+        SerializationError: The callable or an argument cannot be pickled.
+    """
+    if entrypoint.callable is None:
+        return None
+    call = dumps_call(entrypoint.callable, tuple(entrypoint.args), dict(entrypoint.function_args))
+    return dumps(paths, "sys.path") + call
+
+
+def import_paths() -> list[str]:
+    """Return the folders that this process imports from."""
+    return [os.path.abspath(path) for path in sys.path]

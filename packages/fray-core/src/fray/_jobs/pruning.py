@@ -1,0 +1,116 @@
+"""Delete old records, in the background: a job's guardian does, when the job has ended; a launch never.
+
+Nothing is deleted by one look at a clock. What is too old by its time is noted, with the time of the look. It
+is deleted when a look an hour later or more, by a clock that has not gone back, still finds it too old.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import time
+
+from fray._jobs.endings import read_status
+from fray._jobs.liveness import Liveness, liveness_of
+from fray._jobs.plan import Keep
+from fray._jobs.status_file import STATUS, read_json, replace_file
+
+_NOTES, _LOCK = ".pruning.json", ".pruning.lock"
+_RECORD_LOCK, _CHILDREN = "lock", "jobs"
+_DRAFT, _DOOMED = ".new-", ".old-"
+_BETWEEN = 3600.0  # seconds between two looks at ages, and before what was noted is deleted
+_DAY = 86400.0
+
+
+def prune(folder: str, keep: Keep) -> None:
+    """Delete records of finished jobs, too many or too old, and what launchers left that were killed."""
+    lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        names = os.listdir(folder)
+        _delete_half_made(folder, names)
+        records = [name for name in names if not name.startswith(".")]
+        _delete_beyond(folder, records, keep)
+        _delete_old(folder, records, keep)
+    except BlockingIOError:
+        return  # another prunes
+    finally:
+        os.close(lock)
+
+
+def delete(folder: str, name: str) -> None:
+    """Delete a record; whoever looks meanwhile finds a whole one or none."""
+    doomed = os.path.join(folder, f"{_DOOMED}{name}")
+    try:
+        os.rename(os.path.join(folder, name), doomed)
+    except OSError:
+        return  # it is gone, or the disk is read-only
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def settled(record: str) -> bool:
+    """Whether a job and all below it have ended, and their supervisors too."""
+    liveness = liveness_of(os.path.join(record, _RECORD_LOCK))
+    info = read_status(record)
+    finished = info is None or info.finished or liveness is Liveness.GONE
+    if not finished or liveness in (Liveness.ALIVE, Liveness.UNKNOWN):
+        return False
+    below = os.path.join(record, _CHILDREN)
+    children = os.listdir(below) if os.path.isdir(below) else []
+    return all(settled(os.path.join(below, name)) for name in children if not name.startswith("."))
+
+
+def _delete_half_made(folder: str, names: list[str]) -> None:
+    """Delete drafts of launchers that were killed, and what was left of a deletion."""
+    for name in names:
+        path = os.path.join(folder, name)
+        if name.startswith(_DOOMED) or (name.startswith(_DRAFT) and _abandoned(path)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _abandoned(draft: str) -> bool:
+    """Whether nobody makes a draft any more: its launcher holds its lock, and makes that first."""
+    try:
+        age = time.time() - os.stat(draft).st_mtime
+    except OSError:
+        return False
+    lock = os.path.join(draft, _RECORD_LOCK)
+    if os.path.exists(lock):
+        return liveness_of(lock, held_by_launcher=True) is Liveness.GONE
+    return age > _BETWEEN
+
+
+def _delete_beyond(folder: str, records: list[str], keep: Keep) -> None:
+    if keep.jobs is None or len(records) <= keep.jobs:
+        return
+    newest_first = sorted(records, key=lambda name: _modified(folder, name), reverse=True)
+    for name in newest_first[keep.jobs :]:
+        if settled(os.path.join(folder, name)):
+            delete(folder, name)
+            records.remove(name)
+
+
+def _delete_old(folder: str, records: list[str], keep: Keep) -> None:
+    if keep.days is None:
+        return
+    now, path = time.time(), os.path.join(folder, _NOTES)
+    notes = read_json(path) or {}
+    looked, noted = notes.get("looked", 0.0), notes.get("noted", {})
+    if 0 <= now - looked < _BETWEEN:
+        return
+    if now < looked:
+        noted = {}  # the clock has gone back: what was noted was noted by another time
+    oldest = now - keep.days * _DAY
+    old = [name for name in records if _modified(folder, name) < oldest]
+    for name in old:
+        if now - noted.get(name, now) >= _BETWEEN and settled(os.path.join(folder, name)):
+            delete(folder, name)
+    left = {name: noted.get(name, now) for name in old}
+    replace_file(path, json.dumps({"looked": now, "noted": left}).encode())
+
+
+def _modified(folder: str, name: str) -> float:
+    try:
+        return os.stat(os.path.join(folder, name, STATUS)).st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,201 @@
+"""The records of jobs: a directory each, readable with plain tools. Readers change nothing in them.
+
+ROOT/train-3f9a2c/
+    request.json      what was asked for, variables by name only
+    plan.pickle       what to run, secrets included, until a supervisor that was not handed it has come
+    payload.pkl       the callable and its arguments, where there is one
+    status.json       JobInfo, replaced as a whole; the supervisor writes it
+    reserve           room for the final status
+    lock              held by the supervisor for as long as it lives; says who that is
+    supervisor.log    what went wrong with it
+    control, stop     how it is reached
+    environment       a link to the environment that was built for the job
+    logs/             environment.log, replica-N.attempt-M.log
+    jobs/             the records of jobs that this one launched
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fray._jobs.endings import read_status
+from fray._jobs.liveness import Holder, Liveness, holder_of, last_renewed, liveness_of
+from fray._jobs.status_file import STATUS, VERSION, read_json
+from fray._values.errors import FrayError, JobNotFoundError
+from fray._values.job_states import ExitReason, JobId, JobInfo, JobStatus, LastSeen
+
+LOCK, PLAN, REQUEST, SUPERVISOR_LOG = "lock", "plan.pickle", "request.json", "supervisor.log"
+LOGS, CHILDREN = "logs", "jobs"
+_DRAFT, _DOOMED = ".new-", ".old-"
+
+
+class JobRecord:
+    """One job's directory."""
+
+    def __init__(self, path: Path, job_id: JobId) -> None:
+        self.path, self.job_id = path, job_id
+
+    def info(self) -> JobInfo:
+        """Return the job's state as it is now.
+
+        Raises:
+            JobNotFoundError: There is no such record.
+        """
+        info = self._read()
+        if info.finished:
+            return info
+        liveness = self.liveness()
+        if liveness in (Liveness.ALIVE, Liveness.NOT_STARTED):
+            return info
+        if liveness is Liveness.UNKNOWN:
+            return replace(info, last_seen=self._last_seen())
+        info = self._read()  # it may have finished between the two looks
+        return info if info.finished else _lost(info, self.holder())
+
+    def liveness(self) -> Liveness:
+        """Return what is known of the job's supervisor."""
+        return liveness_of(self._lock)
+
+    def alive(self) -> bool:
+        """Whether the job's supervisor may live."""
+        return self.liveness() in (Liveness.ALIVE, Liveness.UNKNOWN)
+
+    def holder(self) -> Holder | None:
+        """Return who supervises the job, or did."""
+        return holder_of(self._lock)
+
+    def request(self) -> dict[str, Any]:
+        """Return what was asked for, as far as it may be shown; empty where that cannot be read."""
+        return read_json(os.path.join(self.path, REQUEST)) or {}
+
+    def children(self) -> "list[JobRecord]":
+        """Return the records of the jobs that this one launched."""
+        return Records(self.path / CHILDREN, self.job_id).all()
+
+    def with_descendants(self) -> "Iterator[JobRecord]":
+        """Yield this record, and those of all jobs below it."""
+        yield self
+        for child in self.children():
+            yield from child.with_descendants()
+
+    def _read(self) -> JobInfo:
+        info = read_status(os.fspath(self.path))
+        if info is not None:
+            return info
+        path = self.path / STATUS
+        if not self.path.is_dir() or not (path.exists() or (self.path / REQUEST).exists()):
+            raise JobNotFoundError(self.job_id, f"the cluster of {self.path.parent}")
+        version = (read_json(os.fspath(path)) or {}).get("version", VERSION)
+        problem = "cannot be read" if version <= VERSION else f"is of a later version of Fray ({version})"
+        return JobInfo(
+            job_id=self.job_id,
+            name=self.job_id.leaf.rpartition("-")[0] or self.job_id.leaf,
+            status=JobStatus.FAILED,
+            tasks=(),
+            error_message=f"its record is damaged: {path} {problem}",
+        )
+
+    def _last_seen(self) -> LastSeen:
+        holder = self.holder()
+        host = "another host" if holder is None else holder.host
+        return LastSeen(host=host, time=last_renewed(self._lock) or 0.0)
+
+    @property
+    def _lock(self) -> str:
+        return os.path.join(self.path, LOCK)
+
+
+class Records:
+    """The records of a folder: of the jobs that users launched, or of those that one job launched."""
+
+    def __init__(self, folder: Path, parent: JobId | None = None) -> None:
+        self.folder, self.parent = folder, parent
+
+    def make_folder(self) -> None:
+        """Make the folder, closed to others.
+
+        Raises:
+            FrayError: It is somebody else's, or open to others who could change what jobs run.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_own(self.folder)
+
+    def all(self) -> list[JobRecord]:
+        """Return every record here, in no order."""
+        return [self._record(name) for name in self.names()]
+
+    def names(self) -> list[str]:
+        """Return the names of the records here; what is no record is passed over."""
+        try:
+            with os.scandir(self.folder) as entries:
+                return [entry.name for entry in entries if _is_record(entry)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def with_descendants(self) -> Iterator[JobRecord]:
+        """Yield every record here, and those below each."""
+        for record in self.all():
+            yield from record.with_descendants()
+
+    def find(self, job_id: str) -> JobRecord:
+        """Return the record of a job.
+
+        Raises:
+            JobNotFoundError: There is none.
+        """
+        path = self.path(job_id)
+        if any(part in ("", ".", "..") or part[0] == "." for part in job_id.split("/")) or not path.is_dir():
+            raise JobNotFoundError(job_id, f"the cluster of {self.folder}")
+        return JobRecord(path, JobId(job_id))
+
+    def path(self, job_id: str) -> Path:
+        """Return where the record of a job is, or would be."""
+        return self.folder.joinpath(*f"/{CHILDREN}/".join(job_id.split("/")).split("/"))
+
+    def draft_of(self, job_id: str) -> Path:
+        """Return where a record is made, before it is renamed: it appears complete."""
+        path = self.path(job_id)
+        return path.with_name(f"{_DRAFT}{path.name}")
+
+    def _record(self, name: str) -> JobRecord:
+        return JobRecord(self.folder / name, JobId(f"{self.parent}/{name}" if self.parent else name))
+
+
+def check_own(folder: Path) -> None:
+    """Refuse a folder of records that is another user's, or that others may write.
+
+    Raises:
+        FrayError: It is; the message says what to do.
+    """
+    status = folder.stat()
+    if status.st_uid != os.getuid():
+        raise FrayError(
+            f"{folder} belongs to user {status.st_uid}, not to you ({os.getuid()}), who could change what "
+            "your jobs run; choose another folder, e.g. by FRAY_STATE_DIR"
+        )
+    if status.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+def _is_record(entry: "os.DirEntry[str]") -> bool:
+    return not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+
+
+def _lost(info: JobInfo, holder: Holder | None) -> JobInfo:
+    """How a job reads whose supervisor is gone without a word; nothing of it is written."""
+    from fray._jobs.process_tree import boot_id
+
+    if holder is not None and holder.boot != boot_id():
+        message = "the machine was restarted while the job was not finished"
+    else:
+        which = f" (process {holder.pid})" if holder is not None and holder.pid else ""
+        message = f"its supervisor{which} was killed before the job was finished"
+    tasks = tuple(
+        task
+        if task.status.finished
+        else replace(task, status=JobStatus.FAILED, reason=ExitReason.LOST, error_message=message)
+        for task in info.tasks
+    )
+    return replace(info, status=JobStatus.FAILED, tasks=tasks, error_message=message, pending_reason=None)

@@ -1,0 +1,45 @@
+"""The state of a job as its supervisor keeps it and writes it down; others read it as `JobInfo`.
+
+Named tuples: `dataclasses` would cost a job twice the start of a bare interpreter. A test holds the names of
+the fields against those of `JobInfo` and `TaskStatus`.
+"""
+
+from typing import Any, NamedTuple
+
+from fray._values.job_words import ExitReason, JobStatus
+
+
+class ReplicaState(NamedTuple):
+    """The state of one replica: of its latest attempt, with the earlier ones in `previous`."""
+
+    replica: int
+    status: JobStatus = JobStatus.PENDING
+    attempt: int = 0
+    exit_code: int | None = None
+    reason: ExitReason | None = None
+    error_message: str | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    peak_memory: int | None = None
+    cpu_time: float | None = None
+    previous: "tuple[ReplicaState, ...]" = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, fit for JSON."""
+        return {**self._asdict(), "previous": [state.to_dict() for state in self.previous]}
+
+
+class JobState(NamedTuple):
+    """What changes of a job while it is supervised."""
+
+    status: JobStatus
+    tasks: tuple[ReplicaState, ...]
+    error_message: str | None = None
+    pending_reason: str | None = None
+    started_at: float | None = None
+    finished_at: float | None = None
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, fit for JSON."""
+        return {**self._asdict(), "tasks": [state.to_dict() for state in self.tasks]}

@@ -1,0 +1,214 @@
+"""Who has which part of the machine, across all processes that launch jobs on it.
+
+One file for each start of the machine, under one lock. Every supervisor enters what its job needs and leaves
+when it is done; whoever changes the file decides for all and wakes those that may start. Claims of those
+that are gone are dropped by the next one who looks.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fray.backend import Grant, Liveness, boot_id, liveness_of, post_to_supervisor, replace_file
+
+_KINDS = ("cpu", "ram", "gpu", "slice")
+
+
+class Amounts(NamedTuple):
+    """So much of each kind of thing."""
+
+    cpu: float = 0
+    ram: float = 0
+    gpu: float = 0
+    slice: float = 0
+
+    def of(self, kind: str) -> float:
+        """Return the amount of one kind."""
+        amount: float = getattr(self, kind)
+        return amount
+
+    def plus(self, other: "Amounts") -> "Amounts":
+        """Return the sum."""
+        return Amounts(*(self.of(kind) + other.of(kind) for kind in _KINDS))
+
+
+class Claim(NamedTuple):
+    """What a job needs of what there is.
+
+    Args:
+        record: The directory of its record, whose lock says whether its supervisor lives.
+        child: Whether a job launched it.
+        ticket: When it was launched.
+        gpu_ids: The GPUs of the machine.
+        gpus: Those that are its own, once it is granted.
+    """
+
+    job: str
+    record: str
+    child: bool
+    ticket: float
+    need: Amounts
+    room: Amounts
+    gpu_ids: tuple[str, ...] = ()
+    granted: bool = False
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its supervisor lives; of one that is about to start, its launcher holds the lock."""
+        return liveness_of(os.path.join(self.record, "lock")) in (Liveness.ALIVE, Liveness.UNKNOWN)
+
+
+class MachineRoom(NamedTuple):
+    """Where a job of this machine waits for room; an `Admission`.
+
+    Args:
+        state_dir: Where the claims are kept.
+    """
+
+    state_dir: str
+    claim: Claim
+
+    def enter(self) -> Grant | str:
+        """Ask for room, or ask again."""
+        entered = Ledger(self.state_dir).enter(self.claim)
+        if entered.granted:
+            return Grant(entered.gpus)
+        return explain(entered, Ledger(self.state_dir).claims())
+
+    def leave(self) -> None:
+        """Give back the room, or the place in line."""
+        Ledger(self.state_dir).leave(self.claim.record)
+
+
+class Ledger(NamedTuple):
+    """The claims of a state directory."""
+
+    state_dir: str
+    draft: str | None = None
+
+    @property
+    def path(self) -> str:
+        """Where they are: claims of another start of the machine, or of another machine, are not ours."""
+        return os.path.join(self.state_dir, f"claims.{boot_id()[:13]}.json")
+
+    def enter(self, claim: Claim) -> Claim:
+        """Enter a claim, or look again where it is entered; return it as it stands, granted or not."""
+        with self._changing() as claims:
+            if not any(entered.record == claim.record for entered in claims):
+                claims.append(claim)
+        return next(entered for entered in claims if entered.record == claim.record)
+
+    def leave(self, record: str) -> None:
+        """Give back what a job holds or waits for."""
+        with self._changing() as claims:
+            claims[:] = [claim for claim in claims if claim.record != record]
+
+    def claims(self) -> list[Claim]:
+        """Return the claims of living supervisors; changes nothing."""
+        return [claim for claim in self._read() if claim.alive]
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[list[Claim]]:
+        """The living claims, locked; what is granted and written afterwards follows from them."""
+        lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            before = self._read()
+            claims = [claim for claim in before if claim.alive or claim.record == self.draft]
+            yield claims
+            granted = admit(claims)
+            if claims != before:
+                self._write(claims)
+        finally:
+            os.close(lock)
+        for claim in granted:
+            post_to_supervisor(claim.record, "granted")
+
+    def _read(self) -> list[Claim]:
+        try:
+            with open(self.path) as file:
+                return [_claim_of(data) for data in json.load(file)]
+        except (OSError, ValueError, TypeError, KeyError):
+            return []
+
+    def _write(self, claims: list[Claim]) -> None:
+        replace_file(self.path, json.dumps([_data_of(claim) for claim in claims]).encode())
+
+
+def admit(claims: list[Claim]) -> list[Claim]:
+    """Grant, in place, every claim whose turn it is and for which there is room; return those.
+
+    In the order of launch; one that must wait keeps what it is short of for itself, so that small
+    jobs do not starve a large one. The children of running jobs come first: their parents hold
+    resources until they are done, so that waiting behind others would never end.
+    """
+    held, taken = Amounts(), set[str]()
+    for claim in claims:
+        if claim.granted:
+            taken.update(claim.gpus)
+            held = held.plus(claim.need)
+    granted = []
+    for place, claim in sorted(enumerate(claims), key=lambda each: (not each[1].child, each[1].ticket)):
+        if claim.granted:
+            continue
+        if short := shortage(claim, held):
+            # A request larger than the machine can never be granted, so it does not block the others.
+            kept = [kind for kind in short if claim.need.of(kind) <= claim.room.of(kind)]
+            held = held._replace(**dict.fromkeys(kept, float("inf")))
+            continue
+        free = [gpu for gpu in claim.gpu_ids if gpu not in taken]
+        own = tuple(free[: int(claim.need.gpu)])
+        claims[place] = claim._replace(gpus=own, granted=True)
+        taken.update(own)
+        held = held.plus(claim.need)
+        granted.append(claims[place])
+    return granted
+
+
+def shortage(claim: Claim, held: Amounts) -> list[str]:
+    """Return the kinds of which there is too little left for a claim."""
+    return [
+        kind
+        for kind in _KINDS
+        if claim.need.of(kind) and held.of(kind) + claim.need.of(kind) > claim.room.of(kind) + 1e-9
+    ]
+
+
+def explain(claim: Claim, claims: list[Claim]) -> str:
+    """Say what a claim waits for: how much it needs, how much is free, who has the rest."""
+    others = [other for other in claims if other.granted]
+    held = Amounts()
+    for other in others:
+        held = held.plus(other.need)
+    # Where there is room and it waits nevertheless, jobs launched before it have the first right.
+    kinds = shortage(claim, held) or [kind for kind in _KINDS if claim.need.of(kind)]
+    parts = [
+        f"{amount(kind, claim.need.of(kind))} ({amount(kind, claim.room.of(kind) - held.of(kind))} "
+        f"of {amount(kind, claim.room.of(kind))} free)"
+        for kind in kinds
+    ]
+    holders = ", ".join(sorted(other.job for other in others)) or "none"
+    return f"waiting for {' and '.join(parts)}; running: {holders}"
+
+
+def amount(kind: str, value: float) -> str:
+    """Write an amount as people do: `2 CPUs`, `1.5 GiB`, `1 GPU`, `3 TPU slices`."""
+    value = max(value, 0)
+    if kind == "ram":
+        return f"{value / 2**30:.3g} GiB"
+    unit = "TPU slice" if kind == "slice" else kind.upper()
+    return f"{value:g} {unit}{'' if value == 1 else 's'}"
+
+
+def _data_of(claim: Claim) -> dict[str, object]:
+    return {**claim._asdict(), "need": claim.need._asdict(), "room": claim.room._asdict()}
+
+
+def _claim_of(data: dict[str, object]) -> Claim:
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    need, room = (Amounts(**values.pop(name)) for name in ("need", "room"))  # type: ignore[arg-type]
+    return Claim(**values, need=need, room=room)  # type: ignore[arg-type]

@@ -1,0 +1,165 @@
+"""Jobs on this machine, each a process tree that outlives who launched it."""
+
+import os
+import pickle
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fray import JobId, JobRequest
+from fray.backend import (
+    JOB_VARIABLE,
+    Holder,
+    Records,
+    Spec,
+    SupervisorLock,
+    boot_id,
+    check_count,
+    check_seconds,
+    import_paths,
+    supervisor_command,
+    this_host,
+)
+from fray.cluster import DirectoryCluster, JobPlan
+from fray_local._cluster.admission import Ledger, MachineRoom
+from fray_local._cluster.planning import Machine, Settings, plan_local
+from fray_local._cluster.slices import Slices
+from fray_local._cluster_config import LocalClusterConfig
+from fray_local._state import state_dir
+
+# Run by the shell that is gone at once: the supervisor is nobody's child, so that nobody has to reap
+# it. In the background a shell gives /dev/null for stdin, unless it is told otherwise by number.
+_SHELL = 'exec 3<&0; "$@" <&3 3<&- >&2 & echo $!'
+
+
+class LocalCluster(DirectoryCluster):
+    """Run jobs as processes of this machine; spec `local`.
+
+    Jobs go on when their launcher ends, and any process of the same user sees them. Used in a `with`
+    statement, the cluster stops the jobs that were launched through it.
+
+    Args:
+        config: An older way to say `use_isolated_env`.
+        use_isolated_env: Give every job an environment of its own, as `pip_packages` or `extras` do.
+        overcommit: Start every job at once, whatever the machine has.
+        simulate: `"tpu"` runs the hosts of TPU slices as processes, for tests of training code.
+        slices: Simulated slices that there are, of whatever type; None for as many as are asked for.
+        context: The spec of the context that jobs find as their current one; None for `"process"`.
+        cpus: CPUs that jobs may use; None for all that this process may.
+        memory: Memory that jobs may use, e.g. `"16g"`; None for all there is.
+        gpus: GPUs that jobs may use, the first so many; None for all there are.
+        keep_jobs: Records of finished jobs to keep; the oldest ones beyond are deleted.
+        keep_days: Days to keep them at most.
+    """
+
+    def __init__(
+        self,
+        config: LocalClusterConfig | None = None,
+        /,
+        *,
+        use_isolated_env: bool = False,
+        overcommit: bool = False,
+        simulate: str | None = None,
+        slices: int | None = None,
+        context: str | None = None,
+        cpus: float | None = None,
+        memory: str | None = None,
+        gpus: int | None = None,
+        keep_jobs: int = 1000,
+        keep_days: float = 30.0,
+    ) -> None:
+        check_count("keep_jobs", keep_jobs)
+        check_seconds("keep_days", keep_days, zero=True)
+        use_isolated_env = use_isolated_env or (config is not None and config.use_isolated_env)
+        switches = {"use_isolated_env": use_isolated_env, "overcommit": overcommit}
+        simulated = {"simulate": simulate, "slices": slices}
+        spec = _spec(**switches, **simulated, context=context, cpus=cpus, memory=memory, gpus=gpus)
+        self._root = state_dir()
+        super().__init__(spec, self._root / "jobs", keep_jobs=keep_jobs, keep_days=keep_days)
+        variables = {"FRAY_STATE_DIR": os.fspath(self._root)}
+        self._settings = Settings(
+            state_dir=self._root,
+            machine=Machine.of(cpus, memory, gpus),
+            counted=not overcommit,
+            slices=Slices.of(simulate, slices),
+            isolated=use_isolated_env,
+            variables=variables | ({"FRAY_CONTEXT_SPEC": context} if context else {}),
+        )
+
+    def __repr__(self) -> str:
+        return f"<LocalCluster {self.spec!r} in {self._root}>"
+
+    def _check_supported(self, request: JobRequest) -> None:
+        """Said by `_plan`, which knows the machine."""
+
+    def _plan(self, request: JobRequest, job_id: JobId, variables: Mapping[str, str]) -> JobPlan:
+        settings = replace(self._settings, variables={**self._settings.variables, **variables})
+        return plan_local(request, job_id, self.spec, self._records.path(job_id), settings)
+
+    def _submit(self, plan: JobPlan) -> None:
+        Records(self._root).make_folder()
+        super()._submit(plan)
+
+    def _start(self, job_id: str, command: list[str]) -> None:
+        raise NotImplementedError("a local supervisor is started with its lock in hand")
+
+    def _start_supervisor(self, plan: JobPlan, draft: Path, record: Path, lock: SupervisorLock) -> None:
+        lock.say(Holder(host=this_host(), boot=boot_id()))  # the lock is never free from here on
+        command = supervisor_command(os.fspath(record), import_paths(), lock.fileno())
+        with (
+            (draft / "supervisor.log").open("ab") as output,
+            subprocess.Popen(
+                ["/bin/sh", "-c", _SHELL, "sh", *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=os.environ | {JOB_VARIABLE: os.fspath(record)},
+                cwd="/",
+                start_new_session=True,
+                pass_fds=[lock.fileno()],
+            ) as shell,
+        ):
+            assert shell.stdin is not None
+            assert shell.stdout is not None
+            pid = int(shell.stdout.readline())
+            # Here, so that jobs stand in line as they were launched, not as their supervisors came up.
+            entered = _enter(plan)
+            try:
+                draft.rename(record)
+                shell.stdin.write(pickle.dumps(plan._replace(payload=None)))
+            except BaseException:
+                if entered:
+                    entered.leave()
+                raise
+        if os.getpid() == 1:  # of a container: what is nobody's child is ours, and nobody else collects it
+            threading.Thread(target=_collect, args=[pid], name=f"fray-collect-{pid}", daemon=True).start()
+
+
+def _enter(plan: JobPlan) -> MachineRoom | None:
+    room = plan.admission
+    if plan.preparation is not None or not isinstance(room, MachineRoom):
+        return None
+    Ledger(room.state_dir, draft=room.claim.record).enter(room.claim)
+    return room
+
+
+def _collect(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        return
+
+
+def _spec(**options: Any) -> str:
+    """Write the options that are not left as they are by default."""
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    return str(Spec("local", {name: _text(value) for name, value in given.items()}))
+
+
+def _text(value: Any) -> str:
+    if value is True:
+        return "true"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,217 @@
+"""Turn a request into a plan for this machine. Everything is checked here."""
+
+import os
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from fray import EnvironmentConfig, JobRequest, UnsupportedError
+from fray.backend import check_count, import_paths, invalid, payload_of, plan_of, refuse_fields, workspace_of
+from fray.cluster import Entrypoint, JobId, JobPlan
+from fray_local import _machine
+from fray_local._cluster.admission import Amounts, Claim, MachineRoom, amount
+from fray_local._cluster.environments import BuildEnvironment
+from fray_local._cluster.slices import Slices
+from fray_resources import GpuConfig, TpuConfig, parse_size
+
+_PATH_VARIABLES = ("PYTHONPATH", "PYTHONHOME")  # of the launcher's interpreter, not of an isolated one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What jobs may use of this machine."""
+
+    cpus: float
+    memory: int
+    gpus: tuple[str, ...]
+
+    @classmethod
+    def of(cls, cpus: float | None, memory: str | None, gpus: int | None) -> "Machine":
+        """Describe this machine, or as much of it as is given.
+
+        Raises:
+            ValueError: An amount is none.
+        """
+        if cpus is not None and not cpus > 0:
+            raise invalid("cpus", "a number above 0", cpus)
+        if gpus is not None:
+            check_count("gpus", gpus)
+        return cls(
+            cpus=_machine.cpu_count() if cpus is None else cpus,
+            memory=_machine.memory_bytes() if memory is None else parse_size(memory, field="memory"),
+            gpus=tuple(_machine.gpu_ids() if gpus is None else map(str, range(gpus))),
+        )
+
+    @property
+    def room(self) -> Amounts:
+        return Amounts(cpu=self.cpus, ram=self.memory, gpu=len(self.gpus))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a cluster runs every job."""
+
+    state_dir: Path
+    machine: Machine
+    counted: bool
+    slices: Slices | None
+    isolated: bool
+    variables: dict[str, str]
+
+
+def plan_local(request: JobRequest, job_id: JobId, spec: str, record: Path, settings: Settings) -> JobPlan:
+    """Check a request against this machine and plan it.
+
+    Raises:
+        ValueError: The request is wrong.
+        UnsupportedError: This machine cannot do it.
+    """
+    environment = request.environment or EnvironmentConfig()
+    _check_supported(request, environment, settings)
+    refuse_fields("LocalCluster", request)
+    isolated = settings.isolated or bool(environment.pip_packages or environment.extras)
+    workspace = workspace_of(environment)
+    python = record / "environment" / "bin" / "python" if isolated else Path(sys.executable)
+    plan = plan_of(
+        request,
+        job_id,
+        spec,
+        settings.variables,
+        record=os.fspath(record),
+        python=os.fspath(python),
+        units=_units(request, settings),
+    )
+    claim = _claim(request, plan, record, settings)
+    payload = plan.payload
+    if isolated and payload is not None:
+        payload = payload_of(Entrypoint.of(request.entrypoint), _paths(workspace))
+    return plan._replace(
+        environ=_environ(plan, environment, isolated, python, settings),
+        payload=payload,
+        preparation=_build(environment, workspace, plan, settings) if isolated else None,
+        admission=MachineRoom(state_dir=os.fspath(settings.state_dir), claim=claim) if claim else None,
+        gpus=_gpus_uncounted(request, plan.replicas, settings.machine),
+        gpus_per_replica=_gpus(request),
+    )
+
+
+def _check_supported(request: JobRequest, environment: EnvironmentConfig, settings: Settings) -> None:
+    if environment.docker_image is not None:
+        raise UnsupportedError(
+            f"LocalCluster runs no containers (docker_image={environment.docker_image!r}); "
+            "pip_packages and extras give a job an environment of its own here"
+        )
+    tpu = request.resources.device
+    if isinstance(tpu, TpuConfig) and settings.slices is None:
+        raise UnsupportedError(
+            f"this machine has no TPU for job {request.name!r} ({tpu.type}); a Ray cluster may have one, "
+            "and for tests local?simulate=tpu runs the hosts of a slice as local processes"
+        )
+
+
+def _units(request: JobRequest, settings: Settings) -> int:
+    """How many replicas or slices run: of several acceptable numbers, the first that there is room for."""
+    wanted = request.resources.replicas
+    if isinstance(request.resources.device, TpuConfig):
+        assert settings.slices is not None
+        return settings.slices.choose(wanted, settings.state_dir)
+    acceptable = (wanted,) if isinstance(wanted, int) else wanted
+    if not settings.counted:
+        return acceptable[0]
+    room = settings.machine.room
+    for replicas in acceptable:
+        need = _need(request, replicas)
+        if not (short := [kind for kind in ("cpu", "ram", "gpu") if need.of(kind) > room.of(kind)]):
+            return replicas
+    needed, there = (" and ".join(amount(kind, of.of(kind)) for kind in short) for of in (need, room))
+    raise UnsupportedError(
+        f"job {request.name!r} needs {needed}, this machine has {there}; "
+        "ask for less, or use local?overcommit=true"
+    )
+
+
+def _need(request: JobRequest, replicas: int) -> Amounts:
+    resources = request.resources
+    return Amounts(resources.cpu * replicas, resources.ram_bytes * replicas, _gpus(request) * replicas)
+
+
+def _gpus(request: JobRequest) -> int:
+    device = request.resources.device
+    return device.count if isinstance(device, GpuConfig) else 0
+
+
+def _gpus_uncounted(request: JobRequest, replicas: int, machine: Machine) -> tuple[str, ...]:
+    """GPUs for a job that reserves none: as many as it asks for, from the first, and around again."""
+    ids = machine.gpus or ("0",)
+    return tuple(ids[number % len(ids)] for number in range(_gpus(request) * replicas))
+
+
+def _claim(request: JobRequest, plan: JobPlan, record: Path, settings: Settings) -> Claim | None:
+    """What the job has of what is counted: of the simulated slices, or of the machine."""
+    gpu_ids: tuple[str, ...] = ()
+    if plan.gang is not None and plan.gang.slices:
+        room = settings.slices.room if settings.slices else None
+        need = Amounts(slice=plan.gang.units)
+    else:
+        room = settings.machine.room if settings.counted else None
+        need, gpu_ids = _need(request, plan.replicas), settings.machine.gpus
+    if room is None:
+        return None
+    return Claim(
+        job=plan.job_id,
+        record=os.fspath(record),
+        child="/" in plan.job_id,
+        ticket=plan.submitted_at,
+        need=need,
+        room=room,
+        gpu_ids=gpu_ids,
+    )
+
+
+def _environ(
+    plan: JobPlan, environment: EnvironmentConfig, isolated: bool, python: Path, settings: Settings
+) -> dict[str, str]:
+    environ = dict(plan.environ)
+    given = environment.env_vars
+    if isolated:
+        for name in _PATH_VARIABLES:
+            if name not in given:
+                environ.pop(name, None)
+    if (isolated or sys.prefix != sys.base_prefix) and "VIRTUAL_ENV" not in given:
+        environ["VIRTUAL_ENV"] = os.fspath(python.parent.parent)
+    if plan.gang is not None and plan.gang.slices and "JAX_PLATFORMS" not in given:
+        environ["JAX_PLATFORMS"] = "cpu"
+    return environ | {_machine.GPUS_VARIABLE: ",".join(settings.machine.gpus)}
+
+
+def _paths(workspace: Path) -> list[str]:
+    """The folders that a callable's modules may come from in an isolated environment: the workspace's."""
+    return [
+        path
+        for path in import_paths()
+        if Path(path).is_relative_to(workspace) and "site-packages" not in path
+    ]
+
+
+def _build(
+    environment: EnvironmentConfig, workspace: Path, plan: JobPlan, settings: Settings
+) -> BuildEnvironment:
+    """What the environment is made of, and with what."""
+    import uv
+
+    cloudpickle = find_spec("cloudpickle")
+    assert cloudpickle is not None
+    assert cloudpickle.origin is not None
+    return BuildEnvironment(
+        uv=os.fspath(uv.find_uv_bin()),
+        python=sys.executable,
+        cloudpickle=os.fspath(Path(cloudpickle.origin).parent),
+        workspace=os.fspath(workspace),
+        state_dir=os.fspath(settings.state_dir),
+        environ=plan.environ,
+        pip_packages=tuple(environment.pip_packages),
+        extras=tuple(sorted(environment.extras)),
+        project=(workspace / "pyproject.toml").is_file(),
+        lock=(workspace / "uv.lock").is_file(),
+    )

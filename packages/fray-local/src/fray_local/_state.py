@@ -1,0 +1,15 @@
+"""Where this user's state lives on this machine."""
+
+import os
+import sys
+from pathlib import Path
+
+
+def state_dir() -> Path:
+    """Return where state lives: `FRAY_STATE_DIR`, else the platform's directory for a user's state."""
+    given = os.environ.get("FRAY_STATE_DIR")
+    if given:
+        return Path(given).absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "fray"
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fray"
