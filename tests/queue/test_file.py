@@ -17,6 +17,7 @@ from fray.testing.queue import (
     ManualClock,
     QueueContract,
     SharedQueueContract,
+    UnreadablePromises,
     check_queue_machine,
 )
 from fray_queue import FileQueue
@@ -48,6 +49,10 @@ class TestFileQueue(_Local, QueueContract):
 
 
 class TestSharedFileQueue(_Local, SharedQueueContract):
+    pass
+
+
+class TestUnreadableInFileQueue(_Local, UnreadablePromises):
     pass
 
 

@@ -159,15 +159,15 @@ def test_a_pop_many_that_fails_half_way_returns_what_it_has(
     queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.push_many("abc")
-    take, left = Claims.take, [2]
+    take, left = Claims.take_many, [2]
 
-    def failing(claims: Claims, lease_timeout: float) -> Claim | None:
+    def failing(claims: Claims, n: int, lease_timeout: float) -> list[Claim]:
         if not left[0]:
             raise QueueUnavailableError("away")
         left[0] -= 1
-        return take(claims, lease_timeout)
+        return take(claims, n, lease_timeout)
 
-    monkeypatch.setattr(Claims, "take", failing)
+    monkeypatch.setattr(Claims, "take_many", failing)
     assert [lease.item for lease in queue.pop_many(3)] == ["a", "b"]
     with pytest.raises(QueueUnavailableError):
         queue.pop_many(3)
@@ -177,16 +177,16 @@ def test_a_pop_many_that_is_interrupted_gives_back_what_it_took(
     queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.push_many("abc")
-    take, left = Claims.take, [2]
+    take, left = Claims.take_many, [2]
 
-    def interrupted(claims: Claims, lease_timeout: float) -> Claim | None:
+    def interrupted(claims: Claims, n: int, lease_timeout: float) -> list[Claim]:
         if not left[0]:
             raise KeyboardInterrupt
         left[0] -= 1
-        return take(claims, lease_timeout)
+        return take(claims, n, lease_timeout)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Claims, "take", interrupted)
+        patch.setattr(Claims, "take_many", interrupted)
         with pytest.raises(KeyboardInterrupt):
             queue.pop_many(3)
     assert queue.pending() == 3
@@ -196,14 +196,14 @@ def test_no_item_is_returned_twice_when_fetching_outlasts_the_lease(
     queue: FileQueue[Any], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.push_many("abcd")
-    take = Claims.take
+    take = Claims.take_many
 
-    def slow(claims: Claims, lease_timeout: float) -> Claim | None:
-        claim = take(claims, lease_timeout)
+    def slow(claims: Claims, n: int, lease_timeout: float) -> list[Claim]:
+        taken = take(claims, n, lease_timeout)
         clock.advance(4)
-        return claim
+        return taken
 
-    monkeypatch.setattr(Claims, "take", slow)
+    monkeypatch.setattr(Claims, "take_many", slow)
     leases = queue.pop_many(10, 10)
     assert [lease.item for lease in leases] == ["a", "b"]
     assert all(clock() < lease.expires_at for lease in leases)

@@ -23,6 +23,7 @@ from fray.testing.queue import (
     ManualClock,
     QueueContract,
     SharedQueueContract,
+    UnreadablePromises,
     check_queue_machine,
 )
 from fray_queue import FileQueue
@@ -132,6 +133,14 @@ class TestSharedOnGcs(_Gcs, SharedQueueContract):
 
 
 class TestOnMemory(_Memory, QueueContract):
+    pass
+
+
+class TestUnreadableOnS3(_S3, UnreadablePromises):
+    pass
+
+
+class TestUnreadableOnGcs(_Gcs, UnreadablePromises):
     pass
 
 

@@ -9,10 +9,11 @@ from simulated_store import SimStore, Violation, World
 
 from fray_queue._file import item_log
 from fray_queue._file import listing as file_listing
+from fray_queue._file.batches import Plan
 from fray_queue._file.claims import Claims
 from fray_queue._file.item_log import Claim
 from fray_queue._file.listing import Spot
-from fray_queue._file.records import LEASE, Address, Record, SharedRecord, encode_extension
+from fray_queue._file.records import LEASE, Address, BatchState, Record, SharedRecord, Slot, encode_extension
 
 SKEW = 2.0
 
@@ -27,6 +28,13 @@ class Sharing(Variant):
     share = 5.0
 
 
+class Batched(Variant):
+    """Items that were pushed together, three in a file."""
+
+    batch = 3
+    items, pushes = 2, 0.2
+
+
 @pytest.fixture(autouse=True)
 def leases_that_share_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(item_log, "SHORTENED", 0.5)
@@ -37,7 +45,8 @@ def test_no_schedule_breaks_a_promise(torture: int) -> None:
     totals = dict.fromkeys(("requests", "crashes", "stalls", "lost_answers", "taken"), 0)
     count = 2500 * torture
     for seed in range(count):
-        world = run(seed, Sharing if seed % 2 else Variant, clients=5 if seed % 4 > 1 else 3)
+        variant = (Variant, Sharing, Batched)[seed % 3]
+        world = run(seed, variant, clients=5 if seed % 4 > 1 else 3)
         for name in totals:
             totals[name] += getattr(world, name)
     print(f"\nsimulation: {count} schedules, {totals}, 0 violations")
@@ -182,6 +191,83 @@ class OrphansUnchecked(Variant):
             store.delete([f"{bucket}/{name}" for name in names])
 
 
+# --- broken protocols of batches ---
+
+
+class _BatchUnconfirmed(Claims):
+    def _change(self, address: Address, plan: Plan, *, confirm: bool = True) -> tuple[int, dict[int, Record]]:
+        return super()._change(address, plan, confirm=False)
+
+
+class BatchUnconfirmed(Batched):
+    claims = _BatchUnconfirmed
+    items, pushes = 1, 0.0
+
+
+class _BatchOfAnybody(Claims):
+    @staticmethod
+    def _holds(slot: Slot, claim: Claim) -> bool:
+        return slot.record is not None and slot.record.kind == LEASE
+
+
+class BatchSettledByAnybody(Batched):
+    claims = _BatchOfAnybody
+    items, pushes = 1, 0.0
+
+
+class _BatchFromOldState(Claims):
+    def _following(self, address: Address, number: int, steps: int) -> tuple[int, BatchState] | None:
+        found, old = super()._following(address, number, steps), self._newest(address)
+        return (found[0], old[1]) if found and old else found
+
+
+class BatchFromAnOldState(Batched):
+    """Writes the next record without a look at those that others wrote meanwhile."""
+
+    claims = _BatchFromOldState
+
+
+class _BatchBlindExtend(Claims):
+    def _extend_in_batch(self, claim: Claim, lease_id: str, lease_timeout: float) -> Claim:
+        until = self._clock() + lease_timeout
+        self._store.write(claim.address.extension(claim.number, claim.index), encode_extension(until))
+        return self._hold(claim, claim.number, claim.record, until)
+
+
+class BatchBlindExtend(Batched):
+    claims = _BatchBlindExtend
+    items, pushes = 1, 0.0
+
+
+class _BatchExtensionsUnread(Claims):
+    def _extended_end(self, path: str, until: float) -> float:
+        return until
+
+
+class BatchExtensionsUnread(Batched):
+    claims = _BatchExtensionsUnread
+    items, pushes = 1, 0.0
+
+
+class _BatchUnreceived(Claims):
+    def _payloads_of(self, address: Address, *, fresh: bool = False) -> list[bytes] | None:
+        return [b""] * address.count
+
+
+class BatchClaimedWithoutALook(Batched):
+    claims = _BatchUnreceived
+
+
+class BatchSkewIgnored(Batched):
+    taker_skew = 0.0
+    batch = 1
+    items, pushes = 1, 0.0
+
+
+class BatchHistoryFirst(Batched):
+    remove = HistoryFirst.remove
+
+
 BROKEN = [
     HistoryFirst,
     NoLateCheck,
@@ -193,6 +279,14 @@ BROKEN = [
     RecordsOfAnotherClient,
     LooksFirstAndWritesThen,
     OrphansUnchecked,
+    BatchUnconfirmed,
+    BatchSettledByAnybody,
+    BatchFromAnOldState,
+    BatchBlindExtend,
+    BatchExtensionsUnread,
+    BatchClaimedWithoutALook,
+    BatchSkewIgnored,
+    BatchHistoryFirst,
 ]
 
 

@@ -242,7 +242,7 @@ class Touch:
         return Path.touch, (self._path,)
 
 
-def test_what_cannot_be_unpickled_here_is_told_in_one_line(
+def test_what_cannot_be_unpickled_here_is_told_in_its_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "only_workers_have_this.py").write_text("class Task: pass")
@@ -255,11 +255,9 @@ def test_what_cannot_be_unpickled_here_is_told_in_one_line(
         assert lease is not None
         queue.release(lease)
     del sys.modules["only_workers_have_this"]
-    for verb in ("stats", "dead"):
-        assert main(["queue", verb, url]) == 1
-        said = capsys.readouterr().err
-        assert "cannot be unpickled here: ModuleNotFoundError" in said
-        assert said.count("\n") == 1
+    assert json.loads(run(capsys, "stats", url, "--json"))[0]["dead"] == 1
+    (row,) = json.loads(run(capsys, "dead", url, "--json"))
+    assert row["item"].startswith("unreadable here: ModuleNotFoundError")
 
 
 def test_a_server_is_served_listed_and_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,23 @@ from fray_queue._file import listing as file_listing
 from fray_queue._file.claims import Claims
 from fray_queue._file.item_log import Claim
 from fray_queue._file.listing import Listing
-from fray_queue._file.records import Address, seal_payload
+from fray_queue._file.records import Address, seal_batch, seal_payload
+
+
+def name_of(claim: Claim) -> str:
+    """Name an item, in its batch or alone."""
+    return claim.address.path + (f"-{claim.index}" if claim.address.count else "")
+
+
+def new_items(world: World, batch: int, content: bytes) -> tuple[Address, list[str], bytes]:
+    """Return a new file: its name, the names of its items, and what it holds."""
+    name = f"{world.pushed:04x}"
+    world.pushed += 1
+    if not batch:
+        alone = Address(BUCKET, name)
+        return alone, [alone.path], seal_payload(content)
+    address = Address(BUCKET, f"{name}x{batch:02x}")
+    return address, [f"{address.path}-{index}" for index in range(batch)], seal_batch([content] * batch)
 
 
 class Client:
@@ -28,6 +44,7 @@ class Client:
     ) -> None:
         self.world, self.number, self.pushes = world, number, variant.pushes
         self.step = step
+        self.batch = variant.batch
         self.store = variant.store(world, number, step)
         self.clock = world.clock(number)
         listing = variant.listing(self.store, skew=skew, chance=world.chance)
@@ -45,22 +62,34 @@ class Client:
         for _ in range(rounds):
             if self.world.chance.random() < self.pushes:
                 self._push()
-            claim = self.claims.take(LEASE_SECONDS)
-            if claim is None:
+            count = self.world.chance.choice([1, 1, 2, 5]) if self.batch else 1
+            claims = self.claims.take_many(count, LEASE_SECONDS)
+            if not claims:
                 self._rest()
-            else:
+            for claim in claims:
                 self._took(claim)
+            if len(claims) > 1 and self.world.chance.random() < 0.5:
+                self._finish_together(claims)
+                continue
+            for claim in claims:
                 self._use(claim)
+
+    def _finish_together(self, claims: list[Claim]) -> None:
+        ids = [claim.lease_id for claim in claims]
+        lost = set(self.claims.finish_batch(claims[0].address, ids))
+        for claim in claims:
+            if claim.lease_id not in lost:
+                self._finished(claim)
+            self.world.believed.pop((self.number, name_of(claim)), None)
 
     def _push(self) -> None:
         world = self.world
-        path = Address(BUCKET, f"{world.pushed:04x}").path
-        world.pushed += 1
-        self.store.put([(path, seal_payload(b"pushed"))])
-        world.stored.add(path)
+        address, names, data = new_items(world, self.batch, b"pushed")
+        self.store.put([(address.path, data)])
+        world.stored.update(names)
 
     def _took(self, claim: Claim) -> None:
-        world, item = self.world, claim.address.path
+        world, item = self.world, name_of(claim)
         world.taken += 1
         if item in world.done:
             raise Violation(f"{item} came back after an accepted done")
@@ -71,10 +100,10 @@ class Client:
 
     def _believe(self, claim: Claim) -> None:
         ends = claim.until - self.world.skews[self.number]
-        self.world.believed[self.number, claim.address.path] = ends
+        self.world.believed[self.number, name_of(claim)] = ends
 
     def _use(self, claim: Claim) -> None:
-        chance, item = self.world.chance, claim.address.path
+        chance, item = self.world.chance, name_of(claim)
         for _ in range(chance.choice([0, 0, 1, 4])):
             self._rest()
             try:
@@ -103,7 +132,7 @@ class Client:
         self.step(self.number)
 
     def _finished(self, claim: Claim) -> None:
-        item = claim.address.path
+        item = name_of(claim)
         if item in self.world.done:
             raise Violation(f"two accepted dones of {item}")
         if self.world.finisher.get(item) != claim.record.lease_nonce:
@@ -120,7 +149,8 @@ class Variant:
     remove_orphans: Any = staticmethod(file_listing.remove_orphans)
     taker_skew: float | None = None
     share = 0.0  # seconds for which clients use a record again
-    items, pushes = 3, 0.3  # there at the start; chance of a push before each take
+    batch = 0  # how many items are stored together
+    items, pushes = 3, 0.3  # files there at the start; chance of a push before each take
 
     @staticmethod
     def remove(store: Any, payload: str, records: list[str]) -> bool:
@@ -142,10 +172,9 @@ class Schedule:
         self._errors: list[BaseException] = []
         self._variant, self._skew = variant, skew if variant.taker_skew is None else variant.taker_skew
         for _ in range(variant.items):
-            path = Address(BUCKET, f"{self.world.pushed:04x}").path
-            self.world.files[path] = seal_payload(b"there before")
-            self.world.stored.add(path)
-            self.world.pushed += 1
+            address, names, data = new_items(self.world, variant.batch, b"there before")
+            self.world.files[address.path] = data
+            self.world.stored.update(names)
 
     def run(self) -> World:
         threads = [threading.Thread(target=self._client, args=(number,)) for number in self._running]
@@ -201,7 +230,7 @@ class Schedule:
         drained = set()
         while (claim := last.claims.take(LEASE_SECONDS)) is not None:
             last._took(claim)
-            drained.add(claim.address.path)
+            drained.add(name_of(claim))
             last.claims.finish(claim.lease_id)
         gone = world.stored - drained - world.done - world.finishing
         if gone:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fray_queue._file.records import DONE, LEASE, Record, decode_record
+from fray_queue._file.records import DONE, LEASE, Address, Record, Slot, decode_batch, decode_record
 
 LEASE_SECONDS = 10.0
 BUCKET = "000000000001-000000000000"
@@ -38,6 +38,7 @@ class World:
         self.done: set[str] = set()  # items whose `done` was accepted
         self.finisher: dict[str, str] = {}  # item -> nonce of the lease that it was finished under
         self.finishing: set[str] = set()  # items that a holder wrote `done` for, answered or not
+        self.slots: dict[tuple[str, int], Slot] = {}  # of batches, as of the newest record
         self.taken = self.pushed = 0
         self.stored: set[str] = set()  # items whose push was answered
 
@@ -49,11 +50,23 @@ class World:
             return False
         self.files[path] = data
         if "~" in path:
-            self._note(path.partition("~")[0], decode_record(data, path))
+            self._note_file(path, data)
         return True
 
-    def _note(self, item: str, record: Record) -> None:
-        if item not in self.files:
+    def _note_file(self, path: str, data: bytes) -> None:
+        item = path.partition("~")[0]
+        address = Address(*item.split("/"))
+        if not address.count:
+            self._note(item, item, decode_record(data, path))
+            return
+        for index, slot in enumerate(decode_batch(data, path, address.count)):
+            known = self.slots.get((item, index))
+            if slot.record is not None and slot != known:
+                self.slots[item, index] = slot
+                self._note(item, f"{item}-{index}", slot.record)
+
+    def _note(self, file: str, item: str, record: Record) -> None:
+        if file not in self.files:
             return  # it is finished and removed; this is the start of no history
         if record.kind == LEASE:
             self.holder[item] = record.lease_nonce

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
-from fray import FrayError, UnsupportedError
+from fray import UnsupportedError
 from fray._cli.output import print_table
 from fray._cli.shared import one_line
+from fray.queue import UnreadableItem
 from fray_queue._cli_access import Access, is_served, open_at, reaching, token_file_option, token_of
 from fray_queue._http.protocol.limits import Limits
 
@@ -169,7 +170,7 @@ def stats(url: str, access: Access, as_json: bool) -> None:
     else:
         size, pending = opened.size(), opened.pending()
         row = {"size": size, "pending": pending, "in_flight": size - pending}
-        row["dead"] = len(_dead_letters(opened, url))
+        row["dead"] = len(opened.dead_letters())
     _print([row], list(row), as_json)
 
 
@@ -187,8 +188,8 @@ def dead(url: str, access: Access, as_json: bool) -> None:
     else:
         shown = "item"
         letters = [
-            (each.item_id, each.attempts, [(a.number, a.outcome) for a in each.history], repr(each.item))
-            for each in _dead_letters(opened, url)
+            (each.item_id, each.attempts, [(a.number, a.outcome) for a in each.history], _shown(each.item))
+            for each in opened.dead_letters()
         ]
     rows = [
         {
@@ -252,17 +253,8 @@ def repair(url: str, restore: bool, access: Access, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _dead_letters(opened: Any, url: str) -> list[Any]:
-    try:
-        letters: list[Any] = opened.dead_letters()
-    except (FrayError, OSError):
-        raise
-    except Exception as error:  # whatever a class raises that is not what was pushed
-        raise click.ClickException(
-            f"a dead letter of {url} cannot be unpickled here: {type(error).__name__}: {error}; "
-            "run this where the workers' code is installed"
-        ) from error
-    return letters
+def _shown(item: Any) -> str:
+    return f"unreadable here: {item.error}" if isinstance(item, UnreadableItem) else repr(item)
 
 
 def _print(rows: list[dict[str, Any]], columns: list[str], as_json: bool) -> None:

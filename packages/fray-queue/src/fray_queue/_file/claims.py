@@ -5,21 +5,26 @@ record of its history. The store lets one client do that; all others learn that 
 docs/queue-protocol.md lists the steps, the states between them and who repairs what.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fray import LeaseExpiredError
 from fray.backend import lease_machine
 from fray.queue import Attempt
 from fray_queue._errors import DamagedError
-from fray_queue._file.item_log import Claim, ItemLog
+from fray_queue._file.batches import Batches
+from fray_queue._file.item_log import Claim
 from fray_queue._file.listing import Spot
 from fray_queue._file.records import (
+    ALONE,
+    DAMAGED,
     DEAD,
     DONE,
     LEASE,
     RELEASE,
     REQUEUE,
+    Address,
     Attempts,
     Record,
     encode_extension,
@@ -29,13 +34,18 @@ from fray_queue._file.records import (
 )
 
 
-class Claims(ItemLog):
+class Claims(Batches):
     """The claims of one client, by the protocol that the module tells of."""
 
     # --- taking ---
 
     def take(self, lease_timeout: float) -> Claim | None:
         """Claim the oldest item that can be had."""
+        claims = self.take_many(1, lease_timeout)
+        return claims[0] if claims else None
+
+    def take_many(self, n: int, lease_timeout: float) -> list[Claim]:
+        """Claim the oldest item that can be had, and up to `n` that were pushed with it."""
         refreshed = False
         while True:
             spot = self._next(look_now=refreshed)
@@ -44,9 +54,12 @@ class Claims(ItemLog):
                     self._listing.refresh(self._clock())
                 refreshed = True
             elif spot is None:
-                return None
+                return []
+            elif spot.address.count:
+                if claims := self._claim_batch(spot, n, lease_timeout):
+                    return claims
             elif claim := self._claim(spot, lease_timeout):
-                return claim
+                return [claim]
 
     def _next(self, *, look_now: bool) -> Spot | None:
         with self._lock:
@@ -102,7 +115,28 @@ class Claims(ItemLog):
     def finish(self, lease_id: str) -> None:
         """Write `done`, and have the item removed."""
         claim = self._settle(lease_id, self._done)
-        self._clean(claim.address, claim.number + 1, claim.record)
+        if claim.index == ALONE:
+            self._clean(claim.address, claim.number + 1, claim.record)
+
+    def finish_batch(self, address: Address, lease_ids: Sequence[str]) -> list[str]:
+        """Write `done` for items of one batch; return the leases that were not good."""
+        claims: list[Claim] = []
+        lost: list[str] = []
+        for lease_id in lease_ids:
+            try:
+                claims.append(self._find(lease_id))
+            except LeaseExpiredError:
+                lost.append(lease_id)
+        again = {claim.index: claim for claim in reversed(claims)}  # of one that comes twice the first counts
+        lost += [claim.lease_id for claim in claims if again[claim.index] is not claim]
+        return lost + (self._settle_batch(address, again.values(), self._done_alike()) if again else [])
+
+    def _done_alike(self) -> Callable[[Claim], Record]:
+        """Return what makes one record for many items, so that they are one run in their batch's record."""
+        common = Record(DONE, new_nonce(), self._clock())
+        return lambda claim: (
+            replace(common, extended=claim.record.extended) if claim.record.extended else common
+        )
 
     def _done(self, claim: Claim) -> Record:
         extended = claim.record.extended
@@ -140,6 +174,10 @@ class Claims(ItemLog):
 
     def _settle(self, lease_id: str, record_for: Callable[[Claim], Record]) -> Claim:
         claim = self._find(lease_id)
+        if claim.index != ALONE:
+            if self._settle_batch(claim.address, [claim], record_for):
+                raise LeaseExpiredError(lease_id)
+            return claim
         while not self._append(claim.address, claim.number + 1, record_for(claim)):
             claim = self._renewed(claim, lease_id)
         self._confirm(claim, lease_id)
@@ -164,7 +202,9 @@ class Claims(ItemLog):
         parsed = parse_lease_id(lease_id)  # the lease of another client of this queue, or of another queue
         if parsed is None:
             raise LeaseExpiredError(lease_id)
-        address, number, nonce = parsed
+        address, index, number, nonce = parsed
+        if index != ALONE:
+            return self._find_in_batch(lease_id, address, index, number, nonce)
         record = self._read_record(address, number)
         if record is None or record.lease_nonce != nonce:
             raise LeaseExpiredError(lease_id)
@@ -189,6 +229,8 @@ class Claims(ItemLog):
         """Make the lease end `lease_timeout` seconds from now."""
         with self._extending:
             claim = self._find(lease_id)
+            if claim.index != ALONE:
+                return self._extend_in_batch(claim, lease_id, lease_timeout)
             now = self._clock()
             until = now + lease_timeout
             if now < claim.until and until >= claim.record.until:  # an earlier end takes a new record
@@ -214,22 +256,90 @@ class Claims(ItemLog):
                 return self._hold(claim, claim.number + 1, record, record.until)
             claim = self._renewed(claim, lease_id)
 
-    def _hold(self, claim: Claim, number: int, record: Record, until: float) -> Claim:
-        if number == claim.number and number not in record.extended:
-            record = Record(
-                LEASE,
-                record.nonce,
-                record.at,
-                record.until,
-                record.attempt,
-                record.attempts,
-                (*record.extended, number),
-            )
-        held = Claim(claim.address, number, record, until, claim.payload, claim.first)
+    # --- looking and mending ---
+
+    def survey(self) -> list[tuple[Spot, bool]]:
+        """Return every item that is not finished, and whether a pop could take it; buries what is due."""
+        return [found for spot in self._spots() for found in self._look_at(spot)]
+
+    def count(self) -> tuple[int, int]:
+        """Count the items that are neither finished, dead nor set aside, and those that a pop could take."""
+        size = pending = 0
+        for spot in self._spots():
+            if spot.number == 0:  # what nobody has leased needs no look
+                size, pending = size + (spot.address.count or 1), pending + (spot.address.count or 1)
+                continue
+            for each, free in self._look_at(spot):
+                size, pending = size + is_live(each), pending + free
+        return size, pending
+
+    def first(self) -> tuple[Address, int, bytes] | None:
+        """Return the item that a pop would take now: its batch, its place in it, and what it holds."""
         with self._lock:
-            self._held[held.lease_id] = held
-            self._listing.note(held.address, number, record, until)
-        return held
+            line = self._listing.in_line(self._clock())
+        while True:
+            with self._lock:
+                spot = next(line, None)
+            if spot is None:
+                return None
+            for each, free in self._look_at(spot):
+                try:
+                    data = self.payload(each) if free else None
+                except DamagedError:  # the pop that finds it gives it up
+                    continue
+                if data is not None:
+                    return each.address, each.index, data
+
+    def payload(self, spot: Spot) -> bytes | None:
+        """Return what an item holds; None when it is finished.
+
+        Raises:
+            DamagedError: It is not what was pushed.
+        """
+        if spot.index == ALONE:
+            data = self._store.read(spot.address.path)
+            return None if data is None else open_payload(data, spot.address.path)
+        payloads = self._payloads_of(spot.address)
+        return None if payloads is None else payloads[spot.index]
+
+    def requeue(self, spots: Sequence[Spot]) -> int:
+        """Bring dead items back; return how many."""
+        return sum(
+            self._requeue(group[0]) if group[0].index == ALONE else self._change_those(group, REQUEUE)
+            for group in _by_address(spots)
+        )
+
+    def purge(self, spots: Sequence[Spot]) -> int:
+        """Finish items whoever holds them; return how many."""
+        return sum(
+            self._purge(group[0]) if group[0].index == ALONE else self._change_those(group, DONE)
+            for group in _by_address(spots)
+        )
+
+    def restore(self, spot: Spot) -> bool:
+        """Put an item, or a batch, back whose newest record is damaged."""
+        if spot.index == ALONE:
+            return self._restore(spot)
+        return self._restore_batch(spot.address, spot.number)
+
+    def _spots(self) -> list[Spot]:
+        with self._lock:
+            return self._listing.spots(self._clock())
+
+    def _look_at(self, spot: Spot) -> list[tuple[Spot, bool]]:
+        return self._survey_batch(spot) if spot.address.count else self._survey_one(spot)
+
+
+def is_live(spot: Spot) -> bool:
+    """Return whether an item is neither dead nor set aside because its history cannot be read."""
+    return spot.record is None or spot.record.kind not in (DEAD, DAMAGED)
+
+
+def _by_address(spots: Iterable[Spot]) -> list[list[Spot]]:
+    groups: dict[Address, list[Spot]] = {}
+    for spot in spots:
+        groups.setdefault(spot.address, []).append(spot)
+    return list(groups.values())
 
 
 def _ended(claim: Claim, outcome: str, now: float, *error: str) -> Attempts:

@@ -71,7 +71,7 @@ class Cleanup:
                 self._remove(bulk)
             except Exception as error:  # noqa: BLE001 - whatever it is, the items after these need a cleaner
                 _log.warning(
-                    "the files of %d finished items stay for now: %s: %s",
+                    "the files of %d finished items or batches stay for now: %s: %s",
                     len(bulk),
                     type(error).__name__,
                     error,

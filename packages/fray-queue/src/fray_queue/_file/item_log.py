@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fray_queue._errors import DamagedError
 from fray_queue._file.listing import Listing, Spot
 from fray_queue._file.records import (
+    ALONE,
     DAMAGED,
     DEAD,
     DONE,
@@ -27,7 +28,6 @@ from fray_queue._file.records import (
     decode_record,
     is_blank,
     new_nonce,
-    open_payload,
     shared,
 )
 from fray_queue._file.stores.store import Store
@@ -49,10 +49,15 @@ class Claim:
     until: float  # its end, extensions included
     payload: bytes = b""
     first: int = 0  # the number that its lease id carries
+    index: int = ALONE  # of the item in its batch
 
     @property
     def lease_id(self) -> str:
-        return self.address.lease_id(self.first, self.record.lease_nonce)
+        return self.address.lease_id(self.first, self.record.lease_nonce, self.index)
+
+    @property
+    def item_id(self) -> str:
+        return self.address.item_id(self.index)
 
 
 class ItemLog:
@@ -84,44 +89,33 @@ class ItemLog:
         self._reported: set[str] = set()  # damaged files
         self._lock = threading.Lock()  # guards beliefs and holds; never held during a claim's own requests
         self._extending = threading.Lock()  # the later of two extensions must be the one that stays
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what a subclass needs."""
 
     # --- looking and mending ---
 
-    def survey(self) -> list[tuple[Spot, bool]]:
-        """Return every item that is not finished, and whether a pop could take it; buries what is due."""
-        with self._lock:
-            spots = self._listing.spots(self._clock())
-        found: list[tuple[Spot, bool]] = []
-        for spot in spots:
-            record = spot.record or (self._read_record(spot.address, spot.number) if spot.number else None)
-            if spot.number and (record is None or record.kind == DONE):
-                continue
-            free = spot.number == 0 or self._head(Spot(spot.address, spot.number, record, 0.0)) is not None
-            attempts = self._attempts_after(record) if free else ()
-            if self._max_attempts is not None and len(attempts) >= self._max_attempts and record:
-                if dead := self._bury(spot.address, spot.number, record, attempts):
-                    found.append((Spot(spot.address, spot.number + 1, dead, 0.0), False))
-            else:
-                found.append((Spot(spot.address, spot.number, record, 0.0), free))
-        return found
+    def _survey_one(self, spot: Spot) -> list[tuple[Spot, bool]]:
+        """Return an item unless it is finished, and whether a pop could take it; bury it if that is due."""
+        record = spot.record or (self._read_record(spot.address, spot.number) if spot.number else None)
+        if spot.number and (record is None or record.kind == DONE):
+            return []
+        free = spot.number == 0 or self._head(Spot(spot.address, spot.number, record, 0.0)) is not None
+        attempts = self._attempts_after(record) if free else ()
+        if self._max_attempts is not None and len(attempts) >= self._max_attempts and record:
+            dead = self._bury(spot.address, spot.number, record, attempts)
+            return [(Spot(spot.address, spot.number + 1, dead, 0.0), False)] if dead else []
+        return [(Spot(spot.address, spot.number, record, 0.0), free)]
 
-    def payload(self, address: Address) -> bytes | None:
-        """Return what an item holds; None when it is finished.
-
-        Raises:
-            DamagedError: It is not what was pushed.
-        """
-        data = self._store.read(address.path)
-        return None if data is None else open_payload(data, address.path)
-
-    def requeue(self, spot: Spot) -> bool:
+    def _requeue(self, spot: Spot) -> bool:
         """Bring a dead item back; False when somebody else did."""
         extended = spot.record.extended if spot.record else ()
         return self._append(
             spot.address, spot.number + 1, Record(REQUEUE, new_nonce(), self._clock(), extended=extended)
         )
 
-    def restore(self, spot: Spot) -> bool:
+    def _restore(self, spot: Spot) -> bool:
         """Put an item back whose newest record is damaged, as of the last one before it that is not."""
         before: Record | None = None
         for number in range(spot.number - 1, 0, -1):
@@ -135,7 +129,7 @@ class ItemLog:
         record = Record(RELEASE, new_nonce(), now, 0.0, before.attempt, before.attempts, extended)
         return self._append(spot.address, spot.number + 1, record)
 
-    def purge(self, spot: Spot) -> bool:
+    def _purge(self, spot: Spot) -> bool:
         """Finish an item whoever holds it; False when something else happened to it first."""
         record = Record(
             DONE, new_nonce(), self._clock(), extended=spot.record.extended if spot.record else ()
@@ -170,14 +164,16 @@ class ItemLog:
         """Return when a record's lease or delay ends; what looks over may have been extended."""
         if record.kind != LEASE or now < record.until:
             return record.until
+        return self._extended_end(address.extension(number), record.until)
+
+    def _extended_end(self, path: str, until: float) -> float:
+        """Return the end that the file of an extension tells, or the one that there was before."""
         try:
-            data = self._store.read(address.extension(number))
-            if data is None or self._is_lost(data):
-                return record.until
-            return decode_extension(data, address.extension(number))
+            data = self._store.read(path)
+            return until if data is None or self._is_lost(data) else decode_extension(data, path)
         except DamagedError as error:
-            self._report(address.extension(number), error)
-            return record.until
+            self._report(path, error)
+            return until
 
     def _attempts_after(self, head: Record | None) -> Attempts:
         if head is None or head.kind == REQUEUE:
@@ -187,6 +183,24 @@ class ItemLog:
         return head.attempts
 
     # --- records ---
+
+    def _hold(self, claim: Claim, number: int, record: Record, until: float) -> Claim:
+        if number == claim.number and number not in record.extended:
+            record = Record(
+                LEASE,
+                record.nonce,
+                record.at,
+                record.until,
+                record.attempt,
+                record.attempts,
+                (*record.extended, number),
+            )
+        held = Claim(claim.address, number, record, until, claim.payload, claim.first, claim.index)
+        with self._lock:
+            self._held[held.lease_id] = held
+            if held.index == ALONE:
+                self._listing.note(held.address, number, record, until)
+        return held
 
     def _bury(self, address: Address, number: int, head: Record | None, attempts: Attempts) -> Record | None:
         assert head is not None

@@ -8,10 +8,21 @@ late (most are finished by then), or at once when there is nothing else to take.
 import math
 import random
 from bisect import insort
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from fray_queue._errors import QueueRemovedError
-from fray_queue._file.records import LEASE, RELEASE, REQUEUE, Address, Record, is_bucket, parse_file
+from fray_queue._file.records import (
+    ALONE,
+    LEASE,
+    RELEASE,
+    REQUEUE,
+    Address,
+    BatchState,
+    Record,
+    is_bucket,
+    parse_file,
+)
 from fray_queue._file.stores.store import Store
 
 FRESH_FOR = 5.0  # seconds after which listings are taken again, and unknown histories looked at
@@ -25,6 +36,8 @@ class Spot:
     number: int  # of its newest record; 0: it was never leased
     record: Record | None  # the newest record, where it was read
     ready_at: float  # when it is worth a try
+    index: int = ALONE  # of an item of a batch
+    state: BatchState | None = None  # of a batch, as of the newest record, where it was read
 
 
 class View:
@@ -110,19 +123,50 @@ class Listing:
         self._list_root(now)
 
     def spots(self, now: float) -> list[Spot]:
-        """Return every item there is, in order, from new listings."""
-        self._list_root(now)
+        """Return every item and batch there is, in order, from one listing of all."""
+        tree = self._store.tree()
+        self._list_root(now, list(tree))
         while self._unopened:
             self._open(self._unopened.pop())
         for view in self._views.values():
-            self._list_bucket(view, now, look_now=True)
+            self._list_bucket(view, now, look_now=True, names=tree.get(view.bucket, []))
         return [view.spots[item] for view in self._views.values() for item in sorted(view.spots)]
+
+    def in_line(self, now: float) -> Iterator[Spot]:
+        """Return items and batches in order, bucket by bucket, from new listings."""
+        self._list_root(now)
+        for bucket in sorted([*self._views, *self._unopened]):
+            view = self._views.get(bucket) or self._open(bucket)
+            self._list_bucket(view, now, look_now=True)
+            yield from [view.spots[item] for item in sorted(view.spots)]
 
     def note(self, address: Address, number: int, record: Record | None, until: float | None = None) -> None:
         """Believe that this is an item's newest record (`until`: the lease was extended)."""
         view = self._views.get(address.bucket)
         if view is not None:
             view.note(Spot(address, number, record, self._ready_at(record, until)))
+
+    def note_batch(self, address: Address, number: int, state: BatchState) -> None:
+        """Believe that this is the newest state of a batch."""
+        view = self._views.get(address.bucket)
+        if view is not None:
+            old = view.spots.get(address.item)
+            if old is None or number >= old.number:
+                ready_at = min(self._ready_at(slot.record) for slot in state)
+                view.note(Spot(address, number, None, ready_at, state=state))
+
+    def note_end(self, address: Address, index: int, until: float) -> None:
+        """Believe that the lease of an item of a batch was extended."""
+        spot = self.spot(address)
+        if spot is not None and spot.state is not None and (record := spot.state[index].record):
+            slots = list(spot.state)
+            slots[index] = slots[index]._replace(record=replace(record, until=until))
+            self.note_batch(address, spot.number, tuple(slots))
+
+    def spot(self, address: Address) -> Spot | None:
+        """Return what is believed of an item or a batch."""
+        view = self._views.get(address.bucket)
+        return None if view is None else view.spots.get(address.item)
 
     def note_unknown(self, address: Address, number: int, now: float) -> None:
         """Believe that somebody wrote this record; it is looked at when there is time."""
@@ -158,13 +202,12 @@ class Listing:
                 self._views.pop(view.bucket, None)
             return None
         spot = spots[0] if len(spots) == 1 else self._chance.choice(spots)
-        view.note(
-            Spot(spot.address, spot.number, spot.record, now + FRESH_FOR)
-        )  # another thread tries the next
+        if not spot.address.count:  # another thread tries the next; a batch has items for both
+            view.note(Spot(spot.address, spot.number, spot.record, now + FRESH_FOR))
         return spot
 
-    def _list_root(self, now: float) -> None:
-        names = self._store.names("")
+    def _list_root(self, now: float, names: list[str] | None = None) -> None:
+        names = self._store.names("") if names is None else names
         if self._marker and self._marker not in names:
             raise QueueRemovedError(self._store.name)
         buckets = {name for name in names if is_bucket(name)}
@@ -176,20 +219,24 @@ class Listing:
         self._listed_at = now
 
     def _open(self, bucket: str) -> View:
+        if bucket in self._unopened:
+            self._unopened.remove(bucket)
         view = View(bucket)
         views = {**self._views, bucket: view}
         self._views = {name: views[name] for name in sorted(views)}
         return view
 
-    def _list_bucket(self, view: View, now: float, *, look_now: bool) -> None:
-        newest, payloads, orphans = read_listing(self._store.names(view.bucket))
+    def _list_bucket(self, view: View, now: float, *, look_now: bool, names: list[str] | None = None) -> None:
+        names = self._store.names(view.bucket) if names is None else names
+        newest, payloads, orphans = read_listing(names)
         if orphans:
             remove_orphans(self._store, view.bucket, orphans)
         known, view.spots, view._order = view.spots, {}, []
         view.listed_at = now
         for item in sorted(payloads):
             number, old = newest.get(item, 0), known.get(item)
-            if old is not None and old.number >= number and (number == 0 or old.record or not look_now):
+            read = old is not None and (old.record is not None or old.state is not None)
+            if old is not None and old.number >= number and (number == 0 or read or not look_now):
                 view.note(old)
                 continue
             ready_at = 0.0 if number == 0 or look_now else now + FRESH_FOR

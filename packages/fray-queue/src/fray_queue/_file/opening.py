@@ -10,7 +10,11 @@ from fray_queue._file.stores.fsspec_store import FsspecStore
 from fray_queue._file.stores.local import LocalStore
 from fray_queue._file.stores.store import MARKER, Store
 
-_MARK = json.dumps({"format": "fray-queue", "version": 1}).encode() + b"\n"
+_VERSION = 2  # 1, of Fray 0.1.0, has no batches
+_MARKS = {
+    version: json.dumps({"format": "fray-queue", "version": version}).encode() + b"\n" for version in (1, 2)
+}
+_MARK = _MARKS[_VERSION]
 
 
 def open_store(
@@ -50,8 +54,11 @@ def _folder_of(url: str, rest: str) -> str:
     )
 
 
-def enter(store: Store) -> None:
+def enter(store: Store) -> int:
     """Make sure, once, that the folder is a queue's or empty, and that the store keeps exclusive creation.
+
+    Returns:
+        The version of its format: that of the client that made it.
 
     Raises:
         ValueError: Something else lies in the folder.
@@ -76,12 +83,14 @@ def enter(store: Store) -> None:
     found = _MARK if created else store.read(MARKER)
     if found is not None and store.may_lose and is_blank(found):  # of a queue whose making the power ended
         store.write(MARKER, found := _MARK)
-    if found != _MARK:
+    version = next((version for version, mark in _MARKS.items() if mark == found), None)
+    if version is None:
         raise ValueError(
             f"{store.name!r} holds a queue of another version: {MARKER} is not {_MARK.decode().strip()}"
         )
     if isinstance(store, LocalStore):
         store.sync(MARKER)
+    return version
 
 
 def compare_clocks(store: Store, nonce: str, bound: float) -> None:

@@ -3,12 +3,27 @@
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fray_queue._file.records import Address
 
 _BUCKET_ITEMS = 256  # one listing shows a bucket: few enough to be quick, many enough to be rare
+BATCH_ITEMS, _BATCH_BYTES = 100, 4 << 20  # the most that is pushed as one
 _BUCKET_SECONDS = 10.0  # a slow producer's items are not all in the bucket of its first
+
+
+def batch_sizes(payloads: Sequence[bytes], most: int) -> list[int]:
+    """Part payloads, in order, into batches of at most so many items; return the sizes of these."""
+    sizes: list[int] = []
+    bytes_left = 0
+    for payload in payloads:
+        if sizes and sizes[-1] < most and len(payload) <= bytes_left:
+            sizes[-1] += 1
+        else:
+            sizes.append(1)
+            bytes_left = _BATCH_BYTES
+        bytes_left -= len(payload)
+    return sizes
 
 
 class Producer:
@@ -22,12 +37,12 @@ class Producer:
         self._millis = self._count = 0
         self._opened = 0.0
 
-    def addresses(self, count: int) -> list[Address]:
-        """Return new names, in order."""
+    def addresses(self, sizes: Sequence[int]) -> list[Address]:
+        """Return new names, in order: for a size of 1 of an item, for a larger one of a batch."""
         with self._lock:
-            return [self._next() for _ in range(count)]
+            return [self._next(size) for size in sizes]
 
-    def _next(self) -> Address:
+    def _next(self, size: int) -> Address:
         now = self._clock()
         if self._pid != os.getpid():  # a forked child would give its parent's names
             self._pid, self._tag, self._bucket = os.getpid(), secrets.token_hex(6), ""
@@ -35,4 +50,4 @@ class Producer:
             self._millis = max(int(now * 1000), self._millis + 1)  # a clock that goes back must not reorder
             self._bucket, self._count, self._opened = f"{self._millis:012x}-{self._tag}", 0, now
         self._count += 1
-        return Address(self._bucket, f"{self._count - 1:04x}")
+        return Address(self._bucket, f"{self._count - 1:04x}" + (f"x{size:02x}" if size > 1 else ""))

@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fray import FrayError
+from fray import FrayError, LeaseExpiredError
 from fray.backend import check_seconds, dead_letter, read_item, take_readable
 from fray.queue import DeadLetter, Lease, QueueBase, UnreadableItem
 from fray_queue._checks import check_count, check_lease
 from fray_queue._codec import encode_many
 from fray_queue._errors import DamagedError, QueueRemovedError
-from fray_queue._file.claims import Claims, history_of
+from fray_queue._file.claims import Claims, history_of, is_live
 from fray_queue._file.cleanup import Cleanup
 from fray_queue._file.item_log import Claim
 from fray_queue._file.listing import Listing, Spot
 from fray_queue._file.opening import compare_clocks, enter, open_store
-from fray_queue._file.producer import Producer
-from fray_queue._file.records import DAMAGED, DEAD, Address, new_nonce, seal_payload
+from fray_queue._file.producer import BATCH_ITEMS, Producer, batch_sizes
+from fray_queue._file.records import ALONE, DEAD, Address, new_nonce, parse_lease_id, seal_batch, seal_payload
 from fray_queue._file.repair import Damage, find_damage
 from fray_queue._file.stores.local import LocalStore
 from fray_queue._file.stores.store import MARKER
@@ -87,6 +87,8 @@ class FileQueue(QueueBase[T]):
 
     def _start(self, max_attempts: int | None) -> None:
         self._entered, self._bucket = False, ""
+        # One file for many items saves requests. On a disk a link costs less than the record of a batch.
+        self._batch_items = 1 if self._local else BATCH_ITEMS
         self._entering = threading.Lock()
         listing = Listing(self._store, skew=self._skew, chance=random.Random(), marker=MARKER)  # noqa: S311 - spreads clients, hides nothing
         self._cleanup = Cleanup(self._store, background=not self._local)
@@ -126,10 +128,21 @@ class FileQueue(QueueBase[T]):
         """Store items in order; see `Queue.push_many`."""
         payloads = encode_many(items)
         self._enter()
-        addresses = self._producer.addresses(len(payloads))
+        sizes = batch_sizes(payloads, self._batch_items)
+        addresses = self._producer.addresses(sizes)
         self._check_there(addresses)
-        self._store.put([(at.path, seal_payload(data)) for at, data in zip(addresses, payloads, strict=True)])
-        return [address.item_id for address in addresses]
+        files: list[tuple[str, bytes]] = []
+        item_ids: list[str] = []
+        for address, size in zip(addresses, sizes, strict=True):
+            of_file = payloads[len(item_ids) : len(item_ids) + size]
+            if size == 1:
+                files.append((address.path, seal_payload(of_file[0])))
+                item_ids.append(address.item_id())
+            else:
+                files.append((address.path, seal_batch(of_file)))
+                item_ids += [address.item_id(index) for index in range(size)]
+        self._store.put(files)
+        return item_ids
 
     def _check_there(self, addresses: list[Address]) -> None:
         """Refuse to begin a removed queue anew; looked for with each new bucket."""
@@ -162,13 +175,9 @@ class FileQueue(QueueBase[T]):
         """Claim up to `n` items, each once; what an error cuts short is returned, or given back."""
         batch = _Batch(self._claims, self._clock, lease_timeout)
         try:
-            if batch.take() and n > 1:
-                if self._local:
-                    while len(batch.claims) < n and batch.take():
-                        pass
-                else:
-                    with ThreadPoolExecutor(min(_ASIDE, n), thread_name_prefix="fray-queue-pop") as pool:
-                        list(pool.map(lambda _: batch.take(), range(n - 1)))
+            while batch.take(n - len(batch.claims)) and len(batch.claims) < n:
+                if not self._local and not batch.claims[-1].address.count:
+                    batch.take_beside(n - len(batch.claims))
         except Exception:
             if not batch.claims:
                 raise
@@ -181,26 +190,34 @@ class FileQueue(QueueBase[T]):
 
     def done_many(self, leases: Iterable[Lease[T]]) -> None:
         """Finish every item whose lease is good; see `Queue.done_many`."""
-        lease_ids = [check_lease(lease).lease_id for lease in leases]
+        groups: dict[Any, list[str]] = {}  # leases of one batch are finished by one record
+        for lease in leases:
+            lease_id = check_lease(lease).lease_id
+            parsed = parse_lease_id(lease_id)
+            in_batch = parsed is not None and parsed[1] != ALONE
+            groups.setdefault(parsed[0] if parsed and in_batch else lease_id, []).append(lease_id)
         self._enter()
-        errors: list[ValueError] = []
+        lost: list[str] = []
 
-        def one(lease_id: str) -> None:
-            try:
-                self._claims.finish(lease_id)
-            except ValueError as error:
-                errors.append(error)
-
-        if self._local or len(lease_ids) < 2:
+        def finish(group: tuple[Any, list[str]]) -> None:
+            address, lease_ids = group
+            if isinstance(address, Address):
+                lost.extend(self._claims.finish_batch(address, lease_ids))
+                return
             for lease_id in lease_ids:
-                one(lease_id)
+                try:
+                    self._claims.finish(lease_id)
+                except LeaseExpiredError:
+                    lost.append(lease_id)
+
+        if self._local or len(groups) < 2:
+            for group in groups.items():
+                finish(group)
         else:
-            with ThreadPoolExecutor(
-                min(_ASIDE, len(lease_ids)), thread_name_prefix="fray-queue-done"
-            ) as pool:
-                list(pool.map(one, lease_ids))
-        if errors:
-            raise errors[0]
+            with ThreadPoolExecutor(min(_ASIDE, len(groups)), thread_name_prefix="fray-queue-done") as pool:
+                list(pool.map(finish, groups.items()))
+        if lost:
+            raise LeaseExpiredError(lost[0])
 
     def release(self, lease: Lease[Any], *, delay: float = 0.0) -> None:
         """Give an item back to its place in line; see `Queue.release`."""
@@ -218,53 +235,54 @@ class FileQueue(QueueBase[T]):
         return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, claim.until)
 
     def peek(self) -> T | None:
-        """Return the item that a pop would take now; lists the whole queue.
+        """Return the item that a pop would take now.
 
         Raises:
             UnreadableItemError: It cannot be unpickled in this process.
         """
-        for spot, free in self._survey():
-            try:
-                data = self._claims.payload(spot.address) if free else None
-            except DamagedError:  # the pop that finds it gives it up
-                continue
-            if data is not None:
-                return cast(T, read_item(data, spot.address.item_id))
-        return None
+        self._enter()
+        found = self._claims.first()
+        if found is None:
+            return None
+        address, index, data = found
+        return cast(T, read_item(data, address.item_id(index)))
 
     def size(self) -> int:
         """Count what waits, is delayed or is leased; lists the whole queue."""
-        return sum(_is_live(spot) for spot, _ in self._survey())
+        self._enter()
+        return self._claims.count()[0]
 
     def pending(self) -> int:
         """Count what a pop could take now; lists the whole queue."""
-        return sum(free for _, free in self._survey())
+        self._enter()
+        return self._claims.count()[1]
 
     def dead_letters(self) -> list[DeadLetter[T]]:
         """List the items that were given up; lists the whole queue."""
-        letters = [self._letter(spot) for spot, _ in self._survey() if _is_dead(spot)]
+        letters = [self._letter(spot) for spot in self._dead(None)]
         return [letter for letter in letters if letter is not None]
 
     def _letter(self, spot: Spot) -> DeadLetter[Any] | None:
         assert spot.record is not None
-        facts = spot.address.item_id, spot.record.attempt, history_of(spot.record)
+        facts = spot.address.item_id(spot.index), spot.record.attempt, history_of(spot.record)
         try:
-            data = self._claims.payload(spot.address)
+            data = self._claims.payload(spot)
         except DamagedError as error:
             return DeadLetter(UnreadableItem(self._store.read(spot.address.path) or b"", str(error)), *facts)
         return None if data is None else dead_letter(data, *facts)
 
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""
-        return sum(self._claims.requeue(spot) for spot in self._dead(item_ids))
+        return self._claims.requeue(self._dead(item_ids))
 
     def purge(self) -> int:
         """Remove every item that is not a dead letter, leased ones too; return how many."""
-        return sum(self._claims.purge(spot) for spot, _ in self._survey() if _is_live(spot))
+        self._enter()
+        return self._claims.purge([spot for spot, _ in self._claims.survey() if is_live(spot)])
 
     def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
-        return sum(self._claims.purge(spot) for spot in self._dead(item_ids))
+        return self._claims.purge(self._dead(item_ids))
 
     def repair(self, *, restore: bool = False) -> list[Damage]:
         """List the files that cannot be read, and those of strangers; neither stops anybody.
@@ -294,12 +312,14 @@ class FileQueue(QueueBase[T]):
         return f"{type(self).__name__}({self._path!r})"
 
     def _dead(self, item_ids: Sequence[str] | None) -> list[Spot]:
-        spots = [spot for spot, _ in self._survey() if _is_dead(spot)]
-        return spots if item_ids is None else [spot for spot in spots if spot.address.item_id in item_ids]
-
-    def _survey(self) -> list[tuple[Spot, bool]]:
         self._enter()
-        return self._claims.survey()
+        return [
+            spot
+            for spot, _ in self._claims.survey()
+            if spot.record is not None
+            and spot.record.kind == DEAD
+            and (item_ids is None or spot.address.item_id(spot.index) in item_ids)
+        ]
 
     def _enter(self) -> None:
         """Look at the store before its first use."""
@@ -307,7 +327,8 @@ class FileQueue(QueueBase[T]):
             return
         with self._entering:
             if not self._entered:
-                enter(self._store)
+                if enter(self._store) < 2:  # clients of 0.1.0 may share it, and know no batches
+                    self._batch_items = 1
                 if self._clock is time.time:
                     compare_clocks(self._store, new_nonce(), self._skew)
                 self._entered = True
@@ -325,21 +346,25 @@ class _Batch:
         self._end = math.inf
         self.claims: list[Claim] = []
 
-    def take(self) -> bool:
-        """Claim one more item; False when there is none, or no time."""
+    def take(self, n: int) -> bool:
+        """Claim up to `n` more items; False when there is none, or no time."""
         if self._clock() >= self._end:
             return False
-        claim = self._claims.take(self._lease_timeout)
-        if claim is None:
-            return False
-        self.claims.append(claim)
-        self._end = min(self._end, claim.record.at + self._lease_timeout / 2)
-        return True
+        claims = self._claims.take_many(n, self._lease_timeout)
+        self.claims += claims
+        for claim in claims:
+            self._end = min(self._end, claim.record.at + self._lease_timeout / 2)
+        return bool(claims)
+
+    def take_beside(self, n: int) -> None:
+        """Claim up to `n` more items one by one, with requests beside each other."""
+        with ThreadPoolExecutor(min(_ASIDE, n), thread_name_prefix="fray-queue-pop") as pool:
+            list(pool.map(lambda _: self.take(1), range(n)))
 
     def in_order(self) -> list[Claim]:
         """Return the newest claim of each item, the oldest item first."""
-        newest = {claim.address: claim for claim in self.claims}
-        return sorted(newest.values(), key=lambda claim: claim.address.path)
+        newest = {(claim.address.path, claim.index): claim for claim in self.claims}
+        return [newest[place] for place in sorted(newest)]
 
 
 def _checked_path(path: str | Path) -> str:
@@ -358,15 +383,7 @@ def _lease(claim: Claim) -> Lease[bytes]:
         claim.payload,
         claim.lease_id,
         claim.record.at,
-        claim.address.item_id,
+        claim.item_id,
         claim.record.attempt,
         claim.until,
     )
-
-
-def _is_dead(spot: Spot) -> bool:
-    return spot.record is not None and spot.record.kind == DEAD
-
-
-def _is_live(spot: Spot) -> bool:
-    return spot.record is None or spot.record.kind not in (DEAD, DAMAGED)

@@ -4,6 +4,10 @@
     <bucket>/<item>~<n>    record n of the item's history; to write it first is to decide what happened
     <bucket>/<item>~<n>+   a later end for the lease of record n; only its holder writes it
 
+    <bucket>/<item>x<k>    k items (in hex) that were pushed together
+    <bucket>/<item>x<k>~<n>      record n of their history: the state of each
+    <bucket>/<item>x<k>~<n>.<i>+ a later end for the lease that item i got by record n
+
 Bucket names begin with the time in hex and item names count up, so that names sort by age.
 """
 
@@ -12,17 +16,19 @@ import re
 import secrets
 import zlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fray_queue._errors import DamagedError
 
-_FILE = re.compile(r"([0-9a-f]{4})(?:~([1-9]\d{0,5})(\+?))?")
+_ITEM = r"[0-9a-f]{4}(?:x[0-9a-f]{2})?"
+_FILE = re.compile(rf"({_ITEM})(?:~([1-9]\d{{0,5}})((?:\.\d{{1,3}})?\+)?)?")
 _BUCKET = re.compile(r"[0-9a-f]{12}-[0-9a-f]{12}")
-_LEASE_ID = re.compile(r"([0-9a-f]{12}-[0-9a-f]{12})\.([0-9a-f]{4})\.(\d+)\.([0-9a-f]{16})")
+_LEASE_ID = re.compile(rf"([0-9a-f]{{12}}-[0-9a-f]{{12}})\.({_ITEM})(?:-(\d+))?\.(\d+)\.([0-9a-f]{{16}})")
 _PAYLOAD = b"fray1\n"
 _CRC = 8  # hex digits
 
 LEASE, RELEASE, DEAD, REQUEUE, DONE = "lease", "release", "dead", "requeue", "done"
+ALONE = -1  # the place in its batch of an item that was pushed alone
 DAMAGED = "damaged"  # never written: what is there cannot be read, and only `repair` goes on from it
 
 Attempts = tuple[tuple[Any, ...], ...]  # of each: number, outcome, start, end and, if there is one, the error
@@ -105,6 +111,67 @@ def decode_record(data: bytes, path: str) -> Record:
         raise DamagedError(f"the record {path!r} is damaged, or of a newer version: {error}") from error
 
 
+class Slot(NamedTuple):
+    """The state of one item of a batch."""
+
+    record: Record | None  # None: it was never leased
+    since: int  # the number of the batch's record that made it so
+
+
+BatchState = tuple[Slot, ...]
+
+
+def encode_batch(state: BatchState, nonce: str) -> bytes:
+    """Return a record of a batch: runs of items that are alike, in a line of JSON with its checksum."""
+    runs: list[list[Any]] = []
+    for slot in state:
+        fields = None if slot.record is None else [getattr(slot.record, name) for name in _FIELDS]
+        if runs and runs[-1][1:] == [slot.since, fields]:
+            runs[-1][0] += 1
+        else:
+            runs.append([1, slot.since, fields])
+    return _sealed({"nonce": nonce, "runs": runs})
+
+
+def decode_batch(data: bytes, path: str, count: int) -> BatchState:
+    """Read a record of a batch; `path` is for the error."""
+    state: list[Slot] = []
+    try:
+        for length, since, fields in _unsealed(data, path)["runs"]:
+            state += [Slot(None if fields is None else _record(fields), since)] * length
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"the record {path!r} is damaged, or of a newer version: {error}") from error
+    if len(state) != count:
+        raise DamagedError(f"the record {path!r} is damaged: it has {len(state)} items, not {count}")
+    return tuple(state)
+
+
+def _record(fields: list[Any]) -> Record:
+    values = dict(zip(_FIELDS, fields, strict=True))
+    values["attempts"] = tuple(tuple(attempt) for attempt in values["attempts"])
+    values["extended"] = tuple(values["extended"])
+    return Record(**values)
+
+
+def seal_batch(payloads: list[bytes]) -> bytes:
+    """Return the content of a batch's file: lengths, then items."""
+    lengths = b"".join(len(payload).to_bytes(8, "big") for payload in payloads)
+    return seal_payload(lengths + b"".join(payloads))
+
+
+def open_batch(data: bytes, path: str, count: int) -> list[bytes]:
+    """Read a batch's file."""
+    content = open_payload(data, path)
+    lengths = [int.from_bytes(content[8 * i : 8 * i + 8], "big") for i in range(count)]
+    if len(content) != 8 * count + sum(lengths):
+        raise DamagedError(f"the items {path!r} are damaged: they have another length")
+    payloads, start = [], 8 * count
+    for length in lengths:
+        payloads.append(content[start : start + length])
+        start += length
+    return payloads
+
+
 def is_blank(data: bytes) -> bool:
     """Tell whether a file has its name, and perhaps its length, but nothing of its content."""
     return not data.strip(b"\0")
@@ -146,10 +213,15 @@ def is_bucket(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an item is."""
+    """Where an item is, or a batch of them."""
 
     bucket: str
     item: str
+
+    @property
+    def count(self) -> int:
+        """The number of items that were pushed together; 0 for one that was pushed alone."""
+        return int(self.item[5:] or "0", 16)
 
     @property
     def path(self) -> str:
@@ -158,21 +230,26 @@ class Address:
     def record(self, number: int) -> str:
         return f"{self.bucket}/{self.item}~{number}"
 
-    def extension(self, number: int) -> str:
-        return f"{self.bucket}/{self.item}~{number}+"
+    def extension(self, number: int, index: int = ALONE) -> str:
+        return f"{self.bucket}/{self.item}~{number}{'' if index == ALONE else f'.{index}'}+"
 
-    @property
-    def item_id(self) -> str:
-        return f"{self.bucket}.{self.item}"
+    def item_id(self, index: int = ALONE) -> str:
+        return f"{self.bucket}.{self.item}{'' if index == ALONE else f'-{index}'}"
 
-    def lease_id(self, number: int, nonce: str) -> str:
-        return f"{self.bucket}.{self.item}.{number}.{nonce}"
+    def lease_id(self, number: int, nonce: str, index: int = ALONE) -> str:
+        return f"{self.item_id(index)}.{number}.{nonce}"
 
 
-def parse_lease_id(lease_id: str) -> tuple[Address, int, str] | None:
-    """Return the item, the number of the lease's first record and its nonce; None for what is no lease id."""
+def parse_lease_id(lease_id: str) -> tuple[Address, int, int, str] | None:
+    """Return the item, its place in its batch, the number of the lease's first record and its nonce."""
     match = _LEASE_ID.fullmatch(lease_id)
-    return (Address(match[1], match[2]), int(match[3]), match[4]) if match else None
+    if match is None:
+        return None
+    index = ALONE if match[3] is None else int(match[3])
+    address = Address(match[1], match[2])
+    if not ALONE <= index < address.count or (index == ALONE) != (address.count == 0):
+        return None
+    return address, index, int(match[4]), match[5]
 
 
 def parse_file(name: str) -> tuple[str, int] | None:

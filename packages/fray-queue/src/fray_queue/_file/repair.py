@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from fray_queue._errors import DamagedError
 from fray_queue._file.claims import Claims
-from fray_queue._file.records import DAMAGED, Address, is_bucket, parse_file
+from fray_queue._file.listing import Spot
+from fray_queue._file.records import DAMAGED, is_bucket, parse_file
 from fray_queue._file.stores.store import MARKER, Store
 
 
@@ -43,20 +44,22 @@ def _strangers(store: Store) -> list[Damage]:
 
 def _damaged(claims: Claims, *, restore: bool) -> list[Damage]:
     found: list[Damage] = []
+    restored: dict[str, bool] = {}  # a batch has one record for all its items
     for spot, _ in claims.survey():
+        item_id = spot.address.item_id(spot.index)
         if spot.record is not None and spot.record.kind == DAMAGED:
-            restored = restore and claims.restore(spot)
-            found.append(
-                Damage(spot.address.record(spot.number), "damaged record", spot.address.item_id, restored)
-            )
-        if _is_damaged(claims, spot.address):
-            found.append(Damage(spot.address.path, "damaged item", spot.address.item_id))
+            path = spot.address.record(spot.number)
+            if path not in restored:
+                restored[path] = restore and claims.restore(spot)
+            found.append(Damage(path, "damaged record", item_id, restored[path]))
+        if _is_damaged(claims, spot):
+            found.append(Damage(spot.address.path, "damaged item", item_id))
     return found
 
 
-def _is_damaged(claims: Claims, address: Address) -> bool:
+def _is_damaged(claims: Claims, spot: Spot) -> bool:
     try:
-        claims.payload(address)
+        claims.payload(spot)
     except DamagedError:
         return True
     return False

@@ -106,6 +106,18 @@ class FsspecStore:
         names = (path.rstrip("/").rpartition("/")[2] for path in found if path.strip("/") != own.strip("/"))
         return [name for name in names if name]
 
+    def tree(self) -> dict[str, list[str]]:
+        if self._in_memory:  # its `find` walks
+            return {name: self.names(name) for name in self.names("")}
+        own = self._full("").strip("/") + "/"
+        tree: dict[str, list[str]] = {}
+        for path in self._ask("find", own):
+            folder, _, name = path.strip("/").removeprefix(own).partition("/")
+            names = tree.setdefault(folder, [])
+            if name:
+                names.append(name)
+        return tree
+
     def delete(self, paths: Sequence[str]) -> None:
         if not paths:
             return

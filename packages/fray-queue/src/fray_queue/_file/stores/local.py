@@ -99,6 +99,9 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):  # finished and removed; or no folder of ours
             return []
 
+    def tree(self) -> dict[str, list[str]]:
+        return {name: [] if name.startswith(".") else self.names(name) for name in self.names("")}
+
     def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
             try:

@@ -35,6 +35,9 @@ class Store(Protocol):
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, as of now; nothing when it is not there."""
 
+    def tree(self) -> dict[str, list[str]]:
+        """Return what is in the root, and below each folder in it the names in that, as of now."""
+
     def delete(self, paths: Sequence[str]) -> None:
         """Remove files, and folders that this leaves empty; who is not there is no error."""
 

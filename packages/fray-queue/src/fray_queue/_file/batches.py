@@ -1,0 +1,430 @@
+"""Items that one `push_many` stored together, in one file: leased, settled and counted together.
+
+The log of a batch is that of an item, with one difference: each record has the state of all its items. Who
+changes some of them creates the next record, with the others as they were; who finds it taken reads it and
+starts from there. So a hundred items are pushed, leased and finished by three creations, and a single one
+can be leased out of the batch by one.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from fray import LeaseExpiredError
+from fray_queue._errors import DamagedError
+from fray_queue._file.item_log import GRACE, Claim, ItemLog
+from fray_queue._file.listing import Spot
+from fray_queue._file.records import (
+    DAMAGED,
+    DEAD,
+    DONE,
+    LEASE,
+    RELEASE,
+    REQUEUE,
+    Address,
+    BatchState,
+    Record,
+    Slot,
+    decode_batch,
+    encode_batch,
+    encode_extension,
+    new_nonce,
+    open_batch,
+    parse_file,
+)
+
+Plan = Callable[[BatchState], dict[int, Record]]
+"""From the state of a batch to the records of those of its items that change."""
+
+_LOCKS = 64
+_MOST_STEPS = 3  # records that are read one after another, before a listing shows which is the newest
+_KEPT_BATCHES, _KEPT_BYTES = 4, 8 << 20  # payloads that are not read again for the next item
+
+
+class Batches(ItemLog):
+    """What a client does with the items of batches."""
+
+    def _prepare(self) -> None:
+        self._batch_locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._payloads: OrderedDict[Address, list[bytes]] = OrderedDict()
+
+    # --- changing ---
+
+    def _change(self, address: Address, plan: Plan, *, confirm: bool = True) -> tuple[int, dict[int, Record]]:
+        """Write the records of a plan; return the number of the batch's record, and what was written.
+
+        Args:
+            confirm: Make sure that the record continues a history and starts none; else the caller does.
+        """
+        with self._batch_locks[hash(address) % _LOCKS]:
+            found, steps = self._newest(address), 0
+            while found is not None:
+                number, state = found
+                self._note_batch(address, number, state)  # before the plan, which may learn of later ends
+                changes = plan(state)
+                if not changes:
+                    return number, {}
+                slots = list(state)
+                for index, record in changes.items():
+                    slots[index] = Slot(record, number + 1)
+                if self._append_batch(address, number + 1, tuple(slots)):
+                    if confirm and not self._store.exists(address.path):
+                        self._undo(address, number + 1)
+                        return 0, {}
+                    return number + 1, changes
+                with self._lock:
+                    self._listing.collided()
+                steps += 1
+                found = self._following(address, number, steps)
+        self._forget(address)
+        return 0, {}
+
+    def _append_batch(self, address: Address, number: int, state: BatchState) -> bool:
+        path, data = address.record(number), encode_batch(state, new_nonce())
+        won = self._store.create(path, data) or self._store.read(path) == data
+        if won:
+            self._note_batch(address, number, state)
+        return won
+
+    def _undo(self, address: Address, number: int) -> None:
+        """Remove the record just written: the batch was finished before, and this starts no history."""
+        self._store.delete([address.record(number)])
+        self._forget(address)
+
+    def _newest(self, address: Address) -> tuple[int, BatchState] | None:
+        """Return the newest record of a batch that this client knows of."""
+        with self._lock:
+            spot = self._listing.spot(address)
+        if spot is None:
+            number = self._newest_number(address)
+            return None if number is None else self._state_at(address, number)
+        if spot.state is not None:
+            return spot.number, spot.state
+        return self._state_at(address, spot.number)
+
+    def _following(self, address: Address, number: int, steps: int) -> tuple[int, BatchState] | None:
+        """Return the record after one that turned out not to be the newest, or a later one."""
+        if steps % _MOST_STEPS == 0:
+            newest = self._newest_number(address)
+            if newest is None:
+                return None
+            number = max(number, newest - 1)
+        return self._state_at(address, number + 1)
+
+    def _newest_number(self, address: Address) -> int | None:
+        numbers = [
+            parsed[1]
+            for name in self._store.names(address.bucket)
+            if (parsed := parse_file(name)) and parsed[0] == address.item and not name.endswith("+")
+        ]
+        return max(numbers, default=None)
+
+    def _state_at(self, address: Address, number: int) -> tuple[int, BatchState] | None:
+        if number == 0:
+            return 0, (Slot(None, 0),) * address.count
+        path = address.record(number)
+        try:
+            data = self._store.read(path)
+            if data is None:
+                return None
+            if not self._is_lost(data):
+                return number, decode_batch(data, path, address.count)
+            before = self._state_at(address, number - 1)
+            return None if before is None else (number, tuple(self._after_power(slot) for slot in before[1]))
+        except DamagedError as error:
+            self._report(path, error)
+            return number, (Slot(Record(DAMAGED, "", 0.0), number),) * address.count
+
+    def _after_power(self, slot: Slot) -> Slot:
+        """Return what an item of a lost record is taken for: its client went with the power."""
+        record = slot.record
+        if record is None or record.kind != LEASE:
+            return slot
+        extended = (*record.extended, slot.since)
+        attempts = self._attempts_after(record)
+        return Slot(Record(RELEASE, "", record.at, 0.0, record.attempt, attempts, extended), slot.since)
+
+    # --- taking ---
+
+    def _claim_batch(self, spot: Spot, n: int, lease_timeout: float) -> list[Claim]:
+        """Try to lease up to `n` items of a batch."""
+        address, nonce, done = spot.address, new_nonce(), False
+
+        def plan(state: BatchState) -> dict[int, Record]:
+            nonlocal done
+            changes, left = {}, n
+            done = all(slot.record is not None and slot.record.kind == DONE for slot in state)
+            for index, slot in enumerate(state):
+                if not left:
+                    break
+                now = self._clock()  # before the end is read, as for a single item
+                if not self._is_free(address, index, slot, now):
+                    continue
+                attempts = self._attempts_after(slot.record)
+                attempt = 0 if slot.record is None or slot.record.kind == REQUEUE else slot.record.attempt
+                extended = _extended(slot)
+                if self._max_attempts is not None and len(attempts) >= self._max_attempts:
+                    changes[index] = Record(DEAD, new_nonce(), now, 0.0, attempt, attempts, extended)
+                    continue
+                until = now + lease_timeout
+                changes[index] = Record(LEASE, nonce, now, until, attempt + 1, attempts, extended)
+                left -= 1
+            return changes
+
+        number, written = self._change(address, plan, confirm=False)
+        if done:
+            self._clean_batch(address, number, old=True)
+        if not written:
+            return []
+        claims = [
+            Claim(address, number, record, record.until, first=number, index=index)
+            for index, record in written.items()
+            if record.kind == LEASE
+        ]
+        return self._receive(address, number, claims)
+
+    @staticmethod
+    def _holds(slot: Slot, claim: Claim) -> bool:
+        record = slot.record
+        return record is not None and record.kind == LEASE and record.lease_nonce == claim.record.lease_nonce
+
+    def _is_free(self, address: Address, index: int, slot: Slot, now: float) -> bool:
+        record = slot.record
+        if record is None or record.kind == REQUEUE:
+            return True
+        if record.kind == RELEASE:
+            return now >= record.until
+        if record.kind != LEASE or now < record.until + self._skew:
+            return False
+        until = self._extended_end(address.extension(slot.since, index), record.until)
+        if until > record.until:
+            with self._lock:
+                self._listing.note_end(address, index, until)
+        return now >= until + self._skew
+
+    def _receive(self, address: Address, number: int, claims: list[Claim]) -> list[Claim]:
+        """Fetch what was claimed; nothing when the batch was finished, or this took too long."""
+        try:
+            payloads = self._payloads_of(address, fresh=True)
+        except DamagedError as error:
+            self._report(address.path, error)
+            self._bury_damaged(address, claims, str(error))
+            return []
+        if payloads is None:
+            self._undo(address, number)
+            return []
+        now = self._clock()
+        good = [claim for claim in claims if now < claim.until]
+        for claim in good:
+            claim.payload = payloads[claim.index]
+        with self._lock:
+            self._held.update({claim.lease_id: claim for claim in good})
+            self._listing.succeeded()
+        return good
+
+    def _bury_damaged(self, address: Address, claims: list[Claim], error: str) -> None:
+        def dead(claim: Claim) -> Record:
+            held, now = claim.record, self._clock()
+            attempts = (*held.attempts, (held.attempt, "unreadable", held.at, now, error))
+            return Record(DEAD, new_nonce(), now, 0.0, held.attempt, attempts, held.extended)
+
+        self._settle_batch(address, claims, dead)
+
+    def _payloads_of(self, address: Address, *, fresh: bool = False) -> list[bytes] | None:
+        """Return the items of a batch; None when it is finished."""
+        with self._lock:
+            known = self._payloads.get(address)
+        if known is not None:
+            return known if not fresh or self._store.exists(address.path) else None
+        data = self._store.read(address.path)
+        if data is None:
+            return None
+        payloads = open_batch(data, address.path, address.count)
+        if len(data) <= _KEPT_BYTES:
+            with self._lock:
+                self._payloads[address] = payloads
+                while len(self._payloads) > _KEPT_BATCHES:
+                    self._payloads.popitem(last=False)
+        return payloads
+
+    # --- settling ---
+
+    def _settle_batch(
+        self, address: Address, claims: Iterable[Claim], record_for: Callable[[Claim], Record]
+    ) -> list[str]:
+        """Write what becomes of leases; return the ids of those that are not good."""
+        by_index = {claim.index: claim for claim in claims}
+
+        def plan(state: BatchState) -> dict[int, Record]:
+            return {
+                index: record_for(claim)
+                for index, claim in by_index.items()
+                if self._holds(state[index], claim)
+            }
+
+        number, written = self._change(address, plan)
+        with self._lock:
+            for claim in by_index.values():
+                self._held.pop(claim.lease_id, None)
+        if any(record.kind == DONE for record in written.values()):
+            self._clean_batch(address, number)
+        return [claim.lease_id for index, claim in by_index.items() if index not in written]
+
+    def _clean_batch(self, address: Address, number: int, *, old: bool = False) -> None:
+        """Remove a batch all of whose items are done."""
+        with self._lock:
+            spot = self._listing.spot(address)
+        if spot is None or spot.state is None or spot.number != number:
+            return
+        records = [slot.record for slot in spot.state]
+        if any(record is None or record.kind != DONE for record in records):
+            return
+        if old and max(record.at for record in records if record) + GRACE >= self._clock():
+            return
+        extensions = [
+            address.extension(since, index)
+            for index, record in enumerate(records)
+            if record
+            for since in record.extended
+        ]
+        self._payloads.pop(address, None)
+        if self._remove(address.path, [address.record(each) for each in range(1, number + 1)] + extensions):
+            self._forget(address)
+
+    def _find_in_batch(self, lease_id: str, address: Address, index: int, first: int, nonce: str) -> Claim:
+        """Return the lease of another client of this queue."""
+        found = self._newest(address) if index < address.count else None
+        while found is not None:
+            number, state = found
+            record = state[index].record
+            if record is not None and record.kind == LEASE and record.lease_nonce == nonce:
+                return Claim(address, state[index].since, record, record.until, first=first, index=index)
+            found = self._following(address, number, 1)
+        raise LeaseExpiredError(lease_id)
+
+    # --- extending ---
+
+    def _extend_in_batch(self, claim: Claim, lease_id: str, lease_timeout: float) -> Claim:
+        until = self._clock() + lease_timeout
+        if self._clock() < claim.until and until >= claim.record.until:
+            self._store.write(claim.address.extension(claim.number, claim.index), encode_extension(until))
+            # In time, nobody has taken it over; but the lease may have been settled, here or elsewhere.
+            if self._clock() < claim.until and self._is_held(claim):
+                with self._lock:
+                    self._listing.note_end(claim.address, claim.index, until)
+                return self._hold(claim, claim.number, claim.record, until)
+        return self._renew_in_batch(claim, lease_id, lease_timeout)
+
+    def _is_held(self, claim: Claim) -> bool:
+        found = self._newest(claim.address)
+        while found is not None:
+            number, state = found
+            if not self._holds(state[claim.index], claim):
+                return False
+            found = self._following(claim.address, number, 1)
+        return self._store.exists(claim.address.path)
+
+    def _renew_in_batch(self, claim: Claim, lease_id: str, lease_timeout: float) -> Claim:
+        def plan(state: BatchState) -> dict[int, Record]:
+            if not self._holds(state[claim.index], claim):
+                return {}
+            now, held = self._clock(), claim.record
+            extended = (*held.extended, state[claim.index].since)
+            nonce = f"{held.lease_nonce}-{new_nonce()}"
+            record = Record(LEASE, nonce, now, now + lease_timeout, held.attempt, held.attempts, extended)
+            return {claim.index: record}
+
+        number, written = self._change(claim.address, plan)
+        if not written:
+            with self._lock:
+                self._held.pop(lease_id, None)
+            raise LeaseExpiredError(lease_id)
+        record = written[claim.index]
+        return self._hold(claim, number, record, record.until)
+
+    # --- looking and mending ---
+
+    def _survey_batch(self, spot: Spot) -> list[tuple[Spot, bool]]:
+        """Return the items of a batch that are not finished, and whether a pop could take each."""
+        self._bury_due(spot.address)
+        found = self._newest(spot.address)
+        if found is None:
+            return []
+        number, state = found
+        self._note_batch(spot.address, number, state)
+        return [
+            (
+                Spot(spot.address, number, slot.record, 0.0, index=index),
+                self._is_free(spot.address, index, slot, self._clock()),
+            )
+            for index, slot in enumerate(state)
+            if slot.record is None or slot.record.kind != DONE
+        ]
+
+    def _bury_due(self, address: Address) -> None:
+        """Bury the items whose last lease is over."""
+        most = self._max_attempts
+        if most is None:
+            return
+
+        def plan(state: BatchState) -> dict[int, Record]:
+            changes: dict[int, Record] = {}
+            for index, slot in enumerate(state):
+                now, attempts = self._clock(), self._attempts_after(slot.record)
+                record = slot.record
+                if record and len(attempts) >= most and self._is_free(address, index, slot, now):
+                    changes[index] = Record(
+                        DEAD, new_nonce(), now, 0.0, record.attempt, attempts, _extended(slot)
+                    )
+            return changes
+
+        self._change(address, plan)
+
+    def _change_those(self, spots: list[Spot], kind: str) -> int:
+        """Requeue, or finish, items of one batch that are as they were seen."""
+        address, wanted = spots[0].address, {spot.index: spot.record for spot in spots}
+
+        def plan(state: BatchState) -> dict[int, Record]:
+            now = self._clock()
+            return {
+                index: Record(kind, new_nonce(), now, extended=_extended(state[index]))
+                for index, seen in wanted.items()
+                if _is_dead(state[index].record) == _is_dead(seen)
+                and not _is_kind(state[index].record, DONE, DAMAGED)
+            }
+
+        number, written = self._change(address, plan)
+        if kind == DONE and written:
+            self._clean_batch(address, number)
+        return len(written)
+
+    def _restore_batch(self, address: Address, number: int) -> bool:
+        """Put the items of a batch back whose newest record is damaged, as of the last that is not."""
+        before: BatchState = (Slot(None, 0),) * address.count
+        for each in range(number - 1, 0, -1):
+            found = self._state_at(address, each)
+            if found is not None and not _is_kind(found[1][0].record, DAMAGED):
+                before = found[1]
+                break
+        state = tuple(self._after_power(slot) for slot in before)
+        return self._append_batch(address, number + 1, state)
+
+    def _note_batch(self, address: Address, number: int, state: BatchState) -> None:
+        with self._lock:
+            self._listing.note_batch(address, number, state)
+
+
+def _extended(slot: Slot) -> tuple[int, ...]:
+    """Return the records under which an item was extended, or may have been."""
+    if slot.record is None:
+        return ()
+    since = (slot.since,) if slot.record.kind == LEASE else ()
+    return tuple(dict.fromkeys((*slot.record.extended, *since)))
+
+
+def _is_dead(record: Record | None) -> bool:
+    return _is_kind(record, DEAD)
+
+
+def _is_kind(record: Record | None, *kinds: str) -> bool:
+    return record is not None and record.kind in kinds
