@@ -3,9 +3,10 @@
 Needs beanstalkd and redis-server, and `pip install greenstalk redis persist-queue litequeue`. Each figure is
 the median of interleaved rounds in items per second; ratios hold between machines, figures do not.
 
-ROUNDS=5 BENCH_DIR=/somewhere ONLY=FileQueue,litequeue python benchmarks/queues.py rates depth latency clients
+ROUNDS=5 BENCH_DIR=/somewhere ONLY=FileQueue,litequeue python benchmarks/queues.py rates depth memory
 """
 
+import contextlib
 import multiprocessing
 import os
 import statistics
@@ -13,12 +14,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import queue_peers as peers
 from queue_peers import Fray, Peer
 
-from fray_queue import FileQueue, HttpQueue, MemoryQueue
+from fray_queue import FileQueue, HttpQueue, HttpQueueServer, Limits, MemoryQueue, QueueFullError, SqliteQueue
 
 ONLY = tuple(os.environ.get("ONLY", "").split(","))  # beginnings of the rows to measure; all of them
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
@@ -94,6 +96,8 @@ def subjects(stack: Any) -> dict[str, tuple[Open, int, Any]]:
         "bare aiohttp, HttpQueue's client": (lambda: peers.BareByOurs(bare), 1000, process),
         "SimpleQueue (threads, no lease)": (shared(peers.Simple()), 50_000, threading.Thread),
         "MemoryQueue": (shared(Fray(MemoryQueue())), 50_000, threading.Thread),
+        "SqliteQueue": (lambda: Fray(SqliteQueue(f"{disk}/q.db")), 600, process),
+        "SqliteQueue, batches of 100": (lambda: Fray(SqliteQueue(f"{disk}/q2.db"), 100), 20_000, process),
         "FileQueue, fsync": (lambda: Fray(FileQueue(f"{disk}/a")), 600, process),
         "FileQueue, fsync=False": (lambda: Fray(FileQueue(f"{disk}/b", fsync=False)), 3000, process),
         "persist-queue ack": (lambda: peers.PersistAck(f"{disk}/c"), 300, threading.Thread),
@@ -109,8 +113,6 @@ def subjects(stack: Any) -> dict[str, tuple[Open, int, Any]]:
 
 def rates() -> None:
     """Print the table of all queues."""
-    import contextlib
-
     with contextlib.ExitStack() as stack:
         table = {name: subject for name, subject in subjects(stack).items() if name.startswith((BASE, *ONLY))}
         figures: dict[tuple[str, str], list[float]] = {}
@@ -151,6 +153,7 @@ def depth() -> None:
         depths = {
             "MemoryQueue": (MemoryQueue[bytes](), 20_000, (1_000, 100_000, 1_000_000)),
             "HttpQueue": (http, 600, (1_000, 100_000, 1_000_000)),
+            "SqliteQueue": (SqliteQueue[bytes](f"{disk}/q.db"), 600, (1_000, 100_000, 1_000_000)),
             "FileQueue, fsync=False": (FileQueue[bytes](f"{disk}/q", fsync=False), 2000, (1_000, 100_000)),
         }
         for name, (queue, count, sizes) in depths.items():
@@ -176,6 +179,7 @@ def latency() -> None:
         for name, queue in {
             "MemoryQueue": MemoryQueue[float](),
             "HttpQueue": http,
+            "SqliteQueue": SqliteQueue[float](f"{disk}/q.db"),
             "FileQueue, fsync=False": FileQueue[float](f"{disk}/q", fsync=False),
         }.items():
             took = sorted(_latencies(queue, 200))
@@ -236,6 +240,82 @@ def _many(port: int, threads: int, count: int) -> None:
         worker.join()
 
 
+def refused() -> None:
+    """Print what a producer that is refused all the time costs workers on another queue of its server."""
+    for stored in (False, True):
+        alone, beside = [], []
+        with peers.folder() as disk:
+            limits = Limits(queue_items=500)
+            with HttpQueueServer(store=f"{disk}/s" if stored else None, limits=limits) as server:
+                full, other = server.new_queue("full"), server.new_queue("other")
+                full.push_many([b"x"] * 500)
+                for _ in range(ROUNDS):
+                    alone.append(one_and_one(lambda: Fray(other), 300, 100))  # noqa: B023 - called at once
+                    producer = multiprocessing.get_context("fork").Process(
+                        target=_push_on, args=(server.url,)
+                    )
+                    producer.start()
+                    time.sleep(0.2)
+                    beside.append(one_and_one(lambda: Fray(other), 300, 100))  # noqa: B023 - called at once
+                    producer.terminate()
+                    producer.join()
+        ratio = statistics.median(beside) / statistics.median(alone)
+        print(f"{'store' if stored else 'memory'}: beside a refused producer {ratio:.2f} of alone")
+
+
+def _push_on(url: str) -> None:
+    """Try ten times a second, as a producer does that backs off."""
+    queue: HttpQueue[bytes] = HttpQueue(url, "full")
+    while True:
+        with contextlib.suppress(QueueFullError):
+            queue.push(b"x")
+        time.sleep(0.1)
+
+
+def memory() -> None:
+    """Print what a server holds in memory, and how long it takes to start, with a million items of 1 kB."""
+    with peers.folder() as disk:
+        arguments = ("--store", f"{disk}/s")
+        with peers.server(lambda port: peers.fray_server(port, *arguments)) as port:
+            queue: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{port}", "q")
+            start = time.perf_counter()
+            for _ in range(1000):
+                queue.push_many([b"x" * 1000] * 1000)
+            print(f"a million items of 1 kB pushed in {time.perf_counter() - start:.0f} s")
+        start = time.perf_counter()
+        with peers.server(lambda port: peers.fray_server(port, *arguments)) as port:
+            queue = HttpQueue(f"http://127.0.0.1:{port}", "q")
+            size = queue.size()
+            print(f"started again and {size:,} items counted in {time.perf_counter() - start:.2f} s")
+            queue.done_many(queue.pop_many(1000))
+            (resident,) = [
+                line.split()[1]
+                for pid in _servers(port)
+                for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+                if line.startswith("VmHWM")
+            ]
+            print(f"{int(resident) // 1024} MB resident at most")
+
+
+def _servers(port: int) -> list[str]:
+    """Return the processes whose command line has the port."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if b"serve" in (words := command.read_bytes().split(b"\0")) and str(port).encode() in words:
+                found.append(command.parent.name)
+    return found
+
+
+PARTS = {
+    "rates": rates,
+    "depth": depth,
+    "latency": latency,
+    "clients": clients,
+    "refused": refused,
+    "memory": memory,
+}
+
 if __name__ == "__main__":
-    for part in sys.argv[1:] or ["rates", "depth", "latency", "clients"]:
-        {"rates": rates, "depth": depth, "latency": latency, "clients": clients}[part]()
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from fray import FrayError
 from fray_queue._errors import QueueFullError
-from fray_queue._sqlite.library import named_errors
+from fray_queue._sqlite.library import StoreError, named_errors
 from fray_queue._sqlite.store import QueueStore
 
 R = TypeVar("R")
@@ -51,6 +51,20 @@ def commit(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
             commit(store, [request])
 
 
+def sync(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
+    """Have on disk what the requests stored; those that are to be durable fail when the disk does."""
+    durable = [request for request in requests if request.durable and request.error is None]
+    if not durable:
+        return
+    try:
+        store.file.sync()
+    except OSError as error:
+        for request in durable:
+            request.error = StoreError(
+                f"the store {store.file.path!r} could not be written to the disk: {error}"
+            )
+
+
 def _settle_failed(store: QueueStore, request: Request[Any], failure: Exception) -> None:
     """Try again with the room that is held back, if the disk is full and the request stores no items."""
     request.error = failure
@@ -63,7 +77,7 @@ def _settle_failed(store: QueueStore, request: Request[Any], failure: Exception)
 
 
 def _commit_together(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
-    with named_errors(store.file.path), store.writing(durable=any(request.durable for request in requests)):
+    with named_errors(store.file.path), store.writing():
         for request in requests:
             request.error = None
             try:
@@ -83,6 +97,8 @@ class GroupCommit:
         self._store = store
         self._waiting: deque[Request[Any]] = deque()
         self._committing = threading.Lock()
+        self._syncing = threading.Lock()
+        self._commits = self._synced = 0
 
     def run(self, operation: Callable[[QueueStore], R], *, durable: bool = True, grows: bool = False) -> R:
         """Do an operation; returns when it is committed, and, if it is to be durable, on disk."""
@@ -92,6 +108,10 @@ class GroupCommit:
             with self._committing:
                 if not request.settled:
                     self._commit_all()
+                    self._commits += 1
+                commits = self._commits
+            if durable and request.error is None:
+                self._sync(commits)
         except BaseException:
             if not request.settled and request in self._waiting:  # interrupted before anybody began it
                 self._waiting.remove(request)
@@ -102,6 +122,14 @@ class GroupCommit:
         """Read in a transaction that writes nothing."""
         with self._committing, named_errors(self._store.file.path), self._store.reading():
             return reading(self._store)
+
+    def _sync(self, commits: int) -> None:
+        """Have so many commits on disk; one wait serves all threads that came meanwhile."""
+        with self._syncing:
+            if self._synced < commits:
+                newest = self._commits
+                self._store.file.sync()
+                self._synced = newest
 
     def _commit_all(self) -> None:
         group = []

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fray_queue._sqlite.clocks import LeaseClock
 from fray_queue._sqlite.library import Locked, check_file_system, check_version, named_errors
 
 MEMORY = ":memory:"
+_fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _CACHE_KB = 16_384
 _RESERVE = 4 << 20  # bytes; a log begins anew at 1,000 pages, and this is as many
 _WAL_KEPT = 64 << 20  # bytes that the log keeps after a checkpoint, for the next commits
@@ -40,7 +42,8 @@ class StoreFile:
         self.path, self.clock = path, clock
         self.in_memory = path == MEMORY
         self._identity = (0, 0)
-        self._durable = True
+        self._log_path, self._log = f"{path}-wal", _Descriptor()
+        self._syncing = threading.Lock()
         self.free_disk = 0
         self.most_bytes: int | None = None
         self._reserve = Path(f"{path}-reserve")
@@ -58,6 +61,7 @@ class StoreFile:
                 self._prepare()
             if not self.in_memory:
                 self._identity = _identity(path)
+                self.sync()
                 self.keep_reserve()
             undo.pop_all()
 
@@ -72,7 +76,7 @@ class StoreFile:
         if exclusive:
             connection.pragma("locking_mode", "EXCLUSIVE")
         connection.pragma("journal_mode", "WAL")
-        connection.pragma("synchronous", "FULL")
+        connection.pragma("synchronous", "NORMAL")  # and `sync`
         connection.pragma("journal_size_limit", _WAL_KEPT)
 
     def _prepare(self) -> None:
@@ -102,17 +106,13 @@ class StoreFile:
         connection.execute("UPDATE store SET axis = ?", (axis,))
 
     @contextlib.contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """Be the only one who writes; what a block that raises wrote is undone.
 
-        Args:
-            durable: Whether it is on the disk at the end of the block, and not only with the kernel.
+        What it wrote outlasts a killed process, and, after `sync`, a power failure.
         """
         execute = self.connection.execute
         self._check_identity()
-        if durable is not self._durable and not self.in_memory:
-            execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            self._durable = durable
         execute("BEGIN IMMEDIATE")  # a transaction that reads first could not be made to write afterwards
         try:
             yield
@@ -121,6 +121,26 @@ class StoreFile:
             if self.connection.in_transaction:
                 execute("ROLLBACK")
             raise
+
+    def sync(self) -> None:
+        """Have on disk what was committed until now.
+
+        Called without SQLite's lock, which a commit under `synchronous = FULL` holds until the disk answers:
+        so others write meanwhile, and the file system has one wait for all.
+        """
+        if self.in_memory:
+            return
+        with self._syncing:
+            try:
+                status = os.stat(self._log_path)  # noqa: PTH116 - asked at each commit
+            except FileNotFoundError:  # the log was moved into the file, which was synced for that
+                return
+            if (status.st_dev, status.st_ino) != self._log.identity:
+                # SQLite has no locks on the log: closing another descriptor of it takes none away.
+                self._log = _Descriptor(self._log_path)
+                _sync_folder(Path(self.path).parent)
+            log = self._log
+        _fdatasync(log.number)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -190,6 +210,22 @@ class StoreFile:
     def close(self) -> None:
         """Let go of the file."""
         self.connection.close()
+        self._log = _Descriptor()
+
+
+class _Descriptor:
+    """An open file that is closed when nobody uses it any more; without a path, none."""
+
+    def __init__(self, path: str = "") -> None:
+        self.number, self.identity = -1, (0, 0)
+        if path:
+            self.number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            status = os.fstat(self.number)
+            self.identity = (status.st_dev, status.st_ino)
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
 
 
 def _identity(path: str) -> tuple[int, int]:

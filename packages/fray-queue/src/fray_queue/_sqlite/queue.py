@@ -30,7 +30,10 @@ _LONGEST_PAUSE = 0.02  # seconds between two looks of a waiting pop; a look take
 
 
 class SqliteQueue(QueueBase[T]):
-    """A queue in a file, shared by the processes of one machine; items last when `push` returns.
+    """A queue in a file, shared by the processes of one machine.
+
+    What was pushed is on the disk when `push` returns. Leases, and what was done, outlast every process; a
+    power failure may undo the last of them, and then an item that was done comes again.
 
     Threads share one connection, and their calls are committed together. Pickled it is the same queue in
     another process of this machine; a forked child opens the file anew.
@@ -139,7 +142,7 @@ class SqliteQueue(QueueBase[T]):
         """Finish every item whose lease is good; see `Queue.done_many`."""
         ids = [check_lease(lease).lease_id for lease in leases]
         if ids:
-            refused = self._run(lambda store, queue: store.done(queue, ids))
+            refused = self._run(lambda store, queue: store.done(queue, ids), durable=False)
             if refused:
                 raise LeaseExpiredError(refused[0])
 
@@ -230,7 +233,8 @@ class SqliteQueue(QueueBase[T]):
 
         Args:
             durable: Whether it must outlast a power failure; every operation outlasts a killed process.
-                A lease need not: its holder is on this machine, and ends with it.
+                A lease need not: its holder is on this machine, and ends with it. Nor need `done`: an item
+                may come again.
         """
         name = self._name
         return self._store().run(

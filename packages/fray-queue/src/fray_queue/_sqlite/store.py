@@ -47,12 +47,12 @@ class QueueStore:
     # --- transactions ---
 
     @contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[None]:
-        """Open a transaction; its changes are on disk at the end of the block, or, if it raises, nowhere."""
+    def writing(self) -> Iterator[None]:
+        """Open a transaction; the changes of a block that raises are undone."""
         if self._shared:
             self._forget()
         try:
-            with self.file.writing(durable=durable):
+            with self.file.writing():
                 yield
                 self._flush()
         except BaseException:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fray import QueueUnavailableError
-from fray_queue._sqlite.commits import Request, commit
+from fray_queue._sqlite.commits import Request, commit, sync
 from fray_queue._sqlite.store import QueueStore
 
 _log = logging.getLogger("fray.queue")
@@ -67,7 +67,9 @@ class Writer:
         group: list[tuple[Request[Any], asyncio.Future[Any]]] = []
         try:
             while group := self._next_group():
-                commit(self._store, [request for request, _ in group])
+                requests = [request for request, _ in group]
+                commit(self._store, requests)
+                sync(self._store, requests)
                 self._settle(group)
         except BaseException:  # noqa: BLE001 - nobody may wait for a writer that is gone
             _log.exception("the store %r can be used no more", self._store.file.path)
