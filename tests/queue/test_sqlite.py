@@ -1,11 +1,19 @@
 """SqliteQueue keeps the contract, among processes too, and what it stores lasts."""
 
 import itertools
+import multiprocessing
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
+from fray import QueueUnavailableError, UnsupportedError
+from fray.queue import open_queue
 from fray.testing.queue import (
     MakeQueue,
     ManualClock,
@@ -14,7 +22,10 @@ from fray.testing.queue import (
     UnreadablePromises,
     check_queue_machine,
 )
-from fray_queue import SqliteQueue
+from fray_queue import DamagedError, MemoryQueue, QueueExistsError, QueueFullError, SqliteQueue
+from fray_queue._sqlite import connection, library
+from fray_queue._sqlite import queue as sqlite_queue
+from fray_queue._sqlite.clocks import LeaseClock
 
 
 class _Sqlite:
@@ -46,3 +57,262 @@ def test_every_history_agrees_with_the_model(tmp_path: Path) -> None:
         return SqliteQueue(tmp_path / "q.db", f"q{next(numbers)}", clock=clock, **options)
 
     check_queue_machine(make_queue, clock, examples=60, steps=40)
+
+
+# --- what lasts ---
+
+
+def test_what_a_killed_process_pushed_and_leased_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    program = (
+        "import os, signal, sys; from fray_queue import SqliteQueue\n"
+        "queue = SqliteQueue(sys.argv[1], max_attempts=3)\n"
+        "queue.push_many(range(10)); queue.done(queue.pop()); queue.pop(3600.0)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    with SqliteQueue[int](path) as queue:
+        assert (queue.size(), queue.pending()) == (9, 8)
+        assert [lease.item for lease in queue.pop_many(10)] == list(range(2, 10))
+
+
+def test_a_push_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = connection._fdatasync
+
+    def recording(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        real(descriptor)
+
+    monkeypatch.setattr(connection, "_fdatasync", recording)
+    with SqliteQueue[str](tmp_path / "q.db") as queue:
+        queue.push("x")
+        assert synced[-1:] == ["q.db-wal"]
+        count = len(synced)
+        queue.push_many(["y"] * 100)
+        assert len(synced) == count + 1
+
+
+def test_after_a_reboot_a_lease_has_what_was_left_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    booted = [LeaseClock(lambda: 1000.0, "first boot")]
+    monkeypatch.setattr(sqlite_queue, "boot_clock", lambda: booted[0])
+    with SqliteQueue[str](tmp_path / "q.db") as queue:
+        queue.push_many("ab")
+        lease, _ = queue.pop(60.0), queue.pop(20.0)
+        assert lease is not None
+    now = 5.0  # since the machine was started again
+    booted[0] = LeaseClock(lambda: now, "second boot")
+    with SqliteQueue[str](tmp_path / "q.db") as queue:
+        assert queue.pending() == 0
+        now = 30.0
+        assert [taken.item for taken in queue.pop_many(2)] == ["b"]
+        now = 60.0
+        queue.done(lease)
+        assert queue.size() == 1
+
+
+def test_a_step_of_the_wall_clock_ends_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, step = time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: real() + step)
+    memory: MemoryQueue[str] = MemoryQueue()
+    with SqliteQueue[str](tmp_path / "q.db") as queue:
+        each: Any
+        for each in (queue, memory):
+            each.push("x")
+            lease = each.pop(30.0)
+            assert lease is not None
+            for step in (3600.0, -3600.0):  # noqa: B007 - read by the clock
+                assert each.pop() is None
+            each.extend(lease, 0.05)
+            taken = each.pop(wait=20.0)
+            assert taken is not None
+            assert taken.attempt == 2
+            step = 0.0
+
+
+# --- processes ---
+
+
+def _take_all(path: Path, found: Any) -> None:
+    queue: SqliteQueue[int] = SqliteQueue(path)
+    while lease := queue.pop(wait=0.5):
+        found.put(lease.item)
+        queue.done(lease)
+
+
+def test_processes_share_it_and_nothing_is_lost_or_taken_twice(tmp_path: Path) -> None:
+    context: Any = multiprocessing.get_context("fork")
+    path, found = tmp_path / "q.db", context.Queue()
+    with SqliteQueue[int](path) as queue:
+        workers = [context.Process(target=_take_all, args=(path, found)) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for start in range(0, 200, 10):
+            queue.push_many(range(start, start + 10))
+        taken = sorted(found.get(timeout=60) for _ in range(200))
+        for worker in workers:
+            worker.join(60)
+        assert taken == list(range(200))
+        assert queue.size() == 0
+    found.close()
+    found.join_thread()
+
+
+def test_a_forked_child_opens_the_file_anew(tmp_path: Path) -> None:
+    queue: SqliteQueue[str] = SqliteQueue(tmp_path / "q.db")
+    queue.push("before")
+    context = multiprocessing.get_context("fork")
+
+    def child() -> None:
+        lease = queue.pop()
+        assert lease is not None
+        queue.push(f"{lease.item} the fork")
+        queue.done(lease)
+
+    with queue._opening:  # as another thread may have it at that moment
+        process = context.Process(target=child)
+        process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    queue.push("after")
+    assert [lease.item for lease in queue.pop_many(3)] == ["before the fork", "after"]
+    queue.close()
+
+
+def test_a_waiting_pop_hears_of_another_process(tmp_path: Path) -> None:
+    program = "import sys; from fray_queue import SqliteQueue; SqliteQueue(sys.argv[1]).push('x')"
+    with SqliteQueue[str](tmp_path / "q.db") as queue:
+        child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "q.db")])
+        lease = queue.pop(wait=60.0)
+        assert child.wait(60) == 0
+        assert lease is not None
+
+
+# --- what is refused ---
+
+
+def test_a_file_system_whose_locks_do_not_hold_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in ((0x6969, "NFS"), (0x01021997, "9p"), (0x65735546, "FUSE")):
+        monkeypatch.setattr(library, "file_system", lambda folder, number=number: number)
+        with pytest.raises(UnsupportedError, match=name):
+            SqliteQueue[str](tmp_path / "q.db").push("x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_file_system_is_asked_for() -> None:
+    assert library.file_system(Path("/proc")) == 0x9FA0
+    assert library.file_system(Path("/dev/shm")) == 0x01021994
+
+
+@pytest.mark.parametrize(
+    ("version", "safe"),
+    [
+        ("3.40.1", False),
+        ("3.51.2", False),
+        ("3.50.6", False),
+        ("3.51.3", True),
+        ("3.50.7", True),
+        ("3.44.6", True),
+        ("3.54.1", True),
+    ],
+)
+def test_an_sqlite_that_loses_commits_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, safe: bool
+) -> None:
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: version)
+    queue: SqliteQueue[str] = SqliteQueue(tmp_path / "q.db")
+    if safe:
+        queue.push("x")
+    else:
+        with pytest.raises(UnsupportedError, match="may lose commits"):
+            queue.push("x")
+    queue.close()
+
+
+def test_what_is_no_queue_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("mine" * 1000)
+    with pytest.raises(DamagedError, match=r"text\.db"):
+        SqliteQueue[str](tmp_path / "text.db").push("x")
+    assert (tmp_path / "text.db").read_text() == "mine" * 1000
+    other = apsw.Connection(str(tmp_path / "other.db"))
+    other.execute("CREATE TABLE thesis (chapter TEXT)")
+    other.close()
+    with pytest.raises(ValueError, match="thesis"):
+        SqliteQueue[str](tmp_path / "other.db").push("x")
+
+
+def test_a_removed_file_is_an_error_and_no_silent_new_queue(tmp_path: Path) -> None:
+    queue: SqliteQueue[str] = SqliteQueue(tmp_path / "q.db")
+    queue.push("x")
+    for file in tmp_path.iterdir():
+        file.unlink()
+    for call in (lambda: queue.push("lost"), queue.size, queue.pop):
+        with pytest.raises(QueueUnavailableError, match="removed or replaced"):
+            call()
+    queue.close()
+    assert queue.size() == 0  # opened anew, on purpose
+    queue.close()
+
+
+def test_another_limit_of_attempts_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "q.db"
+    SqliteQueue[str](path).push("x")
+    with SqliteQueue[str](path, max_attempts=2) as queue:  # a limit may come later
+        assert queue.size() == 1
+    with SqliteQueue[str](path) as queue:
+        lease = queue.pop()
+        assert lease is not None
+        queue.release(lease)
+        queue.release(queue.pop())  # type: ignore[arg-type]
+        assert len(queue.dead_letters()) == 1
+    with pytest.raises(QueueExistsError, match="max_attempts=2"):
+        SqliteQueue[str](path, max_attempts=3).size()
+
+
+def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_queue(f"sqlite:{tmp_path}/a/q.db").push(1)
+    for url in (f"sqlite://{tmp_path}/a/q.db", "sqlite:a/q.db", f"sqlite://localhost{tmp_path}/a/q.db"):
+        assert open_queue(url).size() == 1
+    assert open_queue("sqlite:a/q.db?queue=other&max_attempts=2").size() == 0
+    for url in ("sqlite:", "sqlite://host/q.db"):
+        with pytest.raises(ValueError, match=r"sqlite:/data/q\.db"):
+            open_queue(url)
+
+
+def test_a_full_disk_refuses_pushes_and_lets_workers_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database may not grow, as on a full disk; what is held back for workers is given to them."""
+    with SqliteQueue[bytes](tmp_path / "q.db") as queue:
+        queue.push_many([b"x" * 1000] * 100)
+        file = queue._store()._store.file
+        pages: Any = file.connection.pragma("page_count")
+        file.connection.pragma("max_page_count", pages)
+        made: list[bool] = []
+        real = file.make_room
+
+        def make_room() -> bool:
+            file.connection.pragma("max_page_count", pages + 16)
+            made.append(real())
+            return made[-1]
+
+        monkeypatch.setattr(file, "make_room", make_room)
+
+        def push_on() -> None:
+            while True:
+                queue.push(b"y" * 10_000)
+
+        with pytest.raises(QueueFullError):
+            push_on()
+        assert not made
+        assert (tmp_path / "q.db-reserve").exists()
+        while leases := queue.pop_many(10):
+            queue.done_many(leases)
+        assert queue.size() == 0
+        queue.push(b"there is room again")

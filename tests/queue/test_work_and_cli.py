@@ -176,15 +176,6 @@ def test_sigterm_lets_workers_finish_or_gives_their_items_back(
     assert queue.size() == queue.pending() == 3 - int(says[0])
 
 
-def test_a_broken_queue_ends_the_work_with_its_error() -> None:
-    with HttpQueueServer() as server:
-        queue = server.new_queue("q")
-        queue._options["timeout"] = 0.2
-    queue._connections._timeout = 0.2
-    with pytest.raises(ConnectionError):
-        work(queue, print)
-
-
 # --- the command line ---
 
 

@@ -1,6 +1,8 @@
 """Work on a queue's items in threads until told to stop, and then end in time."""
 
+import asyncio
 import contextlib
+import inspect
 import logging
 import signal
 import threading
@@ -9,18 +11,37 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fray import LeaseExpiredError, QueueUnavailableError
-from fray.backend import check_seconds, kept_alive
+from fray import (
+    FrayError,
+    LeaseExpiredError,
+    SpecError,
+    UnsupportedError,
+    WrongProcessError,
+)
+from fray.backend import check_seconds, kept_alive, retry_delays
 from fray.queue import Lease, Queue
 from fray_queue._checks import check_count
+from fray_queue._errors import ForeignHostError, QueueExistsError, QueueNotFoundError, TokenError
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _log = logging.getLogger("fray.queue")
 _LONGEST_DELAY = 60.0  # seconds before an item that failed many times is tried again
+_LONGEST_PAUSE = 15.0  # seconds between two tries of a queue that fails
 _LONGEST_WAIT = 1.0  # seconds of one waiting pop: how late a worker may notice that it is to stop
 _PAUSES = 0.05, 2.0  # seconds, the first and the longest, between looks whether the queue is empty
 _PATIENCE = 20  # times what a look takes: what costs little is looked at often, an object store seldom
+# What a program asked for that no waiting mends, unless it was right before.
+_WRONG = (
+    ForeignHostError,
+    QueueExistsError,
+    QueueNotFoundError,
+    SpecError,
+    TokenError,
+    UnsupportedError,
+    WrongProcessError,
+)
 
 
 @dataclass
@@ -55,23 +76,44 @@ class _Pool:
         self._lock = threading.Lock()
         self._looking = threading.Lock()  # held by the one idle thread that looks for the others, too
         self._empty = False
+        self._answered = False  # whether the queue ever did
 
     def run(self) -> None:
         """Take and work on items until told to stop."""
         try:
-            while not self.stopping.is_set():
-                lease = self.queue.pop(
-                    self.lease_timeout, wait=0.0 if self.stop_when_empty else _LONGEST_WAIT
-                )
-                if lease is None and self.stop_when_empty:
-                    lease = self._outwait()
-                    if lease is None:
-                        return
-                if lease is not None:
-                    self._work(lease)
+            with self.caller() as call:
+                while not self.stopping.is_set() and not self._empty:
+                    answer = self._patiently(self._next)
+                    if answer and answer[0] is not None:
+                        self._work(answer[0], call)
         except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
             self.errors.append(error)
             self.stopping.set()
+
+    def _next(self) -> Lease[Any] | None:
+        lease = self.queue.pop(self.lease_timeout, wait=0.0 if self.stop_when_empty else _LONGEST_WAIT)
+        return self._outwait() if lease is None and self.stop_when_empty else lease
+
+    def _patiently(self, ask: Callable[[], R]) -> tuple[R] | None:
+        """Ask the queue, again and again while it fails; None when told to stop meanwhile.
+
+        A queue that never answered is another matter: there what was asked for is wrong, and raises.
+        """
+        for pause in retry_delays(longest=_LONGEST_PAUSE):
+            try:
+                answer = ask()
+            except LeaseExpiredError:
+                raise
+            except Exception as error:
+                if not self._answered and isinstance(error, _WRONG):
+                    raise
+                _log.warning("the queue failed, and is asked again: %s: %s", type(error).__name__, error)
+            else:
+                self._answered = True
+                return (answer,)
+            if self.stopping.wait(pause):
+                break
+        return None
 
     def _outwait(self) -> Lease[Any] | None:
         """Return an item that comes, or comes back; None when nothing is left, others' items included."""
@@ -89,24 +131,26 @@ class _Pool:
                     pause = max(_PAUSES[0], min(longest, pause * 2, took * _PATIENCE))
         return None
 
-    def _work(self, lease: Lease[Any]) -> None:
+    def _work(self, lease: Lease[Any], call: Callable[[Any], None]) -> None:
         with self._lock:
             self._held[lease.lease_id] = lease
         try:
             with kept_alive(self.queue, lease, self.lease_timeout):
-                failure = self._call(lease)
+                failure = self._call(lease, call)
+        except BaseException:  # the function ends the program: the item is for others
             if self._let_go(lease):
-                self._settle(lease, failure)
-        finally:
-            self._let_go(lease)
+                self._give_back(lease)
+            raise
+        if self._let_go(lease):
+            self._settle(lease, failure)
 
-    def _call(self, lease: Lease[Any]) -> Exception | None:
+    def _call(self, lease: Lease[Any], call: Callable[[Any], None]) -> Exception | None:
         failure: Exception | None = None
         for retry in range(1 + self.retries):
             if retry and self.stopping.wait(self._delay_after(lease, retry)):
                 break
             try:
-                self.fn(lease.item)
+                call(lease.item)
             except Exception as error:  # noqa: BLE001 - whatever the function raises is that item's failure
                 failure = error
                 _log.warning(
@@ -119,11 +163,12 @@ class _Pool:
     def _settle(self, lease: Lease[Any], failure: Exception | None) -> None:
         try:
             if failure is None:
-                self.queue.done(lease)
-                self._count("done")
+                settled = self._patiently(lambda: self.queue.done(lease))
+                self._count("done" if settled else "lost")
             else:
-                self.queue.release(lease, delay=self._delay_after(lease, 1 + self.retries))
-                self._count("failed")
+                delay = self._delay_after(lease, 1 + self.retries)
+                settled = self._patiently(lambda: self.queue.release(lease, delay=delay))
+                self._count("failed" if settled else "lost")
         except LeaseExpiredError:
             _log.warning("item %s: its lease was lost while it was worked on", lease.item_id)
             self._count("lost")
@@ -146,9 +191,35 @@ class _Pool:
         """Give back what is not finished; whoever still works on it finds its lease lost."""
         for lease in list(self._held.values()):
             if self._let_go(lease):
-                with contextlib.suppress(LeaseExpiredError, QueueUnavailableError):
-                    self.queue.release(lease)
-                    self._count("released")
+                self._give_back(lease)
+
+    def _give_back(self, lease: Lease[Any]) -> None:
+        with contextlib.suppress(FrayError, OSError):
+            self.queue.release(lease)
+            self._count("released")
+
+    @contextlib.contextmanager
+    def caller(self) -> Iterator[Callable[[Any], None]]:
+        """Give what calls the function in this thread, and runs what an async one returns to its end."""
+        with contextlib.ExitStack() as stack:
+            runners: list[asyncio.Runner] = []
+
+            def call(item: Any) -> None:
+                result = self.fn(item)
+                if inspect.isawaitable(result):
+                    if not runners:
+                        runners.append(stack.enter_context(asyncio.Runner()))
+                    runners[0].run(_awaited(result))
+                elif inspect.isgenerator(result) or inspect.isasyncgen(result):
+                    raise TypeError(
+                        f"{self.fn!r} is a generator function: nothing of it runs when it is called"
+                    )
+
+            yield call
+
+
+async def _awaited(result: Any) -> None:
+    await result
 
 
 def work(
@@ -165,7 +236,9 @@ def work(
     """Call `fn(item)` for the queue's items in `concurrency` threads; `done` after, released when it raises.
 
     Leases are extended while `fn` runs. SIGTERM (where this is the main thread) stops the taking of items;
-    those under way have `grace` seconds to finish, and go back to the queue after that.
+    those under way have `grace` seconds to finish, and go back to the queue after that. It ends for no other
+    reason: a queue that fails is asked again, ever less often, and each time is logged. An async function is
+    run to its end, in an event loop of its thread.
 
     Args:
         retries: Calls of `fn` after a failed one, before the item is released and its attempt counts.

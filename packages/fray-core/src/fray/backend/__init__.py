@@ -146,7 +146,7 @@ if TYPE_CHECKING:
         QueueCapabilities,
     )
     from fray._values.checks import check_count, check_seconds, invalid
-    from fray._values.delays import poll_delays
+    from fray._values.delays import poll_delays, retry_delays
     from fray._values.errors import did_you_mean
 
 __all__ = [
@@ -296,6 +296,7 @@ __all__ = [
     "refuse_other_python",
     "refuse_python",
     "replace_file",
+    "retry_delays",
     "run_coroutine",
     "seconds",
     "set_current_call",
@@ -323,6 +324,7 @@ __all__ = [
 
 # The module below `fray` that each name comes from.
 _HOMES = {
+    "retry_delays": "_values.delays",
     "Actor": "_engine_new.actors",
     "ActorRunner": "_contracts.task_runner",
     "Admission": "_jobs.plan",

@@ -71,7 +71,8 @@ class StoreFile:
         connection.pragma("cache_size", -_CACHE_KB)
         connection.pragma("temp_store", "MEMORY")
         if self.in_memory:
-            connection.pragma("journal_mode", "MEMORY")
+            # Nobody else sees it and nothing outlasts it: it is one transaction for its life.
+            connection.pragma("journal_mode", "OFF")
             return
         if exclusive:
             connection.pragma("locking_mode", "EXCLUSIVE")
@@ -86,6 +87,8 @@ class StoreFile:
                 schema.create(self.connection, self.clock.axis)
                 new = True
             self._translate_times()
+        if self.in_memory:
+            self.connection.execute("BEGIN IMMEDIATE")
         if new and not self.in_memory:
             os.chmod(self.path, 0o600)  # noqa: PTH101 - items are their owner's
             _sync_folder(Path(self.path).parent)

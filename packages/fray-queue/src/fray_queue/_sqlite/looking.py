@@ -25,7 +25,7 @@ class Counts:
 def counts(store: QueueStore, queue: QueueRow) -> Counts:
     """Count a queue's items, at the same cost at any depth."""
     back = over = 0
-    if queue.held:
+    if queue.held and store.file.clock.now() >= queue.earliest:
         most = queue.max_attempts or _NO_LIMIT
         execute: Callable[..., Any] = store.file.connection.execute
         ((back, over),) = execute(

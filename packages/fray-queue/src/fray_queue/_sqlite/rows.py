@@ -1,6 +1,7 @@
 """Rows of a store as Python has them."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ class QueueRow:
         cursor: The place of the newest item that was ever leased; all behind it are fresh.
         bytes: Size of all payloads, of dead items too.
         seen: When the queue was last written to, on the axis of the leases.
+        earliest: No lease or delay ends before; what is not known is long ago.
     """
 
     number: int
@@ -36,6 +38,7 @@ class QueueRow:
     bytes: int = 0
     seen: float = 0.0
     changed: bool = False
+    earliest: float = -math.inf
 
     @property
     def base(self) -> int:

@@ -4,6 +4,7 @@ The rules are those of the lease machine. Where a rule is cheaper in SQL it is t
 compare the two. A call that refuses raises before it writes.
 """
 
+import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,9 @@ class QueueStore:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Open a transaction; the changes of a block that raises are undone."""
+        if self.file.in_memory:
+            yield
+            return
         if self._shared:
             self._forget()
         try:
@@ -62,6 +66,9 @@ class QueueStore:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """See one state of the store."""
+        if self.file.in_memory:
+            yield
+            return
         if self._shared:
             self._forget()
         with self.file.reading():
@@ -218,6 +225,7 @@ class QueueStore:
                 break
         if taken:
             queue.count(HELD, len(taken))
+            queue.earliest = min(queue.earliest, now + lease_timeout)
         return taken
 
     def _takeable(
@@ -288,6 +296,8 @@ class QueueStore:
         self._write(row, before, after)
         queue.count(number, -1)
         queue.count(state_number(after), 1)
+        if after.until:
+            queue.earliest = min(queue.earliest, after.until)
 
     def extend(self, queue: QueueRow, lease_id: str, lease_timeout: float) -> float:
         """Make a lease end `lease_timeout` seconds from now; return that, in seconds since the epoch.
@@ -301,6 +311,7 @@ class QueueStore:
         self._write(row, before, after)
         queue.count(number, -1)
         queue.count(HELD, 1)
+        queue.earliest = min(queue.earliest, after.until)
         return after.until + self.file.clock.offset()
 
     def held(self, queue: QueueRow, lease_id: str) -> Taken | None:
@@ -371,7 +382,7 @@ class QueueStore:
 
     def sweep(self, queue: QueueRow, now: float) -> None:
         """Have what ran out wait again, and give up those whose last lease it was."""
-        if not queue.held:
+        if not queue.held or now < queue.earliest:
             return
         over = self._execute(
             "SELECT id, attempt, lease_id, leased_at, until, history FROM leases "
@@ -387,6 +398,11 @@ class QueueStore:
                 self._execute(f"UPDATE leases SET state = {RETURNED} WHERE id = ?", (row,))
             queue.count(HELD, -1)
             queue.count(DEAD if after.dead else RETURNED, 1)
+        if not self._shared:
+            until = self._execute(
+                f"SELECT min(until) FROM leases WHERE queue = ? AND state = {HELD}", (queue.number,)
+            ).get
+            queue.earliest = math.inf if until is None else until
 
     # --- rows ---
 

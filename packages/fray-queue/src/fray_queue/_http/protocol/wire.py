@@ -7,12 +7,13 @@ The header is a list with an object per payload; `size` and `crc` in it are the 
 
 import json
 import struct
-import zlib
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 _MAGIC = b"FRQ1"
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would make one at each call
+_decode = json.JSONDecoder().decode
 _PREFIX = struct.Struct(">4sII")
 
 
@@ -20,11 +21,11 @@ def pack(metas: Sequence[dict[str, Any]], payloads: Sequence[bytes]) -> bytes:
     """Return one body that holds the payloads and what is said of each."""
     header = _encode(
         [
-            {**meta, "size": len(payload), "crc": zlib.crc32(payload)}
+            {**meta, "size": len(payload), "crc": crc32(payload)}
             for meta, payload in zip(metas, payloads, strict=True)
         ]
     ).encode()
-    return b"".join([_PREFIX.pack(_MAGIC, len(header), zlib.crc32(header)), header, *payloads])
+    return b"".join([_PREFIX.pack(_MAGIC, len(header), crc32(header)), header, *payloads])
 
 
 def unpack(body: bytes) -> list[tuple[dict[str, Any], bytes]]:
@@ -38,13 +39,13 @@ def unpack(body: bytes) -> list[tuple[dict[str, Any], bytes]]:
     magic, length, crc = _PREFIX.unpack_from(body)
     start = _PREFIX.size + length
     header = body[_PREFIX.size : start]
-    if magic != _MAGIC or len(header) != length or zlib.crc32(header) != crc:
+    if magic != _MAGIC or len(header) != length or crc32(header) != crc:
         raise ValueError("the body is not a list of records, or its header is damaged")
     records: list[tuple[dict[str, Any], bytes]] = []
     for meta in _metas(header):
         payload = body[start : start + meta["size"]]
         start += meta["size"]
-        if zlib.crc32(payload) != meta["crc"] or len(payload) != meta["size"]:
+        if crc32(payload) != meta["crc"] or len(payload) != meta["size"]:
             raise ValueError(f"record {len(records)} of the body is damaged or cut short")
         records.append((meta, payload))
     if start != len(body):
@@ -55,7 +56,7 @@ def unpack(body: bytes) -> list[tuple[dict[str, Any], bytes]]:
 def _metas(header: bytes) -> list[dict[str, Any]]:
     """Read a header; its checksum says that it arrived as it was sent, not that it makes sense."""
     try:
-        metas = json.loads(header)
+        metas = _decode(header.decode())
     except RecursionError:
         metas = None
     if not isinstance(metas, list) or not all(_is_meta(meta) for meta in metas):
@@ -64,6 +65,7 @@ def _metas(header: bytes) -> list[dict[str, Any]]:
 
 
 def _is_meta(meta: Any) -> bool:
-    return isinstance(meta, dict) and all(
-        type(meta.get(field)) is int and meta[field] >= 0 for field in ("size", "crc")
-    )
+    if not isinstance(meta, dict):
+        return False
+    size, crc = meta.get("size"), meta.get("crc")
+    return type(size) is int and type(crc) is int and size >= 0 and crc >= 0

@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Any
 
 from aiohttp import web
+from multidict import CIMultiDict
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray_queue._errors import (
@@ -25,6 +26,10 @@ from fray_queue._sqlite.rows import Taken
 # Header of a request that changes something: the connection's name and the request's number on it.
 SLOT_HEADER = "Fray-Request"
 _LONGEST_SLOT, _LONGEST_NUMBER = 64, 15
+# Made once: `json.dumps` makes an encoder at each call, and `content_type` a header.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_JSON_HEADERS = CIMultiDict({"Content-Type": JSON})
+_RECORDS_HEADERS = CIMultiDict({"Content-Type": RECORDS})
 _STATUS: dict[type[Exception], tuple[int, str]] = {
     LeaseExpiredError: (409, "lease_expired"),
     LateRequestError: (409, "late"),
@@ -98,12 +103,12 @@ def place_of(request: web.BaseRequest) -> int:
 
 def json_answer(value: Any) -> web.Response:
     """Answer with JSON."""
-    return web.Response(body=json.dumps(value).encode(), content_type=JSON)
+    return web.Response(body=_encode(value).encode(), headers=_JSON_HEADERS)
 
 
 def records_answer(metas: list[dict[str, Any]], entries: Sequence[Taken]) -> web.Response:
     """Answer with what entries hold, and what is said of each."""
-    return web.Response(body=pack(metas, [entry.payload for entry in entries]), content_type=RECORDS)
+    return web.Response(body=pack(metas, [entry.payload for entry in entries]), headers=_RECORDS_HEADERS)
 
 
 def error_answer(error: Exception) -> web.Response:

@@ -36,6 +36,7 @@ from fray_queue._sqlite.rows import Taken
 from fray_queue._sqlite.store import MOST_ATTEMPTS, QueueStore
 
 _LONGEST_ID = 200
+_decode = json.JSONDecoder().decode  # `json.loads` looks for other encodings at each call
 
 Action = Callable[[web.BaseRequest, str, Key | None], Awaitable[dict[str, Any]]]
 
@@ -232,7 +233,10 @@ class Api:
     async def _read(self, request: web.BaseRequest) -> bytes:
         limits = self._registry.limits
         try:
-            data = await self._arrived(request)
+            if request.content.is_eof():  # it came with its head; small, unless it was compressed
+                data = request.content.read_nowait()
+            else:
+                data = await self._arrived(request)
         except web.HTTPRequestEntityTooLarge:
             data = None
         except web.RequestPayloadError:  # compressed, or so it says
@@ -244,8 +248,6 @@ class Api:
         return data
 
     async def _arrived(self, request: web.BaseRequest) -> bytes:
-        if request.content.is_eof():  # it came with its head; small, unless it was compressed
-            return request.content.read_nowait()
         seconds = self._registry.limits.body_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -258,7 +260,7 @@ class Api:
     async def _body(self, request: web.BaseRequest, *fields: str) -> dict[str, Any]:
         data = await self._read(request)
         try:
-            body = json.loads(data.decode()) if data else {}
+            body = _decode(data.decode()) if data else {}
         except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
             body = None
         if not isinstance(body, dict):

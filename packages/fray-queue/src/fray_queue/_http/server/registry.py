@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fray import QueueUnavailableError
 from fray_queue._checks import check_name
@@ -57,8 +57,7 @@ class Traffic:
                 self.waiters.remove(waiter)
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """A request's idempotency key: its connection's name, and its number on that."""
 
     slot: str

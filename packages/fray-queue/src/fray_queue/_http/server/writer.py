@@ -7,8 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import apsw
+
 from fray import QueueUnavailableError
 from fray_queue._sqlite.commits import Request, commit, sync
+from fray_queue._sqlite.library import StoreError
 from fray_queue._sqlite.store import QueueStore
 
 _log = logging.getLogger("fray.queue")
@@ -50,10 +53,12 @@ class Writer:
         Args:
             grows: Whether it stores items; others get room on a disk that is full.
         """
-        request = Request(operation, durable=durable, grows=grows)
         if self._thread is None:
-            commit(self._store, [request])
-            return request.outcome()
+            try:
+                return operation(self._store)
+            except apsw.Error as error:
+                raise StoreError(f"the store in memory failed: {type(error).__name__}: {error}") from error
+        request = Request(operation, durable=durable, grows=grows)
         settled: asyncio.Future[Any] = self._loop.create_future()
         with self._changed:
             if self.ended or self._closing:

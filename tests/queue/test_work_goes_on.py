@@ -1,0 +1,153 @@
+"""`work` ends when it is asked to; a queue that fails, and items that cannot be read, do not end it."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from queue_processes import ServerProcess
+
+from fray import QueueUnavailableError
+from fray.queue import Lease
+from fray.testing.queue_unreadable import Newer, UnreadablePromises
+from fray_queue import HttpQueue, HttpQueueServer, MemoryQueue, QueueNotFoundError, SqliteQueue, work
+
+
+class Failing(MemoryQueue[Any]):
+    """A queue whose calls fail a few times."""
+
+    def __init__(self, failures: list[Exception]) -> None:
+        super().__init__()
+        self.failures = failures
+
+    def _fail(self) -> None:
+        if self.failures:
+            raise self.failures.pop()
+
+    def pop(self, lease_timeout: float = 60.0, *, wait: float = 0.0) -> Lease[Any] | None:
+        self._fail()
+        return super().pop(lease_timeout, wait=wait)
+
+    def done(self, lease: Lease[Any]) -> None:
+        self._fail()
+        super().done(lease)
+
+
+def test_a_queue_that_fails_for_a_while_is_asked_again() -> None:
+    queue = Failing([QueueUnavailableError("away"), OSError(5, "Input/output error"), RuntimeError("a bug")])
+    queue.push_many(range(5))
+    seen: list[int] = []
+
+    def fn(item: int) -> None:
+        seen.append(item)
+        if item == 2:
+            queue.failures.append(QueueUnavailableError("away when it is done"))
+
+    assert work(queue, fn, stop_when_empty=True).done == 5
+    assert seen == list(range(5))
+    assert queue.size() == 0
+
+
+def test_a_pool_outlasts_its_server(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "store", "--queue", "q") as server:
+        queue: HttpQueue[int] = HttpQueue(server.url, "q", timeout=0.2)
+        queue.push_many(range(20))
+        away = threading.Event()
+
+        def fn(item: int) -> None:
+            if item == 3 and not away.is_set():
+                away.set()
+                server.kill()
+                threading.Timer(1.0, server.start).start()
+
+        assert work(queue, fn, concurrency=2, stop_when_empty=True, lease_timeout=2.0).done >= 18
+        assert queue.size() == 0
+        queue.close()
+
+
+def test_what_was_never_there_is_said_at_once() -> None:
+    with HttpQueueServer() as server:
+        queue: HttpQueue[int] = HttpQueue(server.url, "missing")
+        with pytest.raises(QueueNotFoundError):
+            work(queue, print)
+        queue.close()
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_an_async_function_is_run_to_its_end(concurrency: int) -> None:
+    queue: MemoryQueue[int] = MemoryQueue()
+    queue.push_many(range(20))
+    seen: list[int] = []
+
+    async def fn(item: int) -> None:
+        await asyncio.sleep(0.001)
+        seen.append(item)
+
+    assert work(queue, fn, concurrency=concurrency, stop_when_empty=True).done == 20
+    assert sorted(seen) == list(range(20))
+    queue.push(20)
+    assert work(queue, lambda item: fn(item), stop_when_empty=True).done == 1
+    assert seen[-1] == 20
+
+
+def test_an_async_function_that_fails_gives_its_item_back() -> None:
+    queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
+    queue.push("x")
+
+    async def fn(item: str) -> None:
+        raise ValueError(item)
+
+    assert work(queue, fn, stop_when_empty=True).failed == 1
+    assert len(queue.dead_letters()) == 1
+
+
+def test_a_generator_function_finishes_nothing() -> None:
+    queue: MemoryQueue[int] = MemoryQueue(max_attempts=1)
+    queue.push(1)
+
+    def fn(item: int) -> Iterator[int]:
+        yield item
+
+    summary = work(queue, fn, stop_when_empty=True)
+    assert (summary.done, summary.failed, len(queue.dead_letters())) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
+def test_a_function_that_ends_the_program_gives_its_item_back(ending: type[BaseException]) -> None:
+    queue: MemoryQueue[int] = MemoryQueue()
+    queue.push_many([1, 2])
+
+    def fn(item: int) -> None:
+        raise ending
+
+    with pytest.raises(ending):
+        work(queue, fn)
+    assert queue.pending() == 2
+
+
+class TestUnreadableItems(UnreadablePromises):
+    """A pool goes on beside items that it cannot read."""
+
+    @pytest.fixture
+    def make_queue(self, tmp_path: Path, clock: Any) -> Any:
+        return lambda **options: SqliteQueue(tmp_path / "q.db", clock=clock, **options)
+
+    def test_a_pool_goes_on_beside_an_unreadable_item(
+        self, queue: Any, unreadable: list[BaseException]
+    ) -> None:
+        queue.push_many([1, Newer("a"), 2, 3])
+        seen: list[int] = []
+        everything = threading.Event()
+
+        def fn(item: int) -> None:
+            seen.append(item)
+            if len(seen) == 3:
+                everything.set()
+                raise SystemExit
+
+        with pytest.raises(SystemExit):
+            work(queue, fn)
+        assert seen == [1, 2, 3]
+        assert queue.size() == 2
