@@ -65,7 +65,7 @@ def test_the_whole_distribution_is_short() -> None:
 def test_it_uses_public_doors_only() -> None:
     for name, text in files().items():
         for module in re.findall(r"^(?:from|import) (fray\b\S*)", text, re.MULTILINE):
-            doors = ("fray", "fray.job", "fray.cluster", "fray.queue", "fray.types")
+            doors = ("fray", "fray.backend", "fray.job", "fray.cluster", "fray.queue", "fray.types")
             assert module in doors or module.startswith(("fray.testing.", "fray_swarm")), f"{name}: {module}"
             assert "._" not in module
 

@@ -6,26 +6,18 @@ from fray.testing.context import ContextContract
 
 
 class TestSync(ContextContract):
-    INLINE = True
-    SERIALIZES = False
-    RUN_AHEAD = 1
-
     @pytest.fixture
     def spec(self) -> str:
         return "sync"
 
 
 class TestSyncChecked(ContextContract):
-    INLINE = True
-    RUN_AHEAD = 1
-
     @pytest.fixture
     def spec(self) -> str:
         return "sync?check_serialization=true"
 
 
 class TestThreads(ContextContract):
-    SERIALIZES = False
     PROGRAMS = 300
 
     @pytest.fixture
@@ -34,8 +26,6 @@ class TestThreads(ContextContract):
 
 
 class TestOneThread(ContextContract):
-    SERIALIZES = False
-
     @pytest.fixture
     def spec(self) -> str:
         return "threadpool?max_workers=1"

@@ -8,8 +8,6 @@ from fray.testing.context import ContextContract
 class TestProcessContext(ContextContract):
     """With as many workers as the machine has CPUs."""
 
-    INTERRUPTS = True
-
     @pytest.fixture
     def spec(self) -> str:
         return "process"

@@ -11,7 +11,6 @@ from fray_ray.testing import LocalRayCluster
 
 
 class TestRayContext(ContextContract):
-    INTERRUPTS = True
     DEPTH = 20  # every level is a process of its own while it waits
     PROGRAMS = 15
 

@@ -20,6 +20,27 @@ ALLOWED = {
     "fray_queue": {"fray", "fray_resources"},
     "fray_slurm": {"fray", "fray_resources"},
 }
+# The rooms of fray-core, each below the next: a room imports those below it, so there is no circle.
+ROOMS = [
+    {"_values"},
+    {"_serialization"},
+    {"_contracts"},
+    {"_discovery"},
+    {"_telemetry"},
+    {"_engine", "_engine_new", "_jobs", "_queues"},
+    {"_contexts"},
+    {"_cli"},
+]
+FLOORS = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
+UPWARDS = {
+    # `async for` over a stream, which the contract offers to every backend's own class of streams.
+    ("_contracts/context.py", "_contexts"),
+    # A value that pickles a function.
+    ("_values/entrypoint.py", "_serialization"),
+    # It runs in a job's own environment, whose Fray may be another version: only its doors are promised.
+    ("_jobs/cluster_context.py", ""),
+}
+UNMOVED = {"_engine"}
 HEAVY = {"ray", "fsspec", "aiohttp", "rich", "cloudpickle", "psutil"}
 
 
@@ -33,6 +54,49 @@ def imports_of(path: Path) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield str(node.module).partition(".")[0]
+
+
+def modules_of(path: Path) -> Iterator[str]:
+    """Yield what a file imports, anywhere in it: also lazily, or for the type checker only."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            own = node.module == "fray"
+            yield from (f"fray.{alias.name}" for alias in node.names) if own else [str(node.module)]
+
+
+def room_of(module: str) -> str:
+    """Return the part of a module's name below `fray`; empty for others."""
+    return module.split(".")[1] if module.startswith("fray.") else ""
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SOURCES if owner_of(path) != "fray"], ids=lambda path: str(path.name)
+)
+def test_wheels_beside_fray_core_import_its_doors_alone(path: Path) -> None:
+    private = {module for module in modules_of(path) if room_of(module).startswith("_")}
+    assert {module for module in private if room_of(module) not in UNMOVED} == set()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in SOURCES if owner_of(path) == "fray"],
+    ids=lambda path: str(path.relative_to(ROOT / "packages")),
+)
+def test_rooms_import_rooms_below_them_and_no_door(path: Path) -> None:
+    inside = path.relative_to(ROOT / "packages/fray-core/src/fray")
+    room = inside.parts[0]
+    if room not in FLOORS or room in UNMOVED:
+        return  # a door, or what is beside the rooms: the page, the kit of contracts
+    for module in modules_of(path):
+        target = room_of(module)
+        if (not module.startswith("fray.") and module != "fray") or target == room:
+            continue
+        if (str(inside), target) in UPWARDS:
+            continue
+        assert target in FLOORS, f"{inside} imports the door {module}"
+        assert FLOORS[target] < FLOORS[room], f"{inside} imports {module}, which is not below it"
 
 
 def test_the_packages_are_found() -> None:

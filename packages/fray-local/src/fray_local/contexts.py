@@ -6,7 +6,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fray import ActorAlreadyExistsError, ActorNotFoundError
-from fray.backend import EngineRef, PickledValue, TaskRunnerContext, check_count, end_at_exit
+from fray.backend import (
+    ContextCapabilities,
+    EngineRef,
+    PickledValue,
+    TaskRunnerContext,
+    check_count,
+    end_at_exit,
+)
 from fray.job import ActorHandle, ActorOptions, Lifetime, TaskOptions
 from fray_local._runners.inline import InlineRunner
 from fray_local._runners.threads import ThreadRunner
@@ -16,6 +23,19 @@ T = TypeVar("T")
 
 class _LocalContext(TaskRunnerContext):
     """What both have: detached actors, which belong to the process and not to the context that made them."""
+
+    capabilities = ContextCapabilities(
+        serializes=True,
+        streams=True,
+        nested_tasks=True,
+        actors=True,
+        named_actors=True,
+        detached_actors=True,
+        async_actors=True,
+        at_most_once=True,
+        reentrant=True,
+        program_end=True,
+    )
 
     def __init__(
         self,
@@ -27,11 +47,12 @@ class _LocalContext(TaskRunnerContext):
         max_retries: int | None,
         namespace: str | None,
         checked: bool,
+        **configured: int,
     ) -> None:
         del num_cpus, memory  # hints: this process has what it has
         super().__init__(runner, stream_buffer=stream_buffer)
-        runner.packer.belong_to(self)
         self._checked, self._namespace = checked, namespace
+        self.capabilities = type(self).capabilities.but(serializes=checked, **configured)
         if max_retries is not None:
             self._task_options = TaskOptions(max_retries=max_retries)
         end_at_exit(self)
@@ -103,6 +124,8 @@ class SyncContext(_LocalContext):
         namespace: Contexts of one namespace share their detached actors.
     """
 
+    capabilities = _LocalContext.capabilities.but(inline=True, run_ahead=0)
+
     def __init__(
         self,
         max_workers: int | None = None,
@@ -144,6 +167,8 @@ class ThreadContext(_LocalContext):
         namespace: Contexts of one namespace share their detached actors.
     """
 
+    capabilities = _LocalContext.capabilities.but(max_workers=True, run_ahead=64, concurrent_actors=True)
+
     def __init__(
         self,
         max_workers: int | None = None,
@@ -168,6 +193,7 @@ class ThreadContext(_LocalContext):
             max_retries=max_retries,
             namespace=namespace,
             checked=check_serialization,
+            run_ahead=stream_buffer,
         )
 
     def _map_window(self) -> int:

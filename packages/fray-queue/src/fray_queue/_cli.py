@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from fray import UnsupportedError
-from fray._cli.output import print_table
-from fray._cli.shared import one_line
+from fray.backend import one_line, print_table
 from fray.queue import UnreadableItem
 from fray_queue._cli_access import Access, is_served, open_at, reaching, token_file_option, token_of
 from fray_queue._http.protocol.limits import Limits

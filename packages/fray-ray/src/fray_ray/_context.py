@@ -11,7 +11,7 @@ import ray
 from ray import exceptions as rx
 
 from fray import ContextClosedError, SerializationError
-from fray.backend import check_count, dumps, is_generator_function
+from fray.backend import ContextCapabilities, check_count, dumps, is_generator_function
 from fray.job import ActorHandle, ActorOptions, ContextBase, ObjectRef, ObjectStream, TaskOptions
 from fray_ray import _coroutines
 from fray_ray._actors import Actors, RayEndpoint
@@ -43,6 +43,25 @@ class RayContext(ContextBase):
         max_workers: A hint, as on every context: Ray runs as many tasks as the cluster has room for.
         options: Options of `@ray.remote` that hold for every task, e.g. `num_cpus=2`.
     """
+
+    capabilities = ContextCapabilities(
+        serializes=True,
+        max_workers=False,
+        isolation=True,
+        streams=True,
+        nested_tasks=True,
+        actors=True,
+        named_actors=True,
+        shared_actors=True,
+        detached_actors=True,
+        concurrent_actors=True,
+        interrupting_cancel=True,
+        enforced_resources=True,
+        at_most_once=True,
+        retries=True,
+        max_restarts=True,
+        runtime_env=True,
+    )
 
     def __init__(
         self,

@@ -92,6 +92,7 @@ def task_options(base: Mapping[str, Any], options: TaskOptions) -> dict[str, Any
     merged["max_retries"] = options.max_retries or base.get("max_retries", 0)
     if options.max_calls is not None:
         merged["max_calls"] = options.max_calls
+    merged |= options.backend.get("ray", {})
     return _with_environment(merged, ray_runtime_env(options.runtime_env))
 
 
@@ -115,6 +116,7 @@ def actor_options(
     if options.lifetime is Lifetime.DETACHED:
         merged["lifetime"] = "detached"
     merged |= {"max_concurrency": options.max_concurrency or 1, "max_restarts": options.max_restarts}
+    merged |= options.backend.get("ray", {})
     return _with_environment(merged, {})
 
 

@@ -8,6 +8,7 @@ import click
 from fray._cli.output import print_table
 from fray._discovery.plugins import KINDS, find
 from fray._discovery.plugins import plugins as installed
+from fray._values.capabilities import Capabilities
 from fray._values.errors import PluginError
 
 
@@ -31,16 +32,18 @@ def _rows(group: str) -> list[dict[str, Any]]:
             "distribution": plugin.distribution,
             "version": plugin.version,
             "value": plugin.entry_point.value,
-            "status": _status(group, name),
+            **_loaded(group, name),
         }
         for name, claimants in installed(group).items()
         for plugin in claimants
     ]
 
 
-def _status(group: str, name: str) -> str:
+def _loaded(group: str, name: str) -> dict[str, Any]:
+    """Say whether a plugin can be loaded, and what its class declares."""
     try:
-        find(group, name).load()
+        backend = find(group, name).load()
     except PluginError as error:
-        return str(error)
-    return "ok"
+        return {"status": str(error)}
+    declared = Capabilities.of(backend)
+    return {"status": "ok"} | ({} if declared is None else {"capabilities": dict(declared.to_dict())})

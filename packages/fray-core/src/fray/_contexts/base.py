@@ -14,8 +14,10 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from fray._contexts.refusals import check_actor, check_task
 from fray._contracts.context import CreateTask, Run
 from fray._telemetry import listeners as _listeners
+from fray._values.capabilities import ContextCapabilities
 from fray._values.options import ActorOptions, Lifetime, TaskOptions
 
 R = TypeVar("R")
@@ -25,6 +27,9 @@ DEFAULT_ACTOR = ActorOptions()
 
 class ContextBase(ABC):
     """Derive `run`, `create_task`, `map`, `create_actor`, executors and the async face from primitives."""
+
+    capabilities: ContextCapabilities = ContextCapabilities(nested_tasks=True)
+    """What the class can do at most, and an instance as it is configured; what is not declared is refused."""
 
     _task_options = DEFAULT_TASK  # of tasks whose options are not given
     _closed = False  # a backend's `shutdown` sets it: `get_job_context` gives no context that is closed
@@ -103,6 +108,8 @@ class ContextBase(ABC):
 
         def run(self, fn, /, *args, **kwargs):
             """Start `fn(*args, **kwargs)` as a task; see `JobContext.run`."""
+            if not self.capabilities.streams:
+                check_task(self.capabilities, type(self).__name__, fn, self._task_options)
             if _listeners.watching and _listeners.listening():
                 fn = _observed("task", fn, None)
             return self._submit(fn, args, kwargs, self._task_options)
@@ -112,6 +119,7 @@ class ContextBase(ABC):
             if options is not None and not isinstance(options, TaskOptions):
                 raise ValueError(f"options must be TaskOptions, got {options!r}")
             options = self._task_options if options is None else options
+            check_task(self.capabilities, type(self).__name__, fn, options)
             if _listeners.watching and _listeners.listening():
                 fn = _observed("task", fn, options.name)
             return self._submit(fn, args, kwargs, options)
@@ -168,6 +176,7 @@ class ContextBase(ABC):
         merged = (options or DEFAULT_ACTOR).merged(
             num_cpus, name=name, get_if_exists=get_if_exists, lifetime=lifetime, preemptible=preemptible
         )
+        check_actor(self.capabilities, type(self).__name__, merged)
         args, kwargs = constructor_arguments(cls, args, kwargs)
         if _listeners.watching and _listeners.listening():
             cls = _observed("actor", cls, merged.name)

@@ -25,7 +25,7 @@ from fray._engine_new.waiting import (
 )
 from fray._serialization.functions import is_async_class, is_generator_function
 from fray._serialization.values import callable_name
-from fray._values.errors import ActorAlreadyExistsError, ActorNotFoundError, UnsupportedError
+from fray._values.errors import ActorAlreadyExistsError, ActorNotFoundError
 from fray._values.options import ActorOptions, TaskOptions
 
 T = TypeVar("T")
@@ -43,6 +43,7 @@ class TaskRunnerContext(ContextBase):
     def __init__(self, runner: TaskRunner, *, stream_buffer: int = 16) -> None:
         self.engine = Engine(runner, stream_buffer=stream_buffer)
         self._runner = runner
+        runner.belong_to(self)
         self._named: dict[str, EngineEndpoint] = {}
 
     # Tasks.
@@ -52,11 +53,6 @@ class TaskRunnerContext(ContextBase):
     ) -> Any:
         if not callable(fn):
             raise ValueError(f"a task needs a function, got {fn!r}")
-        if options.runtime_env:
-            raise UnsupportedError(
-                f"{type(self).__name__} runs tasks in this process and cannot give one an environment "
-                "of its own; use 'process' or 'ray', or launch a job with create_environment(...)"
-            )
         packed = self._runner.pack(fn, args, kwargs)
         name = options.name or fn
         return self.engine.submit(packed, name, options, streaming=is_generator_function(fn))

@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, overload, runtime_checkable
 
+from fray._values.capabilities import ContextCapabilities
 from fray._values.options import ActorOptions, Lifetime, TaskOptions
 
 P = ParamSpec("P")
@@ -145,6 +146,10 @@ class JobContext(Protocol):
     Every method may be called from any thread, from tasks and from actor methods. Whatever takes
     a reference takes one of its own context only.
     """
+
+    @property
+    def capabilities(self) -> ContextCapabilities:
+        """What this context can do, as it is configured."""
 
     @property
     def run(self) -> Run:

@@ -207,6 +207,9 @@ class RunnerActor(Protocol):
 class TaskRunner(CallRunner, Protocol):
     """Runs the tasks of one context, and makes what runs its actors."""
 
+    def belong_to(self, context: Any) -> None:
+        """Take note of the context, when that is made: what `get_job_context` returns inside its calls."""
+
     def pack(
         self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> PackedCall:

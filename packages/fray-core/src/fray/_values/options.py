@@ -76,6 +76,7 @@ class TaskOptions:
         max_calls: Tasks of this function that a worker process runs before it is replaced.
         max_retries: How often the task runs again after its worker died. An exception of the
             task's own is never retried.
+        backend: Native options by the name of their backend, `{"ray": {...}}`; the others ignore them.
     """
 
     resources: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -83,9 +84,11 @@ class TaskOptions:
     name: str | None = None
     max_calls: int | None = None
     max_retries: int = 0
+    backend: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resources", _check_resources(self.resources))
+        object.__setattr__(self, "backend", _check_backend(self.backend))
         check_count("max_retries", self.max_retries, 0)
         if self.max_calls is not None:
             check_count("max_calls", self.max_calls, 1)
@@ -104,6 +107,7 @@ class ActorOptions:
         max_concurrency: Calls that may run at the same time; 1 runs them one by one, in order. By default
             1, and 1,000 for a class with an async method, whose calls share one event loop.
         max_restarts: How often it is made anew, without its state, after its process died.
+        backend: Native options by the name of their backend, `{"ray": {...}}`; the others ignore them.
     """
 
     name: str | None = None
@@ -113,6 +117,7 @@ class ActorOptions:
     preemptible: bool = True
     max_concurrency: int | None = None
     max_restarts: int = 0
+    backend: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.name is not None and (not isinstance(self.name, str) or not self.name or "\0" in self.name):
@@ -127,6 +132,7 @@ class ActorOptions:
         if self.max_concurrency is not None:
             check_count("max_concurrency", self.max_concurrency, 1)
         check_count("max_restarts", self.max_restarts, 0)
+        object.__setattr__(self, "backend", _check_backend(self.backend))
 
     def concurrency(self, asynchronous: bool) -> int:
         """Return how many calls may run at the same time; `asynchronous`: the class has an async method."""
@@ -148,3 +154,12 @@ def _check_resources(resources: Mapping[str, float]) -> dict[str, float]:
         if not isinstance(name, str) or not name or not number or not 0 <= amount < float("inf"):
             raise ValueError(f"resources[{name!r}] must be a number of 0 or more, got {amount!r}")
     return dict(resources)
+
+
+def _check_backend(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    fine = isinstance(options, Mapping) and all(
+        isinstance(name, str) and isinstance(native, Mapping) for name, native in options.items()
+    )
+    if not fine:
+        raise ValueError(f"backend maps a backend's name to its options, got {options!r}")
+    return {name: dict(native) for name, native in options.items()}

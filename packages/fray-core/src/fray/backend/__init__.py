@@ -7,8 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fray._cli.output import print_table
+    from fray._cli.shared import one_line
     from fray._contexts.base import DEFAULT_TASK, ContextBase
     from fray._contexts.exits import end_at_exit, program_failed
+    from fray._contexts.in_process import InProcessRunner
     from fray._contexts.runner_context import TaskRunnerContext
     from fray._contracts.task_runner import (
         ActorRunner,
@@ -183,6 +186,7 @@ __all__ = [
     "GangLayout",
     "Grant",
     "Holder",
+    "InProcessRunner",
     "JobPhase",
     "JobRecord",
     "Keep",
@@ -276,6 +280,7 @@ __all__ = [
     "may_block",
     "named_arguments",
     "note_kept",
+    "one_line",
     "outcome",
     "over_asked",
     "pack_exception",
@@ -284,6 +289,7 @@ __all__ = [
     "plan_of",
     "poll_delays",
     "post_to_supervisor",
+    "print_table",
     "program_failed",
     "prune_keys",
     "rank_variable_names",
@@ -354,6 +360,7 @@ _HOMES = {
     "GangLayout": "_jobs.ranks",
     "Grant": "_jobs.plan",
     "Holder": "_jobs.liveness",
+    "InProcessRunner": "_contexts.in_process",
     "JOB_VARIABLE": "_jobs.process_tree",
     "JobPhase": "_jobs.supervision",
     "JobRecord": "_jobs.record",
@@ -451,6 +458,7 @@ _HOMES = {
     "may_block": "_engine_new.locking",
     "named_arguments": "_serialization.values",
     "note_kept": "_engine_new.identity",
+    "one_line": "_cli.shared",
     "outcome": "_engine_new.refs",
     "over_asked": "_jobs.usage",
     "pack_exception": "_serialization.values",
@@ -459,6 +467,7 @@ _HOMES = {
     "plan_of": "_jobs.planning",
     "poll_delays": "_values.delays",
     "post_to_supervisor": "_jobs.control_pipe",
+    "print_table": "_cli.output",
     "program_failed": "_contexts.exits",
     "prune_keys": "_jobs.launch_keys",
     "rank_variable_names": "_jobs.ranks",

@@ -6,8 +6,8 @@
             return "mine"
 
 The tests open `create_context(spec)` and use nothing but the public interface. What a context does
-differently from the rest (it runs inline, it copies arguments) it declares in the class attributes of
-`ContextFixtures`. Functions that travel are importable, from `fray.testing.tasks`, or closures.
+differently from the rest (it runs inline, it copies arguments) it declares in its `capabilities`.
+Functions that travel are importable, from `fray.testing.tasks`, or closures.
 """
 
 import pytest

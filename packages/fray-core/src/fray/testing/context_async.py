@@ -42,7 +42,7 @@ class ExecutorContract(ContextFixtures):
             assert list(executor.map(tasks.add, range(10))) == list(range(1, 11))
 
     def test_its_shutdown_waits_and_leaves_the_context_open(self, context: JobContext, gate: Gate) -> None:
-        if self.INLINE:
+        if self.can.inline:
             gate.open()
         executor = context.as_executor()
         future = executor.submit(tasks.hold, gate)
@@ -55,8 +55,8 @@ class ExecutorContract(ContextFixtures):
         assert context.get(context.run(tasks.add, 1)) == 2
 
     def test_a_future_is_cancelled_with_its_task(self, narrow: JobContext, gate: Gate) -> None:
-        if self.INLINE:
-            self.moot("INLINE")
+        if self.can.inline:
+            self.moot("inline")
             return
         executor = narrow.as_executor()
         running = executor.submit(tasks.hold, gate)
@@ -100,12 +100,12 @@ class AsyncContract(ContextFixtures):
     def test_others_go_on_while_one_waits_and_a_timeout_leaves_the_task_running(
         self, context: JobContext, gate: Gate
     ) -> None:
-        if self.INLINE:
+        if self.can.inline:
             gate.open()
 
         async def run() -> Any:
             ref = context.create_task(tasks.hold, gate)
-            if not self.INLINE:
+            if not self.can.inline:
                 with pytest.raises(GetTimeoutError, match=r"0\.05 s"):
                     await context.aget(ref, timeout=0.05)
             waiter = asyncio.create_task(context.aget(ref))
@@ -127,8 +127,8 @@ class AsyncContract(ContextFixtures):
         assert not isinstance(caught.value, GetTimeoutError)
 
     def test_a_cancelled_awaiter_leaves_the_task_alone(self, context: JobContext, gate: Gate) -> None:
-        if self.INLINE:
-            self.moot("INLINE")
+        if self.can.inline:
+            self.moot("inline")
             return
 
         async def run() -> Any:
@@ -162,8 +162,8 @@ class AsyncContract(ContextFixtures):
         assert asyncio.run(run()) == [10] * 12
 
     def test_a_cancelled_reader_loses_no_item(self, context: JobContext, gate: Gate) -> None:
-        if self.INLINE:
-            self.moot("INLINE")
+        if self.can.inline:
+            self.moot("inline")
             return
 
         async def run() -> list[str]:
@@ -232,8 +232,8 @@ class ManyItemsContract(ContextFixtures):
             next(values)
 
     def test_an_item_that_cannot_be_pickled_is_named_after_all_before_it(self, context: JobContext) -> None:
-        if not self.SERIALIZES:
-            self.moot("SERIALIZES")
+        if not self.can.serializes:
+            self.moot("serializes")
             return
         items: list[Any] = [*range(300), threading.Lock(), 301]
         values = context.map(tasks.add, items)

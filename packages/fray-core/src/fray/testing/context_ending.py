@@ -20,10 +20,10 @@ class CancelContract(ContextFixtures):
     """Rule 9: `timeout` and `cancel`."""
 
     def test_a_timeout_raises_and_leaves_the_task_running(self, context: JobContext, gate: Gate) -> None:
-        if self.INLINE:
+        if self.can.inline:
             gate.open()
         ref = context.create_task(tasks.hold, gate)
-        if not self.INLINE:
+        if not self.can.inline:
             with pytest.raises(TimeoutError, match=r"0\.05 s"):
                 context.get(ref, timeout=0.05)
             with pytest.raises(TimeoutError):
@@ -34,16 +34,16 @@ class CancelContract(ContextFixtures):
     def test_what_has_not_started_is_cancelled_and_never_runs(
         self, narrow: JobContext, gate: Gate, tmp_path: Path
     ) -> None:
-        if self.INLINE:
+        if self.can.inline:
             gate.open()
         started = Gate(tmp_path / "started")
         running = narrow.create_task(tasks.hold, gate, started)
         started.wait()
         queued = narrow.create_task(tasks.touch, tmp_path / "ran", running)
         dependent = narrow.create_task(tasks.add, queued)
-        if self.INLINE:
+        if self.can.inline:
             assert narrow.cancel(queued) is False
-            self.moot("INLINE")
+            self.moot("inline")
             return
         assert narrow.cancel(queued) is True
         for ref in (queued, dependent):
@@ -58,17 +58,17 @@ class CancelContract(ContextFixtures):
     def test_what_runs_is_interrupted_where_the_backend_can(
         self, context: JobContext, gate: Gate, tmp_path: Path
     ) -> None:
-        if self.INLINE:
+        if self.can.inline:
             gate.open()
         started = Gate(tmp_path / "started")
         ref = context.create_task(tasks.hold, gate, started)
         started.wait()
-        if self.INTERRUPTS:
+        if self.can.interrupting_cancel:
             assert context.cancel(ref) is True
             with pytest.raises(TaskCancelledError):
                 context.get(ref, timeout=60)
         else:
-            self.moot("INTERRUPTS")
+            self.moot("interrupting_cancel")
             assert context.cancel(ref) is False
             gate.open()
             assert context.get(ref) == "held"
@@ -108,7 +108,7 @@ class ShutdownContract(ContextFixtures):
     def test_leaving_by_an_exception_cancels_what_has_not_started(
         self, narrow_spec: str, gate: Gate, tmp_path: Path
     ) -> None:
-        if self.INLINE:
+        if self.can.inline:
             gate.open()
         started = Gate(tmp_path / "started")
 
@@ -116,7 +116,7 @@ class ShutdownContract(ContextFixtures):
             with create_context(narrow_spec) as context:
                 context.create_task(tasks.hold, gate, started)
                 started.wait()
-                if not self.INLINE:
+                if not self.can.inline:
                     held = context.create_task(tasks.hold, gate)
                     context.create_task(tasks.touch, tmp_path / "ran", held)
                 threading.Timer(0.1, gate.open).start()
@@ -138,7 +138,7 @@ class ShutdownContract(ContextFixtures):
             context.create_actor(Counter)
 
     def test_shutdown_without_wait_returns_at_once_and_the_work_is_done(self, spec: str, gate: Gate) -> None:
-        if self.INLINE:
+        if self.can.inline:
             gate.open()
         context = create_context(spec)
         ref = context.create_task(tasks.hold, gate)

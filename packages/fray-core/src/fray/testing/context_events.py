@@ -116,7 +116,7 @@ class EventsContract(ListeningFixtures, ContextFixtures):
     def test_an_argument_that_cannot_be_pickled_is_named_as_ever(
         self, told: Told, context: JobContext
     ) -> None:
-        if self.SERIALIZES:
+        if self.can.serializes:
             lock: Any = threading.Lock()
             with pytest.raises(SerializationError, match=r"argument 2 \('b'\) of add\(\)"):
                 context.run(tasks.add, 1, lock)

@@ -7,23 +7,18 @@ import pytest
 
 from fray._contracts.context import JobContext
 from fray._discovery.current import create_context
+from fray._values.capabilities import ContextCapabilities
 from fray.testing.gates import Gate
 from fray.testing.promises import Promises
 
+_declared: dict[str, ContextCapabilities] = {}
+
 
 class ContextFixtures(Promises):
-    """The fixtures of every area, and what a backend declares of itself."""
+    """The fixtures of every area. What a backend can do is read from its context's `capabilities`."""
 
-    INLINE = False
-    """A task runs inside the call that submits it, so nothing is ever pending or concurrent."""
-    SERIALIZES = True
-    """Arguments and results are pickled on their way, so that what cannot be is refused."""
-    INTERRUPTS = False
-    """`cancel` stops a function that runs."""
-    BOUNDED = True
-    """`max_workers` says how many tasks run at the same time."""
-    RUN_AHEAD = 64
-    """Items that a generator task may be ahead of its consumer, at the most."""
+    can: ContextCapabilities
+
     CHAIN = 10_000
     """Links of the long chain of dependent tasks."""
     DEPTH = 100
@@ -36,12 +31,22 @@ class ContextFixtures(Promises):
         """The spec that opens the context: the one fixture that every subclass gives."""
         raise NotImplementedError("a contract's subclass gives `spec`: fixture -> the spec of the context")
 
+    @pytest.fixture(autouse=True)
+    def _capable(self, spec: str) -> None:
+        """Read what the backend declares: contexts start nothing when they are made."""
+        if spec not in _declared:
+            context = create_context(spec)
+            _declared[spec] = declared = context.capabilities
+            context.shutdown()
+            assert isinstance(declared, ContextCapabilities), f"{spec}: capabilities are {declared!r}"
+        self.can = _declared[spec]
+
     @pytest.fixture
     def narrow_spec(self, spec: str) -> str:
         """The spec of a context that runs one task at a time, where it can."""
-        return (
-            spec if self.INLINE or not self.BOUNDED else f"{spec}{'&' if '?' in spec else '?'}max_workers=1"
-        )
+        if not self.can.max_workers:
+            return spec
+        return f"{spec}{'&' if '?' in spec else '?'}max_workers=1"
 
     @pytest.fixture
     def context(self, spec: str) -> Iterator[JobContext]:

@@ -67,8 +67,8 @@ class SerializationContract(ContextFixtures):
 
     def test_an_argument_that_cannot_be_pickled_is_named(self, context: JobContext, tmp_path: Path) -> None:
         lock = threading.Lock()
-        if not self.SERIALIZES:
-            self.moot("SERIALIZES")
+        if not self.can.serializes:
+            self.moot("serializes")
             assert context.get(context.run(lambda value: value, lock)) is lock
             return
         with pytest.raises(SerializationError, match=r"argument 2 \('value'\) of touch\(\)") as caught:
@@ -79,11 +79,11 @@ class SerializationContract(ContextFixtures):
         assert not (tmp_path / "ran").exists()
 
     def test_a_keyword_that_cannot_be_pickled_is_named(self, context: JobContext, tmp_path: Path) -> None:
-        if self.SERIALIZES:
+        if self.can.serializes:
             with pytest.raises(SerializationError, match=r"argument 'value' of touch\(\)"):
                 context.run(tasks.touch, tmp_path / "ran", value=threading.Lock())
         else:
-            self.moot("SERIALIZES")
+            self.moot("serializes")
 
     def test_a_function_that_holds_what_cannot_be_pickled_is_named(self, context: JobContext) -> None:
         lock = threading.Lock()
@@ -91,8 +91,8 @@ class SerializationContract(ContextFixtures):
         def guarded() -> bool:
             return lock.locked()
 
-        if not self.SERIALIZES:
-            self.moot("SERIALIZES")
+        if not self.can.serializes:
+            self.moot("serializes")
             assert context.get(context.run(guarded)) is False
             return
         with pytest.raises(SerializationError, match="guarded"):
@@ -100,26 +100,26 @@ class SerializationContract(ContextFixtures):
 
     def test_a_result_that_cannot_be_pickled_is_named(self, context: JobContext) -> None:
         ref = context.run(threading.Lock)
-        if not self.SERIALIZES:
-            self.moot("SERIALIZES")
+        if not self.can.serializes:
+            self.moot("serializes")
             assert context.get(ref).locked() is False
             return
         with pytest.raises(SerializationError, match=r"result of .*lock"):
             context.get(ref)
 
     def test_what_is_put_and_cannot_be_pickled_is_refused(self, context: JobContext) -> None:
-        if self.SERIALIZES:
+        if self.can.serializes:
             with pytest.raises(SerializationError, match=r"put\(\)"):
                 context.put(threading.Lock())
         else:
-            self.moot("SERIALIZES")
+            self.moot("serializes")
 
     def test_a_constructor_argument_that_cannot_be_pickled_is_named(self, context: JobContext) -> None:
-        if self.SERIALIZES:
+        if self.can.serializes:
             with pytest.raises(SerializationError, match=r"argument 1 \('start'\) of Counter\(\)"):
                 context.create_actor(Counter, threading.Lock())
         else:
-            self.moot("SERIALIZES")
+            self.moot("serializes")
 
     def test_a_task_cannot_change_what_its_caller_holds(self, context: JobContext) -> None:
         def grow(numbers: list[int]) -> int:
@@ -129,6 +129,6 @@ class SerializationContract(ContextFixtures):
         mine = [1, 2, 3]
         shared = context.put(mine)
         assert context.get(context.run(grow, mine)) == 4
-        assert context.get(context.run(grow, shared)) == (4 if self.SERIALIZES else 5)
-        assert len(mine) == (3 if self.SERIALIZES else 5)
-        assert len(context.get(shared)) == (3 if self.SERIALIZES else 5)
+        assert context.get(context.run(grow, shared)) == (4 if self.can.serializes else 5)
+        assert len(mine) == (3 if self.can.serializes else 5)
+        assert len(context.get(shared)) == (3 if self.can.serializes else 5)

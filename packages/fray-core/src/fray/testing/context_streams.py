@@ -36,7 +36,7 @@ class StreamContract(ContextFixtures):
             next(stream)
 
     def test_an_item_is_there_before_the_next_is_made(self, context: JobContext, gate: Gate) -> None:
-        if self.INLINE:
+        if self.can.inline:
             gate.open()  # inline, asking for an item makes it
         stream = context.run(tasks.waits_between, gate)
         assert context.get(next(stream)) == "first"
@@ -77,7 +77,7 @@ class StreamContract(ContextFixtures):
         ]
         for stream in streams:
             assert context.wait([stream], timeout=60) == ([stream], [])
-        if not self.INLINE:
+        if not self.can.inline:
             slow = context.run(tasks.waits_between, gate)
             next(slow)
             assert context.wait([slow], timeout=0.05) == ([], [slow])
@@ -93,7 +93,7 @@ class StreamContract(ContextFixtures):
         assert taken == [0, 1, 2, 3, 4]
         # Time for a producer that does not stop to show itself: work of other tasks, not seconds.
         context.get([context.run(tasks.add, index) for index in range(200)])
-        assert diary.stat().st_size <= 5 + self.RUN_AHEAD
+        assert diary.stat().st_size <= 5 + self.can.run_ahead
         context.cancel(stream)
 
     def test_a_producer_that_waits_for_its_consumer_holds_no_worker(

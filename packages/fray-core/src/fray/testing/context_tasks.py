@@ -67,7 +67,7 @@ class ReferenceContract(ContextFixtures):
         assert narrow.get(dependents) == list(range(100, 120))
 
     def test_a_dependent_starts_when_what_it_depends_on_ends(self, context: JobContext, gate: Gate) -> None:
-        if self.INLINE:
+        if self.can.inline:
             gate.open()
         first = context.create_task(tasks.hold, gate, value=1)
         second = context.create_task(tasks.add, first)
@@ -122,7 +122,7 @@ class ErrorContract(ContextFixtures):
             assert caught.value.message == "stuck"
             assert "in fail_stuck" in caught.value.traceback
         else:
-            assert not self.SERIALIZES
+            assert not self.can.serializes
 
     def test_a_failed_dependency_fails_its_dependents_with_the_same_exception(
         self, context: JobContext, tmp_path: Path

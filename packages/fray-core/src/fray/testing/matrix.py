@@ -134,7 +134,7 @@ def _declared(columns: dict[str, Findings]) -> str:
     if not rows:
         return ""
     title = "\n### What they declare\n"
-    text = "The class attributes of `fray.testing` say what each means.\n"
+    text = "The types of `capabilities` in `fray.backend` say what each means.\n"
     head = [title, text, _row(["", *columns]), _row(["---"] * (len(columns) + 1))]
     return "\n".join([*head, *rows, ""])
 

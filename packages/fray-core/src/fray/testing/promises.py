@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from fray._values.capabilities import Capabilities
 from fray._values.errors import UnsupportedError
 
 
@@ -33,11 +34,11 @@ class Promises:
         if owner is not None:
             named = f"{owner.__module__}.{owner.__qualname__}.{request.node.originalname}"
             found = [("promise", named), ("backend", backend or type(self).__name__)]
-            declared = [("declared", f"{name}={value!r}") for name, value in declarations(type(self)).items()]
+            declared = [("declared", f"{name}={value!r}") for name, value in declarations(self).items()]
             request.node.user_properties.extend([*found, *declared, *self._notes])
 
     def moot(self, declaration: str) -> None:
-        """Note that the promise does not arise, because of a class attribute of the backend."""
+        """Note that the promise does not arise, because of what the backend declares."""
         self._notes.append(("moot", declaration))
 
     @contextmanager
@@ -91,7 +92,11 @@ def owner_of(cls: type, test: str) -> type | None:
     return owner if owner.__module__.startswith("fray.testing.") else None
 
 
-def declarations(cls: type) -> dict[str, object]:
-    """Return the class attributes in capitals, true or false, that say what a backend can do."""
+def declarations(test: Promises) -> dict[str, object]:
+    """Return what a backend declares: its capabilities, or class attributes in capitals."""
+    can = getattr(test, "can", None)
+    if isinstance(can, Capabilities):
+        return dict(can.to_dict())
+    cls = type(test)
     names = sorted({name for base in cls.__mro__ for name in vars(base) if name.isupper()})
     return {name: value for name in names if isinstance(value := getattr(cls, name), bool)}

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from fray import ActorNotFoundError
-from fray._cli.output import print_table
+from fray.backend import print_table
 from fray_local._process.owner.actor_directory import ActorDirectory, ActorRecord, namespaces
 from fray_local._process.owner.shared_actors import kill as kill_at
 

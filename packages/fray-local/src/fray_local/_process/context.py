@@ -25,6 +25,7 @@ from fray._engine.streams import LocalStream
 from fray.backend import DEFAULT_TASK, callable_name, current_context_var, is_generator_function
 from fray.job import ActorHandle, ActorOptions, TaskOptions, actor_methods
 from fray_local._machine import cpu_count
+from fray_local._process.capabilities import CAPABILITIES
 from fray_local._process.owner import shutdown as endings
 from fray_local._process.owner.actor_process import ProcessEndpoint
 from fray_local._process.owner.actor_registry import ActorRegistry
@@ -69,6 +70,8 @@ class ProcessContext(InProcessContext):
         namespace: Proxy actors are shared with every context of this namespace. By default with the
             jobs of one family; outside of jobs only detached actors are shared.
     """
+
+    capabilities = CAPABILITIES
 
     def __init__(
         self,

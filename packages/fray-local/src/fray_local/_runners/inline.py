@@ -16,14 +16,18 @@ class InlineRunner:
     interrupts = False
 
     def __init__(self, *, check_serialization: bool) -> None:
-        self.packer = CallPacker(check_serialization=check_serialization)
+        self._packer = CallPacker(check_serialization=check_serialization)
         self._executor = CallExecutor(check_serialization=check_serialization, inline=True)
+
+    def belong_to(self, context: Any) -> None:
+        """Take note of what `get_job_context` returns inside the calls."""
+        self._packer.belong_to(context)
 
     def pack(
         self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> PackedCall:
         """Return a call for this process."""
-        return self.packer.pack(fn, args, kwargs)
+        return self._packer.pack(fn, args, kwargs)
 
     def start(self, calls: Sequence[Any]) -> None:
         """Run them now, and then what became ready by that."""

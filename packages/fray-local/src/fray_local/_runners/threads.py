@@ -193,10 +193,10 @@ class ThreadRunner:
     interrupts = False
 
     def __init__(self, workers: int, *, check_serialization: bool) -> None:
-        self.packer = CallPacker(check_serialization=check_serialization)
-        self.pack = (
-            self.packer.pack
-        )  # attributes, because every task would pay for a method that only calls on
+        self._packer = CallPacker(check_serialization=check_serialization)
+        # Attributes, because every task would pay for a method that only calls on.
+        self.pack = self._packer.pack
+        self.belong_to = self._packer.belong_to
         self._executor = executor = CallExecutor(check_serialization=check_serialization)
 
         def run(call: Any) -> None:

@@ -23,6 +23,7 @@ from fray.job import (
     TaskOptions,
     actor_methods,
 )
+from fray_local._process.capabilities import CAPABILITIES
 from fray_local._process.protocol.callbacks import CallbackThread, settle_future
 from fray_local._process.protocol.messages import (
     CallActor,
@@ -65,6 +66,8 @@ _COPIES = "a copy of the context inside a worker cannot be closed there; leave t
 
 class WorkerContext(ContextBase):
     """`get_job_context()` inside a task of a `ProcessContext`."""
+
+    capabilities = CAPABILITIES
 
     def __init__(self, number: int, owner: Owner, outbox: Outbox) -> None:
         self.owner, self._outbox = owner, outbox

@@ -1,0 +1,23 @@
+"""What a context of worker processes can do, for its owner and inside its workers alike."""
+
+from fray.backend import ContextCapabilities
+
+CAPABILITIES = ContextCapabilities(
+    serializes=True,
+    max_workers=True,
+    isolation=True,
+    streams=True,
+    run_ahead=64,
+    nested_tasks=True,
+    actors=True,
+    named_actors=True,
+    shared_actors=True,
+    detached_actors=True,
+    concurrent_actors=True,
+    interrupting_cancel=True,
+    enforced_resources=True,
+    at_most_once=True,
+    retries=True,
+    max_restarts=True,
+    runtime_env=True,
+)
