@@ -90,7 +90,7 @@ OLDER_CALLS = (
     ),
     Call('context.create_actor(Counter, kwargs={"start": 5})', "context.create_actor(Counter, start=5)"),
     Call("actor.value.remote()", "actor.value()"),
-    Call("actor.value.options(num_cpus=0).remote()", "actor.value()"),
+    Call("actor.value.options(enable_task_events=False).remote()", "actor.value()"),
     Call(
         'Entrypoint(callable=serve, function_args={"model": "tiny"})',
         'Entrypoint.from_callable(serve, kwargs={"model": "tiny"})',

@@ -48,6 +48,13 @@ class RayEndpoint(ActorEndpoint):
         send = getattr(self.handle, method).remote
         return self._context._send(send, f"{self._label}.{method}", (), args, kwargs)
 
+    def call_with(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], native: Mapping[str, Any]
+    ) -> Any:
+        """See `ActorEndpoint.call_with`."""
+        send = getattr(self.handle, method).options(**native).remote
+        return self._context._send(send, f"{self._label}.{method}", (), args, kwargs)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RayEndpoint) and bool(other.handle._actor_id == self.handle._actor_id)
 

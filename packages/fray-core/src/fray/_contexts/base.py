@@ -5,12 +5,14 @@ A backend that inherits `ContextBase` provides `put`, `get`, `wait`, `cancel`, `
 per call, `_future`.
 """
 
+import inspect
 import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -108,6 +110,9 @@ class ContextBase(ABC):
 
         def run(self, fn, /, *args, **kwargs):
             """Start `fn(*args, **kwargs)` as a task; see `JobContext.run`."""
+            if "name" in kwargs and not takes(fn, "name"):
+                options = replace(self._task_options, name=kwargs.pop("name"))
+                return self.create_task(fn, *args, options=options, **kwargs)
             if not self.capabilities.streams:
                 check_task(self.capabilities, type(self).__name__, fn, self._task_options)
             if _listeners.watching and _listeners.listening():
@@ -120,6 +125,10 @@ class ContextBase(ABC):
                 raise ValueError(f"options must be TaskOptions, got {options!r}")
             options = self._task_options if options is None else options
             check_task(self.capabilities, type(self).__name__, fn, options)
+            if ("args" in kwargs and not takes(fn, "args")) or (
+                "kwargs" in kwargs and not takes(fn, "kwargs")
+            ):
+                args, kwargs = unfolded("create_task", fn, args, kwargs)
             if _listeners.watching and _listeners.listening():
                 fn = _observed("task", fn, options.name)
             return self._submit(fn, args, kwargs, options)
@@ -177,7 +186,8 @@ class ContextBase(ABC):
             num_cpus, name=name, get_if_exists=get_if_exists, lifetime=lifetime, preemptible=preemptible
         )
         check_actor(self.capabilities, type(self).__name__, merged)
-        args, kwargs = constructor_arguments(cls, args, kwargs)
+        if "args" in kwargs or "kwargs" in kwargs:
+            args, kwargs = unfolded("create_actor", cls, args, kwargs)
         if _listeners.watching and _listeners.listening():
             cls = _observed("actor", cls, merged.name)
         return self._start_actor(cls, args, kwargs, merged)
@@ -197,21 +207,37 @@ def _observed(subject: str, target: Callable[..., Any], name: str | None) -> Cal
     return observed(subject, target, name)
 
 
-def constructor_arguments(
-    cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+def takes(fn: Callable[..., Any], name: str) -> bool:
+    """Whether a keyword is the function's own: its signature has it, or takes any, or cannot be read."""
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):
+        return True
+    if name in ("args", "kwargs"):  # what a function that takes any keyword would hardly ever be given
+        return name in parameters and parameters[name].kind in _BY_KEYWORD
+    return any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD
+        or (parameter.name == name and parameter.kind in _BY_KEYWORD)
+        for parameter in parameters.values()
+    )
+
+
+_BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def unfolded(
+    call: str, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Unfold `create_actor(C, args=(…), kwargs={…})`, the older way to pass constructor arguments.
+    """Unfold `create_actor(C, args=(…), kwargs={…})`, the older way to pass arguments.
 
     Raises:
-        ValueError: Constructor arguments are given both ways, or in a shape that is none.
+        ValueError: Arguments are given both ways, or in a shape that is none.
     """
-    if "args" not in kwargs and "kwargs" not in kwargs:
-        return args, kwargs
     rest = {key: value for key, value in kwargs.items() if key not in ("args", "kwargs")}
     folded_args, folded_kwargs = kwargs.get("args", ()), kwargs.get("kwargs", {})
     if args or rest:
         raise ValueError(
-            f"create_actor({getattr(cls, '__name__', cls)}): give constructor arguments directly, "
+            f"{call}({getattr(target, '__name__', target)}): give arguments directly, "
             "or as args=(…) and kwargs={…}, not both ways at once"
         )
     if not isinstance(folded_args, tuple | list) or not isinstance(folded_kwargs, dict):

@@ -290,6 +290,16 @@ class ActorEndpoint(ABC):
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Queue a call and return its reference or stream."""
 
+    def call_with(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        native: Mapping[str, Any],
+    ) -> Any:
+        """Queue a call under options of Ray; a backend that is not Ray queues it as it is."""
+        return self.call(method, args, kwargs)
+
 
 class ActorHandle:
     """An actor as its callers see it: `handle.method(...)` returns a reference."""
@@ -328,15 +338,36 @@ class ActorHandle:
 class BoundMethod:
     """`handle.method`: call it, or call its `remote`."""
 
-    __slots__ = ("_endpoint", "_method")
+    __slots__ = ("_endpoint", "_method", "_native")
 
-    def __init__(self, endpoint: ActorEndpoint, method: str) -> None:
-        self._endpoint, self._method = endpoint, method
+    def __init__(self, endpoint: ActorEndpoint, method: str, native: Mapping[str, Any] | None = None) -> None:
+        self._endpoint, self._method, self._native = endpoint, method, native
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._native:
+            return self._endpoint.call_with(self._method, args, kwargs, self._native)
         return self._endpoint.call(self._method, args, kwargs)
 
     remote = __call__
+
+    def options(self, *, num_returns: int | str = 1, **native: Any) -> "BoundMethod":
+        """Return the method under options of Ray's actor methods, for code written for Ray.
+
+        Args:
+            num_returns: 1, as on every backend: a call has one reference.
+            native: Passed to Ray; other backends ignore them.
+
+        Raises:
+            UnsupportedError: Another number of references is asked for.
+        """
+        if num_returns != 1:
+            from fray._values.errors import UnsupportedError
+
+            raise UnsupportedError(
+                f"{self._endpoint.label}.{self._method}.options(num_returns={num_returns!r}): a call has one "
+                "reference; return a tuple, or make the method a generator"
+            )
+        return BoundMethod(self._endpoint, self._method, {**(self._native or {}), **native})
 
 
 def actor_methods(cls: Any) -> dict[str, Any]:

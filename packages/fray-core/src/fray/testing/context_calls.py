@@ -6,6 +6,7 @@ from concurrent.futures import Future
 import pytest
 
 from fray._contracts.context import JobContext
+from fray._values.errors import UnsupportedError
 from fray._values.options import ActorOptions
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
@@ -15,6 +16,16 @@ from fray.testing.tasks import Counter
 
 class ActorCallContract(ContextFixtures):
     """Rule 6: order, overlap, failures, callers."""
+
+    def test_a_method_takes_options_of_ray(self, context: JobContext) -> None:
+        counter = context.create_actor(Counter)
+        method = counter.increment.options(enable_task_events=False)
+        assert context.get([method.remote(5), method(), counter.value()]) == [5, 6, 6]
+
+    def test_a_call_has_one_reference(self, context: JobContext) -> None:
+        counter = context.create_actor(Counter)
+        with pytest.raises(UnsupportedError, match=r"options\(num_returns=2\): a call has one reference"):
+            counter.value.options(num_returns=2)
 
     def test_calls_of_one_caller_run_in_order(self, context: JobContext) -> None:
         counter = context.create_actor(Counter)

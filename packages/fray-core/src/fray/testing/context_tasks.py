@@ -25,6 +25,19 @@ class ReferenceContract(ContextFixtures):
     def test_a_task_returns_what_its_function_returns(self, context: JobContext) -> None:
         assert context.get(context.run(tasks.add, 2, b=3)) == 5
 
+    def test_a_name_is_the_tasks_unless_the_function_takes_it(self, context: JobContext) -> None:
+        assert context.get(context.run(tasks.add, 2, b=3, name="stage")) == 5
+        assert [context.get(item) for item in context.run(tasks.numbers, 2, name="stage")] == [0, 1]
+        assert context.get(context.run(tasks.named, 1, name="mine")) == (1, "mine")
+        assert context.get(context.run(tasks.named_by_any, 1, name="mine")) == (1, {"name": "mine"})
+
+    def test_arguments_can_be_given_folded(self, context: JobContext) -> None:
+        assert context.get(context.create_task(tasks.add, args=(2,), kwargs={"b": 3})) == 5
+        assert context.get(context.create_task(tasks.add, args=[context.put(2)])) == 3
+        assert context.get(context.create_task(tasks.takes_args, args="its own")) == "its own"
+        with pytest.raises(ValueError, match=r"create_task\(add\): .* not both"):
+            context.create_task(tasks.add, 1, kwargs={"b": 3})
+
     def test_closures_and_lambdas_run(self, context: JobContext) -> None:
         base = 40
         assert context.get(context.run(lambda x: x + base, 2)) == 42

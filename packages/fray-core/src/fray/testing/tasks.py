@@ -14,6 +14,18 @@ def add(a: int, b: int = 1) -> int:
     return a + b
 
 
+def named(a: int, name: str = "nobody's") -> tuple[int, str]:
+    return a, name
+
+
+def named_by_any(a: int, **others: Any) -> tuple[int, dict[str, Any]]:
+    return a, others
+
+
+def takes_args(args: str) -> str:
+    return args
+
+
 def total(numbers: list[int]) -> int:
     return sum(numbers)
 
