@@ -6,8 +6,8 @@ the pole up longer; the train job moves the weights accordingly (Mania, Guy and 
 search provides a competitive approach to reinforcement learning"). A curriculum makes episodes longer and
 starts them further from upright whenever the policy masters what it is given.
 
-    FRAY_CLUSTER_SPEC='local?context=process' python examples/rl_loop.py    # jobs and actors are processes
-    FRAY_CLUSTER_SPEC=ray python examples/rl_loop.py                        # a Ray cluster
+    python examples/rl_loop.py                          # jobs and actors are processes of this machine
+    FRAY_CLUSTER_SPEC=ray python examples/rl_loop.py    # a Ray cluster
 
 The train job makes three actors and launches the rollout jobs. They are its children: they find the actors by
 name, and end when it ends.

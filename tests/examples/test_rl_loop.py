@@ -23,13 +23,13 @@ def learn(cluster: str) -> str:
 
 
 def test_it_learns_with_processes_of_this_machine() -> None:
-    assert "mastered 4 levels" in learn("local?context=process")
+    assert "mastered 4 levels" in learn("local")
 
 
 def test_rollouts_that_are_killed_do_not_stop_it() -> None:
     with killer("rollout-", times=3) as killed:
         for _ in range(20):  # it may be done sooner than three are killed
-            assert "mastered 4 levels" in learn("local?context=process")
+            assert "mastered 4 levels" in learn("local")
             if len(killed) == 3:
                 break
     assert len(killed) == 3

@@ -14,11 +14,12 @@ from typing import Any
 
 import ray
 
+from fray.backend import PORTS, Meeting
 from fray.cluster import ExitReason
 from fray_ray import _nodes
 from fray_ray._attempts import Attempt, End
 from fray_ray._progress import Progress
-from fray_ray._ranks import PORTS, Meeting, rank_variables
+from fray_ray._ranks import variables_of
 from fray_ray._replica_log import ReplicaLog
 from fray_ray._requests import Plan
 from fray_ray._rooms import Room
@@ -89,11 +90,11 @@ class Formation:
             self._blame(0, self._attempt(0).broken(error))
             return False
         address = _nodes.living_and_dead()[self._nodes[0]]["NodeManagerAddress"]
-        meeting = Meeting(address, ports)
+        meeting = Meeting(address, tuple(ports))
         for number in self._nodes:
             self._progress.begin(number, self._number)
             self._logs[number].begin(self._number)
-            variables = rank_variables(self._plan, number, self._room.units, meeting)
+            variables = variables_of(self._plan, number, self._room.units, meeting)
             run = threading.Thread(
                 target=self._run, args=(number, variables), name=f"replica-{number}", daemon=True
             )

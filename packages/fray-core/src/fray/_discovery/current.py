@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
     from fray._contracts.context import JobContext
 
+JOB_CONTEXT = "FRAY_JOB_CONTEXT"  # the variable that clusters give their jobs a default by
 AUTO = "auto"  # the spec of what is the current one
 
 
@@ -35,6 +36,7 @@ class _Current:
         self._group, self._kind, self._variable, self._default = group, kind, variable, default
         self._made: dict[str, Any] = {}
         self._preset: Any = None
+        self._told = False
         self._lock = threading.RLock()
 
     def create(self, spec: str, options: dict[str, Any]) -> Any:
@@ -67,7 +69,20 @@ class _Current:
         text = os.environ.get(self._variable)
         if text and text != AUTO:
             return text
-        return "ray" if _inside_ray() else self._default
+        if _inside_ray():
+            return "ray"
+        return self._default_of_job() or self._default
+
+    def _default_of_job(self) -> str | None:
+        """What a job has where nothing else says it; its cluster knows, and the job's log says so once."""
+        spec = os.environ.get(JOB_CONTEXT) if self._kind == "context" else None
+        if spec and not self._told and os.environ.get("FRAY_REPLICA_ID", "0") == "0":
+            self._told = True
+            sys.stderr.write(
+                f"fray: the context of this job is {spec!r}: tasks run in worker processes, and the jobs of "
+                f"one program share named actors; {self._variable} chooses another\n"
+            )
+        return spec
 
     def preset(self, thing: Any, setter: str) -> None:
         self._refuse_a_spec(thing, setter)

@@ -141,5 +141,9 @@ def write_record(draft: Path, plan: JobPlan) -> SupervisorLock:
         )
     lock = SupervisorLock.acquire(os.fspath(draft / LOCK))
     assert lock is not None, "a draft is its launcher's own"
-    lock.reserve()
+    try:
+        lock.reserve()
+    except BaseException:
+        lock.close()
+        raise
     return lock

@@ -1,11 +1,13 @@
 """Make plans of requests, where they are launched."""
 
+import functools
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fray._discovery.current import JOB_CONTEXT
 from fray._jobs import runner
 from fray._jobs.plan import JobPlan
 from fray._jobs.process_tree import JOB_VARIABLE
@@ -21,8 +23,8 @@ NO_VARIABLES: Mapping[str, str] = {}
 # Of the launcher, when it is a replica itself: a job that it launches finds its own.
 _OF_THE_LAUNCHER = rank_variable_names() | {JOB_VARIABLE, "FRAY_PREEMPTION_NOTICE"}
 PAYLOAD = "payload.pkl"
-CONTEXT_OF_JOBS = "FRAY_JOB_CONTEXT"
-"""The variable that says which context a job's programs have where nothing else says so."""
+FAMILY = "FRAY_JOB_FAMILY"
+"""The variable that names the family of a job: jobs launched by one program, and all below them."""
 
 
 def plan_of(
@@ -66,7 +68,7 @@ def plan_of(
     return JobPlan(
         job_id=str(job_id),
         command=command_of(entrypoint, python, call),
-        environ={CONTEXT_OF_JOBS: "process"} | environ | own | place,
+        environ={JOB_CONTEXT: "process", FAMILY: _own_family()} | environ | own | place,
         secrets=tuple(environment.env_vars.values()),
         workspace=os.fspath(workspace_of(environment)),
         replicas=layout.replicas,
@@ -88,6 +90,12 @@ def layout_of(request: JobRequest, units: int | None = None) -> GangLayout:
     if isinstance(device, TpuConfig):
         return GangLayout(count, device.hosts, slices=True)
     return GangLayout(count)
+
+
+@functools.cache
+def _own_family() -> str:
+    """The family of the jobs that this program launches, for as long as it lives."""
+    return f"program-{os.urandom(6).hex()}"
 
 
 def workspace_of(environment: EnvironmentConfig) -> Path:

@@ -13,10 +13,11 @@ declares in the class attributes of `ClusterFixtures`.
 
 import pytest
 
-_PARTS = ("events", "fixtures", "life", "reading", "requests", "stopping")
+_PARTS = ("events", "faults", "fixtures", "life", "reading", "requests", "stopping")
 pytest.register_assert_rewrite(*(f"fray.testing.cluster_{part}" for part in _PARTS))
 
 from fray.testing.cluster_events import JobEventsContract  # noqa: E402
+from fray.testing.cluster_faults import DirectoryContract  # noqa: E402
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, program, until  # noqa: E402
 from fray.testing.cluster_life import (  # noqa: E402
     EnvironmentContract,
@@ -36,6 +37,7 @@ from fray.testing.cluster_stopping import FamilyContract, SharingContract, Termi
 __all__ = [
     "ClusterContract",
     "ClusterFixtures",
+    "DirectoryContract",
     "EnvironmentContract",
     "FailureContract",
     "FamilyContract",

@@ -158,8 +158,10 @@ def namespaces(root: Path | None = None) -> list[str]:
 
 
 def family() -> str | None:
-    """Return the root of this process's job, which all jobs below it share; None outside of jobs."""
+    """Return what the jobs of one program, and all below them, share; None outside of jobs."""
     job_id = os.environ.get("FRAY_JOB_ID")
+    if job_id and os.environ.get("FRAY_JOB_FAMILY"):
+        return os.environ["FRAY_JOB_FAMILY"]
     return job_id.partition("/")[0] if job_id else None
 
 
