@@ -13,12 +13,13 @@ declares in the class attributes of `ClusterFixtures`.
 
 import pytest
 
-_PARTS = ("events", "faults", "fixtures", "life", "reading", "requests", "stopping")
+_PARTS = ("events", "faults", "fixtures", "gangs", "life", "reading", "requests", "stopping")
 pytest.register_assert_rewrite(*(f"fray.testing.cluster_{part}" for part in _PARTS))
 
 from fray.testing.cluster_events import JobEventsContract  # noqa: E402
 from fray.testing.cluster_faults import DirectoryContract  # noqa: E402
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, program, until  # noqa: E402
+from fray.testing.cluster_gangs import GangContract  # noqa: E402
 from fray.testing.cluster_life import (  # noqa: E402
     EnvironmentContract,
     FailureContract,
@@ -41,6 +42,7 @@ __all__ = [
     "EnvironmentContract",
     "FailureContract",
     "FamilyContract",
+    "GangContract",
     "JobEventsContract",
     "LaunchContract",
     "LogContract",

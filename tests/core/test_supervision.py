@@ -1,0 +1,269 @@
+"""The supervision machine against a model that keeps its own books."""
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from fray.backend import (
+    AttemptEnd,
+    Begin,
+    CannotRun,
+    ClearTree,
+    Ended,
+    EndTree,
+    JobPhase,
+    Noticed,
+    Policy,
+    SettleJob,
+    StartFailed,
+    StartReplica,
+    StopReplica,
+    StopRequested,
+    Supervision,
+    Tick,
+    TreeEnded,
+)
+from fray.cluster import ExitReason, JobStatus
+
+GOOD = AttemptEnd(ExitReason.EXITED, 0)
+BAD = AttemptEnd(ExitReason.EXITED, 3, "exited with code 3")
+
+
+class SupervisionMachine(RuleBasedStateMachine):
+    """Runs a job by what the machine says, as a cluster would, and counts for itself."""
+
+    @initialize(
+        replicas=st.integers(1, 3),
+        gang=st.booleans(),
+        failures=st.integers(0, 2),
+        preemptions=st.integers(0, 2),
+        timeout=st.sampled_from([None, 50.0]),
+    )
+    def begin_job(
+        self, replicas: int, gang: bool, failures: int, preemptions: int, timeout: float | None
+    ) -> None:
+        self.policy = Policy(
+            replicas=replicas,
+            gang=gang,
+            max_retries_failure=failures,
+            max_retries_preemption=preemptions,
+            timeout=timeout,
+        )
+        self.machine = Supervision(self.policy)
+        self.now = 100.0
+        self.running: dict[int, tuple[int, float]] = {}  # replica -> attempt, when it started
+        self.attempts = [0] * replicas
+        self.last: list[AttemptEnd | None] = [None] * replicas
+        self.failed = [0] * replicas  # attempts that failed by themselves
+        self.preempted = 0
+        self.noticed: set[int] = set()
+        self.told: set[int] = set()
+        self.starting: list[int] = []
+        self.clearing = self.ending = False
+        self.wanted: JobStatus | None = None  # by who ended the job
+        self.settled: SettleJob | None = None
+
+    def handle(self, event: Any) -> None:
+        self.act(self.machine.handle(event, self.now))
+
+    def act(self, actions: list[Any]) -> None:
+        started = [action for action in actions if isinstance(action, StartReplica)]
+        if started and self.policy.gang:
+            assert [action.replica for action in started] == list(range(self.policy.replicas))
+            assert len({action.attempt for action in started}) == 1
+            assert not self.running
+            assert not self.clearing
+        for action in actions:
+            assert self.settled is None, "nothing happens after the end"
+            match action:
+                case StartReplica(replica, attempt):
+                    assert replica not in self.running
+                    assert not self.ending
+                    self.attempts[replica] += 1
+                    assert attempt == self.attempts[replica]
+                    self.running[replica] = attempt, self.now
+                    self.noticed.discard(replica)
+                    self.told.discard(replica)
+                case StopReplica(replica, attempt, _, _):
+                    assert self.running[replica][0] == attempt
+                    if replica not in self.noticed:
+                        assert self.policy.gang, (
+                            "a replica that knows of no other is stopped with its job alone"
+                        )
+                        self.told.add(replica)
+                case ClearTree():
+                    self.clearing = True
+                case EndTree():
+                    self.clearing = self.ending = True
+                case SettleJob():
+                    self.settled = action
+        self.check()
+
+    def check(self) -> None:
+        policy = self.policy
+        for replica in range(policy.replicas):
+            task = self.machine.tasks[replica]
+            assert task.attempt == self.attempts[replica]
+            assert len(task.previous) == max(0, self.attempts[replica] - 1)
+            budget = 1 + policy.max_retries_failure + policy.max_retries_preemption
+            assert self.attempts[replica] <= budget
+        if not policy.gang:
+            for replica, failures in enumerate(self.failed):
+                assert failures <= policy.max_retries_failure + 1
+                assert self.attempts[replica] >= min(failures, 1)
+
+    @precondition(lambda self: self.machine.phase is JobPhase.PENDING)
+    @rule()
+    def room_is_there(self) -> None:
+        self.handle(Begin())
+        assert set(self.running) == set(range(self.policy.replicas)) or self.ending
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), end=st.sampled_from([GOOD, BAD, BAD]))
+    def a_replica_ends(self, data: Any, end: AttemptEnd) -> None:
+        replica = data.draw(st.sampled_from(sorted(self.running)))
+        attempt, _ = self.running.pop(replica)
+        self.last[replica] = end
+        if replica in self.noticed and not self.ending:
+            self.preempted += 1
+        elif not end.good and replica not in self.told and not self.ending:
+            self.failed[replica] += 1
+        self.handle(Ended(replica, attempt, end))
+        self.handle(Ended(replica, attempt, BAD))  # heard twice, it counts once
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def a_replica_cannot_be_started(self, data: Any) -> None:
+        replica = data.draw(st.sampled_from(sorted(self.running)))
+        attempt, started = self.running[replica]
+        if started == self.now and not self.ending and replica not in self.noticed:
+            del self.running[replica]
+            self.last[replica] = AttemptEnd(ExitReason.COULD_NOT_START, None, "could not start")
+            self.handle(StartFailed(replica, attempt, self.last[replica]))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), grace=st.floats(1, 30), late=st.booleans())
+    def a_host_is_to_go(self, data: Any, grace: float, late: bool) -> None:
+        replica = data.draw(st.sampled_from(sorted(self.running)))
+        attempt = self.running[replica][0]
+        if late:
+            self.handle(Noticed(replica, attempt - 1, grace))  # of an attempt that is over
+        elif replica not in self.told and not self.ending:
+            self.noticed.add(replica)
+            self.handle(Noticed(replica, attempt, grace))
+
+    @rule(seconds=st.floats(0.01, 20))
+    def time_passes(self, seconds: float) -> None:
+        self.advance_to(self.now + seconds)
+
+    def advance_to(self, moment: float) -> None:
+        self.now = max(self.now, moment)
+        if self.settled is None and not self.ending and self.policy.timeout is not None:
+            late = [1 for _, started in self.running.values() if self.now - started >= self.policy.timeout]
+            if late and self.wanted is None:
+                self.wanted = JobStatus.FAILED
+        self.handle(Tick())
+
+    @precondition(lambda self: self.settled is None)
+    @rule(grace=st.sampled_from([0.0, 5.0]), seldom=st.integers(0, 9))
+    def somebody_stops_it(self, grace: float, seldom: int) -> None:
+        if seldom:
+            return
+        concluded = self.machine.phase is JobPhase.ENDING
+        self.handle(StopRequested(grace))
+        if not concluded and self.wanted is None:
+            self.wanted = JobStatus.STOPPED
+
+    @precondition(lambda self: self.machine.phase is JobPhase.PENDING)
+    @rule(seldom=st.integers(0, 9))
+    def it_cannot_be_prepared(self, seldom: int) -> None:
+        if not seldom:
+            self.wanted = JobStatus.FAILED
+            self.handle(CannotRun(ExitReason.COULD_NOT_START, "no environment"))
+
+    @precondition(lambda self: self.clearing and not self.running)
+    @rule()
+    def the_tree_is_gone(self) -> None:
+        self.clearing = False
+        self.handle(TreeEnded())
+
+    def teardown(self) -> None:
+        if not hasattr(self, "machine"):
+            return
+        self.handle(Begin())
+        for _ in range(200):
+            if self.settled is not None:
+                break
+            for replica in sorted(self.running):
+                attempt, _ = self.running.pop(replica)
+                self.last[replica] = GOOD
+                if replica in self.noticed and not self.ending:
+                    self.preempted += 1
+                self.handle(Ended(replica, attempt, GOOD))
+            if self.clearing:
+                self.clearing = False
+                self.handle(TreeEnded())
+            self.advance_to(self.machine.due or self.now)
+        assert self.settled is not None, "every job comes to an end"
+        self.check_verdict()
+
+    def check_verdict(self) -> None:
+        assert self.settled is not None
+        status = self.settled.status
+        assert all(task.status.finished for task in self.machine.tasks)
+        if self.wanted is not None:
+            assert status is self.wanted
+        elif status is JobStatus.SUCCEEDED:
+            assert all(end is not None and end.good for end in self.last)
+            assert self.settled.error_message is None
+        else:
+            assert self.settled.error_message
+            if not self.policy.gang:
+                gave_up = [
+                    replica
+                    for replica, end in enumerate(self.last)
+                    if end is not None and (not end.good or replica in self.noticed)
+                ]
+                assert gave_up
+        if not self.policy.gang and status is JobStatus.FAILED and self.wanted is None and not self.preempted:
+            beyond = [count > self.policy.max_retries_failure for count in self.failed]
+            could_not = [end and end.reason is ExitReason.COULD_NOT_START for end in self.last]
+            assert any(beyond) or any(could_not)
+
+
+SupervisionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSupervision = SupervisionMachine.TestCase
+
+
+def run_gang(*ends: AttemptEnd, failures: int = 0, preemptions: int = 0) -> tuple[Supervision, list[Any]]:
+    """One attempt of a gang whose replicas end so, in this order."""
+    policy = Policy(
+        replicas=len(ends), gang=True, max_retries_failure=failures, max_retries_preemption=preemptions
+    )
+    machine = Supervision(policy)
+    machine.handle(Begin(), 1.0)
+    actions = [
+        action
+        for number, end in enumerate(ends)
+        for action in machine.handle(Ended(number, 1, end), 2.0 + number)
+    ]
+    return machine, actions
+
+
+def test_a_peer_that_fails_before_the_loss_of_a_host_is_seen_is_not_to_blame() -> None:
+    gone = AttemptEnd(ExitReason.PREEMPTED, None, details="\nits node is gone")
+    machine, _ = run_gang(BAD, gone, preemptions=1)
+    (start, *_) = machine.handle(TreeEnded(), 9.0)
+    assert start == StartReplica(0, 2), "preemptions and failures are counted apart"
+
+
+def test_the_fields_that_a_supervisor_keeps_are_those_that_others_read() -> None:
+    from dataclasses import fields
+
+    from fray._jobs.states import JobState, ReplicaState
+    from fray.cluster import JobInfo, TaskStatus
+
+    assert set(ReplicaState._fields) == {field.name for field in fields(TaskStatus)}
+    assert set(JobState._fields) <= {field.name for field in fields(JobInfo)}

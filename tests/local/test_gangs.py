@@ -1,0 +1,34 @@
+"""LocalCluster runs gangs as every cluster does: of CPUs, of GPUs, of simulated TPU hosts."""
+
+from typing import ClassVar
+
+import pytest
+
+from fray.cluster import GpuConfig, JobRequest, JobStatus, ResourceConfig
+from fray.testing.cluster import GangContract, program
+from fray_local import LocalCluster
+
+
+class TestLocalCluster(GangContract):
+    GANGS: ClassVar[dict[str, ResourceConfig]] = {
+        "cpus": ResourceConfig(replicas=2),
+        "gpus": ResourceConfig(device=GpuConfig("H100", 1), replicas=2),
+        "tpus": ResourceConfig.with_tpu("v4-16"),
+    }
+
+    @pytest.fixture
+    def spec(self) -> str:
+        return "local?cpus=4&memory=8g&gpus=2&simulate=tpu"
+
+
+def test_two_gpu_replicas_are_a_gang_without_being_told() -> None:
+    cluster = LocalCluster(gpus=2, overcommit=True)
+    resources = ResourceConfig(device=GpuConfig("H100", 1), replicas=2)
+    code = "import os; print(*(os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'CUDA_VISIBLE_DEVICES')))"
+    job_id = cluster.launch(JobRequest("torch", program(code), resources=resources))
+    assert cluster.wait(job_id, timeout=30).status is JobStatus.SUCCEEDED
+    assert sorted(cluster.monitor(job_id)) == ["[replica-0] 0 2 0", "[replica-1] 1 2 1"]
+    apart = cluster.launch(
+        JobRequest("apart", program("import os; os.environ['RANK']"), resources=resources, gang=False)
+    )
+    assert "KeyError: 'RANK'" in str(cluster.wait(apart, timeout=30).error_message)

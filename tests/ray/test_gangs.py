@@ -1,0 +1,15 @@
+"""RayCluster runs gangs as every cluster does."""
+
+import pytest
+
+from fray.testing.cluster import GangContract
+from fray_ray.testing import LocalRayCluster
+
+
+@pytest.mark.timeout(180)
+class TestRayCluster(GangContract):
+    PATIENCE = 120.0
+
+    @pytest.fixture
+    def spec(self, ray_cluster: LocalRayCluster) -> str:
+        return f"ray?address={ray_cluster.address}"
