@@ -260,6 +260,7 @@ class DirectoryContract(ClusterFixtures):
         assert {info.job_id for info in cluster.list_jobs()} == {job_id, other}
         cluster.terminate(other, grace=0.0)
         assert cluster.poll(other).status is JobStatus.STOPPED
+        disk.fill()  # what was reserved for the ends of those jobs is free by now
         with pytest.raises(OSError, match=r"space|full"):
             launch(cluster, program("pass"))
         disk.clear()
@@ -318,7 +319,7 @@ class SmallDisk:
         self.mounted = os.geteuid() == 0 and self._run(command) == 0
 
     def fill(self) -> None:
-        with (self.path / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        with (self.path / "filler").open("ab", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(b"x" * 4096)
 
