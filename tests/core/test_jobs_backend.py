@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fray import JobFailedError, JobNotFoundError, RuntimeEnv
+from fray import JobFailedError, JobNotFoundError, RuntimeEnv, UnsupportedError
 from fray._cli.main import main
 from fray.cluster import (
     Cluster,
@@ -24,6 +24,7 @@ from fray.cluster import (
     JobRequest,
     JobStatus,
     LogStream,
+    Pruned,
     ResourceConfig,
     TaskStatus,
     follow_logs,
@@ -41,7 +42,7 @@ class ThreadCluster:
         self.logs: dict[tuple[str, int], bytes] = {}
         self.stopped: set[str] = set()
 
-    def launch(self, request: JobRequest, /) -> JobId:
+    def launch(self, request: JobRequest, /, *, key: str | None = None) -> JobId:
         job_id = JobId.new(request.name)
         replicas = request.resources.replicas
         assert isinstance(replicas, int)
@@ -107,6 +108,12 @@ class ThreadCluster:
 
     def list_jobs(self) -> list[JobInfo]:
         return list(self.jobs.values())
+
+    def remove(self, job_id: str, force: bool = False) -> None:
+        raise UnsupportedError("no job is forgotten here")
+
+    def prune(self, older_than: float = 0.0) -> Pruned:
+        raise UnsupportedError("no job is forgotten here")
 
 
 @pytest.fixture

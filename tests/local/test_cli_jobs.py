@@ -101,7 +101,11 @@ def test_dry_run_shows_the_request_and_launches_nothing(capsys: Capture, cluster
         (["run"], "COMMAND"),
         (["run", "--name", "a\nb", "true"], "printable"),
         (["run", "--gpu", "H100:x", "true"], "H100:x"),
-        (["run", "--gpu", "H1OO", "true"], "H100"),
+        (["run", "--gpu", "H100:0", "true"], "count must be"),
+        (["run", "--label", "team", "true"], "KEY=VALUE"),
+        (["run", "--log-limit", "1k", "true"], "64 KiB"),
+        (["run", "--python", "three", "true"], "'3.12'"),
+        (["prune", "--older-than", "soon"], "an age such as"),
         (["run", "--gpu", "H100", "--tpu", "v5litepod-4", "true"], "both"),
         (["run", "--tpu", "v5litepod-17", "true"], "v5litepod-16"),
         (["run", "--ram", "much", "true"], "much"),
@@ -173,14 +177,19 @@ def test_status_shows_every_attempt(capsys: Capture, cluster: LocalCluster) -> N
     job_id = launch(cluster, program("print('why'); raise SystemExit(7)"), max_retries_failure=1)
     cluster.wait(job_id, timeout=30)
     assert main(["status", job_id]) == 0
-    head, message, last, line, header, *rows = capsys.readouterr().out.splitlines()
+    head, message, last, line, *facts, header, first, second = capsys.readouterr().out.splitlines()
+    rows = [first, second]
     assert head.startswith(f"{job_id}  failed  ran ")
     assert (message, last, line) == (
         "replica 0 exited with code 7 (attempt 2 of 2)",
         "its last lines:",
         "  why",
     )
-    assert header.split() == ["replica", "status", "attempt", "exit", "code", "reason", "ran"]
+    columns = ["replica", "status", "attempt", "exit", "code", "reason", "ran", "cpu", "memory"]
+    assert header.split() == columns
+    told = "\n".join(facts)
+    for fact in ("command", "directory", "resources", "user", "logs", "attempt-2.log"):
+        assert fact in told
     assert [row.split()[:5] for row in rows] == [["0", "failed", str(n), "7", "exited"] for n in (1, 2)]
     assert main(["status", job_id, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)

@@ -84,10 +84,12 @@ class RayCluster(ClusterCalls):
     def __repr__(self) -> str:
         return f"<RayCluster at {self._client.url}>"
 
-    def launch(self, request: JobRequest, /) -> JobId:
+    def launch(self, request: JobRequest, /, *, key: str | None = None) -> JobId:
         """See `fray.cluster.Cluster.launch`."""
         if not isinstance(request, JobRequest):
             raise invalid("request", "a JobRequest", request)
+        if key is not None:
+            raise UnsupportedError(f"RayCluster cannot launch once by a key ({key!r}); launch without one")
         _check_supported(request)
         here = self._shares_files()
         ships = not here if self._ship is None else self._ship

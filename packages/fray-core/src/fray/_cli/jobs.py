@@ -13,6 +13,7 @@ from fray._cli.shared import (
     duration,
     find_job,
     first_line,
+    in_words,
     json_option,
     one_line,
     open_cluster,
@@ -22,6 +23,7 @@ from fray._cli.shared import (
 
 if TYPE_CHECKING:
     from fray._values.jobs import JobInfo
+    from fray_resources import ResourceConfig
 
 
 @click.command("list")
@@ -68,6 +70,10 @@ def status(spec: str | None, as_json: bool, job_id: str) -> None:
     click.echo(f"{info.job_id}  {_styled(info)}  ran {duration(info.started_at, info.finished_at)}")
     if info.pending_reason or info.error_message:
         click.echo(info.pending_reason or info.error_message)
+    for warning in info.warnings:
+        click.echo(f"warning: {warning}")
+    for what, text in _facts(info):
+        click.echo(f"  {what:10} {text}")
     rows = [
         [
             str(task.replica),
@@ -76,11 +82,14 @@ def status(spec: str | None, as_json: bool, job_id: str) -> None:
             "-" if task.exit_code is None else str(task.exit_code),
             str(task.reason or "-"),
             duration(task.started_at, task.finished_at),
+            "-" if task.cpu_time is None else f"{task.cpu_time:.1f}s",
+            "-" if task.peak_memory is None else in_words(task.peak_memory),
         ]
         for replica in info.tasks
         for task in (*replica.previous, replica)
     ]
-    print_table(["replica", "status", "attempt", "exit code", "reason", "ran"], rows, STYLES)
+    columns = ["replica", "status", "attempt", "exit code", "reason", "ran", "cpu", "memory"]
+    print_table(columns, rows, STYLES)
 
 
 @click.command()
@@ -155,6 +164,28 @@ def stop(spec: str | None, grace: float, as_json: bool, job_ids: tuple[str, ...]
         return
     for info in infos:
         click.echo(f"{info.job_id}  {_styled(info)}")
+
+
+def _facts(info: "JobInfo") -> list[tuple[str, str]]:
+    """What is known of a job beside its state."""
+    commit = "" if info.commit is None else info.commit[:10] + (" with changes" if info.dirty else "")
+    facts = [
+        ("name", info.name if info.name != info.job_id.leaf.rpartition("-")[0] else ""),
+        ("command", info.command or ""),
+        ("directory", info.directory or ""),
+        ("commit", commit),
+        ("resources", "" if info.resources is None else _resources_of(info.resources)),
+        ("labels", " ".join(f"{key}={value}" for key, value in info.labels.items())),
+        ("user", info.user or ""),
+        ("children", " ".join(info.children)),
+        ("logs", "\n             ".join(info.logs)),
+    ]
+    return [(what, text) for what, text in facts if text]
+
+
+def _resources_of(resources: "ResourceConfig") -> str:
+    device = "" if resources.device.kind == "cpu" else f", {resources.device}"
+    return f"{resources.cpu:g} CPU, {in_words(resources.ram_bytes)}{device} for each replica"
 
 
 def _styled(info: "JobInfo") -> str:

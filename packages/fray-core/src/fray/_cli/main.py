@@ -20,6 +20,8 @@ _VERBS = {
     "logs": ("fray._cli.jobs:logs", "Print what a job has written."),
     "wait": ("fray._cli.jobs:wait", "Wait until jobs are finished."),
     "stop": ("fray._cli.jobs:stop", "Stop jobs, and the jobs that they launched."),
+    "rm": ("fray._cli.pruning:remove", "Forget finished jobs: their records, logs and files."),
+    "prune": ("fray._cli.pruning:prune", "Forget old jobs, and environments that nothing uses."),
     "plugins": ("fray._cli.plugins:plugins", "List the installed plugins, broken ones with the reason."),
 }
 

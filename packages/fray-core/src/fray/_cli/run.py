@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fray._values.jobs import JobId, JobRequest
     from fray_resources import ResourceConfig
 
+_ENVIRONMENT = ("workdir", "packages", "variables", "env_file", "extras", "groups", "python")
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @cluster_option
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     "--pip", "packages", multiple=True, metavar="REQUIREMENT", help="Install a package for this job."
 )
 @click.option("--extra", "extras", multiple=True, help="Install an extra of the project in the workspace.")
+@click.option("--group", "groups", multiple=True, help="Install a dependency group of that project.")
+@click.option("--python", metavar="VERSION", help="The Python of the job, e.g. 3.12.")
+@click.option("--snapshot", is_flag=True, help="Run a copy of the workspace as it is now.")
 @click.option(
     "--workdir", type=click.Path(exists=True, file_okay=False), help="The workspace; here by default."
 )
@@ -53,13 +58,22 @@ if TYPE_CHECKING:
 @click.option(
     "--retries", type=int, default=0, show_default=True, help="Start a failed replica again so often."
 )
+@click.option("--log-limit", metavar="SIZE", help="Keep so much of what a replica writes, e.g. 64m.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A text to find the job by.")
+@click.option("--key", help="Names this launch: another with the same key gives the first one's job.")
 @click.option("--detach", is_flag=True, help="Print the id and return; the job goes on.")
 @click.option("--stop-on-interrupt", is_flag=True, help="Ctrl-C stops the job instead of leaving it.")
 @click.option("--dry-run", is_flag=True, help="Print what would be launched, and launch nothing.")
 @json_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
-    spec: str | None, as_json: bool, detach: bool, stop_on_interrupt: bool, dry_run: bool, **given: Any
+    spec: str | None,
+    as_json: bool,
+    detach: bool,
+    stop_on_interrupt: bool,
+    dry_run: bool,
+    key: str | None,
+    **given: Any,
 ) -> int:
     """Launch COMMAND as a job and follow its log; the exit code is the job's.
 
@@ -73,7 +87,7 @@ def run(
         return 0
     cluster = open_cluster(spec)
     with one_line():
-        job_id = cluster.launch(request)
+        job_id = cluster.launch(request) if key is None else cluster.launch(request, key=key)
     if detach:
         if as_json:
             print_json(as_dict(cluster.poll(job_id)))
@@ -109,7 +123,15 @@ def _interrupted(cluster: "Cluster", job_id: "JobId", stop: bool) -> int:
 
 
 def _request(
-    *, name: str | None, command: tuple[str, ...], timeout: float | None, retries: int, **given: Any
+    *,
+    name: str | None,
+    command: tuple[str, ...],
+    timeout: float | None,
+    retries: int,
+    snapshot: bool,
+    log_limit: str | None,
+    labels: tuple[str, ...],
+    **given: Any,
 ) -> "JobRequest":
     from fray._jobs.cluster_context import job_name
     from fray._values.entrypoint import Entrypoint
@@ -122,11 +144,12 @@ def _request(
             resources=_resources(
                 **{key: given[key] for key in ("replicas", "cpu", "ram", "disk", "gpu", "tpu")}
             ),
-            environment=_environment(
-                **{key: given[key] for key in ("workdir", "packages", "variables", "env_file", "extras")}
-            ),
+            environment=_environment(**{key: given[key] for key in _ENVIRONMENT}),
             timeout=timeout,
             max_retries_failure=retries,
+            labels=_labels(labels),
+            snapshot=snapshot,
+            log_limit=log_limit,
         )
 
 
@@ -155,6 +178,8 @@ def _environment(
     variables: tuple[str, ...],
     env_file: str | None,
     extras: tuple[str, ...],
+    groups: tuple[str, ...],
+    python: str | None,
 ) -> "EnvironmentConfig":
     from fray._values.environment import EnvironmentConfig
 
@@ -166,7 +191,24 @@ def _environment(
                 f"-e {key} takes its value from here, where it is not set; give -e {key}=VALUE"
             )
         env_vars[key] = value if given else os.environ[key]
-    return EnvironmentConfig(workspace=workdir, pip_packages=packages, env_vars=env_vars, extras=extras)
+    return EnvironmentConfig(
+        workspace=workdir,
+        pip_packages=packages,
+        env_vars=env_vars,
+        extras=extras,
+        dependency_groups=groups,
+        python=python,
+    )
+
+
+def _labels(given: tuple[str, ...]) -> dict[str, str]:
+    labels = {}
+    for label in given:
+        key, equals, value = label.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"--label takes KEY=VALUE, got {label!r}")
+        labels[key] = value
+    return labels
 
 
 def _read_env_file(path: Path) -> dict[str, str]:

@@ -116,3 +116,10 @@ def duration(start: float | None, end: float | None) -> str:
 def first_line(text: str | None) -> str:
     """Return what of a message fits a table."""
     return text.partition("\n")[0] if text else ""
+
+
+def in_words(size: int) -> str:
+    """Write an amount of memory or disk: `800 MiB`."""
+    from fray._jobs.usage import in_words as words
+
+    return words(size)

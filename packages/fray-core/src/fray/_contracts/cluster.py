@@ -7,7 +7,7 @@ from one; who implements it from scratch has `wait_for_jobs` and `follow_logs`.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, overload, runtime_checkable
 
-from fray._values.jobs import JobId, JobInfo, JobRequest
+from fray._values.jobs import JobId, JobInfo, JobRequest, Pruned
 
 
 class LogStream(Iterator[str]):
@@ -50,11 +50,16 @@ class Cluster(Protocol):
     `fray.cluster.launching`, which gives variables for its processes, so that listeners hear of it.
     """
 
-    def launch(self, request: JobRequest, /) -> JobId:
+    def launch(self, request: JobRequest, /, *, key: str | None = None) -> JobId:
         """Validate a request, start the job and return at once.
 
         What takes time (building an environment, waiting for room) happens in the job, which is
         pending meanwhile; if it fails there the job fails and says why.
+
+        Args:
+            key: Names this launch: a second one with the same key, by whatever process, starts nothing and
+                returns the first one's id, for as long as that job is remembered. So a launch whose answer
+                was lost can be repeated. The keys of a job that launches are its own.
 
         Raises:
             ValueError: The request is wrong. Nothing was started.
@@ -63,7 +68,7 @@ class Cluster(Protocol):
         ...
 
     def poll(self, job_id: str, /) -> JobInfo:
-        """Return the state of a job as it is now; never blocks for long.
+        """Return the state of a job as it is now, with all that is known of it; never blocks for long.
 
         A job whose supervision is gone reads failed, with the reason, not running for ever.
 
@@ -158,5 +163,30 @@ class Cluster(Protocol):
         ...
 
     def list_jobs(self) -> list[JobInfo]:
-        """Return every job that is remembered, in the order of launch."""
+        """Return every job that is remembered, in the order of launch: the state of each.
+
+        What does not change (the command, resources, labels, where the logs are) is told by `poll`.
+        """
+        ...
+
+    def remove(self, job_id: str, force: bool = False) -> None:
+        """Forget a finished job, and those that it launched: the records, the logs and the files of each.
+
+        Args:
+            force: Also one that is not known to have ended, because its supervisor was last seen on a host
+                that cannot be asked. What still runs there is not stopped.
+
+        Raises:
+            JobNotFoundError: No job has this id.
+            ValueError: It has not ended; `terminate` ends it.
+            UnsupportedError: This cluster's records cannot be removed.
+        """
+        ...
+
+    def prune(self, older_than: float = 0.0) -> Pruned:
+        """Forget every job that ended longer ago than so many seconds, and what nothing uses any more.
+
+        Raises:
+            UnsupportedError: This cluster's records cannot be removed.
+        """
         ...

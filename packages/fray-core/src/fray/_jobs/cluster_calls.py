@@ -5,7 +5,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast, overload
 
 from fray._jobs.following import wait_for_jobs
-from fray._values.jobs import JobId, JobInfo
+from fray._values.errors import UnsupportedError
+from fray._values.jobs import JobId, JobInfo, Pruned
 
 if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
@@ -22,6 +23,16 @@ class ClusterCalls:
 
     def _note_launched(self, job_id: JobId) -> None:
         self._launched = (*self._launched, job_id)
+
+    def remove(self, job_id: str, force: bool = False) -> None:
+        """See `Cluster.remove`; a backend whose records can be removed overrides this."""
+        raise UnsupportedError(
+            f"{type(self).__name__} cannot remove job {job_id!r}: its records are not its own"
+        )
+
+    def prune(self, older_than: float = 0.0) -> Pruned:
+        """See `Cluster.prune`; a backend whose records can be removed overrides this."""
+        raise UnsupportedError(f"{type(self).__name__} cannot prune its jobs: the records are not its own")
 
     def __enter__(self) -> Self:
         return self

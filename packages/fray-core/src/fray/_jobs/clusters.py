@@ -3,11 +3,14 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
+from typing import ClassVar
 
 from fray._contracts.cluster import LogStream
 from fray._jobs.cluster_calls import ClusterCalls
 from fray._jobs.following import parent_job
+from fray._jobs.launch_keys import LaunchKey, check_key
 from fray._jobs.logs.reader import LogSource, OffsetLog
 from fray._jobs.logs.stream import follow_logs
 from fray._jobs.plan import JobPlan
@@ -28,6 +31,9 @@ class ClusterBase(ClusterCalls, ABC):
     Args:
         spec: What opens the same cluster again; jobs find it in `FRAY_CLUSTER_SPEC`.
     """
+
+    _SUPPORTED: ClassVar[frozenset[str]] = frozenset()
+    """The fields of a request that not every cluster has, and this one does; see `refuse_fields`."""
 
     def __init__(self, spec: str) -> None:
         self.spec = spec
@@ -82,26 +88,48 @@ class ClusterBase(ClusterCalls, ABC):
                 "its jobs have the environment of their launcher"
             )
         refuse_python(name, request)
-        refuse_fields(name, request)
+        refuse_fields(name, request, self._SUPPORTED)
 
-    def launch(self, request: JobRequest, /) -> JobId:
+    def _held_key(self, key: str, parent: JobId | None) -> AbstractContextManager[LaunchKey]:
+        """Hold a key against other launches; a backend that has where to keep keys overrides this."""
+        raise UnsupportedError(
+            f"{type(self).__name__} keeps no keys of launches ({key!r}); launch without one"
+        )
+
+    def launch(self, request: JobRequest, /, *, key: str | None = None) -> JobId:
         """See `Cluster.launch`."""
         if not isinstance(request, JobRequest):
             raise invalid("request", "a JobRequest", request)
         self._check_supported(request)
         parent = parent_job()
-        inside = parent is not None and self._info(parent) is not None
-        job_id = JobId.new(request.name, parent if inside else None)
+        if parent is not None and self._info(parent) is None:
+            parent = None
+        job_id = JobId.new(request.name, parent)
+        if key is None:
+            self._launch(request, job_id)
+            return job_id
+        check_key(key)
+        with self._held_key(key, parent) as held:
+            if held.job_id is not None:
+                return held.job_id
+            held.record(job_id)
+            self._launch(request, job_id)
+        return job_id
+
+    def _launch(self, request: JobRequest, job_id: JobId) -> None:
         with launching(request, job_id) as variables:
             self._submit(self._plan(request, job_id, variables))
         self._note_launched(job_id)
-        return job_id
 
     def poll(self, job_id: str, /) -> JobInfo:
         """See `Cluster.poll`."""
         info = self._info(job_id)
         if info is None:
             raise JobNotFoundError(job_id, f"the cluster {self.spec!r}")
+        return self._described(info)
+
+    def _described(self, info: JobInfo) -> JobInfo:
+        """Add what is known of a job beside its state; a backend that keeps its request overrides this."""
         return info
 
     def monitor(

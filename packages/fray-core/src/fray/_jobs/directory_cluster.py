@@ -7,24 +7,29 @@ import pickle
 import shutil
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from fray._jobs import control_pipe
 from fray._jobs.clusters import ClusterBase
+from fray._jobs.details import described
 from fray._jobs.guardian import KEEP
+from fray._jobs.launch_keys import LaunchKey, held_key
 from fray._jobs.liveness import SupervisorLock
 from fray._jobs.log_files import LOGS, log_path
 from fray._jobs.logs.reader import LogReader
 from fray._jobs.plan import JobPlan, Keep
 from fray._jobs.planning import PAYLOAD, import_paths, plan_of
+from fray._jobs.pruning import KEYS, delete, has_ended, prune_now
 from fray._jobs.record import LOCK, PLAN, REQUEST, SUPERVISOR_LOG, JobRecord, Records
+from fray._jobs.snapshots import take_snapshot
 from fray._jobs.status_file import VERSION, replace_file, reserve_room, write_json, write_status
 from fray._jobs.stopping import stop_family
 from fray._jobs.supervisor import supervisor_command
 from fray._values.checks import check_seconds
 from fray._values.errors import JobNotFoundError
 from fray._values.job_states import JobId, JobInfo
-from fray._values.jobs import JobRequest
+from fray._values.jobs import JobRequest, Pruned
 
 
 class DirectoryCluster(ClusterBase):
@@ -40,7 +45,11 @@ class DirectoryCluster(ClusterBase):
         root: Where the records of jobs are; made where it is missing, for this user only.
         keep_jobs: Records of finished jobs to keep; None for all.
         keep_days: Days to keep them at most; None for ever.
+        environments: A folder of environments, to which records lead by a link called `environment`; those
+            to which none leads any more are deleted with old records.
     """
+
+    _SUPPORTED = frozenset({"snapshot", "log_limit", "labels"})
 
     def __init__(
         self,
@@ -49,9 +58,11 @@ class DirectoryCluster(ClusterBase):
         *,
         keep_jobs: int | None = None,
         keep_days: float | None = None,
+        environments: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(spec)
-        self._keep = Keep(keep_jobs, keep_days)
+        shared = None if environments is None else os.fspath(environments)
+        self._keep = Keep(keep_jobs, keep_days, shared)
         self._records = Records(Path(root).absolute())
 
     @abstractmethod
@@ -69,6 +80,9 @@ class DirectoryCluster(ClusterBase):
         record.parent.mkdir(mode=0o700, exist_ok=True)
         draft.mkdir(mode=0o700, parents=True)
         try:
+            if plan.snapshot_of is not None:
+                copy = draft / Path(plan.workspace).name
+                take_snapshot(Path(plan.snapshot_of), copy, leave_out=self._records.folder)
             lock = write_record(draft, plan)
             try:
                 self._start_supervisor(plan, draft, record, lock)
@@ -99,6 +113,31 @@ class DirectoryCluster(ClusterBase):
 
     def _ids(self) -> Iterable[str]:
         return [record.job_id for record in self._records.with_descendants()]
+
+    def _held_key(self, key: str, parent: JobId | None) -> AbstractContextManager[LaunchKey]:
+        self._records.make_folder()
+        return held_key(self._records.folder / KEYS, key, parent, self._remembers)
+
+    def _remembers(self, job_id: str) -> bool:
+        return self._records.path(job_id).is_dir()
+
+    def _described(self, info: JobInfo) -> JobInfo:
+        return described(self._records.find(info.job_id), info)
+
+    def remove(self, job_id: str, force: bool = False) -> None:
+        """See `Cluster.remove`."""
+        record = self._records.find(job_id)
+        for each in record.with_descendants():
+            if not has_ended(os.fspath(each.path), force=force):
+                raise ValueError(
+                    f"job {each.job_id} is {each.info().status}: terminate it before it is removed"
+                )
+        delete(os.fspath(record.path.parent), record.path.name)
+
+    def prune(self, older_than: float = 0.0) -> Pruned:
+        """See `Cluster.prune`."""
+        check_seconds("older_than", older_than, zero=True)
+        return prune_now(self._records, older_than, self._keep.shared)
 
     def _read_log(self, job_id: str, replica: int | None, attempt: int, offset: int) -> bytes:
         raise NotImplementedError("a directory has files: `_log` opens them")

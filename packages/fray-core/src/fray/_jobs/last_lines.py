@@ -1,9 +1,8 @@
-"""The end of a log as the end of a message, without what is secret.
-
-Imports `os` alone: a process that carries a job may load this file by its path, and nothing else of `fray`.
-"""
+"""The end of a log as the end of a message, without what is secret."""
 
 import os
+
+from fray._jobs.logs.reader import LogReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,16 +17,17 @@ def last_lines(log: "str | os.PathLike[str]", secrets: "Iterable[str]") -> str:
     """Return how the message of a failure goes on with what a log ends with.
 
     Args:
-        log: The file; one that cannot be read gives "".
+        log: Its first segment; one that is not there, or cannot be read, gives "".
         secrets: The values of the job's `env_vars`, in any order.
     """
     hidden = _worth_hiding(secrets)
     # As much before the end as one secret may have there, so that none is seen in part.
     before = max(map(len, hidden), default=0)
+    reader = LogReader(log)
     try:
-        with open(log, "rb") as file:
-            file.seek(max(0, os.path.getsize(log) - _LAST_BYTES - before))
-            end = file.read(_LAST_BYTES + before)
+        if not reader.files():
+            return ""
+        end = reader.last(_LAST_BYTES + before)
     except OSError:
         return ""
     text = _shown(_masked(end, hidden)[-_LAST_BYTES:]).decode(errors="replace")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from fray._jobs.last_lines import last_lines
+from fray._jobs.logs.pump import OutputPump
 
 LOGS = "logs"
 
@@ -18,14 +19,14 @@ def log_path(record: str, replica: int | None, attempt: int) -> str:
 class AttemptLogs:
     """The logs of one job."""
 
-    def __init__(self, record: str) -> None:
-        self._record = record
+    def __init__(self, record: str, limit: int | None = None) -> None:
+        self._record, self._limit = record, limit
+        self._pump = OutputPump()
 
     @contextmanager
     def attempt(self, replica: int | None, attempt: int) -> Iterator[int]:
-        """Give the file that an attempt is to write to, until its process has it."""
-        path = log_path(self._record, replica, attempt)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        """Give the pipe that an attempt is to write to, until its process has it."""
+        file = self._pump.open(log_path(self._record, replica, attempt), self._limit)
         try:
             yield file
         finally:
@@ -38,17 +39,20 @@ class AttemptLogs:
             yield file
 
     def readable(self) -> list[int]:
-        """Return the files that have output to be copied when they are readable."""
-        return []
+        """Return the pipes that have output to be copied when they are readable."""
+        return self._pump.readable()
 
     def copy(self) -> None:
-        """Copy the output that is there, without waiting for more."""
+        """Copy the output that is there, without waiting for more, and try again what the disk refused."""
+        self._pump.copy()
 
-    def settle(self, replica: int, attempt: int) -> None:
+    def settle(self, replica: int | None, attempt: int) -> None:
         """An attempt has ended: all that it wrote is in its log after this."""
+        self._pump.settle(log_path(self._record, replica, attempt))
 
     def close(self) -> None:
         """The tree has ended: nobody writes any more."""
+        self._pump.close()
 
     def last_lines(self, replica: int | None, attempt: int, secrets: Iterable[str]) -> str:
         """Return the end of a log as the end of a message, without what is secret."""

@@ -41,10 +41,14 @@ class Admission(Protocol):
 
 
 class Keep(NamedTuple):
-    """Which records of finished jobs are kept: so many, and for so many days; None for all."""
+    """Which records of finished jobs are kept: so many, and for so many days; None for all.
+
+    `shared` is a folder of environments, which go when no record leads to them any more.
+    """
 
     jobs: int | None = None
     days: float | None = None
+    shared: str | None = None
 
 
 NO_VALUES: Mapping[str, Any] = {}
@@ -66,6 +70,10 @@ class JobPlan(NamedTuple):
         gpus: The GPUs of a job that reserves none.
         gpus_per_replica: How many of the job's GPUs each replica is told of.
         timeout: Seconds that an attempt may run.
+        log_limit: Bytes that are kept of what an attempt writes.
+        memory: Bytes of memory that each replica asked for.
+        snapshot_of: What `workspace`, a folder of the record, is to be a copy of.
+        commit: Of the workspace at launch, where it is no copy; None also where it is in no repository.
     """
 
     job_id: str
@@ -87,6 +95,11 @@ class JobPlan(NamedTuple):
     keep: Keep | None = None
     gpus: tuple[str, ...] = ()
     gpus_per_replica: int = 0
+    log_limit: int | None = None
+    memory: int | None = None
+    snapshot_of: str | None = None
+    commit: str | None = None
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<JobPlan of {self.job_id}>"  # its variables are secret

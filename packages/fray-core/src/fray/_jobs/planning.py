@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fray._discovery.current import JOB_CONTEXT
 from fray._jobs import runner
+from fray._jobs.details import shown
 from fray._jobs.plan import JobPlan
 from fray._jobs.process_tree import JOB_VARIABLE
 from fray._jobs.ranks import GangLayout, rank_variable_names
@@ -23,6 +24,7 @@ NO_VARIABLES: Mapping[str, str] = {}
 # Of the launcher, when it is a replica itself: a job that it launches finds its own.
 _OF_THE_LAUNCHER = rank_variable_names() | {JOB_VARIABLE, "FRAY_PREEMPTION_NOTICE"}
 PAYLOAD = "payload.pkl"
+COPY = "workspace"  # in a record
 FAMILY = "FRAY_JOB_FAMILY"
 """The variable that names the family of a job: jobs launched by one program, and all below them."""
 
@@ -52,6 +54,10 @@ def plan_of(
     environment = request.environment or EnvironmentConfig()
     entrypoint = Entrypoint.of(request.entrypoint)
     layout = layout_of(request, units)
+    workspace = workspace_of(environment)
+    about = shown(request, workspace)
+    copied = request.snapshot and record is not None
+    runs_in = Path(str(record)) / COPY if copied else workspace
     call = (python, os.fspath(runner.__file__), "-" if record is None else os.path.join(record, PAYLOAD))
     environ = launcher_variables() | _path_of(python) | dict(environment.env_vars) | dict(variables)
     place = {} if record is None else {JOB_VARIABLE: record}
@@ -68,9 +74,13 @@ def plan_of(
     return JobPlan(
         job_id=str(job_id),
         command=command_of(entrypoint, python, call),
-        environ={JOB_CONTEXT: "process", FAMILY: _own_family()} | environ | own | place,
+        environ={JOB_CONTEXT: "process", FAMILY: _own_family()}
+        | environ
+        | own
+        | place
+        | _copied_paths(workspace, runs_in, environ),
         secrets=tuple(environment.env_vars.values()),
-        workspace=os.fspath(workspace_of(environment)),
+        workspace=os.fspath(runs_in),
         replicas=layout.replicas,
         gang=layout if request.is_gang else None,
         max_retries_failure=request.max_retries_failure,
@@ -78,9 +88,30 @@ def plan_of(
         timeout=request.timeout,
         submitted_at=submitted_at,
         described=described.to_dict(),
-        payload=payload_of(entrypoint, import_paths()),
-        shown=request.to_dict(),
+        payload=payload_of(entrypoint, [path_in_copy(path, workspace, runs_in) for path in import_paths()]),
+        shown=about,
+        log_limit=request.log_limit if isinstance(request.log_limit, int) else None,
+        memory=request.resources.ram_bytes,
+        snapshot_of=os.fspath(workspace) if copied else None,
+        commit=about["commit"],
     )
+
+
+def path_in_copy(path: str, workspace: Path, copy: Path) -> str:
+    """Return where a folder of the workspace is in its copy; any other, and what is installed, stays."""
+    if workspace == copy or not Path(path).is_relative_to(workspace) or "site-packages" in path:
+        return path
+    return os.fspath(copy / Path(path).relative_to(workspace))
+
+
+def _copied_paths(workspace: Path, copy: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variable by which a job imports from the copy what its launcher imports from the workspace."""
+    if workspace == copy:
+        return {}
+    here = [path for path in import_paths() if path_in_copy(path, workspace, copy) != path]
+    given = environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [path_in_copy(path, workspace, copy) for path in [*here, *given] if path]
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))} if paths else {}
 
 
 def layout_of(request: JobRequest, units: int | None = None) -> GangLayout:

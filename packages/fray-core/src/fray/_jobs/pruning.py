@@ -11,10 +11,17 @@ import shutil
 import time
 
 from fray._jobs.endings import read_status
+from fray._jobs.environment_folder import size_of
 from fray._jobs.liveness import Liveness, liveness_of
 from fray._jobs.plan import Keep
 from fray._jobs.status_file import STATUS, read_json, replace_file
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fray._jobs.record import Records
+    from fray._values.jobs import Pruned
+
+KEYS = ".keys"
 _NOTES, _LOCK = ".pruning.json", ".pruning.lock"
 _RECORD_LOCK, _CHILDREN = "lock", "jobs"
 _DRAFT, _DOOMED = ".new-", ".old-"
@@ -31,7 +38,8 @@ def prune(folder: str, keep: Keep) -> None:
         _delete_half_made(folder, names)
         records = [name for name in names if not name.startswith(".")]
         _delete_beyond(folder, records, keep)
-        _delete_old(folder, records, keep)
+        if _delete_old(folder, records, keep):
+            _delete_unused(folder, keep)
     except BlockingIOError:
         return  # another prunes
     finally:
@@ -46,6 +54,40 @@ def delete(folder: str, name: str) -> None:
     except OSError:
         return  # it is gone, or the disk is read-only
     shutil.rmtree(doomed, ignore_errors=True)
+
+
+def prune_now(records: "Records", older_than: float, environments: str | None) -> "Pruned":
+    """Forget the jobs that ended so many seconds ago, environments that none leads to, and old keys."""
+    from fray._jobs.environment_folder import prune_environments
+    from fray._jobs.launch_keys import prune_keys
+    from fray._values.jobs import Pruned
+
+    folder, before = os.fspath(records.folder), time.time() - older_than
+    gone, size, count = [], 0, 0
+    for record in records.all():
+        path = os.fspath(record.path)
+        if _modified(folder, record.path.name) <= before and settled(path):
+            freed = size_of(path)
+            delete(folder, record.path.name)
+            gone.append(record.job_id)
+            size += freed
+    prune_keys(records.folder / KEYS, lambda job_id: records.path(job_id).is_dir())
+    if environments is not None:
+        paths = [os.fspath(record.path) for record in records.with_descendants()]
+        count, freed = prune_environments(environments, paths, older_than)
+        size += freed
+    return Pruned(jobs=tuple(gone), environments=count, size=size)
+
+
+def has_ended(record: str, *, force: bool = False) -> bool:
+    """Whether nothing of one job runs any more; with `force`, as far as anybody here knows."""
+    liveness = liveness_of(os.path.join(record, _RECORD_LOCK))
+    if liveness is Liveness.ALIVE:
+        return False
+    info = read_status(record)
+    if info is None or info.finished:
+        return True
+    return liveness is Liveness.GONE or (force and liveness is Liveness.UNKNOWN)
 
 
 def settled(record: str) -> bool:
@@ -90,14 +132,15 @@ def _delete_beyond(folder: str, records: list[str], keep: Keep) -> None:
             records.remove(name)
 
 
-def _delete_old(folder: str, records: list[str], keep: Keep) -> None:
+def _delete_old(folder: str, records: list[str], keep: Keep) -> bool:
+    """Delete what was found too old twice; whether this was a look at ages."""
     if keep.days is None:
-        return
+        return False
     now, path = time.time(), os.path.join(folder, _NOTES)
     notes = read_json(path) or {}
     looked, noted = notes.get("looked", 0.0), notes.get("noted", {})
     if 0 <= now - looked < _BETWEEN:
-        return
+        return False
     if now < looked:
         noted = {}  # the clock has gone back: what was noted was noted by another time
     oldest = now - keep.days * _DAY
@@ -107,6 +150,21 @@ def _delete_old(folder: str, records: list[str], keep: Keep) -> None:
             delete(folder, name)
     left = {name: noted.get(name, now) for name in old}
     replace_file(path, json.dumps({"looked": now, "noted": left}).encode())
+    return True
+
+
+def _delete_unused(folder: str, keep: Keep) -> None:
+    from pathlib import Path
+
+    from fray._jobs.environment_folder import prune_environments
+    from fray._jobs.launch_keys import prune_keys
+    from fray._jobs.record import Records
+
+    records = Records(Path(folder))
+    prune_keys(Path(folder) / KEYS, lambda job_id: records.path(job_id).is_dir())
+    if keep.shared is not None and keep.days is not None:
+        paths = [os.fspath(record.path) for record in records.with_descendants()]
+        prune_environments(keep.shared, paths, keep.days * _DAY)
 
 
 def _modified(folder: str, name: str) -> float:

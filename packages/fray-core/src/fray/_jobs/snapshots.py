@@ -77,8 +77,11 @@ def change_since(workspace: str, state: SourceState, launched_at: float) -> str 
     )
 
 
-def take_snapshot(workspace: Path, target: Path) -> int:
+def take_snapshot(workspace: Path, target: Path, leave_out: Path | None = None) -> int:
     """Copy a workspace: the files that git would, or all that its ignore rules leave; return how many.
+
+    Args:
+        leave_out: A folder that may be in the workspace and is not to be copied.
 
     Raises:
         OSError: A file cannot be copied.
@@ -86,6 +89,8 @@ def take_snapshot(workspace: Path, target: Path) -> int:
     count = 0
     for name in workspace_files(workspace):
         source, copy = workspace / name, target / name
+        if leave_out is not None and source.is_relative_to(leave_out):
+            continue
         copy.parent.mkdir(parents=True, exist_ok=True)
         try:
             shutil.copy2(source, copy, follow_symlinks=False)

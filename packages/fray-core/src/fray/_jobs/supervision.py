@@ -43,6 +43,8 @@ class AttemptEnd(NamedTuple):
     exit_code: int | None
     how: str = ""
     details: str = ""
+    peak_memory: int | None = None
+    cpu_time: float | None = None
 
     @property
     def good(self) -> bool:
@@ -272,7 +274,11 @@ class Supervision:
     def _note_exit(self, replica: _Replica, event: Ended) -> None:
         """The job is being ended: how it ends is known, but for the exit code."""
         if replica.phase in ALIVE and event.attempt == replica.task.attempt:
-            replica.task = replica.task._replace(exit_code=event.end.exit_code)
+            replica.task = replica.task._replace(
+                exit_code=event.end.exit_code,
+                peak_memory=event.end.peak_memory,
+                cpu_time=event.end.cpu_time,
+            )
 
     def _start(self, replica: _Replica, attempt: int) -> None:
         task = replica.task
@@ -359,6 +365,8 @@ class Supervision:
             exit_code=end.exit_code,
             error_message=message,
             finished_at=self._wall,
+            peak_memory=end.peak_memory,
+            cpu_time=end.cpu_time,
         )
         self._actions.append(ClearReplica(replica.number, replica.task.attempt))
 

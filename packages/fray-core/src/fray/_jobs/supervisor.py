@@ -52,12 +52,18 @@ from fray._jobs.supervision import (
     Tick,
     TreeEnded,
 )
+from fray._jobs.usage import UsageMeter, over_asked
 from fray._values.job_words import ExitReason, JobStatus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import resource
 
 MODULE = "fray._jobs.supervisor"
 """On the command line of every supervisor: those of jobs below are no processes of the job itself."""
-PLAN, CHILDREN = "plan.pickle", "jobs"
+PLAN, CHILDREN, CHANGED = "plan.pickle", "jobs", "changed"
 _LOOK = 1.0  # seconds between two looks for what comes without a wake-up: a stop from another host, room
+_SOON = 0.25  # seconds after the launch in which nobody can have changed the source
 _OWN_GRACE = 10.0  # seconds for a job whose supervisor has SIGTERM
 
 
@@ -67,7 +73,8 @@ class Supervisor:
     def __init__(self, record: str, plan: JobPlan, lock: SupervisorLock) -> None:
         self._record, self._plan, self._lock = record, plan, lock
         self._control = ControlPipe(record)
-        self._logs = AttemptLogs(record)
+        self._logs = AttemptLogs(record, plan.log_limit)
+        self._meters: dict[int, UsageMeter] = {}  # of what runs, by process
         policy = Policy(
             replicas=plan.replicas,
             gang=plan.gang is not None,
@@ -76,10 +83,13 @@ class Supervisor:
             timeout=plan.timeout,
         )
         self._machine = Supervision(policy, epoch=time.time() - time.monotonic())
-        self._state = JobState(JobStatus.PENDING, self._machine.tasks, pending_reason="starting")
+        self._state = JobState(
+            JobStatus.PENDING, self._machine.tasks, pending_reason="starting", warnings=plan.warnings
+        )
         self._written = self._state
         self._running: dict[int, tuple[int, int, int]] = {}  # pid -> replica, attempt, OOM kills before it
         self._preparing: int | None = None  # the child that prepares
+        self._comparing: int | None = None  # the child that looks whether the source has changed
         self._waiting_for_room = False
         self._grant = Grant(plan.gpus)
         self._killing = self._ending = self._childless = False
@@ -123,6 +133,7 @@ class Supervisor:
     def _prepared(self, code: int) -> list[Event]:
         self._preparing = None
         if code:
+            self._logs.settle(None, 0)
             details = self._logs.last_lines(None, 0, self._plan.secrets)
             return [CannotRun(ExitReason.COULD_NOT_START, f"the environment could not be built{details}")]
         return self._ask_for_room()
@@ -136,8 +147,42 @@ class Supervisor:
                 self._wait_for(answer)
                 return []
             self._grant = answer
-        self._perform(self._machine.handle(Begin(), time.monotonic()))
+        if time.time() - self._plan.submitted_at > _SOON and self._plan.snapshot_of is None:
+            self._compare_source()
+        else:
+            self._perform(self._machine.handle(Begin(), time.monotonic()))
         return []
+
+    def _compare_source(self) -> None:
+        """The job has waited: let a child find out whether it runs what was launched."""
+        plan, found = self._plan, os.path.join(self._record, CHANGED)
+
+        def compare() -> None:
+            from fray._jobs.snapshots import SourceState, change_since
+
+            change = change_since(plan.workspace, SourceState(commit=plan.commit), plan.submitted_at)
+            if change is not None:
+                with open(found, "w") as file:
+                    file.write(change)
+
+        output = os.open(os.path.join(self._record, "supervisor.log"), os.O_WRONLY | os.O_APPEND)
+        try:
+            self._comparing = start_function(compare, plan.workspace, output)
+        finally:
+            os.close(output)
+
+    def _compared(self) -> None:
+        self._comparing = None
+        try:
+            with open(os.path.join(self._record, CHANGED)) as file:
+                self._warn(file.read())
+        except OSError:  # nothing has changed, as a rule
+            pass
+        self._perform(self._machine.handle(Begin(), time.monotonic()))
+
+    def _warn(self, text: str) -> None:
+        if text not in self._state.warnings:
+            self._state = self._state._replace(warnings=(*self._state.warnings, text))
 
     def _wait_for(self, what: str) -> None:
         self._state = self._state._replace(pending_reason=what)
@@ -183,6 +228,8 @@ class Supervisor:
         if now < self._next_look:
             return events
         self._next_look = now + _LOOK
+        self._logs.copy()
+        self._measure()
         if self._waiting_for_room and not self._ending:
             events += self._ask_for_room()
         grace = _grace_in(os.path.join(self._record, STOP))
@@ -195,7 +242,7 @@ class Supervisor:
         self._childless = False
         while True:
             try:
-                pid, status, _usage = os.wait4(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 self._childless = True
                 return events
@@ -204,13 +251,36 @@ class Supervisor:
             code = os.waitstatus_to_exitcode(status)
             if pid == self._preparing:
                 events += self._prepared(code)
+            elif pid == self._comparing:
+                self._compared()
             elif pid in self._running:
                 replica, attempt, kills = self._running.pop(pid)
                 self._clear_session(pid)
                 self._logs.settle(replica, attempt)
                 details = self._logs.last_lines(replica, attempt, self._plan.secrets) if code else ""
                 end = end_of_exit(code, out_of_memory=oom_kills() > kills, details=details)
-                events.append(Ended(replica, attempt, end))
+                events.append(Ended(replica, attempt, self._with_usage(end, pid, replica, usage)))
+
+    def _measure(self) -> None:
+        """Look at what each attempt uses: the processes of its session, and of one that is alone, all."""
+        if not self._meters:
+            return
+        pids = self._members()
+        sessions = {pid: process_tree.session_of(pid) for pid in pids} if len(self._meters) > 1 else {}
+        for leader, meter in self._meters.items():
+            meter.sample(pid for pid in pids if sessions.get(pid, leader) == leader)
+
+    def _with_usage(
+        self, end: AttemptEnd, pid: int, replica: int, usage: "resource.struct_rusage"
+    ) -> AttemptEnd:
+        meter = self._meters.pop(pid)
+        meter.reaped(usage)
+        over = over_asked(meter.peak_memory, self._plan.memory)
+        if over is not None:
+            self._warn(f"replica {replica}: {over} of memory, which is not limited here")
+            if end.reason is ExitReason.OUT_OF_MEMORY:
+                end = end._replace(how=f"{end.how} ({over})")
+        return end._replace(peak_memory=meter.peak_memory, cpu_time=meter.cpu_time)
 
     # --- what is to be done ---
 
@@ -255,6 +325,7 @@ class Supervisor:
         except OSError as error:
             return AttemptEnd(ExitReason.COULD_NOT_START, None, no_program(error, plan.command[0]))
         self._running[pid] = replica, attempt, kills
+        self._meters[pid] = UsageMeter()
         return None
 
     def _own_gpus(self, replica: int) -> dict[str, str]:

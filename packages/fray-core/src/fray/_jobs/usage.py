@@ -80,9 +80,9 @@ def limit_memory(path: str, size: int) -> bool:
     return True
 
 
-def over_asked(peak: int | None, asked: int) -> str | None:
+def over_asked(peak: int | None, asked: int | None) -> str | None:
     """Say that more memory was used than was asked for; None where it was not."""
-    if peak is None or peak <= asked:
+    if peak is None or asked is None or peak <= asked:
         return None
     return f"asked {in_words(asked)}, used {in_words(peak)}"
 

@@ -119,6 +119,21 @@ class JobRequest:
         object.__setattr__(self, name, value)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pruned:
+    """What `prune` deleted.
+
+    Args:
+        jobs: The jobs that are forgotten.
+        environments: How many environments nothing used any more.
+        size: The bytes that their files had.
+    """
+
+    jobs: tuple[JobId, ...] = ()
+    environments: int = 0
+    size: int = 0
+
+
 def _check_name(name: Any) -> None:
     printable = isinstance(name, str) and name.isprintable() and name.strip()
     if not printable or len(name) > _NAME_LENGTH:

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         watch_for,
     )
     from fray._jobs.control_pipe import post_to_supervisor
+    from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
     from fray._jobs.launch_keys import held_key, prune_keys
     from fray._jobs.liveness import Holder, Liveness, SupervisorLock, holder_of, liveness_of, this_host
     from fray._jobs.logs.lines import LineSplitter, PartialLine, complete_lines
@@ -82,7 +83,7 @@ if TYPE_CHECKING:
     from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
     from fray._jobs.logs.writer import LogWriter
     from fray._jobs.plan import Admission, Grant, Keep, Preparation
-    from fray._jobs.planning import command_of, import_paths, payload_of, plan_of, workspace_of
+    from fray._jobs.planning import command_of, import_paths, path_in_copy, payload_of, plan_of, workspace_of
     from fray._jobs.ports import free_ports
     from fray._jobs.process_tree import (
         JOB_VARIABLE,
@@ -154,6 +155,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_TASK",
+    "ENVIRONMENT_LINK",
+    "ENVIRONMENT_READY",
     "ERROR",
     "JOB_VARIABLE",
     "PENDING",
@@ -277,6 +280,7 @@ __all__ = [
     "kill_until_gone",
     "lease_machine",
     "liveness_of",
+    "locked_environment",
     "may_block",
     "named_arguments",
     "note_kept",
@@ -284,6 +288,7 @@ __all__ = [
     "outcome",
     "over_asked",
     "pack_exception",
+    "path_in_copy",
     "pause_after",
     "payload_of",
     "plan_of",
@@ -349,6 +354,8 @@ _HOMES = {
     "ContextCapabilities": "_values.capabilities",
     "ControlGroup": "_jobs.process_tree",
     "DEFAULT_TASK": "_contexts.base",
+    "ENVIRONMENT_LINK": "_jobs.environment_folder",
+    "ENVIRONMENT_READY": "_jobs.environment_folder",
     "ERROR": "_engine_new.refs",
     "EndTree": "_jobs.supervision",
     "Ended": "_jobs.supervision",
@@ -455,6 +462,7 @@ _HOMES = {
     "kill_until_gone": "_jobs.process_tree",
     "lease_machine": "_queues",
     "liveness_of": "_jobs.liveness",
+    "locked_environment": "_jobs.environment_folder",
     "may_block": "_engine_new.locking",
     "named_arguments": "_serialization.values",
     "note_kept": "_engine_new.identity",
@@ -462,6 +470,7 @@ _HOMES = {
     "outcome": "_engine_new.refs",
     "over_asked": "_jobs.usage",
     "pack_exception": "_serialization.values",
+    "path_in_copy": "_jobs.planning",
     "pause_after": "_jobs.supervision",
     "payload_of": "_jobs.planning",
     "plan_of": "_jobs.planning",

@@ -15,7 +15,7 @@ from fray._values.delays import poll_delays, retry_delays, retrying
 from fray._values.entrypoint import Entrypoint
 from fray._values.environment import EnvironmentConfig, create_environment
 from fray._values.job_states import LastSeen
-from fray._values.jobs import ExitReason, JobId, JobInfo, JobRequest, JobStatus, TaskStatus
+from fray._values.jobs import ExitReason, JobId, JobInfo, JobRequest, JobStatus, Pruned, TaskStatus
 from fray_resources import CpuConfig, DeviceConfig, GpuConfig, ResourceConfig, TpuConfig
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ __all__ = [
     "JobStatus",
     "LastSeen",
     "LogStream",
+    "Pruned",
     "ResourceConfig",
     "TaskStatus",
     "TpuConfig",

@@ -32,7 +32,7 @@ from fray.testing.cluster_reading import (  # noqa: E402
     UnsupportedContract,
     WaitContract,
 )
-from fray.testing.cluster_requests import RequestContract  # noqa: E402
+from fray.testing.cluster_requests import ForgettingContract, RequestContract  # noqa: E402
 from fray.testing.cluster_stopping import FamilyContract, SharingContract, TerminateContract  # noqa: E402
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "EnvironmentContract",
     "FailureContract",
     "FamilyContract",
+    "ForgettingContract",
     "GangContract",
     "JobEventsContract",
     "LaunchContract",
@@ -72,6 +73,7 @@ class ClusterContract(
     SecretContract,
     UnsupportedContract,
     RequestContract,
+    ForgettingContract,
     JobEventsContract,
 ):
     """Everything; a backend may also take the areas one by one."""

@@ -28,6 +28,8 @@ class ClusterFixtures(Promises):
     """`pip_packages` are installed for the job; tests give the path of a small project."""
     RUNS_CONTAINERS = False
     """`docker_image` is accepted."""
+    KEEPS_RECORDS = True
+    """Keys, snapshots, labels, `log_limit`, `remove` and `prune` are supported, and times in logs."""
     HAS_TPUS = False
     """`TpuConfig` is accepted."""
 

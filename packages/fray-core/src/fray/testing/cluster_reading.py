@@ -135,6 +135,54 @@ class LogContract(ClusterFixtures):
         assert time.monotonic() - started < self.STARTS_WITHIN
         cluster.terminate(job_id, grace=0.0)
 
+    def test_a_replica_that_writes_for_ever_does_not_hide_the_others(self, cluster: Cluster) -> None:
+        code = """
+            import os
+            if os.environ["FRAY_REPLICA_ID"] == "1":
+                print("a word", flush=True)
+                __import__("time").sleep(600)
+            while True:
+                print("noise")
+        """
+        resources = ResourceConfig(replicas=2)
+        job_id = launch(cluster, program(code), resources=resources, log_limit=self.limit("1m"))
+        stream = cluster.monitor(job_id)
+        assert next(line for line in stream if line == "[replica-1] a word")
+        tail = list(cluster.monitor(job_id, tail=4, follow=False))
+        assert tail == ["[replica-0] noise"] * 3 + ["[replica-1] a word"]
+        cluster.terminate(job_id, grace=0.0)
+
+    def test_lines_are_found_by_what_is_in_them_and_by_their_time(self, cluster: Cluster) -> None:
+        code = """
+            import time
+            print("step 1, loss 5", flush=True)
+            time.sleep(2.5)
+            print("step 2, loss 3", flush=True)
+            print("done")
+        """
+        job_id = launch(cluster, program(code))
+        cluster.wait(job_id, timeout=self.PATIENCE)
+        assert list(cluster.monitor(job_id, grep=r"loss \d")) == ["step 1, loss 5", "step 2, loss 3"]
+        assert list(cluster.monitor(job_id, grep="step", tail=1)) == ["step 2, loss 3"]
+        with pytest.raises(ValueError, match="regular expression"):
+            cluster.monitor(job_id, grep="(")
+        finished = cluster.poll(job_id).finished_at
+        assert finished is not None
+        if not self.KEEPS_RECORDS:
+            with self.refuses("when a line was written"):
+                cluster.monitor(job_id, since=finished - 1.5)
+            return
+        assert list(cluster.monitor(job_id, since=finished - 1.5)) == ["step 2, loss 3", "done"]
+
+    def test_the_stream_has_the_fields_of_the_final_state(self, cluster: Cluster) -> None:
+        job_id = launch(cluster, program("import time; time.sleep(0.1); print('end')"))
+        stream = cluster.monitor(job_id)
+        assert (stream.status, stream.job_id) == (JobStatus.SUCCEEDED, job_id)
+
+    def limit(self, size: str) -> str | None:
+        """A limit for a log that would grow without end, where the cluster has limits."""
+        return size if self.KEEPS_RECORDS else None
+
 
 class SecretContract(ClusterFixtures):
     """Rule 7: the values of `env_vars` are seen by the job and by nobody else."""

@@ -78,7 +78,13 @@ class LocalCluster(DirectoryCluster):
         simulated = {"simulate": simulate, "slices": slices}
         spec = _spec(**switches, **simulated, context=context, cpus=cpus, memory=memory, gpus=gpus)
         self._root = state_dir()
-        super().__init__(spec, self._root / "jobs", keep_jobs=keep_jobs, keep_days=keep_days)
+        super().__init__(
+            spec,
+            self._root / "jobs",
+            keep_jobs=keep_jobs,
+            keep_days=keep_days,
+            environments=self._root / "environments",
+        )
         variables = {"FRAY_STATE_DIR": os.fspath(self._root)}
         self._settings = Settings(
             state_dir=self._root,
@@ -97,7 +103,8 @@ class LocalCluster(DirectoryCluster):
 
     def _plan(self, request: JobRequest, job_id: JobId, variables: Mapping[str, str]) -> JobPlan:
         settings = replace(self._settings, variables={**self._settings.variables, **variables})
-        return plan_local(request, job_id, self.spec, self._records.path(job_id), settings)
+        record = self._records.path(job_id)
+        return plan_local(request, job_id, self.spec, record, settings, self._SUPPORTED)
 
     def _submit(self, plan: JobPlan) -> None:
         Records(self._root).make_folder()

@@ -5,8 +5,7 @@ is its key: a second job with the same needs finds it ready. Everything that uv 
 job's `environment.log`.
 """
 
-import contextlib
-import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -15,17 +14,21 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-_FORMAT = 1  # part of every key: raise it when environments are made in another way
-_READY = ".fray-ready"
+from fray.backend import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
+
+_FORMAT = 2  # part of every key: raise it when environments are made in another way
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildEnvironment:
-    """What an environment is made of, and with what; a `Preparation`."""
+    """What an environment is made of, and with what; a `Preparation`.
+
+    Args:
+        python: An interpreter, or what uv finds one by: a version, or a project's `requires-python`.
+    """
 
     uv: str
     python: str
@@ -35,6 +38,7 @@ class BuildEnvironment:
     environ: dict[str, str] = field(repr=False)
     pip_packages: tuple[str, ...]
     extras: tuple[str, ...]
+    groups: tuple[str, ...]
     project: bool
     lock: bool
 
@@ -52,14 +56,23 @@ class BuildEnvironment:
         root = os.path.join(self.state_dir, "environments")
         os.makedirs(root, mode=0o700, exist_ok=True)
         path = os.path.join(root, _key(self))
-        with _locked(f"{path}.lock"):
-            if not os.path.exists(os.path.join(path, _READY)):
+        with locked_environment(path):
+            if not os.path.exists(os.path.join(path, ENVIRONMENT_READY)):
                 shutil.rmtree(path, ignore_errors=True)  # somebody died building it
                 _make(path, self)
-                with open(os.path.join(path, _READY), "w") as file:
-                    json.dump({"pip_packages": self.pip_packages, "extras": self.extras}, file, indent=2)
-            os.utime(os.path.join(path, _READY))
-        os.symlink(path, os.path.join(record, "environment"))
+                with open(os.path.join(path, ENVIRONMENT_READY), "w") as file:
+                    json.dump(self._shown(), file, indent=2)
+            os.utime(os.path.join(path, ENVIRONMENT_READY))
+            # Under the lock: an environment that a record leads to is not pruned.
+            os.symlink(path, os.path.join(record, ENVIRONMENT_LINK))
+
+    def _shown(self) -> dict[str, Any]:
+        return {
+            "python": self.python,
+            "pip_packages": self.pip_packages,
+            "extras": self.extras,
+            "dependency_groups": self.groups,
+        }
 
 
 def _make(path: str, needs: BuildEnvironment) -> None:
@@ -68,13 +81,14 @@ def _make(path: str, needs: BuildEnvironment) -> None:
     tool.run("venv", "--quiet", "--no-project", "--python", needs.python, path)
     python = ["--python", os.path.join(path, "bin", "python")]
     extras = [word for extra in needs.extras for word in ("--extra", extra)]
+    groups = [word for group in needs.groups for word in ("--group", group)]
     if needs.project and needs.lock:
-        tool.run("sync", "--frozen", "--no-dev", *python, *extras)
+        tool.run("sync", "--frozen", "--no-default-groups", *python, *extras, *groups)
     elif needs.project:
-        tool.run("pip", "install", *python, *_unlocked(workspace, list(needs.extras)))
-    elif extras:
+        tool.run("pip", "install", *python, *_unlocked(workspace, list(needs.extras)), *groups)
+    elif extras or groups:
         raise SystemExit(
-            f"{workspace} has no pyproject.toml, so there are no extras {list(needs.extras)} to install"
+            f"{workspace} has no pyproject.toml, so it has none of {[*needs.extras, *needs.groups]}"
         )
     if needs.pip_packages:
         tool.run("pip", "install", *python, "--", *needs.pip_packages)
@@ -112,17 +126,18 @@ def _unlocked(workspace: str, extras: list[str]) -> list[str]:
 
 def _add_cloudpickle(path: str, source: str) -> None:
     """Give the environment the launcher's cloudpickle, whose version the job's callable was pickled with."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    target = os.path.join(path, "lib", version, "site-packages", "cloudpickle")
-    if not os.path.exists(target):
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    for packages in glob.glob(os.path.join(glob.escape(path), "lib", "python*", "site-packages")):
+        target = os.path.join(packages, "cloudpickle")
+        if not os.path.exists(target):
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _key(needs: BuildEnvironment) -> str:
     workspace = needs.workspace
     parts = [
-        [_FORMAT, sys.version, sysconfig.get_platform(), os.path.realpath(needs.python)],
+        [_FORMAT, sys.version, sysconfig.get_platform(), _real(needs.python)],
         list(needs.extras),
+        list(needs.groups),
         list(needs.pip_packages),
         [_fingerprint(os.path.join(workspace, _local_path(package))) for package in needs.pip_packages],
     ]
@@ -131,6 +146,10 @@ def _key(needs: BuildEnvironment) -> str:
         # A project is installed in place, so that two copies of it are two environments.
         parts.append([workspace, *files])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def _real(python: str) -> str:
+    return os.path.realpath(python) if os.sep in python else python
 
 
 def _local_path(requirement: str) -> str:
@@ -160,17 +179,3 @@ def _content(path: str) -> str | None:
             return hashlib.sha256(file.read()).hexdigest()
     except FileNotFoundError:
         return None
-
-
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("waiting for another job that builds the same environment", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)

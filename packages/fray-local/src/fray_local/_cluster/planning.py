@@ -2,16 +2,27 @@
 
 import os
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from fray import EnvironmentConfig, JobRequest, UnsupportedError
-from fray.backend import check_count, import_paths, invalid, payload_of, plan_of, refuse_fields, workspace_of
+from fray.backend import (
+    check_count,
+    import_paths,
+    invalid,
+    path_in_copy,
+    payload_of,
+    plan_of,
+    refuse_fields,
+    workspace_of,
+)
 from fray.cluster import Entrypoint, JobId, JobPlan
 from fray_local import _machine
 from fray_local._cluster.admission import Amounts, Claim, MachineRoom, amount
 from fray_local._cluster.environments import BuildEnvironment
+from fray_local._cluster.pythons import find_uv, fits, python_for, required_python, this_python
 from fray_local._cluster.slices import Slices
 from fray_resources import GpuConfig, TpuConfig, parse_size
 
@@ -60,8 +71,18 @@ class Settings:
     variables: dict[str, str]
 
 
-def plan_local(request: JobRequest, job_id: JobId, spec: str, record: Path, settings: Settings) -> JobPlan:
+def plan_local(
+    request: JobRequest,
+    job_id: JobId,
+    spec: str,
+    record: Path,
+    settings: Settings,
+    supported: Collection[str],
+) -> JobPlan:
     """Check a request against this machine and plan it.
+
+    Args:
+        supported: The fields of a request that the cluster can do something with; see `refuse_fields`.
 
     Raises:
         ValueError: The request is wrong.
@@ -69,8 +90,8 @@ def plan_local(request: JobRequest, job_id: JobId, spec: str, record: Path, sett
     """
     environment = request.environment or EnvironmentConfig()
     _check_supported(request, environment, settings)
-    refuse_fields("LocalCluster", request)
-    isolated = settings.isolated or bool(environment.pip_packages or environment.extras)
+    refuse_fields("LocalCluster", request, supported)
+    isolated = settings.isolated or environment.builds
     workspace = workspace_of(environment)
     python = record / "environment" / "bin" / "python" if isolated else Path(sys.executable)
     plan = plan_of(
@@ -85,11 +106,13 @@ def plan_local(request: JobRequest, job_id: JobId, spec: str, record: Path, sett
     claim = _claim(request, plan, record, settings)
     payload = plan.payload
     if isolated and payload is not None:
-        payload = payload_of(Entrypoint.of(request.entrypoint), _paths(workspace))
+        payload = payload_of(Entrypoint.of(request.entrypoint), _paths(workspace, Path(plan.workspace)))
+    wanted = python_for(request, environment, workspace) if isolated else ""
     return plan._replace(
         environ=_environ(plan, environment, isolated, python, settings),
         payload=payload,
-        preparation=_build(environment, workspace, plan, settings) if isolated else None,
+        preparation=_build(environment, workspace, wanted, plan, settings) if isolated else None,
+        warnings=() if isolated else _of_another_python(workspace),
         admission=MachineRoom(state_dir=os.fspath(settings.state_dir), claim=claim) if claim else None,
         gpus=_gpus_uncounted(request, plan.replicas, settings.machine),
         gpus_per_replica=_gpus(request),
@@ -185,33 +208,42 @@ def _environ(
     return environ | {_machine.GPUS_VARIABLE: ",".join(settings.machine.gpus)}
 
 
-def _paths(workspace: Path) -> list[str]:
+def _paths(workspace: Path, runs_in: Path) -> list[str]:
     """The folders that a callable's modules may come from in an isolated environment: the workspace's."""
     return [
-        path
+        path_in_copy(path, workspace, runs_in)
         for path in import_paths()
         if Path(path).is_relative_to(workspace) and "site-packages" not in path
     ]
 
 
+def _of_another_python(workspace: Path) -> tuple[str, ...]:
+    required = required_python(workspace)
+    if required is None or fits(this_python(), required):
+        return ()
+    return (
+        f"the project requires Python {required}, and the job runs its launcher's, {this_python()}; "
+        "with python= or local?use_isolated_env=true it gets one that fits",
+    )
+
+
 def _build(
-    environment: EnvironmentConfig, workspace: Path, plan: JobPlan, settings: Settings
+    environment: EnvironmentConfig, workspace: Path, python: str, plan: JobPlan, settings: Settings
 ) -> BuildEnvironment:
     """What the environment is made of, and with what."""
-    import uv
-
     cloudpickle = find_spec("cloudpickle")
     assert cloudpickle is not None
     assert cloudpickle.origin is not None
     return BuildEnvironment(
-        uv=os.fspath(uv.find_uv_bin()),
-        python=sys.executable,
+        uv=find_uv(),
+        python=python,
         cloudpickle=os.fspath(Path(cloudpickle.origin).parent),
-        workspace=os.fspath(workspace),
+        workspace=plan.workspace,
         state_dir=os.fspath(settings.state_dir),
         environ=plan.environ,
         pip_packages=tuple(environment.pip_packages),
         extras=tuple(sorted(environment.extras)),
+        groups=tuple(sorted(environment.dependency_groups)),
         project=(workspace / "pyproject.toml").is_file(),
         lock=(workspace / "uv.lock").is_file(),
     )

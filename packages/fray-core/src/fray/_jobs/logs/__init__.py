@@ -3,7 +3,8 @@
     replica-0.attempt-1.log                               from the first byte on
     replica-0.attempt-1.log.000000067108864               from that byte on
     replica-0.attempt-1.log.000000134217728.dropped       a line that says what is missing from that byte on
-    replica-0.attempt-1.index                             "SECONDS OFFSET LINES", about one a second
+    replica-0.attempt-1.index                             "SECONDS OFFSET LINES", about one a second, from the
+                                                          second second on
 
 The name of a segment is its place in all that was written, so that `cat NAME.log*` shows the log in order,
 a reader goes to any byte without looking at the others, and a segment in the middle can be deleted. A log of

@@ -137,7 +137,7 @@ class LogReader:
         return mark + (text or f"[fray] {end - start:,} bytes were dropped here\n".encode())
 
     def _since_by_file_times(self, time: float) -> int:
-        """For a log of 0.1.0, whose only time is that of its last byte."""
+        """For a log without an index: it took no second, or is of 0.1.0; it has the time of its last byte."""
         self._look()
         if self._segments and os.stat(self._segments[-1].path).st_mtime < time:
             return self.end()

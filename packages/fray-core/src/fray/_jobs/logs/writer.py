@@ -207,6 +207,8 @@ class LogWriter:
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
+        if not self._size and self._start:
+            _remove(segment_path(self._path, self._start))  # or it would part a gap in two
         self._finish_segment()
         self._retry_at = time.monotonic() + _TRY_AGAIN
 
@@ -245,24 +247,24 @@ class LogWriter:
 
 
 class _Index:
-    """Rows of when which byte was written; it serves to find a time, and the log is whole without it."""
+    """Rows of when which byte was written; it serves to find a time, and the log is whole without it.
+
+    The file is made with the second row: a log that took no second is found by the time of its file.
+    """
 
     def __init__(self, path: str, clock: "Callable[[], float]") -> None:
-        self._clock = clock
+        self._path, self._clock = path, clock
         self._rows = self._lines = 0
         self._next = 0.0
-        try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError:
-            self._file = -1
+        self._first = b""
+        self._file = -1
 
     def note(self, offset: int, data: bytes) -> None:
         """Add a row for data that comes at an offset, unless the last row is young."""
         now = self._clock()
         # A clock that was set back gets rows again too.
-        if self._file >= 0 and not self._next - self._interval() <= now < self._next:
-            with contextlib.suppress(OSError):
-                os.write(self._file, f"{now:.3f} {offset} {self._lines}\n".encode())
+        if not self._next - self._interval() <= now < self._next:
+            self._add(f"{now:.3f} {offset} {self._lines}\n".encode())
             self._rows += 1
             self._next = now + self._interval()
         self._lines += data.count(b"\n")
@@ -271,6 +273,17 @@ class _Index:
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
+
+    def _add(self, row: bytes) -> None:
+        if not self._rows:
+            self._first = row
+            return
+        with contextlib.suppress(OSError):  # a row that is not there makes a search less exact
+            if self._file < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._file = os.open(self._path, flags, 0o600)
+            os.write(self._file, self._first + row)
+            self._first = b""
 
     def _interval(self) -> float:
         return _INDEXED * max(1, self._rows // _ROWS_AT_THAT_RATE)

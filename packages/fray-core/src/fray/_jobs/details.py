@@ -1,0 +1,59 @@
+"""What is known of a job beside its state: by what was asked for, and by what is in its record."""
+
+import os
+import pwd
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fray._jobs.record import LOGS, JobRecord
+from fray._jobs.snapshots import source_state
+from fray._values.job_states import JobInfo
+from fray._values.jobs import JobRequest
+from fray_resources import ResourceConfig
+
+
+def shown(request: JobRequest, workspace: Path) -> dict[str, Any]:
+    """Return what may be shown of a request, with what there is to know of its launch."""
+    source = source_state(workspace)
+    return {
+        **request.to_dict(),
+        "directory": os.fspath(workspace),
+        "user": _user(),
+        "commit": source.commit,
+        "dirty": source.dirty,
+    }
+
+
+def described(record: JobRecord, info: JobInfo) -> JobInfo:
+    """Add to a job's state what is in its record; records of 0.1.0 have less."""
+    asked = record.request()
+    resources = asked.get("resources")
+    return replace(
+        info,
+        command=asked.get("entrypoint"),
+        directory=asked.get("directory"),
+        resources=None if resources is None else ResourceConfig.from_dict(resources),
+        labels=asked.get("labels", {}),
+        user=asked.get("user"),
+        commit=asked.get("commit"),
+        dirty=asked.get("dirty"),
+        children=tuple(child.job_id for child in record.children()),
+        logs=_logs(record.path / LOGS),
+    )
+
+
+def _logs(folder: Path) -> tuple[str, ...]:
+    """The first file of each log, and so the name of all of them."""
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".log"))
+    except OSError:
+        return ()
+    return tuple(os.fspath(folder / name) for name in names)
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # in a container, say
+        return str(os.getuid())

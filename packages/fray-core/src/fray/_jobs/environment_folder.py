@@ -1,0 +1,103 @@
+"""The folder of environments that jobs share: each is locked while it is built, taken or deleted."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+
+ENVIRONMENT_LINK = "environment"  # in a record, to the environment of its job
+ENVIRONMENT_READY = ".fray-ready"  # in an environment that is complete; its time is that of the last use
+_DOOMED = ".old-"
+
+
+@contextlib.contextmanager
+def locked_environment(path: str) -> Iterator[None]:
+    """Hold an environment; waits for another job that builds it."""
+    lock = _lock(f"{path}.lock")
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def prune_environments(folder: str, records: list[str], unused_for: float) -> tuple[int, int]:
+    """Delete environments that nobody used for so many seconds, and what builds that were killed left.
+
+    Args:
+        records: The folders of all records that there are; what one leads to stays.
+
+    Returns:
+        How many were deleted, and the bytes of their files.
+    """
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return 0, 0
+    used = {os.path.basename(_linked(record)) for record in records}
+    count = size = 0
+    for name in sorted({name.removeprefix(_DOOMED).removesuffix(".lock") for name in names} - used):
+        freed = _delete(os.path.join(folder, name), os.path.join(folder, f"{_DOOMED}{name}"), unused_for)
+        count, size = count + (freed is not None), size + (freed or 0)
+    return count, size
+
+
+def size_of(folder: str) -> int:
+    """Return the bytes of the files in a folder."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_size
+    return total
+
+
+def _lock(path: str) -> int:
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another job that builds the same environment", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(lock), os.stat(path)):
+                return lock
+        os.close(lock)  # the environment was deleted while we waited
+
+
+def _linked(record: str) -> str:
+    try:
+        return os.readlink(os.path.join(record, ENVIRONMENT_LINK))
+    except OSError:
+        return ""
+
+
+def _delete(path: str, doomed: str, unused_for: float) -> int | None:
+    """Delete an environment and return its size; None where a job takes it, or used it lately."""
+    try:
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if time.time() - _last_used(path) < unused_for:
+            return None
+        if os.path.exists(path):
+            os.rename(path, doomed)  # whoever looks meanwhile finds a whole one or none
+        size = size_of(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+        os.unlink(f"{path}.lock")
+    except OSError:
+        return None
+    finally:
+        os.close(lock)
+    return size
+
+
+def _last_used(path: str) -> float:
+    for name in (os.path.join(path, ENVIRONMENT_READY), path):
+        with contextlib.suppress(OSError):
+            return os.stat(name).st_mtime
+    return 0.0

@@ -1,0 +1,102 @@
+"""Which Python a job runs: what `python=` says, else what the project of its workspace requires."""
+
+import re
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+from fray import EnvironmentConfig, JobRequest, UnsupportedError
+from fray.backend import refuse_other_python
+
+_CLAUSE = re.compile(r"\s*(===|==|!=|<=|>=|~=|<|>)\s*(\d+(?:\.\d+)*)(\.\*)?\s*")
+
+
+def python_for(request: JobRequest, environment: EnvironmentConfig, workspace: Path) -> str:
+    """Return the interpreter of an environment, or what uv finds one by.
+
+    Raises:
+        ValueError: The job is a callable, which does not travel to another minor version of Python.
+    """
+    here, wanted = this_python(), environment.python
+    if wanted is not None:
+        refuse_other_python(request, wanted)
+        return sys.executable if f"{here}.".startswith(f"{wanted}.") else wanted
+    required = required_python(workspace)
+    if required is None or fits(here, required):
+        return sys.executable
+    if getattr(request.entrypoint, "callable", None) is not None:
+        raise ValueError(
+            f"job {request.name!r} is a callable, pickled by Python {here}, and its project requires Python "
+            f"{required}: launch it from such a Python, or as a module or command"
+        )
+    return required
+
+
+def find_uv() -> str:
+    """Return the program that builds environments.
+
+    Raises:
+        UnsupportedError: There is none.
+    """
+    try:
+        import uv
+    except ImportError:
+        found = shutil.which("uv")
+        if found is None:
+            raise UnsupportedError(
+                "an environment of the job's own needs uv: pip install 'fray-local[uv]', or a uv on the PATH"
+            ) from None
+        return found
+    return str(uv.find_uv_bin())
+
+
+def required_python(workspace: Path) -> str | None:
+    """Return the `requires-python` of the project in a folder; None where it says nothing."""
+    try:
+        project = tomllib.loads((workspace / "pyproject.toml").read_text())
+    except (OSError, ValueError):  # uv will say what is wrong with it
+        return None
+    required = project.get("project", {}).get("requires-python")
+    return required if isinstance(required, str) and required.strip() else None
+
+
+def this_python() -> str:
+    """Return the version of this interpreter: `3.11.7`."""
+    return ".".join(map(str, sys.version_info[:3]))
+
+
+def fits(version: str, required: str) -> bool:
+    """Whether a version is one that `requires-python` allows; what cannot be read allows every version."""
+    clauses = [_CLAUSE.fullmatch(clause) for clause in required.split(",") if clause.strip()]
+    if not all(clauses):
+        return True
+    return all(_holds(_numbers(version), *clause.groups()) for clause in clauses if clause)
+
+
+def _holds(version: tuple[int, ...], operator: str, text: str, wildcard: str | None) -> bool:
+    wanted = _numbers(text)
+    same = version[: len(wanted)] == wanted if wildcard else _padded(version) == _padded(wanted)
+    match operator:
+        case "==" | "===":
+            return same
+        case "!=":
+            return not same
+        case "~=":
+            return _padded(version) >= _padded(wanted) and version[: len(wanted) - 1] == wanted[:-1]
+        case ">=":
+            return _padded(version) >= _padded(wanted)
+        case "<=":
+            return _padded(version) <= _padded(wanted)
+        case ">":
+            return _padded(version) > _padded(wanted)
+        case _:
+            return _padded(version) < _padded(wanted)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
+
+
+def _padded(version: tuple[int, ...]) -> tuple[int, ...]:
+    return (*version, 0, 0, 0)[:3]
