@@ -23,6 +23,7 @@ from fray_ray._futures import PromiseKeeper, RayFuture
 from fray_ray._options import check_context_options
 from fray_ray._payloads import Payloads
 from fray_ray._pending import Pending
+from fray_ray._stream_refs import hold
 from fray_ray._waiting import wait_in_order
 
 R = TypeVar("R")
@@ -111,10 +112,12 @@ class RayContext(ContextBase):
         """Store a value in the cluster's object store; see `JobContext.put`."""
         self._connect()
         try:
-            return ray.put(obj)
+            ref = ray.put(obj)
         except Exception as error:
             dumps(obj, "the object given to put()")
             raise SerializationError("the object given to put()", str(error)) from error
+        hold(ref)
+        return ref
 
     def get(self, ref: Any, /, *, timeout: float | None = None) -> Any:
         """Return the value of a reference, or of each in a list; see `JobContext.get`."""
@@ -207,6 +210,8 @@ class RayContext(ContextBase):
             close_when_dropped(answer)
         if self._connection is not None:  # a copy in a worker is never shut down, and need not remember
             self._pending.add(answer, (*args, *kwargs.values()))
+        elif isinstance(answer, ray.ObjectRef):
+            hold(answer)
         return answer
 
     def _without_future(self, arg: Any) -> Any:

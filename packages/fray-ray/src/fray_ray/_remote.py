@@ -19,6 +19,7 @@ from fray import use_context
 from fray.backend import is_generator_function, unpack_exception
 from fray_ray import _coroutines, _mail
 from fray_ray._errors import portable
+from fray_ray._stream_refs import produced
 from fray_ray._table import submission_of
 
 _JAX = "JAX_PLATFORMS"
@@ -66,7 +67,7 @@ def _stream(load: Callable[[], tuple[Any, Any]], method: str | None, args: Any, 
             closing((getattr(target, method) if method else target)(*args, **kwargs)) as items,
         ):
             # No `yield from`: Ray resumes generators with `send`, which not every iterator takes.
-            for item in items:  # noqa: UP028
+            for item in produced(iter(items)):  # noqa: UP028
                 yield item
     except (KeyboardInterrupt, GeneratorExit):
         raise
