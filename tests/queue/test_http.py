@@ -15,7 +15,7 @@ from fray.testing.queue import (
     UnreadablePromises,
     check_queue_machine,
 )
-from fray_queue import HttpQueueServer
+from fray_queue import HttpQueue, HttpQueueServer
 
 
 class _Http:
@@ -75,3 +75,10 @@ def test_every_history_agrees_with_the_model(stored: bool, tmp_path: Path) -> No
             return server.new_queue(f"q{next(numbers)}", **options)
 
         check_queue_machine(make_queue, clock, examples=20, steps=30)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_it_declares_what_its_server_can(stored: bool, tmp_path: Path) -> None:
+    with HttpQueueServer(store=tmp_path / "store" if stored else None) as server:
+        assert server.new_queue("q").capabilities.durable is stored
+    assert HttpQueue.capabilities.durable

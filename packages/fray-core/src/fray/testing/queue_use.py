@@ -3,7 +3,7 @@
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -114,6 +114,19 @@ class WaitingPromises(QueueFixtures):
 
 class InputPromises(QueueFixtures):
     """What is refused, and changes nothing."""
+
+    def test_a_refused_push_changes_nothing(self, queue: Queue[Any]) -> None:
+        queue.push("before")
+
+        def items() -> Iterator[str]:
+            yield "never stored"
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            queue.push_many(items())
+        assert queue.size() == 1
+        queue.push("after")
+        assert [lease.item for lease in queue.pop_many(3)] == ["before", "after"]
 
     @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 10**400, "10", None, True])
     def test_a_lease_timeout_that_is_none_is_refused(self, queue: Queue[Any], timeout: Any) -> None:

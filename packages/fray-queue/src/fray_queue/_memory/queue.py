@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar, cast
 from weakref import WeakSet
 
 from fray import WrongProcessError
-from fray.backend import check_seconds, steady_time
+from fray.backend import QueueCapabilities, check_seconds, steady_time
 from fray.queue import DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease
 from fray_queue._memory.line import Entry, Line
@@ -32,6 +32,8 @@ class MemoryQueue(QueueBase[T]):
         max_attempts: Leases that may end without `done` before an item goes to the dead letters.
         clock: Seconds that no step of the wall clock moves; tests hand in their own.
     """
+
+    capabilities: ClassVar[QueueCapabilities] = QueueCapabilities(waiting=True, steady_clock=True)
 
     _shared: ClassVar[dict[str, "MemoryQueue[Any]"]] = {}
     _shared_lock: ClassVar[threading.Lock] = threading.Lock()

@@ -5,12 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote
 from weakref import WeakSet
 
 from fray import LeaseExpiredError, QueueUnavailableError, SpecError
-from fray.backend import check_seconds, dead_letter, poll_delays, read_item, take_readable
+from fray.backend import QueueCapabilities, check_seconds, dead_letter, poll_delays, read_item, take_readable
 from fray.queue import DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import encode_many
@@ -51,6 +51,10 @@ class SqliteQueue(QueueBase[T]):
         UnsupportedError: The file system's locks do not hold (NFS, SMB, …), or the SQLite at hand is unsafe.
         QueueExistsError: The queue is there with another `max_attempts`.
     """
+
+    capabilities: ClassVar[QueueCapabilities] = QueueCapabilities(
+        durable=True, shared_between_processes=True, steady_clock=True
+    )
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 from fray import FrayError, LeaseExpiredError
-from fray.backend import check_seconds, dead_letter, read_item, take_readable
+from fray.backend import QueueCapabilities, check_seconds, dead_letter, read_item, take_readable
 from fray.queue import Attempt, DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import encode_many
@@ -36,6 +36,21 @@ def token_from_environment(token: str | None) -> str | None:
     return token
 
 
+class _Declared:
+    """What a queue on a server can do at most; of an instance, as its server is configured."""
+
+    at_most = QueueCapabilities(
+        durable=True,
+        shared_between_processes=True,
+        shared_between_machines=True,
+        waiting=True,
+        steady_clock=True,
+    )
+
+    def __get__(self, queue: "HttpQueue[Any] | None", owner: type) -> QueueCapabilities:
+        return self.at_most if queue is None else self.at_most.but(durable=bool(queue.stats()["durable"]))
+
+
 class HttpQueue(QueueBase[T]):
     """A queue on a server; safe among threads, and pickled it is the same queue elsewhere.
 
@@ -48,6 +63,8 @@ class HttpQueue(QueueBase[T]):
         timeout: Seconds that requests are repeated for while the server is away.
         ca_file: Certificates to trust besides the system's, for `https`.
     """
+
+    capabilities = _Declared()
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ def stored_stats(store: QueueStore, queue: QueueRow) -> dict[str, Any]:
         "in_flight": counts.in_flight,
         "dead": counts.dead,
         "bytes": counts.bytes,
+        "durable": not store.file.in_memory,
         "oldest_seconds": max(0.0, now - pushed_at) if pushed_at is not None else 0.0,
     }
 
