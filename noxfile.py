@@ -81,7 +81,7 @@ nox.options.sessions = [
 ]
 
 # Everything a package can do, where its tests use it.
-EXTRAS = {"fray-core": "[otel]", "fray-queue": "[gcs,s3,azure,http]"}
+EXTRAS = {"fray-core": "[otel]", "fray-queue": "[gcs,s3,azure,server]"}
 QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client", "selenium")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 # Programs that tests of queues start, and the Debian packages that they come in.

@@ -7,8 +7,8 @@ and asked.
     python examples/inference_pool.py                             # 2,000 requests, two workers
     python examples/inference_pool.py --workers 4 --crash 0.05    # a batch in twenty kills its worker
 
-Three parties: a queue server in this process; a job whose replicas lease requests, answer them and push the
-answers to a second queue; and a client that streams requests in and hands the answers on in order.
+Two queues in an SQLite file; a job whose replicas lease requests, answer them and push the answers to the
+second queue; and a client that streams requests in and hands the answers on in order.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from itertools import islice, repeat, zip_longest
 from pathlib import Path
 
-from fray.cluster import JobId, JobRequest, ResourceConfig, create_environment, current_cluster
-from fray.queue import HttpQueue, HttpQueueServer, LeaseExpiredError
+from fray.cluster import JobId, JobRequest, ResourceConfig, current_cluster
+from fray.queue import LeaseExpiredError, Queue, open_queue
 
 PACKAGES = ("asyncio", "email", "idlelib", "json", "multiprocessing", "tkinter", "unittest", "xml")
 BATCH = 16
@@ -94,8 +94,8 @@ def serve(url: str, crash: float) -> None:
     """Answer requests until told to stop; each replica of the job runs this."""
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    requests: HttpQueue[Request] = HttpQueue(url, "requests")
-    answers: HttpQueue[Answer] = HttpQueue(url, "answers")
+    requests: Queue[Request] = open_queue(url, queue="requests")
+    answers: Queue[Answer] = open_queue(url, queue="answers")
     model = Model()
     print("ready", flush=True)
     while not stopping.is_set():
@@ -132,9 +132,7 @@ class Client:
         window: How many requests may be unanswered at a time.
     """
 
-    def __init__(
-        self, requests: HttpQueue[Request], answers: HttpQueue[Answer], window: int = 20 * BATCH
-    ) -> None:
+    def __init__(self, requests: Queue[Request], answers: Queue[Answer], window: int = 20 * BATCH) -> None:
         self._requests, self._answers, self._window = requests, answers, window
         self.repeated = 0  # answers that came once more, and were dropped
 
@@ -174,22 +172,18 @@ class Client:
 
 
 def run(count: int, workers: int, crash: float) -> list[str]:
-    """Start server and workers, ask, report; return the answers."""
-    token = os.urandom(16).hex()
+    """Start workers, ask, report; return the answers."""
     cluster = current_cluster()
-    with (
-        tempfile.TemporaryDirectory() as store,
-        HttpQueueServer(token=token, store=store) as server,
-    ):
-        requests: HttpQueue[Request] = server.new_queue("requests")
-        answers: HttpQueue[Answer] = server.new_queue("answers")
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:{folder}/queues.db"
+        requests: Queue[Request] = open_queue(url, queue="requests")
+        answers: Queue[Answer] = open_queue(url, queue="answers")
         job_id = cluster.launch(
             JobRequest(
                 "inference-pool",
                 serve,
-                (server.url, crash),
+                (url, crash),
                 resources=ResourceConfig(cpu=0.5, ram="256m", replicas=workers),
-                environment=create_environment(env_vars={"FRAY_QUEUE_TOKEN": token}),
                 max_retries_failure=10_000,  # a worker that died is started again
             )
         )

@@ -77,7 +77,7 @@ def test_no_other_wheel_of_fray_is_there_and_its_names_are_found(project: Path) 
     assert [row[:2] + row[4:] for row in rows if row[2] == "fray-swarm"] == [
         ["fray.contexts", "swarm", "ok"],
         ["fray.clusters", "swarm", "ok"],
-        ["fray.queues", "sqlite", "ok"],
+        ["fray.queues", "swarm", "ok"],
     ]
 
 

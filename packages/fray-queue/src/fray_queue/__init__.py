@@ -1,4 +1,4 @@
-"""Queues that lose nothing: in memory, on any file system or object store, over HTTP."""
+"""Queues that lose nothing: in memory, in SQLite, on any file system or object store, over HTTP."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -43,8 +43,19 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
+# What a part needs -> the extra that brings it.
+_EXTRAS = {"aiohttp": "server", "uvloop": "server", "httptools": "http"}
+
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"fray_queue.{_HOMES[name]}"), name)
+    try:
+        return getattr(import_module(f"fray_queue.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(error.name or "")
+        if extra is None:
+            raise
+        raise ImportError(
+            f"{name} needs {error.name}: pip install 'fray-queue[{extra}]'", name=error.name
+        ) from error

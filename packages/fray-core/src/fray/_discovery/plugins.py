@@ -55,7 +55,7 @@ _PROVIDERS = {
         "queue.MemoryQueue": "fray-queue",
         "queue.FileQueue": "fray-queue",
         "queue.HttpQueue": "fray-queue[http]",
-        "queue.HttpQueueServer": "fray-queue[http]",
+        "queue.HttpQueueServer": "fray-queue[server]",
     },
 }
 
