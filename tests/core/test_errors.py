@@ -20,6 +20,7 @@ EXAMPLES: list[fray.FrayError] = [
     fray.JobNotFoundError("job-1"),
     fray.JobFailedError(SimpleNamespace(job_id="job-1", status="failed", error_message="why")),
     fray.LeaseExpiredError("lease-1"),
+    fray.UnreadableItemError("item-1", "ModuleNotFoundError: No module named 'newer'"),
     *(
         kind("a message")
         for kind in (
@@ -50,6 +51,7 @@ BUILTINS = {
     "ActorNotFoundError": (ValueError, KeyError),
     "JobNotFoundError": KeyError,
     "LeaseExpiredError": ValueError,
+    "UnreadableItemError": ValueError,
     "ClusterUnavailableError": ConnectionError,
     "QueueUnavailableError": ConnectionError,
     "WorkerDiedError": RuntimeError,
