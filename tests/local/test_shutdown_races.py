@@ -3,20 +3,20 @@
 import pytest
 
 from fray import ContextClosedError, create_context
-from fray_local._process.context import ProcessContext
+from fray_local._process.owner.runner import ProcessRunner
 
 
 def test_a_context_that_is_shut_down_while_it_starts_what_starts_processes_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     context = create_context("process", max_workers=1)
-    start = ProcessContext._start
+    start = ProcessRunner._start
 
-    def shut_down_first(self: ProcessContext) -> None:
-        self.shutdown(wait=False)
+    def shut_down_first(self: ProcessRunner) -> None:
+        context.shutdown(wait=False)
         start(self)
 
-    monkeypatch.setattr(ProcessContext, "_start", shut_down_first)
+    monkeypatch.setattr(ProcessRunner, "_start", shut_down_first)
     with pytest.raises(ContextClosedError):
         context.run(len, "abc")
     context.shutdown()

@@ -1,26 +1,20 @@
-"""Actors of a `ProcessContext`: the engine's, each in a process of its own."""
+"""The processes that actors run in, and what handles of one actor share."""
 
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fray import ActorDiedError, WrongProcessError
-from fray._engine import refs as _refs
-from fray._engine.actors import Actor, ActorProducer, Construction, Endpoint
-from fray._engine.refs import reduce_by_identity
-from fray._engine.streams import LocalStream
+from fray import WrongProcessError
+from fray.backend import EngineEndpoint, dispatch, find_by_identity, identity_of, note_kept
 from fray.job import ActorEndpoint, get_job_context
 from fray_local._process.owner.actor_directory import ActorRecord
-from fray_local._process.owner.calls import (
-    AnyCall,
-    RemoteActorProducer,
-    RemoteActorTask,
-    RemoteConstruction,
-)
+from fray_local._process.owner.calls import CallState, packs_values
 from fray_local._process.owner.event_loop import EventLoop
+from fray_local._process.owner.resources import PLAIN
+from fray_local._process.owner.serial_queue import SerialQueue
 from fray_local._process.owner.worker_connection import WorkerConnection
-from fray_local._process.protocol.serialization import SerializedCall
+from fray_local._process.protocol.values import Budget
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext
@@ -29,134 +23,108 @@ _EXIT_SECONDS = 5.0  # that an actor has to end by itself once its context is sh
 
 
 class ActorProcess:
-    """The process of one actor: the engine's mailbox, and the owner of one worker.
+    """The process of one actor: the engine's `ActorRunner`, and the owner of one worker.
 
     Calls are sent on as they come; the process keeps their order.
+
+    Args:
+        start_worker: Starts the process, or connects to one of somebody else's.
+        own: The process ends with the context.
     """
 
-    inline = False
+    interrupts = True
 
     def __init__(
         self,
         loop: EventLoop,
+        budget: Budget,
         start_worker: Callable[["ActorProcess"], WorkerConnection],
-        restarts: int,
         *,
         own: bool,
     ) -> None:
-        self.is_own = own  # the process ends with the context
-        self.doomed = False  # it is to be killed rather than left
-        self._loop, self._start_worker, self._restarts = loop, start_worker, restarts
-        self._lock = threading.Lock()
-        self._queue: deque[AnyCall] = deque()
-        self._open = self._closing = self._retired = False
-        self._gone = threading.Event()
-        self.construct_again: Callable[[], RemoteConstruction] | None = None
-        self.actor: Actor
+        self.is_own = own
+        self.actor: Any = None  # set by who makes it, which needs this first
+        self._loop, self._budget, self._start_worker = loop, budget, start_worker
+        self._serial = SerialQueue()
         self._worker: WorkerConnection | None = None
+        self._returned: list[Any] = []  # unstarted, by a process that is gone
+        self._retired = False
+        self._gone = threading.Event()
 
-    # The engine's side.
+    # The engine's side; see `fray.backend.ActorRunner`.
 
-    def start(self, job: Any) -> None:
-        """Send a call on, or keep it until the actor is open; a stream that is to go on does so."""
-        if isinstance(job, RemoteActorProducer) and job.worker is not None:
-            job.worker.resume(job)
-            return
-        with self._lock:
-            self._queue.append(job)
-            calls = self._take()
-        self._give(calls)
+    def start(self, calls: Sequence[Any]) -> None:
+        """Send calls on; the constructor's starts the process."""
+        self._serial.run(partial(self._start, calls))
 
-    submit = start
+    def resume(self, call: Any, more: int, parked: bool) -> None:
+        """Let a stream go on."""
+        state: CallState | None = call.state
+        if state is not None and state.worker is not None:
+            state.worker.resume(state.number, more)
 
-    def submit_first(self, job: Any) -> None:
-        """Put a call before all others."""
-        with self._lock:
-            self._queue.appendleft(job)
+    def interrupt(self, call: Any) -> None:
+        """Stop a call that the engine has settled."""
+        state: CallState | None = call.state
+        if state is not None and state.worker is not None:
+            state.worker.cancel(state.number)
 
-    def resize(self, size: int) -> None:
-        """Open for calls."""
-        with self._lock:
-            self._open = size > 0
-            calls = self._take()
-        self._give(calls)
+    def end(self, *, kill: bool) -> None:
+        """Let the process end: at once, or after the calls that it has, as at the context's end."""
+        self._serial.run(partial(self._end, kill and not self.actor.scope.closing))
 
-    def drain(self) -> list[Any]:
-        """Take back what was not sent."""
-        with self._lock:
-            calls = list(self._queue)
-            self._queue.clear()
-        return calls
-
-    def close(self, *, wait: bool = False) -> None:
-        """Let the process end after the calls that it has; with `wait`, block until it has."""
-        self._closing = True
-        self.settled()
+    def close(self, *, wait: bool) -> None:
+        """End at the context's end."""
+        self.end(kill=False)
         if wait:
             self._gone.wait()
 
-    def settled(self) -> None:
-        """A call was answered: where it was the last, and nobody can make another, the process may end."""
-        if self._closing and (self.actor.dead or not self.actor._open):
-            self._retire()
+    def kill(self) -> None:
+        """End the process now."""
+        if self._worker is not None and self.is_own:
+            self._worker.kill()
 
-    def leave(self) -> None:
-        """Hang up on an actor that goes on without this context, whatever it still runs for it."""
-        self._closing = True
-        self._retire()
+    def connect(self) -> None:
+        """Connect to an actor that lives already."""
+        self._worker = self._start_worker(self)
 
-    def _retire(self) -> None:
-        with self._lock:
-            first, self._retired, worker = not self._retired, True, self._worker
+    # One at a time, in the serial queue.
+
+    def _start(self, calls: Sequence[Any]) -> None:
+        if self._retired:
+            return  # whoever ended it has answered them
+        claimed = [call for call in calls if call.claim() and packs_values(call, self._budget)]
+        if any(call.kind == "construct" for call in claimed):
+            try:
+                self._worker = self._start_worker(self)
+            except Exception as error:  # noqa: BLE001 - no more descriptors, say
+                dispatch(self.actor.die(f"its process could not be started: {error}"))
+                return
+            claimed += [call for call in self._returned if call.claim()]
+            self._returned.clear()
+        for call in claimed:
+            call.state = CallState(call.payload.function, PLAIN, 0)
+        if claimed and self._worker is not None:
+            self._worker.give(claimed)
+
+    def _end(self, kill: bool) -> None:
+        worker, first = self._worker, not self._retired
+        self._retired = True
         if worker is None:
             self._gone.set()  # never started
-        elif first and self.doomed:
+        elif kill:
             worker.kill()
         elif first:
             worker.retire()
-            self._loop.call_later(_EXIT_SECONDS, self.kill)
-
-    def kill(self) -> None:
-        """End the process now."""
-        if self._worker is not None:
-            self._worker.kill()
-
-    def _take(self) -> list[AnyCall]:
-        """Under the lock: what can be sent."""
-        if not self._open:
-            return []
-        queue, self._queue = self._queue, deque()
-        calls = []
-        for call in queue:
-            if call.claim():
-                calls.append(call)
-            else:  # cancelled, or an argument failed
-                self.actor.closed(call)  # type: ignore[arg-type]
-        return calls
-
-    def _give(self, calls: list[AnyCall]) -> None:
-        if not calls:
-            return
-        try:
-            self.connect()
-        except Exception as error:  # noqa: BLE001 - no more descriptors, say
-            self._die(f"its process could not be started: {error}", calls)
-            return
-        if self._worker is not None:
-            self._worker.give(calls)
-
-    def connect(self) -> None:
-        """Start the process, or connect to it."""
-        with self._lock:
-            if self._worker is None and not self._retired:
-                self._worker = self._start_worker(self)
+            if self.is_own:
+                self._loop.call_later(_EXIT_SECONDS, worker.kill)
 
     # The worker's side; see `WorkerOwner`.
 
-    def done(self, worker: WorkerConnection, call: AnyCall, seconds: float) -> None:
-        """Nothing waits for a place here."""
+    def done(self, worker: WorkerConnection, call: Any, seconds: float) -> None:
+        """Nothing waits for a slot here."""
 
-    def parked(self, worker: WorkerConnection, call: AnyCall) -> None:
+    def parked(self, worker: WorkerConnection, call: Any) -> None:
         """Between the items of a stream the actor answers other calls anyway."""
 
     def lend(self, worker: WorkerConnection) -> None:
@@ -165,67 +133,32 @@ class ActorProcess:
     def reclaim(self, worker: WorkerConnection) -> None:
         """Nothing was lent."""
 
-    def returned(self, worker: WorkerConnection, calls: list[AnyCall]) -> None:
-        """Put calls back: the process is gone."""
-        with self._lock:
-            self._queue.extendleft(reversed(calls))
-            calls = self._take() if worker is not self._worker else []
-        self._give(calls)
+    def returned(self, worker: WorkerConnection, calls: list[Any]) -> None:
+        """Keep calls for the next process, should there be one: this one is gone."""
+        self._serial.run(partial(self._returned.extend, calls))
 
-    def ended(
-        self, worker: WorkerConnection, how: str, started: list[AnyCall], unstarted: list[AnyCall]
-    ) -> None:
-        """Let the actor die with its process, or make it anew."""
-        if self._restarts > 0 and not self._closing and self._construct_again(started, unstarted, how):
+    def ended(self, worker: WorkerConnection, how: str, started: list[Any], unstarted: list[Any]) -> None:
+        """Let the actor die with its process, or be made anew."""
+        self._serial.run(partial(self._ended, worker, how, started, unstarted))
+
+    def _ended(self, worker: WorkerConnection, how: str, started: list[Any], unstarted: list[Any]) -> None:
+        if worker is not self._worker:
             return
-        reason = f"its process {worker.pid or ''} {how}".replace("  ", " ")
-        self._die(reason, [*started, *unstarted])
-
-    def _die(self, reason: str, calls: list[AnyCall]) -> None:
-        self.actor.die(reason)
-        for call in calls:
-            call.lost(ActorDiedError(self.actor.label, reason))
-        self._gone.set()
-
-    def _construct_again(self, started: list[AnyCall], unstarted: list[AnyCall], how: str) -> bool:
-        if self.construct_again is None:
-            return False
-        again = None
-        try:
-            again = self.construct_again()
-            worker = self._start_worker(self)
-        except Exception:  # noqa: BLE001 - the context is closing, or no process can be started
-            if again is not None:
-                again.replaced()
-            return False
-        self._restarts -= 1
-        for call in [*started, *unstarted]:
-            if isinstance(call, RemoteConstruction):
-                call.replaced()
-        lost = [call for call in started if not isinstance(call, RemoteConstruction)]
-        kept = [call for call in unstarted if not isinstance(call, RemoteConstruction)]
-        for call in kept:
-            call.unclaim()
-        with self._lock:
-            self._worker = worker
-            self._queue.extendleft(reversed(kept))
-            again.claim()
-            calls = [again, *self._take()]
-        self._give(calls)
-        for call in lost:
-            reason = f"its process {how} while it ran {call.label}; it was made anew, without its state"
-            call.lost(ActorDiedError(self.actor.label, reason))
-        return True
+        self._worker = None
+        reason = f"{worker.pid} {how}" if worker.pid else how
+        dispatch(self.actor.process_died(reason, started, unstarted))
+        if self.actor.dead or self._retired:
+            self._gone.set()
 
 
-class ProcessEndpoint(Endpoint):
+class ProcessEndpoint(EngineEndpoint):
     """What handles of one actor share, in the process that made it."""
 
-    actor: Actor
-
-    def __init__(self, actor: Actor, context: "ProcessContext", record: ActorRecord | None) -> None:
-        super().__init__(actor)
-        self.context, self.record = context, record
+    def __init__(
+        self, actor: Any, process: ActorProcess, context: "ProcessContext", record: ActorRecord | None
+    ) -> None:
+        super().__init__(actor, context.pack)
+        self.process, self.record = process, record
 
     @property
     def address(self) -> tuple[str, str, str] | None:
@@ -233,24 +166,9 @@ class ProcessEndpoint(Endpoint):
         record = self.record
         return None if record is None else (record.namespace, record.name, str(record.created_at))
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.call_packed(method, self.context.pack(None, args, kwargs))
-
-    def call_packed(self, method: str, packed: SerializedCall) -> Any:
-        """Queue a call whose arguments are packed."""
-        # The engine hands arguments through to what makes the call, which is ours.
-        answer = self.actor.call(method, packed, {})  # type: ignore[arg-type]
-        if isinstance(answer, LocalStream):
-            self.context.close_when_dropped(answer)
-        return answer
-
-    def streams(self, method: str) -> bool:
-        """Whether a method yields."""
-        return self.actor._streaming[method]
-
     def __reduce__(self) -> tuple[Any, ...]:
-        _, token = reduce_by_identity(self)
-        return revive, (token, self.label, dict(self.actor._streaming), self.address)
+        note_kept(self)
+        return revive, (identity_of(self), self.label, dict(self.actor.methods), self.address)
 
 
 def revive(token: tuple[Any, ...], label: str, methods: Mapping[str, bool], address: Any) -> ActorEndpoint:
@@ -258,34 +176,15 @@ def revive(token: tuple[Any, ...], label: str, methods: Mapping[str, bool], addr
     from fray_local._process.worker.proxies import RemoteEndpoint
 
     try:
-        found = _refs._find(*token)
+        found: Any = find_by_identity(*token)
     except WrongProcessError:
         endpoint_at = getattr(get_job_context(), "endpoint_at", None)
         if address is None or endpoint_at is None:
             raise
         found_there: ActorEndpoint = endpoint_at(address)
         return found_there
-    if isinstance(found, Endpoint):
+    if isinstance(found, EngineEndpoint):
         return found
-    client = found._client  # a plain reference is what a worker makes of a name
+    client = found._client  # a plain reference is what a worker makes of a key
     client.refcounts.append((found.key, 1))
     return RemoteEndpoint(client, found.key, label, methods, address)
-
-
-def stand_in(title: str, methods: Mapping[str, bool]) -> Any:
-    """Return a class with methods of these names, for an engine that looks at the class."""
-
-    def returns() -> None: ...
-
-    def yields() -> Any:
-        yield
-
-    members = {name: yields if streaming else returns for name, streaming in methods.items()}
-    return type(title.rpartition(".")[2], (), {**members, "__qualname__": title})
-
-
-def remote_kind(kind: type) -> type:
-    """Return the class for calls in another process that stands for one of the engine's."""
-    if kind is Construction:
-        return RemoteConstruction
-    return RemoteActorProducer if kind is ActorProducer else RemoteActorTask

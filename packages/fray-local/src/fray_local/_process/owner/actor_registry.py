@@ -4,28 +4,50 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
 from fray import ActorAlreadyExistsError, ActorNotFoundError, UnsupportedError
-from fray._engine.actors import Actor
+from fray.backend import PackedCall, dispatch, guarded
 from fray.job import ActorHandle, ActorOptions, Lifetime, TaskOptions
 from fray_local._process.owner.actor_directory import DEFAULT, ActorDirectory, ActorRecord, family, new_record
-from fray_local._process.owner.actor_process import ActorProcess, ProcessEndpoint, remote_kind, stand_in
-from fray_local._process.owner.calls import RemoteConstruction
+from fray_local._process.owner.actor_process import ActorProcess, ProcessEndpoint
 from fray_local._process.owner.fork_server_client import import_path
 from fray_local._process.owner.shared_actors import SharedActorConnection
 from fray_local._process.owner.worker_connection import WorkerConnection
 from fray_local._process.owner.worker_process import Closing, WorkerProcess
 from fray_local._process.protocol.messages import StartDetached
-from fray_local._process.protocol.serialization import SerializedCall
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext
+    from fray_local._process.owner.runner import ProcessRunner
 
 StartWorker = Callable[[ActorProcess], WorkerConnection]
+
+
+class NotReentrantLock:
+    """A lock that raises where its own thread holds it: a finalizer in there would never get it."""
+
+    def __init__(self) -> None:
+        self._lock, self._holder = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        if self._holder == threading.get_ident():
+            raise RuntimeError(
+                "a finalizer or a signal handler interrupted this thread while it made or looked for an "
+                "actor, and asks for one itself: do that in a task or a thread"
+            )
+        self._lock.acquire()
+        self._holder = threading.get_ident()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._holder = 0
+        self._lock.release()
 
 
 class ActorRegistry:
@@ -35,10 +57,10 @@ class ActorRegistry:
         namespace: Where named actors are shared; None shares none but detached ones.
     """
 
-    def __init__(self, context: "ProcessContext", namespace: str | None) -> None:
-        self._context = context
+    def __init__(self, context: "ProcessContext", runner: "ProcessRunner", namespace: str | None) -> None:
+        self._context, self._runner = context, runner
         self._shared = namespace or family()
-        self._lock = threading.Lock()
+        self._lock = NotReentrantLock()
         self._named: dict[str, ProcessEndpoint] = {}
         self._at: WeakValueDictionary[tuple[str, str, str], ProcessEndpoint] = WeakValueDictionary()
         self._processes: WeakSet[ActorProcess] = WeakSet()
@@ -49,26 +71,34 @@ class ActorRegistry:
         return ActorDirectory(self._shared or DEFAULT)
 
     def make(
-        self, title: str, methods: Mapping[str, bool], packed: SerializedCall, options: ActorOptions
+        self,
+        title: str,
+        methods: Mapping[str, bool],
+        packed: PackedCall,
+        options: ActorOptions,
+        *,
+        asynchronous: bool,
+        caller: Hashable = None,
     ) -> ActorHandle:
         """Make an actor whose class and arguments are packed, or find it.
 
         Raises:
             ActorAlreadyExistsError: The name is taken and `get_if_exists` is not set.
         """
-        self._context.processes()
-        self._context.machine.needs_of(TaskOptions(resources={"CPU": 0, **options.resources}))
-        with self._lock:
+        self._runner.ensure_started()
+        self._runner.machine.needs_of(TaskOptions(resources={"CPU": 0, **options.resources}))
+        with self._lock, guarded():
             existing = None if options.name is None else self._find(options.name)
             if existing is not None:
                 if options.get_if_exists:
                     return ActorHandle(existing)
                 raise ActorAlreadyExistsError(str(options.name))
-            record, listener = self._claim(title, methods, options)
+            record, listener = self._claim(title, methods, options, asynchronous=asynchronous)
             if record is not None and listener is None:  # somebody else was faster
                 return self._lost_claim(options)
             try:
-                endpoint = self._new(title, methods, packed, options, record, listener)
+                endpoint = self._new(title, methods, options, record, listener, asynchronous=asynchronous)
+                endpoint.actor.construct(packed, caller=caller)
             except BaseException:  # the context is closing, say: the name must not stay taken
                 if record is not None and listener is not None:
                     listener.close()
@@ -82,8 +112,8 @@ class ActorRegistry:
 
     def get(self, name: str) -> ActorHandle:
         """Return a handle to the living actor of that name, or raise ActorNotFoundError."""
-        self._context.processes()
-        with self._lock:
+        self._runner.ensure_started()
+        with self._lock, guarded():
             endpoint = self._find(name)
         if endpoint is None:
             known = {*self._named, *(record.name for record in self.directory.living())}
@@ -92,9 +122,9 @@ class ActorRegistry:
 
     def at(self, address: tuple[str, str, str]) -> ProcessEndpoint:
         """Return the endpoint of an actor whose handle came from another process."""
-        self._context.processes()
+        self._runner.ensure_started()
         namespace, name, _ = address
-        with self._lock:
+        with self._lock, guarded():
             known = self._at.get(address)
             if known is not None and not known.actor.dead:
                 return known
@@ -107,27 +137,20 @@ class ActorRegistry:
         """End an actor and its process, whatever it does; its name is free at once."""
         if endpoint.record is not None:
             ActorDirectory(endpoint.record.namespace).remove(endpoint.record)
-        process = cast("ActorProcess", endpoint.actor.mailbox)
-        process.doomed = True
-        endpoint.actor.die("it was killed")
-        process.kill()
+        dispatch(endpoint.actor.die("it was killed"))
 
     def end(self) -> None:
         """Let actors of this context end, hang up on others; block until that is done."""
         processes = list(self._processes)
         for process in processes:
-            if process.is_own:
-                process.close()
-            else:
-                process.leave()
+            process.close(wait=False)
         for process in processes:
             process.close(wait=True)
 
     def abort(self) -> None:
-        """End the actors of this context now."""
+        """End the processes of this context's actors now."""
         for process in list(self._processes):
-            process.doomed = process.is_own
-            process.actor.die("its context was aborted")
+            process.kill()
 
     # Under the lock.
 
@@ -141,7 +164,7 @@ class ActorRegistry:
         return endpoint
 
     def _claim(
-        self, title: str, methods: Mapping[str, bool], options: ActorOptions
+        self, title: str, methods: Mapping[str, bool], options: ActorOptions, *, asynchronous: bool
     ) -> tuple[ActorRecord | None, socket.socket | None]:
         detached = options.lifetime is Lifetime.DETACHED
         if not detached and (self._shared is None or options.name is None):
@@ -157,7 +180,7 @@ class ActorRegistry:
             label,
             dict(methods),
             detached=detached,
-            concurrency=(options.max_concurrency or 1),
+            concurrency=options.concurrency(asynchronous),
         )
         return record, directory.claim(record)
 
@@ -171,26 +194,23 @@ class ActorRegistry:
         self,
         title: str,
         methods: Mapping[str, bool],
-        packed: SerializedCall,
         options: ActorOptions,
         record: ActorRecord | None,
         listener: socket.socket | None,
+        *,
+        asynchronous: bool,
     ) -> ProcessEndpoint:
         detached = options.lifetime is Lifetime.DETACHED
+        concurrency = options.concurrency(asynchronous)
         start_worker: StartWorker = (
             partial(self._start_detached, record, listener)
             if detached
-            else partial(self._start_own, (options.max_concurrency or 1), listener)
+            else partial(self._start_own, concurrency, listener)
         )
-        process = ActorProcess(self._context.loop, start_worker, options.max_restarts, own=not detached)
-        endpoint = self._endpoint(title, methods, options, process, record)
-        actor = endpoint.actor
+        endpoint = self._endpoint(title, methods, options, start_worker, record, own=not detached)
         if not detached:
-            actor.on_death = lambda: self._died(options.name, actor, record)
-            self._context.keep_actor(actor)
-        actor.construct(cast("Any", title), cast("Any", packed), {})
-        if options.max_restarts:
-            process.construct_again = lambda: self._construction(title, packed, actor, process)
+            actor = endpoint.actor
+            actor.on_death.append(lambda: self._died(options.name, actor, record))
         return endpoint
 
     def _connect(self, directory: ActorDirectory, name: str) -> ProcessEndpoint | None:
@@ -198,16 +218,15 @@ class ActorRegistry:
         if found is None:
             return None
         record, sock = found
-        context = self._context
 
         def start_worker(process: ActorProcess) -> WorkerConnection:
-            return SharedActorConnection(context.loop, sock, process, context.budget, record.concurrency)
+            runner = self._runner
+            return SharedActorConnection(runner.loop, sock, process, runner.budget, record.concurrency)
 
-        process = ActorProcess(context.loop, start_worker, 0, own=False)
-        title = record.label.partition("(")[0]
-        endpoint = self._endpoint(title, record.methods, ActorOptions(name=record.name), process, record)
-        process.connect()
-        process.resize(1)
+        title, options = record.label.partition("(")[0], ActorOptions(name=record.name)
+        endpoint = self._endpoint(title, record.methods, options, start_worker, record, own=False)
+        endpoint.process.connect()
+        endpoint.actor.open()
         return endpoint
 
     def _endpoint(
@@ -215,35 +234,33 @@ class ActorRegistry:
         title: str,
         methods: Mapping[str, bool],
         options: ActorOptions,
-        process: ActorProcess,
+        start_worker: StartWorker,
         record: ActorRecord | None,
+        *,
+        own: bool,
     ) -> ProcessEndpoint:
-        def make(kind: Any, fn: Any, packed: SerializedCall, kwargs: Any, pool: Any) -> Any:  # noqa: ARG001 - the engine's
-            name = getattr(fn, "__name__", title)
-            return self._context.make_call(remote_kind(kind), packed, name, pool)
-
-        actor = Actor(stand_in(title, methods), options, process, make)
+        context = self._context
+        process = ActorProcess(self._runner.loop, self._runner.budget, start_worker, own=own)
+        actor = context.engine.new_actor(title, methods, options, runner=process)
         process.actor = actor
         self._processes.add(process)
-        endpoint = ProcessEndpoint(actor, self._context, record)
+        endpoint = ProcessEndpoint(actor, process, context, record)
         if endpoint.address is not None:
             self._at[endpoint.address] = endpoint
         return endpoint
 
-    def _construction(
-        self, title: str, packed: SerializedCall, actor: Actor, process: ActorProcess
-    ) -> RemoteConstruction:
-        again: RemoteConstruction = self._context.make_call(RemoteConstruction, packed, title, process)
-        again.actor = actor
-        return again
-
     def _start_own(
         self, concurrency: int, listener: socket.socket | None, process: ActorProcess
     ) -> WorkerConnection:
-        context = self._context
-        env = dict(os.environ)
+        runner = self._runner
         return WorkerProcess(
-            context.loop, context.fork_servers, process, context.requests, env, concurrency, listener
+            runner.loop,
+            runner.fork_servers,
+            process,
+            runner.requests,
+            dict(os.environ),
+            concurrency,
+            listener,
         )
 
     def _start_detached(
@@ -251,15 +268,15 @@ class ActorRegistry:
     ) -> WorkerConnection:
         assert record is not None
         assert listener is not None
-        context = self._context
+        runner = self._runner
         ours, theirs = socket.socketpair()
         given = [theirs.detach(), listener.detach()]
         env = {**os.environ, "FRAY_JOB_DIR": "detached", "FRAY_ACTOR_CONCURRENCY": str(record.concurrency)}
         log = os.fspath(self.directory.log_path(record.name))
-        context.fork_servers.start_detached(StartDetached(env, import_path(), log), given, Closing(given))
-        return SharedActorConnection(context.loop, ours, process, context.budget, record.concurrency)
+        runner.fork_servers.start_detached(StartDetached(env, import_path(), log), given, Closing(given))
+        return SharedActorConnection(runner.loop, ours, process, runner.budget, record.concurrency)
 
-    def _died(self, name: str | None, actor: Actor, record: ActorRecord | None) -> None:
+    def _died(self, name: str | None, actor: Any, record: ActorRecord | None) -> None:
         known = self._named.get(name) if name is not None else None
         if known is not None and known.actor is actor:
             del self._named[known.actor.name or ""]

@@ -1,35 +1,33 @@
 """What workers ask of the process that owns everything: tasks, values, waiting, actors.
 
-All of it arrives on the loop's thread, so nothing here waits: a request whose answer is not there yet
-leaves a watcher, and the worker's place goes to another task meanwhile. Whichever thread has the
+All of it arrives on the event loop's thread, so nothing here waits: a request whose answer is not there
+yet leaves a watch, and the worker's slot goes to another task meanwhile. Whichever thread has the
 answer gives it.
 """
 
 import pickle
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from fray import WrongProcessError
-from fray._engine.pool import set_current_task
-from fray._engine.refs import (
+from fray.backend import (
     ERROR,
     VALUE,
-    LocalRef,
-    _by_id,
-    failure,
-    outcome,
-    settle,
-    value_ref,
+    EngineRef,
+    PackedCall,
+    dispatch,
+    ready_positions,
+    settle_error,
+    settle_value,
+    sources_of,
+    thing_by_key,
 )
-from fray._engine.scope import Scope
-from fray._engine.streams import LocalStream
-from fray._engine.waiting import ready_positions
 from fray.job import ActorHandle
-from fray_local._process.owner.calls import error_of
-from fray_local._process.owner.pending_requests import PendingRequest, Waiter
+from fray_local._process.owner.calls import PackedError, blob_of
+from fray_local._process.owner.pending_requests import PendingRequest
+from fray_local._process.protocol import values
 from fray_local._process.protocol.messages import (
     CallActor,
     CancelRef,
@@ -52,36 +50,32 @@ from fray_local._process.protocol.messages import (
     Wait,
     Withdraw,
 )
-from fray_local._process.protocol.serialization import SerializedCall, SerializedFunction, pack
+from fray_local._process.protocol.serialization import SerializedCall, SerializedFunction
 from fray_local._process.protocol.values import Blob, received
 
 if TYPE_CHECKING:
     from fray_local._process.context import ProcessContext
+    from fray_local._process.owner.runner import ProcessRunner
     from fray_local._process.owner.worker_connection import WorkerConnection
 
-
-@dataclass(frozen=True)
-class Caller:
-    """One thread of a worker: its calls of an actor keep their order."""
-
-    worker: int
-    thread: int
-    scope: Scope
+Caller = tuple[int, int]
+"""A worker's number and one of its threads, whose calls of an actor keep their order."""
 
 
 class RequestHandler:
     """Answers the workers of one context."""
 
-    def __init__(self, context: "ProcessContext", owner: tuple[Any, ...]) -> None:
-        self._context, self.owner, self.budget = context, owner, context.budget
+    def __init__(self, context: "ProcessContext", runner: "ProcessRunner", owner: tuple[Any, ...]) -> None:
+        self._context, self._runner, self.owner = context, runner, owner
+        self._engine, self.budget = context.engine, runner.budget
         self._keys = count()
         self._told: dict[type, Callable[..., None]] = {
             Nothing: lambda *_: None,
-            Lend: lambda worker, _: worker.owner.lend(worker),
-            Reclaim: lambda worker, _: worker.owner.reclaim(worker),
+            Lend: lambda _, worker, __: worker.owner.lend(worker),
+            Reclaim: lambda _, worker, __: worker.owner.reclaim(worker),
             Withdraw: self._withdraw,
-            Put: lambda worker, message, blob: worker.hold(message.key, value_ref(blob)),
-            Promise: lambda worker, message: worker.hold(message.key, LocalRef()),
+            Put: lambda _, worker, message, blob: worker.hold(message.key, self._engine.put(blob)),
+            Promise: lambda _, worker, message: worker.hold(message.key, self._engine.promise()),
             Settle: self._settle,
             Run: self._run,
             CallActor: self._call_actor,
@@ -100,22 +94,20 @@ class RequestHandler:
 
     def handle(self, worker: "WorkerConnection", message: Request, descriptors: deque[int]) -> None:
         """Do what a worker tells, answer what it asks."""
-        number, lends, thread, deltas, operation, values = message
+        number, lends, thread, deltas, operation, sent = message
         request = None if number is None else PendingRequest(worker, number, lends)
-        before = set_current_task(Caller(worker.number, thread, self._context._scope))
+        caller = worker.number, thread
         try:
             worker.apply_refcounts(deltas)
-            blobs = [received(one, descriptors, worker.things(keys)) for one, keys in values]
+            blobs = [received(one, descriptors, worker.things(keys)) for one, keys in sent]
             if request is None:
-                self._told[type(operation)](worker, operation, *blobs)
+                self._told[type(operation)](caller, worker, operation, *blobs)
             else:
-                self._asked[type(operation)](request, operation, *blobs)
+                self._asked[type(operation)](caller, request, operation, *blobs)
         except Exception as error:
             if request is None:
                 raise
             request.fail(error)
-        finally:
-            set_current_task(before)
 
     def withdraw_all(self, worker: "WorkerConnection") -> None:
         """The worker is gone: nobody wants its answers."""
@@ -124,133 +116,133 @@ class RequestHandler:
 
     # Told.
 
-    def _withdraw(self, worker: "WorkerConnection", message: Withdraw) -> None:
+    def _withdraw(self, caller: Caller, worker: "WorkerConnection", message: Withdraw) -> None:
         request = worker.pending_requests.get(message.number)
         if request is not None:
             request.withdraw()
 
-    def _settle(self, worker: "WorkerConnection", message: Settle, blob: Blob) -> None:
-        ref = _by_id.get(message.key)
+    def _settle(self, caller: Caller, worker: "WorkerConnection", message: Settle, blob: Blob) -> None:
+        ref = thing_by_key.get(message.key)
         if ref is not None:
-            state = message.state
-            settle(ref, state, blob if state == VALUE else failure(error_of(blob)))
+            failed = message.state != values.VALUE
+            dispatch(settle_error(ref, PackedError(blob.data)) if failed else settle_value(ref, blob))
 
-    def _run(self, worker: "WorkerConnection", message: Run, blob: Blob) -> None:
+    def _run(self, caller: Caller, worker: "WorkerConnection", message: Run, blob: Blob) -> None:
+        _, function, places, label, options, streaming = message
         try:
-            packed = self._packed(worker, message.function, message.places, blob)
-            thing = self._context.launch(packed, message.label, message.options, streaming=message.streaming)
+            packed = self._packed(worker, function, places, blob)
+            thing = self._runner.launch(packed, label, options, streaming=streaming, caller=caller)
         except Exception as error:  # noqa: BLE001 - the worker sees it when it asks for the result
-            thing = self._context.failed(error, message.streaming)
+            thing = self._engine.failed(error, streaming=streaming)
         worker.hold(message.key, thing)
 
-    def _call_actor(self, worker: "WorkerConnection", message: CallActor, blob: Blob) -> None:
-        endpoint = self._thing(worker, message.actor)
+    def _call_actor(self, caller: Caller, worker: "WorkerConnection", message: CallActor, blob: Blob) -> None:
+        key, actor_key, method, places = message
+        actor = self._thing(worker, actor_key).actor
         try:
-            packed = self._packed(worker, None, message.places, blob)
-            thing = endpoint.call_packed(message.method, packed)
+            packed = self._packed(worker, None, places, blob)
+            thing = actor.call(method, packed, caller=caller)
+            if actor.methods[method]:
+                self._runner.close_when_dropped(thing)
         except Exception as error:  # noqa: BLE001 - the worker sees it when it asks for the result
-            thing = self._context.failed(error, endpoint.streams(message.method))
-        worker.hold(message.key, thing)
+            thing = self._engine.failed(error, streaming=actor.methods[method])
+        worker.hold(key, thing)
 
     # Asked.
 
-    def _put(self, request: PendingRequest, message: Put, blob: Blob) -> None:
+    def _put(self, caller: Caller, request: PendingRequest, message: Put, blob: Blob) -> None:
         if blob.segment is not None:
-            blob.segment = self._context.budget.adopt(blob.segment)
-        request.worker.hold(message.key, value_ref(blob))
+            blob.segment = self.budget.adopt(blob.segment)
+        request.worker.hold(message.key, self._engine.put(blob))
         request.answer(None)
 
-    def _get(self, request: PendingRequest, message: Get) -> None:
+    def _get(self, caller: Caller, request: PendingRequest, message: Get) -> None:
         refs = [self._thing(request.worker, key) for key in message.keys]
 
         def act() -> None:
-            failed = next((ref for ref in refs if ref._state == ERROR), None)
-            if failed is not None:
-                request.fail(failed._value[0])
+            failed = next((ref for ref in refs if ref.state == ERROR), None)
+            if failed is None:
+                request.answer(None, [blob_of(ref, self.budget) for ref in refs])
+            elif isinstance(failed.content, PackedError):
+                request.fail(failed.content.data)
             else:
-                request.answer(None, [self._blob_of(ref) for ref in refs])
+                request.fail(failed.content.load())
 
-        if all(ref._state == VALUE for ref in refs) or any(ref._state == ERROR for ref in refs):
+        if all(ref.state == VALUE for ref in refs) or any(ref.state == ERROR for ref in refs):
             act()
         else:
-            request.wait_for(Waiter(len(refs), act, stop_on_error=True), refs)
+            request.wait_for(sources_of(refs), len(refs), act, stop_on_error=True)
 
-    def _wait(self, request: PendingRequest, message: Wait) -> None:
+    def _wait(self, caller: Caller, request: PendingRequest, message: Wait) -> None:
         refs, needed = [self._thing(request.worker, key) for key in message.keys], message.needed
         ready = ready_positions(refs, needed)
         if len(ready) >= needed or message.now:
             request.answer(ready)
             return
-        sources = list(dict.fromkeys(_source(ref) for ref in refs))
-        for ref in refs:
-            if isinstance(ref, LocalStream):
-                ref._producer.resume()
+        sources = sources_of(refs)
 
         def act() -> None:
             # One that stands in the list twice counts twice, so there may be more than was waited for.
             request.answer(ready_positions(refs, needed))
 
-        enough = max(1, needed - (len(refs) - len(sources)))
-        request.wait_for(Waiter(enough, act), sources)
+        request.wait_for(sources, max(1, needed - (len(refs) - len(sources))), act)
 
-    def _next(self, request: PendingRequest, message: Next) -> None:
-        stream: LocalStream[Any] = self._thing(request.worker, message.key)
-        producer = stream._producer
-
-        def act() -> None:
-            item = producer.take()
-            if item is not None:
-                producer.resume()
-                self._hand_item(request, item)
-            elif producer._finished:
-                request.answer(None)
-            else:  # another reader was first
-                request.withdraw()
-                self._next(request, message)
-
-        producer.resume()
-        if producer._state:
-            act()
+    def _next(self, caller: Caller, request: PendingRequest, message: Next) -> None:
+        call = self._thing(request.worker, message.key).call
+        item = call.take()
+        if item is not None:
+            self._hand_item(request, item)
+        elif call.ended:
+            request.answer(None)
         else:
-            request.wait_for(Waiter(1, act), [producer])
+            call.ask()
+            # Another reader may be first: then this one looks again.
+            request.wait_for([call], 1, lambda: self._next_again(caller, request, message))
 
-    def _hand_item(self, request: PendingRequest, item: LocalRef[Any]) -> None:
+    def _next_again(self, caller: Caller, request: PendingRequest, message: Next) -> None:
+        request.withdraw()
+        self._next(caller, request, message)
+
+    def _hand_item(self, request: PendingRequest, item: EngineRef[Any]) -> None:
         key = "item", next(self._keys)
         request.worker.hold(key, item)
-        request.answer(key, [self._blob_of(item)] if item._state == VALUE else [])
+        request.answer(key, [blob_of(item, self.budget)] if item.state == VALUE else [])
 
-    def _cancel(self, request: PendingRequest, message: CancelRef) -> None:
+    def _cancel(self, caller: Caller, request: PendingRequest, message: CancelRef) -> None:
         request.answer(self._context.cancel(self._thing(request.worker, message.key)))
 
-    def _create_actor(self, request: PendingRequest, message: CreateActor, blob: Blob) -> None:
-        packed = self._packed(request.worker, message.function, message.places, blob)
-        _, _, label, methods, options = message
-        self._context.in_background(
-            lambda: self._context.registry.make(label, methods, packed, options), self._handing(request)
+    def _create_actor(
+        self, caller: Caller, request: PendingRequest, message: CreateActor, blob: Blob
+    ) -> None:
+        function, places, label, methods, options, asynchronous = message
+        packed = self._packed(request.worker, function, places, blob)
+        make = self._runner.registry.make
+        self._in_background(
+            request,
+            lambda: make(label, methods, packed, options, asynchronous=asynchronous, caller=caller),
         )
 
-    def _get_actor(self, request: PendingRequest, message: GetActor) -> None:
-        self._context.in_background(lambda: self._context.get_actor(message.name), self._handing(request))
+    def _get_actor(self, caller: Caller, request: PendingRequest, message: GetActor) -> None:
+        self._in_background(request, lambda: self._context.get_actor(message.name))
 
-    def _find_actor(self, request: PendingRequest, message: FindActor) -> None:
-        def find() -> ActorHandle:
-            return ActorHandle(self._context.endpoint_at(message.address))
+    def _find_actor(self, caller: Caller, request: PendingRequest, message: FindActor) -> None:
+        self._in_background(request, lambda: ActorHandle(self._context.endpoint_at(message.address)))
 
-        self._context.in_background(find, self._handing(request))
+    def _in_background(self, request: PendingRequest, act: Callable[[], ActorHandle]) -> None:
+        """Answer with a handle that may take a while to get: files are looked at, sockets connected."""
 
-    def _handing(self, request: PendingRequest) -> Callable[[ActorHandle | None, BaseException | None], None]:
-        def hand(handle: ActorHandle | None, error: BaseException | None) -> None:
-            if error is not None:
+        def run() -> None:
+            try:
+                handle = act()
+                key = "handle", next(self._keys)
+                request.worker.hold(key, handle._endpoint)  # until the worker has unpickled it
+                request.answer((key, pickle.dumps(handle)))
+            except BaseException as error:  # noqa: BLE001 - whoever asked sees it
                 request.fail(error)
-                return
-            assert handle is not None
-            key = "handle", next(self._keys)
-            request.worker.hold(key, handle._endpoint)  # until the worker has unpickled it
-            request.answer((key, pickle.dumps(handle)))
 
-        return hand
+        self._runner.call_back(run)
 
-    def _kill(self, request: PendingRequest, message: Kill) -> None:
+    def _kill(self, caller: Caller, request: PendingRequest, message: Kill) -> None:
         self._context.kill(ActorHandle(self._thing(request.worker, message.key)))
         request.answer(None)
 
@@ -262,27 +254,20 @@ class RequestHandler:
         sent: SentFunction | None,
         places: list[tuple[int | str, Key]],
         blob: Blob,
-    ) -> SerializedCall:
+    ) -> PackedCall:
         function = None
         if sent is not None:
-            function = self._context.known_function(
+            function = self._runner.known_function(
                 SerializedFunction(sent.key, sent.data, tuple(worker.things(sent.keeps)))
             )
         if blob.segment is not None:
-            blob.segment = self._context.budget.adopt(blob.segment)
-        return SerializedCall(function, blob, [(place, self._thing(worker, key)) for place, key in places])
+            blob.segment = self.budget.adopt(blob.segment)
+        call = SerializedCall(function, blob, [place for place, _ in places])
+        return PackedCall(call, [self._thing(worker, key) for _, key in places])
 
     def _thing(self, worker: "WorkerConnection", key: Key) -> Any:
         entry = worker.proxies.get(key)
-        thing = entry[0] if entry is not None else _by_id.get(key)
+        thing = entry[0] if entry is not None else thing_by_key.get(key)
         if thing is None:
             raise WrongProcessError("what a reference stands for was gone when the reference arrived here")
         return thing
-
-    def _blob_of(self, ref: LocalRef[Any]) -> Blob:
-        value = ref._value
-        return value if type(value) is Blob else pack(outcome(ref), "a value", self._context.budget)
-
-
-def _source(ref: Any) -> Any:
-    return ref._producer if isinstance(ref, LocalStream) else ref

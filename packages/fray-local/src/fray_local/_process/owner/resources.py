@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fray import TaskOptions, UnsupportedError
+from fray import ResourceConfig, TaskOptions, UnsupportedError
 from fray_local._machine import gpu_ids, memory_bytes
 
 
@@ -33,12 +33,14 @@ PLAIN = Needs()
 class Resources:
     """What is free; changed in the scheduler's serial queue only."""
 
-    def __init__(self, cpu: int, custom: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self, cpu: float, custom: Mapping[str, float] | None = None, memory: int | None = None
+    ) -> None:
         self._gpus = gpu_ids()
         self._total: dict[str, float] = {
             "CPU": float(cpu),
             "GPU": float(len(self._gpus)),
-            "memory": float(memory_bytes()),
+            "memory": float(memory_bytes() if memory is None else memory),
             **(custom or {}),
         }
         self.cpu = float(cpu)
@@ -101,6 +103,15 @@ class Resources:
         for name, amount in needs.amounts:
             self._free[name] += amount
         self._gpus += gpus
+
+
+def bytes_of(memory: int | str) -> int:
+    """Return the bytes of a size such as `"8g"`.
+
+    Raises:
+        ValueError: It is no size.
+    """
+    return ResourceConfig(ram=memory).ram_bytes
 
 
 def environment(needs: Needs, gpus: list[str]) -> dict[str, Any]:

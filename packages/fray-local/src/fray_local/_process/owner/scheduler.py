@@ -8,18 +8,18 @@ need not wait for the next one; what turns out to sit behind a long task is aske
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
 
-from fray._engine.tasks import shutting_down
-from fray_local._process.owner.calls import AnyCall, RemoteProducer, died
+from fray.backend import dispatch
+from fray_local._process.owner.calls import died
 from fray_local._process.owner.event_loop import EventLoop
 from fray_local._process.owner.resources import Needs, Resources, environment
 from fray_local._process.owner.serial_queue import SerialQueue
 from fray_local._process.owner.worker_connection import WorkerConnection
-from fray_local._process.owner.worker_slot import Decisions, WorkerSlot, idle_since, split_lost, work_ahead
+from fray_local._process.owner.worker_slot import Decisions, WorkerSlot, idle_since, work_ahead
 
 _AHEAD_SECONDS = 0.01  # of work that a worker may have beyond the task it runs
 _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead is bounded
@@ -28,9 +28,7 @@ _SPARE_SECONDS = 5.0  # that a worker beyond the size, made because others waite
 
 
 class Scheduler:
-    """The pool of a `ProcessContext`; the engine's `Pool`."""
-
-    inline = False
+    """Decides which worker runs what; its state changes in a serial queue only, so that nobody waits."""
 
     def __init__(
         self,
@@ -38,32 +36,27 @@ class Scheduler:
         resources: Resources,
         loop: EventLoop,
         start_worker: Callable[["Scheduler", dict[str, str]], WorkerConnection],
+        expect_more: Callable[[], None],
         max_tasks_per_worker: int | None,
     ) -> None:
         self._size, self._free, self._loop, self._start_worker = size, resources, loop, start_worker
-        self._most_tasks = max_tasks_per_worker
+        self._most_tasks, self._expect_more = max_tasks_per_worker, expect_more
         self._serial = SerialQueue()
-        self._lines: dict[Needs, deque[AnyCall]] = {}
+        self._lines: dict[Needs, deque[Any]] = {}
         self._slots: dict[WorkerConnection, WorkerSlot] = {}
         self._idle: dict[tuple[Any, ...], list[WorkerSlot]] = {}
         self._busy: dict[Needs, set[WorkerSlot]] = {}
         self._retiring: set[WorkerConnection] = set()
         self._ticking = self._trimming = False
-        self._ends, self._arrivals = count(1), count(1)
+        self._ends = count(1)
         self._closed = False
         self._empty = threading.Event()
 
     # The engine's side.
 
-    def start(self, job: Any) -> None:
-        """Take a call whose arguments are there, or a stream that is to go on."""
-        call: AnyCall = job
-        if isinstance(call, RemoteProducer) and call.worker is not None:
-            self._serial.run(partial(self._resume, call, call.worker))
-        else:
-            self._serial.run(partial(self._start, call))
-
-    submit = start
+    def start(self, calls: Sequence[Any]) -> None:
+        """Take calls whose arguments are there, each with its `CallState`."""
+        self._serial.run(partial(self._start, calls))
 
     def close(self, *, wait: bool = False) -> None:
         """Let every worker end after what it has; with `wait`, block until all have."""
@@ -82,15 +75,15 @@ class Scheduler:
 
     # The workers' side; see `WorkerOwner`.
 
-    def done(self, worker: WorkerConnection, call: AnyCall, seconds: float) -> None:
+    def done(self, worker: WorkerConnection, call: Any, seconds: float) -> None:
         """Have a slot for another call."""
         self._serial.run(partial(self._done, worker, call, seconds))
 
-    def parked(self, worker: WorkerConnection, call: AnyCall) -> None:
+    def parked(self, worker: WorkerConnection, call: Any) -> None:
         """Have a slot while the stream waits for its consumer."""
         self.lend(worker)
 
-    def returned(self, worker: WorkerConnection, calls: list[AnyCall]) -> None:
+    def returned(self, worker: WorkerConnection, calls: list[Any]) -> None:
         """Put calls back at the front."""
         self._serial.run(partial(self._returned, worker, calls))
 
@@ -102,19 +95,20 @@ class Scheduler:
         """The slot is taken again, though that be one too many for a while."""
         self._serial.run(partial(self._reclaim, worker))
 
-    def ended(
-        self, worker: WorkerConnection, how: str, started: list[AnyCall], unstarted: list[AnyCall]
-    ) -> None:
+    def ended(self, worker: WorkerConnection, how: str, started: list[Any], unstarted: list[Any]) -> None:
         """Fail, or run again, what the worker had."""
         self._serial.run(partial(self._ended, worker, how, started, unstarted))
 
     # One at a time, in the serial queue.
 
-    def _start(self, call: AnyCall) -> None:
-        call.order = next(self._arrivals)
-        self._lines.setdefault(call.needs, deque()).append(call)
+    def _start(self, calls: Sequence[Any]) -> None:
+        room = False
+        for call in calls:
+            needs = call.state.needs
+            self._lines.setdefault(needs, deque()).append(call)
+            room = room or self._free.cpu >= needs.cpu
         # Nothing is sent ahead from here: the next end of a task sends many at once instead.
-        if self._free.cpu >= call.needs.cpu:
+        if room:
             self._carry_out(self._decide(ahead=False))
 
     def _close(self) -> None:
@@ -124,9 +118,10 @@ class Scheduler:
         for worker in list(self._slots):
             self._retire(worker)
 
-    def _done(self, worker: WorkerConnection, call: AnyCall, seconds: float) -> None:
-        if call.function is not None and seconds:
-            call.function.took(seconds)
+    def _done(self, worker: WorkerConnection, call: Any, seconds: float) -> None:
+        function = call.state.function
+        if function is not None and seconds:
+            function.took(seconds)
         slot = self._slots.get(worker)
         if slot is None:
             return
@@ -138,7 +133,7 @@ class Scheduler:
             self._rest(slot, decisions)
         self._carry_out(self._decide(decisions))
 
-    def _returned(self, worker: WorkerConnection, calls: list[AnyCall]) -> None:
+    def _returned(self, worker: WorkerConnection, calls: list[Any]) -> None:
         decisions = Decisions()
         slot = self._slots.get(worker)
         if slot is not None:
@@ -155,6 +150,7 @@ class Scheduler:
         if slot is None or not slot.runs:
             return
         slot.away += 1
+        self._expect_more()
         if slot.away == 1:
             self._free.cpu += slot.needs.cpu
         stuck = len(slot.runs) > 1
@@ -171,30 +167,29 @@ class Scheduler:
         if not slot.away:
             self._free.cpu -= slot.needs.cpu
 
-    def _ended(
-        self, worker: WorkerConnection, how: str, started: list[AnyCall], unstarted: list[AnyCall]
-    ) -> None:
+    def _ended(self, worker: WorkerConnection, how: str, started: list[Any], unstarted: list[Any]) -> None:
         slot = self._slots.pop(worker, None)
         self._retiring.discard(worker)
         if slot is not None:
             self._leave(slot)
-        again, lost = split_lost(worker, how, started, unstarted)
-        for call in [*again, *unstarted]:
+        if not worker.pid:  # it never ran: starting workers over and over would not end
+            started, unstarted = [*started, *unstarted], []
+        for call in unstarted:
             call.unclaim()
-        self._put_back([*again, *unstarted])
+        self._put_back(unstarted)
         decisions = self._decide()
         if self._closed and not self._slots and not self._retiring:
             self._empty.set()
         self._carry_out(decisions)
-        for call, error in lost:
-            call.lost(error)
+        for call in started:
+            dispatch(call.lost(died(call, worker.pid, how)))
 
     def _decide(self, decisions: Decisions | None = None, *, ahead: bool = True) -> Decisions:
         """Decide which waiting calls go where: older ones first, whose CPUs no younger one takes."""
         decisions = Decisions() if decisions is None else decisions
         lines = list(self._lines.items())
         if len(lines) > 1:
-            lines.sort(key=lambda one: one[1][0].order)
+            lines.sort(key=lambda one: one[1][0].state.order)
         reserved = 0.0
         for needs, line in lines:
             self._decide_line(needs, line, decisions, ahead)
@@ -206,14 +201,18 @@ class Scheduler:
         self._free.cpu += reserved
         return decisions
 
-    def _decide_line(self, needs: Needs, line: deque[AnyCall], decisions: Decisions, ahead: bool) -> None:
+    def _decide_line(self, needs: Needs, line: deque[Any], decisions: Decisions, ahead: bool) -> None:
         while line:
             try:
                 slot = self._free_slot(needs) or (self._slot_ahead(needs, line[0]) if ahead else None)
             except Exception as error:  # noqa: BLE001 - no more descriptors, say
                 if self._works():
                     return  # the end of what runs leaves a slot, or makes room for one
-                self._give_up(line.popleft(), error, decisions)
+                call = line.popleft()
+                if call.claim():
+                    lost = died(call, 0, f"could not be started: {error}")
+                    lost.__cause__ = error
+                    decisions.lost.append((call, lost))
                 continue
             if slot is None:
                 return
@@ -226,12 +225,6 @@ class Scheduler:
     def _works(self) -> bool:
         return any(not slot.away for busy in self._busy.values() for slot in busy)
 
-    def _give_up(self, call: AnyCall, error: Exception, decisions: Decisions) -> None:
-        if call.claim():
-            lost = died(call, 0, f"could not be started: {error}")
-            lost.__cause__ = error
-            decisions.lost.append((call, lost))
-
     def _free_slot(self, needs: Needs) -> WorkerSlot | None:
         if not self._free.fits(needs):
             return None
@@ -242,11 +235,11 @@ class Scheduler:
             self._free.give_back(needs, gpus)
             raise
 
-    def _slot_ahead(self, needs: Needs, call: AnyCall) -> WorkerSlot | None:
+    def _slot_ahead(self, needs: Needs, call: Any) -> WorkerSlot | None:
         """Return a busy slot that a short call may be sent to already; only one that runs low."""
-        seconds = call.function.seconds if call.function is not None else None
+        seconds = call.state.seconds
         busy = self._busy.get(needs)
-        if not busy or seconds is None or seconds > _AHEAD_SECONDS / 2 or isinstance(call, RemoteProducer):
+        if not busy or seconds is None or seconds > _AHEAD_SECONDS / 2 or call.streaming:
             return None
         slot = min(busy, key=work_ahead)
         blocked = slot.away or slot.revoking or self._most_tasks or needs.max_calls or needs.gpus
@@ -267,22 +260,19 @@ class Scheduler:
         self._busy.setdefault(needs, set()).add(slot)
         return slot
 
-    def _take(self, slot: WorkerSlot, line: deque[AnyCall], decisions: Decisions) -> list[AnyCall]:
+    def _take(self, slot: WorkerSlot, line: deque[Any], decisions: Decisions) -> list[Any]:
         """Take from a line what the slot is to have: one call, or as many short ones as it has room for."""
-        calls: list[AnyCall] = []
+        calls: list[Any] = []
         share = -(-len(line) // max(1, len(self._busy[slot.needs])))
         while line and len(calls) < share:
             call = line[0]
-            seconds = call.function.seconds if call.function is not None else None
+            seconds = call.state.seconds
             estimate = 1.0 if seconds is None else max(seconds, _SHORTEST)
-            stream = isinstance(call, RemoteProducer)
+            stream = call.streaming
             if slot.runs and (stream or slot.ahead + estimate > _AHEAD_SECONDS):
                 break
             line.popleft()
-            if call.scope.cancelling:
-                decisions.unwanted.append(call)
-                continue
-            if not call.claim():
+            if not call.claim():  # cancelled
                 continue
             slot.take(call, estimate)
             calls.append(call)
@@ -326,23 +316,18 @@ class Scheduler:
         if kept and slot in kept:
             kept.remove(slot)
 
-    def _put_back(self, calls: list[AnyCall]) -> None:
+    def _put_back(self, calls: list[Any]) -> None:
         for call in reversed(calls):
-            self._lines.setdefault(call.needs, deque()).appendleft(call)
+            if not call.over:
+                self._lines.setdefault(call.state.needs, deque()).appendleft(call)
 
     def _carry_out(self, decisions: Decisions) -> None:
         for worker, calls in decisions.given:
             worker.give(calls)
         for worker in decisions.retired:
             self._retire(worker)
-        for call in decisions.unwanted:
-            call.cancel(shutting_down(call))
         for call, error in decisions.lost:
-            call.lost(error)
-
-    def _resume(self, call: RemoteProducer, worker: WorkerConnection) -> None:
-        self._reclaim(worker)
-        worker.resume(call)
+            dispatch(call.fail(error))
 
     def _retire(self, worker: WorkerConnection) -> None:
         slot = self._slots.pop(worker, None)

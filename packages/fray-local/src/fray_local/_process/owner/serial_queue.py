@@ -9,12 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-
-class _Thread(threading.local):
-    depth = 0
-
-
-_thread = _Thread()
+from fray.backend import guarded
 
 
 class SerialQueue:
@@ -31,17 +26,11 @@ class SerialQueue:
         acts, lock = self._acts, self._lock
         acts.append(act)
         while acts and lock.acquire(blocking=False):
-            _thread.depth += 1
             try:
-                while acts:
-                    acts.popleft()()
+                with guarded():  # to wait in here for what other acts do would never end
+                    while acts:
+                        acts.popleft()()
             except Exception:  # noqa: BLE001 - one that fails must not keep the others
                 sys.excepthook(*sys.exc_info())
             finally:
-                _thread.depth -= 1
                 lock.release()
-
-
-def inside() -> bool:
-    """Whether this thread runs an act: to wait here for what other acts do would never end."""
-    return _thread.depth > 0

@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from fray import TaskCancelledError
-from fray._engine.refs import _by_id
-from fray.backend import pack_exception
-from fray_local._process.owner.calls import AnyCall, RemoteActorProducer, RemoteProducer
+from fray.backend import Ready, dispatch, pack_exception, thing_by_key
+from fray_local._process.owner.calls import CallState, PackedError
 from fray_local._process.owner.event_loop import Channel
 from fray_local._process.owner.sent_segments import SentSegments
 from fray_local._process.owner.serial_queue import SerialQueue
@@ -29,23 +27,25 @@ from fray_local._process.protocol.messages import (
     Returned,
     Revoke,
 )
-from fray_local._process.protocol.values import ERROR, Blob, Budget, received
+from fray_local._process.protocol.serialization import SerializedCall, SerializedFunction
+from fray_local._process.protocol.values import CANCELLED, END, ERROR, VALUE, Blob, Budget, received
 from fray_local._process.protocol.wire import close_all, encode
 
 _FUNCTIONS = 256  # that a worker keeps
+_METHODS = {"task": None, "construct": ""}  # what a message has for `method`, by kind of call
 _numbers = itertools.count(1)
 
 
 class WorkerOwner(Protocol):
     """Who gives a worker its calls: the scheduler, or one actor's process."""
 
-    def done(self, worker: "WorkerConnection", call: AnyCall, seconds: float) -> None:
+    def done(self, worker: "WorkerConnection", call: Any, seconds: float) -> None:
         """A call has ended."""
 
-    def parked(self, worker: "WorkerConnection", call: AnyCall) -> None:
+    def parked(self, worker: "WorkerConnection", call: Any) -> None:
         """A stream waits for its consumer."""
 
-    def returned(self, worker: "WorkerConnection", calls: list[AnyCall]) -> None:
+    def returned(self, worker: "WorkerConnection", calls: list[Any]) -> None:
         """Calls came back unstarted."""
 
     def lend(self, worker: "WorkerConnection") -> None:
@@ -54,9 +54,7 @@ class WorkerOwner(Protocol):
     def reclaim(self, worker: "WorkerConnection") -> None:
         """It goes on."""
 
-    def ended(
-        self, worker: "WorkerConnection", how: str, started: list[AnyCall], unstarted: list[AnyCall]
-    ) -> None:
+    def ended(self, worker: "WorkerConnection", how: str, started: list[Any], unstarted: list[Any]) -> None:
         """The process is gone."""
 
 
@@ -69,7 +67,7 @@ class WorkerConnection:
         self.number = next(_numbers)
         self.pid = 0
         self.owner, self.concurrency = owner, concurrency
-        self.calls: dict[int, AnyCall] = {}
+        self.calls: dict[int, Any] = {}
         self.proxies: dict[Key, list[Any]] = {}  # what the worker names: the thing, and how often
         self.pending_requests: dict[int, Any] = {}
         self._budget = budget
@@ -94,11 +92,11 @@ class WorkerConnection:
 
     # To the worker.
 
-    def give(self, calls: list[AnyCall]) -> None:
+    def give(self, calls: list[Any]) -> None:
         """Let it run calls in this order, after those that it has."""
         self._sending.run(partial(self._give, calls))
 
-    def _give(self, calls: list[AnyCall]) -> None:
+    def _give(self, calls: list[Any]) -> None:
         if self._is_gone:
             for call in calls:
                 call.unclaim()
@@ -107,7 +105,7 @@ class WorkerConnection:
         plain: list[bytes] = []  # sent together where no descriptor is
         for call in calls:
             if call.over:  # cancelled on its way here
-                self._refuse(call, TaskCancelledError())
+                self.owner.done(self, call, 0.0)
                 continue
             descriptors: list[int] = []
             try:
@@ -122,42 +120,56 @@ class WorkerConnection:
             self.channel.send(message, descriptors, keep)
         self._send(plain)
 
-    def _refuse(self, call: AnyCall, error: Exception) -> None:
+    def _refuse(self, call: Any, error: Exception) -> None:
         try:
             self.owner.done(self, call, 0.0)
         finally:
-            call.lost(error)
+            dispatch(call.fail(error))
 
     def _send(self, plain: list[bytes]) -> None:
         if plain:
             self.channel.send_bytes(b"".join(plain))
             plain.clear()
 
-    def _message(self, call: AnyCall, descriptors: list[int]) -> tuple[Call, Any]:
-        payload, slots, keep = call.payload(descriptors, self._sent)
-        call.number, call.worker = next(self._ids), self
-        self.calls[call.number] = call
-        return Call(call.number, self._shipment(call), payload, slots, call.method, call.credits), keep
+    def _message(self, call: Any, descriptors: list[int]) -> tuple[Call, Any]:
+        packed: SerializedCall = call.payload
+        payload = packed.blob.describe(descriptors)
+        slots: list[tuple[int | str, Any]] = []
+        blobs: list[Blob] = []
+        if packed.places:
+            blobs = [ref.content for ref in call.refs]
+            slots = [
+                (place, blob.describe(descriptors, self._sent))
+                for place, blob in zip(packed.places, blobs, strict=True)
+            ]
+        state: CallState = call.state
+        number = state.number = next(self._ids)
+        state.worker = self
+        self.calls[number] = call
+        items = call.credits if call.streaming else None
+        method = _METHODS.get(call.kind, call.method)
+        message = Call(number, self._shipment(packed.function), payload, slots, method, items)
+        return message, (packed.blob, blobs)
 
-    def _shipment(self, call: AnyCall) -> FunctionShipment | None:
+    def _shipment(self, function: SerializedFunction | None) -> FunctionShipment | None:
         """Return the function's key, with the function itself where the worker does not have it."""
-        if call.function is None:
+        if function is None:
             return None
-        key = call.function.key
+        key = function.key
         if key in self._known:
             self._known.move_to_end(key)
             return key, None, ()
         self._known[key] = None
         forgotten = (self._known.popitem(last=False)[0],) if len(self._known) > _FUNCTIONS else ()
-        return key, call.function.data, forgotten
+        return key, function.data, forgotten
 
-    def resume(self, call: RemoteProducer | RemoteActorProducer) -> None:
-        """Let a stream go on."""
-        self.channel.send(Credit(call.number, call.new_credits()))
+    def resume(self, number: int, more: int) -> None:
+        """Let a stream send more items."""
+        self.channel.send(Credit(number, more))
 
-    def cancel(self, call: AnyCall) -> None:
+    def cancel(self, number: int) -> None:
         """Interrupt a call, or take it from the queue."""
-        self.channel.send(Cancel(call.number))
+        self.channel.send(Cancel(number))
 
     def revoke(self) -> None:
         """Ask for what it has not started."""
@@ -215,20 +227,20 @@ class WorkerConnection:
         call = self.calls.pop(message.number, None)
         if call is None:
             return
-        call.worker = None
         try:
             self.owner.done(self, call, message.seconds)
         finally:
-            call.done(state, blob)
+            dispatch(_settle(call, state, blob))
 
     def _item(self, message: Item, descriptors: deque[int]) -> None:
-        state, blob = self._taken_over(0, message, descriptors)
+        state, blob = self._taken_over(VALUE, message, descriptors)
         call = self.calls.get(message.number)
-        if not isinstance(call, RemoteProducer | RemoteActorProducer):
+        if call is None:
             return
-        if state == ERROR:
-            call.done(state, blob)
-        elif call.item(blob):
+        if state != VALUE:
+            dispatch(_settle(call, state, blob))
+            self.cancel(message.number)
+        elif call.push((blob,)):
             self.owner.parked(self, call)
 
     def _returned(self, message: Returned, _: deque[int]) -> None:
@@ -242,7 +254,7 @@ class WorkerConnection:
         for key, change in deltas:
             entry = self.proxies.get(key)
             if entry is None:
-                thing = _by_id.get(key)
+                thing = thing_by_key.get(key)
                 if thing is None:
                     continue
                 entry = self.proxies[key] = [thing, 0]
@@ -252,12 +264,12 @@ class WorkerConnection:
 
     def hold(self, key: Key, thing: Any) -> None:
         """Let a key of the worker's choice name a thing, and keep it."""
-        _by_id[key] = thing
+        thing_by_key[key] = thing
         self.proxies[key] = [thing, 1]
 
     def things(self, keys: tuple[Key, ...]) -> list[Any]:
         """Return what the worker names; what is gone is left out."""
-        found = [_by_id.get(key) for key in keys]
+        found = [thing_by_key.get(key) for key in keys]
         return [thing for thing in found if thing is not None]
 
     def gone(self, how: str, last_started: int) -> None:
@@ -274,3 +286,13 @@ class WorkerConnection:
         unstarted = [call for number, call in calls.items() if number > reached]
         self.owner.ended(self, how, started, unstarted)
         self.proxies.clear()
+
+
+def _settle(call: Any, state: int, blob: Blob) -> Ready:
+    if state == VALUE:
+        ready: Ready = call.succeed(None if call.kind == "construct" else blob)
+    elif state == END:
+        ready = call.succeed()
+    else:
+        ready = call.fail(PackedError(blob.data, cancelled=state == CANCELLED))
+    return ready

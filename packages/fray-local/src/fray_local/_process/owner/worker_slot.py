@@ -1,9 +1,9 @@
 """What a scheduler knows of each of its workers, and what it decides about them."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from fray import WorkerDiedError
-from fray_local._process.owner.calls import AnyCall, RemoteTask, died
 from fray_local._process.owner.resources import Needs
 from fray_local._process.owner.worker_connection import WorkerConnection
 
@@ -12,10 +12,9 @@ from fray_local._process.owner.worker_connection import WorkerConnection
 class Decisions:
     """What was decided, to be carried out."""
 
-    given: list[tuple[WorkerConnection, list[AnyCall]]] = field(default_factory=list)
+    given: list[tuple[WorkerConnection, list[Any]]] = field(default_factory=list)
     retired: list[WorkerConnection] = field(default_factory=list)
-    unwanted: list[AnyCall] = field(default_factory=list)
-    lost: list[tuple[AnyCall, WorkerDiedError]] = field(default_factory=list)
+    lost: list[tuple[Any, WorkerDiedError]] = field(default_factory=list)
 
 
 class WorkerSlot:
@@ -36,19 +35,19 @@ class WorkerSlot:
 
     def __init__(self, worker: WorkerConnection, needs: Needs, gpus: list[str]) -> None:
         self.worker, self.needs, self.gpus = worker, needs, gpus
-        self.runs: dict[AnyCall, float] = {}  # what it has, with what each is expected to take
+        self.runs: dict[Any, float] = {}  # what it has, with what each is expected to take
         self.ahead = 0.0  # the sum of that
         self.away = 0  # reasons why it takes no slot: it waits for others, or for a consumer
         self.served = self.last_end = 0
         self.revoking = False
         self.idle_since = 0.0
 
-    def take(self, call: AnyCall, seconds: float) -> None:
+    def take(self, call: Any, seconds: float) -> None:
         """Have a call more, which is expected to take so long."""
         self.runs[call] = seconds
         self.ahead += seconds
 
-    def drop(self, call: AnyCall) -> None:
+    def drop(self, call: Any) -> None:
         """Have a call less."""
         self.ahead -= self.runs.pop(call, 0.0)
         if not self.runs:
@@ -61,23 +60,3 @@ def work_ahead(slot: WorkerSlot) -> float:
 
 def idle_since(slot: WorkerSlot) -> float:
     return slot.idle_since
-
-
-def split_lost(
-    worker: WorkerConnection, how: str, started: list[AnyCall], unstarted: list[AnyCall]
-) -> tuple[list[AnyCall], list[tuple[AnyCall, WorkerDiedError]]]:
-    """Return what runs again, and what is lost with which error, of a dead worker's calls."""
-    again: list[AnyCall] = []
-    lost = []
-    for call in started:
-        error = died(call, worker.pid, how)
-        settled = isinstance(call, RemoteTask) and bool(call.ref._state)  # cancelled meanwhile
-        if call.retries > 0 and not settled:
-            call.retries -= 1
-            again.append(call)
-        else:
-            lost.append((call, error))
-    if not worker.pid:  # it never ran: starting workers over and over would not end
-        lost += [(call, died(call, worker.pid, how)) for call in unstarted]
-        unstarted.clear()
-    return again, lost

@@ -1,45 +1,62 @@
-"""Where callbacks run: not in the thread that reads messages, for which their own calls would wait."""
+"""Where user code runs that no thread waits for: away from the threads that read messages."""
 
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from typing import Any
 
 from fray import TaskCancelledError
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
+_SLOW_SECONDS = 0.02  # after which another thread takes over what waits behind an act
 
 
-class CallbackThread:
-    """Does what may block, one after the other, in a thread that lives while there is something to do."""
+class CallbackThreads:
+    """Does what may block, in order, in threads that live while there is something to do.
+
+    One thread does it all as long as no act takes long; behind a slow one others go on.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._acts: deque[Callable[[], object]] = deque()
-        self._busy = False
+        self._running: dict[int, float] = {}  # by thread, since when it does its act
 
     def do(self, act: Callable[[], object]) -> None:
-        """Do something after what was asked before; from any thread."""
-        with self._lock:
-            self._acts.append(act)
-            if self._busy:
-                return
-            self._busy = True
-        threading.Thread(target=self._run, name="fray-callbacks", daemon=True).start()
+        """Do something soon; from any thread, finalizers included."""
+        self._acts.append(act)
+        self._help()
+
+    def _help(self) -> None:
+        """Start a thread unless one is there that will come to what waits."""
+        late = time.monotonic() - _SLOW_SECONDS
+        if not self._acts or any(since > late for since in list(self._running.values())):
+            return
+        thread = threading.Thread(target=self._run, name="fray-callbacks", daemon=True)
+        thread.start()
 
     def _run(self) -> None:
-        while (act := self._next()) is not None:
+        me = threading.get_ident()
+        watched = False
+        while True:
+            self._running[me] = time.monotonic()
+            try:
+                act = self._acts.popleft()
+            except IndexError:
+                del self._running[me]
+                if not self._acts:
+                    return
+                continue
+            if self._acts and not watched:
+                watched = True
+                timer = threading.Timer(_SLOW_SECONDS, self._help)
+                timer.daemon = True
+                timer.start()
             try:
                 act()
             except Exception:  # noqa: BLE001 - one bad callback must not keep the others
                 sys.excepthook(*sys.exc_info())
-
-    def _next(self) -> Callable[[], object] | None:
-        with self._lock:
-            self._busy = bool(self._acts)
-            return self._acts.popleft() if self._busy else None
 
 
 def settle_future(future: "Future[Any]", load: Callable[[], Any]) -> None:

@@ -242,6 +242,7 @@ class CreateActor(NamedTuple):
     label: str
     methods: dict[str, bool]
     options: ActorOptions
+    asynchronous: bool
 
 
 class GetActor(NamedTuple):

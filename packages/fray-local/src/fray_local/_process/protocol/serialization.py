@@ -9,14 +9,13 @@ import functools
 import pickle
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from fray import SerializationError
-from fray._engine.refs import keeping
-from fray.backend import callable_name, dumps_call
+from fray.backend import callable_name, dumps_call, keeping
 from fray_local._process.protocol.values import LARGE, Blob, Budget, lay_out
 
 Position = int | str
@@ -46,11 +45,11 @@ class SerializedFunction:
 
 @dataclass(slots=True)
 class SerializedCall:
-    """A call in its travelling form; the references in `places` arrive as values."""
+    """A call in its travelling form; references are left out, and arrive as values at `places`."""
 
     function: SerializedFunction | None
     blob: Blob
-    places: list[tuple[Position, Any]]
+    places: Sequence[Position]
 
 
 def pack(value: Any, what: str, budget: Budget) -> Blob:
@@ -75,8 +74,8 @@ def serialize_call(
     kwargs: dict[str, Any],
     reference: type,
     budget: Budget,
-) -> SerializedCall:
-    """Pickle a call; references of the given type among its arguments are left out and named.
+) -> tuple[SerializedCall, Sequence[Any]]:
+    """Pickle a call; return it with the references of the given type that stood among its arguments.
 
     Args:
         fn: None where the other side knows what is called.
@@ -84,24 +83,25 @@ def serialize_call(
     Raises:
         SerializationError: A part cannot be pickled; the message names that part.
     """
-    places: list[tuple[Position, Any]] = []
-    if any(type(arg) is reference for arg in args):
-        places = [(place, arg) for place, arg in enumerate(args) if type(arg) is reference]
+    places: Sequence[Position] = ()
+    refs: Sequence[Any] = ()
+    if kwargs or reference in map(type, args):
+        found = {place: arg for place, arg in enumerate(args) if type(arg) is reference}
+        found |= {name: arg for name, arg in kwargs.items() if type(arg) is reference}  # type: ignore[misc]
         args = tuple(None if type(arg) is reference else arg for arg in args)
-    if kwargs:
-        places += [(name, arg) for name, arg in kwargs.items() if type(arg) is reference]
-        kwargs = {name: arg for name, arg in kwargs.items() if type(arg) is not reference}
+        kwargs = {name: arg for name, arg in kwargs.items() if name not in found}  # type: ignore[comparison-overlap]
+        places, refs = list(found), list(found.values())
     function = None if fn is None else serialized_function(fn)
     inline = fn if function is None else None
     if inline is None and not kwargs and all(map(_is_small, args)):
         blob = Blob(pickle.dumps((None, args, kwargs), pickle.HIGHEST_PROTOCOL))
-        return SerializedCall(function, blob, places)
+        return SerializedCall(function, blob, places), refs
     try:
         stream, buffers, keeps = _dump((inline, args, kwargs), "the call")
     except SerializationError:
         dumps_call(fn or _a_method, args, kwargs)  # names the part
         raise
-    return SerializedCall(function, lay_out(stream, buffers, budget, keeps), places)
+    return SerializedCall(function, lay_out(stream, buffers, budget, keeps), places), refs
 
 
 _functions: "WeakKeyDictionary[Callable[..., Any], SerializedFunction]" = WeakKeyDictionary()

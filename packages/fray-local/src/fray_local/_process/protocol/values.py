@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fray import FrayError
-from fray._engine.refs import Packed
+from fray.backend import StoredValue
 from fray_local._machine import memory_bytes
 
 if TYPE_CHECKING:
     from fray_local._process.owner.sent_segments import SentSegments
 
-VALUE, ERROR, END = 1, 2, 3
-"""What a call has sent: a value, an exception, or, of a stream, its end."""
+VALUE, ERROR, END, CANCELLED = 1, 2, 3, 4
+"""What a call has sent: a value, an exception, of a stream its end, or a TaskCancelledError."""
 LARGE = 1 << 16
 """Bytes from which on a value, or one of its buffers, lies in a memory file."""
 _ALIGNMENT = 64
@@ -165,13 +165,13 @@ class Segment:
         os.close(self.descriptor)
 
 
-class Blob(Packed):
+class Blob(StoredValue):
     """A value in its travelling form; loading it gives every reader a copy, large buffers excepted.
 
     `keeps` are the references inside it, which must live as long as it does.
     """
 
-    __slots__ = ("_layout", "keeps", "segment")
+    __slots__ = ("_data", "_layout", "keeps", "segment")
 
     def __init__(
         self,

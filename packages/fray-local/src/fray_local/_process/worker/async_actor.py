@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fray import TaskCancelledError
-from fray_local._process.protocol.values import END, ERROR, VALUE, Blob
+from fray_local._process.protocol.values import END, VALUE, Blob
 from fray_local._process.worker.incoming_calls import IncomingCall
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class AsyncActor:
 
         def feed() -> None:
             while True:
-                call = self._worker.calls.get()
+                call = self._worker.early.popleft() if self._worker.early else self._worker.calls.get()
                 loop.call_soon_threadsafe(incoming.put_nowait, call)
                 if call is None:
                     return
@@ -63,7 +63,7 @@ class AsyncActor:
                     await self._yield(call, changed)
                     state, blob = END, Blob(b"")
             except BaseException as error:  # noqa: BLE001 - whatever the call raised is its result
-                state, blob = ERROR, _packed(call, error)
+                state, blob = _packed(call, error)
             self._worker.finish_call(call, state, blob, 0.0)
 
     def _listen(self, call: IncomingCall) -> asyncio.Event:
@@ -108,7 +108,7 @@ async def _call(construct: Callable[[], Any]) -> Any:
     return construct()
 
 
-def _packed(call: IncomingCall, error: BaseException) -> Blob:
+def _packed(call: IncomingCall, error: BaseException) -> tuple[int, Blob]:
     from fray_local._process.worker.main import packed_error
 
     if call.cancelled and isinstance(error, asyncio.CancelledError):

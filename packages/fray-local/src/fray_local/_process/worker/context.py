@@ -12,9 +12,16 @@ from itertools import count
 from typing import Any, TypeVar, cast
 
 from fray import GetTimeoutError, UnsupportedError, WrongProcessError
-from fray._engine import refs as _refs
-from fray._engine.refs import _find
-from fray.backend import callable_name, is_generator_function, pack_exception, unpack_exception
+from fray.backend import (
+    callable_name,
+    find_by_identity,
+    is_async_class,
+    is_generator_function,
+    pack_exception,
+    seconds,
+    set_foreign_finder,
+    unpack_exception,
+)
 from fray.job import (
     ActorEndpoint,
     ActorHandle,
@@ -24,7 +31,7 @@ from fray.job import (
     actor_methods,
 )
 from fray_local._process.capabilities import CAPABILITIES
-from fray_local._process.protocol.callbacks import CallbackThread, settle_future
+from fray_local._process.protocol.callbacks import CallbackThreads, settle_future
 from fray_local._process.protocol.messages import (
     CallActor,
     CancelRef,
@@ -75,11 +82,11 @@ class WorkerContext(ContextBase):
             deque()
         )  # to tell the owner: a key is held once more, or less
         self.budget = Budget()
-        self._callbacks = CallbackThread()
+        self._callbacks = CallbackThreads()
         self.worker_thread = threading.get_ident()
         self._number, self._ids, self._requests = number, count(), count()
         self._waiting: dict[int, Callable[[Blob | None, Any, list[Blob]], None]] = {}
-        _refs.find_elsewhere = self._resolve
+        set_foreign_finder(self._resolve)
 
     def take_refcount_deltas(self) -> tuple[tuple[Any, int], ...]:
         """Return what the owner has to know of keys, for the next message to it."""
@@ -123,7 +130,8 @@ class WorkerContext(ContextBase):
 
         number = self._ask(operation, blobs, hand)
         try:
-            gate.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
+            limit = seconds(timeout)
+            gate.acquire(timeout=-1 if limit is None else limit)
         finally:
             if self._waiting.pop(number, None) is not None:
                 self.tell(Withdraw(number))
@@ -252,10 +260,10 @@ class WorkerContext(ContextBase):
     ) -> Any:
         if not callable(fn):
             raise ValueError(f"a task needs a function, got {fn!r}")
-        packed = self._pack(fn, args, kwargs)
+        packed, refs = self._pack(fn, args, kwargs)
         streaming = is_generator_function(fn)
         key = self._new_key()
-        function, places = _call_details(packed)
+        function, places = _call_details(packed, refs)
         label = options.name or callable_name(fn)
         self.tell(Run(key, function, places, label, options, streaming), blobs=[packed.blob])
         return RemoteStream(self, key) if streaming else RemoteRef(self, key)
@@ -269,15 +277,15 @@ class WorkerContext(ContextBase):
         streaming: bool,
     ) -> Any:
         """Queue a call of an actor's method."""
-        packed = self._pack(None, args, kwargs)
+        packed, refs = self._pack(None, args, kwargs)
         key = self._new_key()
-        _, places = _call_details(packed)
+        _, places = _call_details(packed, refs)
         self.tell(CallActor(key, endpoint.key, method, places), blobs=[packed.blob])
         return RemoteStream(self, key) if streaming else RemoteRef(self, key)
 
     def _pack(
         self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> SerializedCall:
+    ) -> tuple[SerializedCall, Sequence[RemoteRef[Any]]]:
         args = tuple(self._promised(arg) if isinstance(arg, Future) else arg for arg in args)
         kwargs = {
             name: self._promised(arg) if isinstance(arg, Future) else arg for name, arg in kwargs.items()
@@ -303,9 +311,9 @@ class WorkerContext(ContextBase):
         self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
     ) -> ActorHandle:
         methods = {name: is_generator_function(method) for name, method in actor_methods(cls).items()}
-        packed = self._pack(cls, args, kwargs)
-        function, places = _call_details(packed)
-        request = CreateActor(function, places, callable_name(cls), methods, options)
+        packed, refs = self._pack(cls, args, kwargs)
+        function, places = _call_details(packed, refs)
+        request = CreateActor(function, places, callable_name(cls), methods, options, is_async_class(cls))
         return self._handed(*self.ask(request, blobs=[packed.blob]))
 
     def get_actor(self, name: str, /) -> ActorHandle:
@@ -349,17 +357,17 @@ class WorkerContext(ContextBase):
             )
         if key == owner.context_key:
             return self
-        if kind not in ("LocalRef", "LocalStream", RemoteEndpoint._KIND):
+        if kind not in (RemoteRef._KIND, RemoteStream._KIND, RemoteEndpoint._KIND):
             raise WrongProcessError(
                 f"a {kind} that is not the one which runs this task arrived in a worker: pass values, or use "
                 "get_job_context()"
             )
         self.refcounts.append((key, 1))
-        return RemoteStream(self, key) if kind == "LocalStream" else RemoteRef(self, key)
+        return RemoteStream(self, key) if kind == RemoteStream._KIND else RemoteRef(self, key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         owner = self.owner
-        return _find, (owner.process, owner.pid, owner.context_key, owner.context_kind)
+        return find_by_identity, (owner.process, owner.pid, owner.context_key, owner.context_kind)
 
 
 def _outcome(error: Blob | None, values: list[Blob]) -> Any:
@@ -368,10 +376,12 @@ def _outcome(error: Blob | None, values: list[Blob]) -> Any:
     return values[0].load()
 
 
-def _call_details(packed: SerializedCall) -> tuple[SentFunction | None, list[tuple[int | str, Any]]]:
+def _call_details(
+    packed: SerializedCall, refs: Sequence[RemoteRef[Any]]
+) -> tuple[SentFunction | None, list[tuple[int | str, Any]]]:
     fn: SerializedFunction | None = packed.function
     sent = None if fn is None else SentFunction(fn.key, fn.data, _keys(fn.keeps))
-    return sent, [(place, ref.key) for place, ref in packed.places]
+    return sent, [(place, ref.key) for place, ref in zip(packed.places, refs, strict=True)]
 
 
 def _keys(kept: Sequence[Any]) -> tuple[Any, ...]:

@@ -5,7 +5,6 @@ started, and gets its answers, whatever its tasks do.
 """
 
 import contextlib
-import inspect
 import queue
 import signal
 import socket
@@ -13,16 +12,16 @@ import sys
 import threading
 import time
 import types
+from collections import deque
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from fray import TaskCancelledError
-from fray._engine.tasks import strip_frames
-from fray.backend import current_context_var, pack_exception
+from fray.backend import current_context_var, is_async_class, pack_exception, strip_frames
 from fray_local._process.protocol.held_frames import HeldFrames
 from fray_local._process.protocol.messages import Loaded, WorkerSettings
 from fray_local._process.protocol.serialization import pack
-from fray_local._process.protocol.values import END, ERROR, VALUE, Blob, Budget
+from fray_local._process.protocol.values import CANCELLED, END, ERROR, VALUE, Blob, Budget
 from fray_local._process.worker import output
 from fray_local._process.worker.connections import Connection, accept_all
 from fray_local._process.worker.context import WorkerContext
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 _INTERRUPT = signal.SIGUSR1
 _RETRY_SECONDS = 0.02
 _DONE = object()
-_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class TaskInterrupted(KeyboardInterrupt):
@@ -81,12 +79,12 @@ class Worker:
         self.concurrency = concurrency
         self._lock = threading.Lock()  # of what listeners and runners change in a call
         self.held_frames = held_frames
-        self._threads = concurrency or 1
         self._surroundings = surroundings
         self._connections: list[Connection] = []
         self._running: dict[int, IncomingCall] = {}  # by thread
         self._instance: Any = None
-        self._constructed = threading.Event()
+        self._constructed = False
+        self.early: deque[IncomingCall] = deque()  # of other processes, before the constructor's
         self._budget = Budget()
         self._async_actor: AsyncActor | None = None
         self._modules = len(sys.modules)
@@ -97,7 +95,6 @@ class Worker:
         signal.signal(_INTERRUPT, self._interrupted)
         self._connections = connections
         acts: list[tuple[Any, tuple[Any, ...]]] = [(connection.listen, ()) for connection in connections]
-        acts += [(self._run_calls, ())] * (self._threads - 1)
         if listener is not None:
             acts.append((accept_all, (self, listener)))
         for act, args in acts:
@@ -109,8 +106,7 @@ class Worker:
 
     def finish(self) -> None:
         """Stop after the calls that are there."""
-        for _ in range(self._threads):
-            self.calls.put(None)
+        self.calls.put(None)
 
     def _close_suspended(self) -> None:
         for call in [call for connection in self._connections for call in connection.open.values()]:
@@ -191,12 +187,18 @@ class Worker:
                 return self._async_actor.serve()
 
     def _next_call(self) -> IncomingCall | None:
-        try:
-            call: IncomingCall | None = self.calls.get_nowait()
-        except queue.Empty:
-            self._say_everything()
-            call = self.calls.get()
-        return call
+        while True:
+            if self.early and self._constructed:
+                with contextlib.suppress(IndexError):  # another thread was faster
+                    return self.early.popleft()
+            try:
+                call: IncomingCall | None = self.calls.get_nowait()
+            except queue.Empty:
+                self._say_everything()
+                call = self.calls.get()
+            if call is None or not call.method or self._constructed:
+                return call
+            self.early.append(call)
 
     def _say_everything(self) -> None:
         """Nothing follows: send what was held back, and what there was no occasion to say."""
@@ -216,7 +218,7 @@ class Worker:
 
     def _run_task(self, call: IncomingCall) -> None:
         if call.cancelled and call.method != "":  # an actor that is not constructed would answer nobody
-            self.finish_call(call, ERROR, packed_error(TaskCancelledError("cancelled before it ran")), 0.0)
+            self.finish_call(call, *packed_error(TaskCancelledError("cancelled before it ran")), 0.0)
             return
         started = time.perf_counter()
         state = VALUE
@@ -226,13 +228,13 @@ class Worker:
             call.in_program = False
         except BaseException as error:  # noqa: BLE001 - whatever the task raised is its result
             call.in_program = False
-            state, blob = ERROR, packed_error(error)
+            state, blob = packed_error(error)
         self.finish_call(call, state, blob, time.perf_counter() - started)
 
     def _call(self, call: IncomingCall) -> Any:
         if call.method == "":
             return self._construct(call)
-        fn, args, kwargs = self._load(call)
+        fn, args, kwargs = call.load(self._instance)
         value = copy_context().run(fn, *args, **kwargs)
         if type(value) is types.CoroutineType:
             import asyncio  # 10 ms that a worker of plain functions does not pay
@@ -241,21 +243,17 @@ class Worker:
         return value
 
     def _construct(self, call: IncomingCall) -> None:
-        try:
-            fn, args, kwargs = call.load(None)
-            if is_async_class(fn):
-                from fray_local._process.worker.async_actor import AsyncActor
+        fn, args, kwargs = call.load(None)
+        if is_async_class(fn):
+            from fray_local._process.worker.async_actor import AsyncActor
 
-                self._async_actor = AsyncActor(self, lambda: fn(*args, **kwargs))
-            else:
-                self._instance = copy_context().run(fn, *args, **kwargs)
-        finally:
-            self._constructed.set()
-
-    def _load(self, call: IncomingCall) -> tuple[Any, list[Any], dict[str, Any]]:
-        if call.method is not None and not self._constructed.is_set():
-            self._constructed.wait()  # of several threads, one runs the constructor
-        return call.load(self._instance)
+            self._async_actor = AsyncActor(self, lambda: fn(*args, **kwargs))
+            self._constructed = True
+            return
+        self._instance = copy_context().run(fn, *args, **kwargs)
+        self._constructed = True
+        for _ in range((self.concurrency or 1) - 1):
+            threading.Thread(target=self._run_calls, daemon=True).start()
 
     # Streams.
 
@@ -275,14 +273,14 @@ class Worker:
             state, last = END, Blob(b"")
         except BaseException as error:  # noqa: BLE001 - it comes out at this item
             call.in_program = False
-            state, last = ERROR, packed_error(error)
+            state, last = packed_error(error)
         call.generator = None
         self.finish_call(call, state, last, 0.0)
 
     def _next_item(self, call: IncomingCall) -> Blob | None:
         call.in_program = True
         if call.generator is None:
-            fn, args, kwargs = self._load(call)
+            fn, args, kwargs = call.load(self._instance)
             call.context = copy_context()
             call.generator = as_generator(call.context.run(fn, *args, **kwargs))
         value = call.context.run(next, call.generator, _DONE)
@@ -316,12 +314,6 @@ class Worker:
         call.connection.send_done(call.number, state, blob, seconds, soon=not self.calls.empty())
 
 
-def is_async_class(cls: Any) -> bool:
-    """Whether an actor of this class has one event loop for all its calls: it has an asynchronous method."""
-    members = [member for base in getattr(cls, "__mro__", ()) for member in vars(base).values()]
-    return any(getattr(getattr(one, "__code__", None), "co_flags", 0) & _ASYNC for one in members)
-
-
 def as_generator(value: Any) -> Any:
     """Return an iterator of what a generator, or an asynchronous one, yields."""
     return _from_async(value) if isinstance(value, types.AsyncGeneratorType) else value
@@ -342,6 +334,7 @@ def _from_async(generator: Any) -> Any:
             runner.run(generator.aclose())
 
 
-def packed_error(error: BaseException) -> Blob:
-    """Return an exception as it travels, without the frames of the modules that called the task."""
-    return Blob(pack_exception(strip_frames(error, __file__)))
+def packed_error(error: BaseException) -> tuple[int, Blob]:
+    """Return an exception as it travels, without the frames of the module that called the task."""
+    state = CANCELLED if isinstance(error, TaskCancelledError) else ERROR
+    return state, Blob(pack_exception(strip_frames(error, __file__)))

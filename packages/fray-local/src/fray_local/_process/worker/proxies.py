@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fray._engine.refs import _find, note_kept
+from fray.backend import find_by_identity, note_kept
 from fray.job import ActorEndpoint, ObjectRef, ObjectStream
 from fray_local._process.protocol.messages import Next
 from fray_local._process.protocol.values import Blob
@@ -34,7 +34,7 @@ class Proxy:
     def __reduce__(self) -> tuple[Any, ...]:
         note_kept(self)
         owner = self._client.owner
-        return _find, (owner.process, owner.pid, self.key, self._KIND)
+        return find_by_identity, (owner.process, owner.pid, self.key, self._KIND)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Proxy) and type(other) is type(self) and other.key == self.key
@@ -50,7 +50,7 @@ class RemoteRef(Proxy, ObjectRef[T_co]):
     """A reference of the owner."""
 
     __slots__ = ("blob",)
-    _KIND = "LocalRef"
+    _KIND = "EngineRef"
 
     def __init__(self, client: "WorkerContext", key: Any, blob: Blob | None = None) -> None:
         super().__init__(client, key)
@@ -64,7 +64,7 @@ class RemoteStream(Proxy, ObjectStream[T_co]):
     """A stream of the owner."""
 
     __slots__ = ()
-    _KIND = "LocalStream"
+    _KIND = "EngineStream"
 
     def __next__(self) -> RemoteRef[T_co]:
         key, values = self._client.ask(Next(self.key))
