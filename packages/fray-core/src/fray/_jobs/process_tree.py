@@ -24,6 +24,9 @@ from fray._jobs.control_group import groups_folder
 JOB_VARIABLE = "FRAY_JOB_DIR"
 """In the environment of every process of a job: the directory of its record, unlike any other job's."""
 
+OUTLIVES_JOBS = "fray-outlives-jobs"
+"""On the command line of a process that the end of its job leaves alone, as that of a detached actor."""
+
 _LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
@@ -97,13 +100,15 @@ def descendants(root: int, spare: str | None = None) -> list[int]:
     """Return the living processes below one.
 
     Args:
-        spare: A word; a process that has it on its command line is left out, with what is below it.
+        spare: A word; a process that has it, or `OUTLIVES_JOBS`, on its command line is left out, with
+            what is below it.
     """
     found: list[int] = []
     waiting = _children_of(root)
     while waiting:
         pid = waiting.pop()
-        if spare is not None and spare in command_of(pid):
+        command = command_of(pid)
+        if OUTLIVES_JOBS in command or (spare is not None and spare in command):
             continue
         if _started(pid) is not None:
             found.append(pid)

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         sources_of,
         watch_for,
     )
+    from fray._jobs.control_group import leave_group
     from fray._jobs.control_pipe import post_to_supervisor
     from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
     from fray._jobs.launch_keys import held_key, prune_keys
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from fray._jobs.ports import free_ports
     from fray._jobs.process_tree import (
         JOB_VARIABLE,
+        OUTLIVES_JOBS,
         ControlGroup,
         ProcessIdentity,
         TreeKill,
@@ -159,6 +161,7 @@ __all__ = [
     "ENVIRONMENT_READY",
     "ERROR",
     "JOB_VARIABLE",
+    "OUTLIVES_JOBS",
     "PENDING",
     "PORTS",
     "VALUE",
@@ -279,6 +282,7 @@ __all__ = [
     "kept_alive",
     "kill_until_gone",
     "lease_machine",
+    "leave_group",
     "liveness_of",
     "locked_environment",
     "may_block",
@@ -369,6 +373,8 @@ _HOMES = {
     "Holder": "_jobs.liveness",
     "InProcessRunner": "_contexts.in_process",
     "JOB_VARIABLE": "_jobs.process_tree",
+    "OUTLIVES_JOBS": "_jobs.process_tree",
+    "leave_group": "_jobs.control_group",
     "JobPhase": "_jobs.supervision",
     "JobRecord": "_jobs.record",
     "Keep": "_jobs.plan",

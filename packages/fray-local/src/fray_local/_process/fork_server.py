@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fray.backend import OUTLIVES_JOBS
 from fray_local._process.protocol.messages import (
     Exited,
     Fork,
@@ -186,7 +187,7 @@ class ForkServer:
                 for name in (*_SIGNALS, signal.SIGPIPE):
                     signal.signal(name, signal.SIG_DFL)
                 code = _DETACHED_ACTOR.format(path=settings.path, descriptors=descriptors)
-                os.execve(sys.executable, [sys.executable, "-c", code], settings.env)  # noqa: S606
+                os.execve(sys.executable, [sys.executable, "-c", code, OUTLIVES_JOBS], settings.env)  # noqa: S606
             finally:
                 os._exit(1)
         self._detached.add(pid)

@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 
+from fray.backend import leave_group
 from fray_local._process.worker import output
 from fray_local._process.worker.connections import Connection, accept_all
 from fray_local._process.worker.main import Worker
@@ -18,6 +19,7 @@ def main(creator: int, listener: int) -> None:
     """
     # Tasks that its methods run, and actors that they look for, are those of a context of its own.
     os.environ["FRAY_CONTEXT_SPEC"] = "process"
+    leave_group()  # of the job that made it
     output.line_by_line()
     worker = Worker(None, int(os.environ.pop("FRAY_ACTOR_CONCURRENCY", "0")) or None)
     first = Connection(worker, socket.socket(fileno=creator), owner=False)
