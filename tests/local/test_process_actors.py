@@ -294,7 +294,7 @@ class TestSharing:
         job = cluster.launch(JobRequest("maker", Entrypoint.from_callable(_make_detached)))
         info = cluster.wait(job, timeout=60)
         assert info.status == "succeeded", info.error_message
-        with create_context("process", namespace=job) as context:
+        with create_context("process", namespace="makers") as context:
             left = context.get_actor("left")
             try:
                 assert context.get(left.increment()) == 4
@@ -303,7 +303,7 @@ class TestSharing:
 
 
 def _make_detached() -> None:
-    with create_context("process") as context:
+    with create_context("process", namespace="makers") as context:
         context.get(context.create_actor(Counter, 3, name="left", lifetime="detached").value())
 
 
