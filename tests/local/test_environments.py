@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fray.cluster import Entrypoint, ExitReason, JobId, JobInfo, JobStatus, create_environment
+from fray.cluster import Entrypoint, ExitReason, JobId, JobInfo, JobStatus, Pruned, create_environment
 from fray.testing.cluster import launch, program, until
 from fray_local import LocalCluster
+from fray_local._cluster.pythons import fits
 
 MakeWheel = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("wheels")
@@ -207,3 +208,133 @@ def test_where_the_environment_has_no_fray_the_job_runs_unheard(
         print("ran")
 
     assert finish(cluster, launch(cluster, use, environment=environment))[-1] == "ran"
+
+
+GROUPS = """
+[project]
+name = "workspace"
+version = "0"
+dependencies = []
+[dependency-groups]
+bench = ["group-one"]
+dev = ["never-wanted"]
+[tool.uv]
+package = false
+"""
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_dependency_groups_are_installed_when_they_are_asked_for(
+    cluster: LocalCluster, workspace: Path, make_wheel: MakeWheel, locked: bool
+) -> None:
+    for name in ("group-one", "never-wanted"):
+        make_wheel(name)
+    (workspace / "pyproject.toml").write_text(GROUPS)
+    if locked:
+        command = [sys.executable, "-m", "uv", "lock", "--offline", "-q", "--python", sys.executable]
+        subprocess.run(command, cwd=workspace, check=True)
+    code = """
+        import importlib.util
+        print(*(importlib.util.find_spec(name) is not None for name in ("group_one", "never_wanted")))
+    """
+    environment = create_environment(workspace=workspace, dependency_groups=["bench"])
+    assert finish(cluster, launch(cluster, program(code), environment=environment))[-1] == "True False"
+    _, message = fail(
+        cluster,
+        launch(
+            cluster,
+            program("pass"),
+            environment=create_environment(workspace=workspace, dependency_groups=["none-such"]),
+        ),
+    )
+    assert "none-such" in message
+
+
+REQUIRES = """
+[project]
+name = "workspace"
+version = "0"
+requires-python = "%s"
+"""
+
+
+def here() -> str:
+    return ".".join(map(str, sys.version_info[:2]))
+
+
+def test_a_job_runs_the_python_that_is_asked_for(cluster: LocalCluster, workspace: Path) -> None:
+    def version() -> None:
+        print("runs", *sys.version_info[:2], "isolated", sys.prefix != sys.base_prefix)
+
+    environment = create_environment(workspace=workspace, python=here())
+    expected = f"runs {here().replace('.', ' ')} isolated True"
+    assert finish(cluster, launch(cluster, version, environment=environment))[-1] == expected
+    missing = create_environment(workspace=workspace, python="3.99")
+    _, message = fail(cluster, launch(cluster, program("pass"), environment=missing))
+    assert "3.99" in message
+
+
+def test_a_callable_does_not_travel_to_another_python(cluster: LocalCluster, workspace: Path) -> None:
+    for environment in (
+        create_environment(workspace=workspace, python="3.99"),
+        create_environment(workspace=workspace, python="3.99.1"),
+    ):
+        with pytest.raises(ValueError, match=rf"pickled by Python {here()}, and would run on Python 3\.99"):
+            launch(cluster, lambda: None, environment=environment)
+    (workspace / "pyproject.toml").write_text(REQUIRES % ">=3.99")
+    asked = create_environment(workspace=workspace, extras=["x"])
+    with pytest.raises(ValueError, match=rf"pickled by Python {here()}.*project requires Python >=3\.99"):
+        launch(cluster, lambda: None, environment=asked)
+    assert cluster.list_jobs() == []
+    _, message = fail(cluster, launch(cluster, program("pass"), environment=asked))
+    assert "3.99" in message
+
+
+def test_a_job_that_runs_its_launchers_python_warns_of_a_project_that_requires_another(
+    cluster: LocalCluster, workspace: Path
+) -> None:
+    (workspace / "pyproject.toml").write_text(REQUIRES % "<3")
+    job_id = launch(cluster, program("pass"), environment=create_environment(workspace=workspace))
+    (warning,) = cluster.wait(job_id, timeout=60).warnings
+    assert "requires Python <3" in warning
+
+
+@pytest.mark.parametrize(
+    ("version", "required", "fits_it"),
+    [
+        ("3.11.7", ">=3.11", True),
+        ("3.11.7", ">=3.12", False),
+        ("3.11.7", ">=3.11,<3.12", True),
+        ("3.12.0", ">=3.11, <3.12", False),
+        ("3.11.7", "==3.11.*", True),
+        ("3.11.7", "==3.11", False),
+        ("3.11.7", "!=3.11.7", False),
+        ("3.11.7", "~=3.11", True),
+        ("3.11.7", "~=3.11.8", False),
+        ("3.12.1", "~=3.11.0", False),
+        ("3.11.7", ">3.11.6,<=3.11.7", True),
+        ("3.11.7", "whatever", True),
+    ],
+)
+def test_what_requires_python_allows(version: str, required: str, fits_it: bool) -> None:
+    assert fits(version, required) is fits_it
+
+
+def test_an_environment_goes_when_no_record_leads_to_it(
+    cluster: LocalCluster, workspace: Path, state_dir: Path, make_wheel: MakeWheel
+) -> None:
+    environment = create_environment(workspace=workspace, pip_packages=[str(make_wheel("short-lived"))])
+    job_id = launch(cluster, program("import short_lived"), environment=environment)
+    finish(cluster, job_id)
+    assert cluster.prune(older_than=3600.0).environments == 0
+
+    def pruned() -> Pruned | None:
+        found = cluster.prune()
+        return found if found.jobs else None
+
+    found = until(pruned, "its supervisor has ended")
+    assert found is not None
+    assert (found.jobs, found.environments) == ((job_id,), 1)
+    assert found.size > 1000
+    assert list((state_dir / "environments").iterdir()) == []
+    finish(cluster, launch(cluster, program("import short_lived"), environment=environment))

@@ -1,0 +1,183 @@
+"""What a job runs, what it used, and what it is told: as its user sees them on this machine."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fray.cluster import (
+    Entrypoint,
+    JobInfo,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    create_environment,
+)
+from fray.testing.cluster import launch, program, until
+from fray_local import LocalCluster
+from fray_local.testing import preempt
+
+
+@pytest.fixture
+def cluster() -> LocalCluster:
+    return LocalCluster(cpus=1, memory="8g")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (folder / "train.py").write_text("print('one')")
+    return folder
+
+
+def git(folder: Path, *args: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    done = subprocess.run(["git", *identity, *args], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def run(cluster: LocalCluster, workspace: Path, **fields: bool) -> JobInfo:
+    """Launch a job that waits for room, change its source meanwhile, and let it run."""
+    holder = launch(cluster, program("import time; time.sleep(600)"))
+    until(lambda: cluster.poll(holder).status is JobStatus.RUNNING, "the machine is full")
+    request = JobRequest(
+        "waits",
+        Entrypoint.from_binary("python", ["train.py"]),
+        environment=create_environment(workspace=workspace),
+        **fields,  # type: ignore[arg-type]
+    )
+    job_id = cluster.launch(request)
+    time.sleep(0.3)  # beyond what counts as at once
+    (workspace / "train.py").write_text("print('two')")
+    cluster.terminate(holder, grace=0.0)
+    return cluster.wait(job_id, timeout=60)
+
+
+def test_a_job_that_waited_warns_of_what_changed_meanwhile(cluster: LocalCluster, workspace: Path) -> None:
+    info = run(cluster, workspace)
+    assert list(cluster.monitor(info.job_id)) == ["two"]
+    (warning,) = info.warnings
+    assert "files changed between launch and start: train.py;" in warning
+
+
+def test_a_snapshot_that_waited_runs_what_was_launched(cluster: LocalCluster, workspace: Path) -> None:
+    info = run(cluster, workspace, snapshot=True)
+    assert list(cluster.monitor(info.job_id)) == ["one"]
+    assert info.warnings == ()
+    assert info.directory == os.fspath(workspace)
+
+
+def test_a_job_knows_its_commit_and_whether_there_were_changes(
+    cluster: LocalCluster, workspace: Path
+) -> None:
+    git(workspace, "init", "-q")
+    git(workspace, "add", ".")
+    git(workspace, "commit", "-qm", "first")
+    environment = create_environment(workspace=workspace)
+    clean = cluster.wait(launch(cluster, Entrypoint.from_binary("true"), environment=environment), timeout=60)
+    assert (clean.commit, clean.dirty) == (git(workspace, "rev-parse", "HEAD"), False)
+    (workspace / "train.py").write_text("changed")
+    time.sleep(1.1)  # what git said is believed for a second
+    changed = cluster.wait(
+        launch(cluster, Entrypoint.from_binary("true"), environment=environment), timeout=60
+    )
+    assert (changed.commit, changed.dirty) == (clean.commit, True)
+
+
+def test_a_callable_of_a_snapshot_imports_from_the_copy(
+    cluster: LocalCluster, workspace: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (workspace / "src").mkdir()
+    (workspace / "src" / "copied_module.py").write_text("VALUE = 'as it was'")
+    monkeypatch.setattr(sys, "path", [os.fspath(workspace / "src"), *sys.path])
+    go = tmp_path / "go"
+
+    def show() -> None:
+        import time
+
+        while not go.exists():
+            time.sleep(0.01)
+        import copied_module  # type: ignore[import-not-found]
+
+        print(copied_module.VALUE)
+
+    environment = create_environment(workspace=workspace)
+    job_id = cluster.launch(JobRequest("callable", show, environment=environment, snapshot=True))
+    (workspace / "src" / "copied_module.py").write_text("VALUE = 'as it is'")
+    go.touch()
+    assert list(cluster.monitor(job_id)) == ["as it was"]
+
+
+def test_a_job_that_used_more_memory_than_it_asked_for_says_so(cluster: LocalCluster) -> None:
+    code = "data = b'x' * 300_000_000; import time; time.sleep(0.1)"
+    info = cluster.wait(launch(cluster, program(code), resources=ResourceConfig(ram="64m")), timeout=60)
+    assert info.status is JobStatus.SUCCEEDED
+    (task,) = info.tasks
+    assert 300e6 < (task.peak_memory or 0) < 600e6
+    (warning,) = info.warnings
+    assert "asked 64 MiB, used " in warning
+
+
+def test_what_a_child_used_is_counted_while_it_runs(cluster: LocalCluster) -> None:
+    code = """
+        import subprocess, sys
+        child = "data = b'x' * 200_000_000; import time; time.sleep(2.5)"
+        children = [subprocess.Popen([sys.executable, "-c", child]) for _ in range(2)]
+        for child in children:
+            child.wait()
+    """
+    info = cluster.wait(launch(cluster, program(code)), timeout=60)
+    assert (info.tasks[0].peak_memory or 0) > 400e6
+
+
+def test_every_attempt_has_its_own_usage(cluster: LocalCluster) -> None:
+    job_id = launch(cluster, program("raise SystemExit(1)"), max_retries_failure=1)
+    (task,) = cluster.wait(job_id, timeout=60).tasks
+    assert [bool(each.cpu_time and each.peak_memory) for each in (*task.previous, task)] == [True, True]
+
+
+def test_a_replica_is_told_that_its_host_goes(tmp_path: Path) -> None:
+    cluster = LocalCluster(simulate="tpu", cpus=4)
+    saved = tmp_path / "saved"
+
+    def train() -> None:
+        import pathlib
+        import signal
+
+        from fray.job import preemption_notice
+
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        pathlib.Path(f"{saved}.up").touch()
+        notice = preemption_notice()
+        if notice.wait(60):
+            saved.write_text(f"{notice.is_set()} {notice.seconds_left}")
+
+    resources = ResourceConfig.with_tpu("v5litepod-4")
+    job_id = launch(cluster, train, resources=resources, max_retries_preemption=0)
+    until(Path(f"{saved}.up").exists, "the replica is up")
+    preempt(job_id, grace=30.0, cluster=cluster)
+    told, left = saved.read_text().split()
+    assert told == "True"
+    assert 0 < float(left) <= 30
+    cluster.terminate(job_id, grace=0.0)
+
+
+def test_children_and_keys_of_a_job_are_its_own(cluster: LocalCluster) -> None:
+    def parent() -> None:
+        from fray.cluster import Entrypoint, JobRequest, current_cluster
+
+        request = JobRequest("child", Entrypoint.from_binary("true"))
+        ids = {current_cluster().launch(request, key="rollout") for _ in range(3)}
+        print(len(ids), current_cluster().wait(ids.pop()).status)
+
+    cluster = LocalCluster(cpus=4)
+    ids = [launch(cluster, parent) for _ in range(2)]
+    children: list[str] = []
+    for info in cluster.wait(ids, timeout=60):
+        assert list(cluster.monitor(info.job_id)) == ["1 succeeded"]
+        children += cluster.poll(info.job_id).children
+    assert len(set(children)) == 2
