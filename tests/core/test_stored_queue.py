@@ -58,4 +58,6 @@ class TestStoredQueue(UnreadablePromises, QueueContract):
 
 def test_every_history_agrees_with_the_model() -> None:
     clock = ManualClock()
-    check_queue_machine(lambda **options: DictQueue(clock=clock, **options), clock, examples=200)
+    check_queue_machine(
+        lambda **options: DictQueue(clock=clock, **options), clock, pickles=True, examples=200
+    )

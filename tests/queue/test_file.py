@@ -17,7 +17,6 @@ from fray.testing.queue import (
     ManualClock,
     QueueContract,
     SharedQueueContract,
-    UnreadablePromises,
     check_queue_machine,
 )
 from fray_queue import FileQueue
@@ -49,10 +48,6 @@ class TestFileQueue(_Local, QueueContract):
 
 
 class TestSharedFileQueue(_Local, SharedQueueContract):
-    pass
-
-
-class TestUnreadableInFileQueue(_Local, UnreadablePromises):
     pass
 
 

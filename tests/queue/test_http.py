@@ -12,7 +12,6 @@ from fray.testing.queue import (
     ManualClock,
     QueueContract,
     SharedQueueContract,
-    UnreadablePromises,
     check_queue_machine,
 )
 from fray_queue import HttpQueue, HttpQueueServer
@@ -49,19 +48,11 @@ class TestSharedHttpQueue(_Http, SharedQueueContract):
     pass
 
 
-class TestUnreadableInHttpQueue(_Http, UnreadablePromises):
-    pass
-
-
 class TestStoredHttpQueue(_Stored, QueueContract):
     pass
 
 
 class TestSharedStoredHttpQueue(_Stored, SharedQueueContract):
-    pass
-
-
-class TestUnreadableInStoredHttpQueue(_Stored, UnreadablePromises):
     pass
 
 
@@ -74,7 +65,11 @@ def test_every_history_agrees_with_the_model(stored: bool, tmp_path: Path) -> No
         def make_queue(**options: Any) -> Any:
             return server.new_queue(f"q{next(numbers)}", **options)
 
-        check_queue_machine(make_queue, clock, examples=20, steps=30)
+        def reopen(queue: Any) -> Any:
+            queue.close()
+            return HttpQueue(server.url, queue._name)
+
+        check_queue_machine(make_queue, clock, reopen=reopen, pickles=True, examples=20, steps=30)
 
 
 @pytest.mark.parametrize("stored", [False, True])

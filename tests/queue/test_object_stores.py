@@ -23,7 +23,6 @@ from fray.testing.queue import (
     ManualClock,
     QueueContract,
     SharedQueueContract,
-    UnreadablePromises,
     check_queue_machine,
 )
 from fray_queue import FileQueue
@@ -133,14 +132,6 @@ class TestSharedOnGcs(_Gcs, SharedQueueContract):
 
 
 class TestOnMemory(_Memory, QueueContract):
-    pass
-
-
-class TestUnreadableOnS3(_S3, UnreadablePromises):
-    pass
-
-
-class TestUnreadableOnGcs(_Gcs, UnreadablePromises):
     pass
 
 

@@ -19,7 +19,6 @@ from fray.testing.queue import (
     ManualClock,
     QueueContract,
     SharedQueueContract,
-    UnreadablePromises,
     check_queue_machine,
 )
 from fray_queue import DamagedError, MemoryQueue, QueueExistsError, QueueFullError, SqliteQueue
@@ -45,10 +44,6 @@ class TestSharedSqliteQueue(_Sqlite, SharedQueueContract):
     pass
 
 
-class TestUnreadableInSqliteQueue(_Sqlite, UnreadablePromises):
-    pass
-
-
 def test_every_history_agrees_with_the_model(tmp_path: Path) -> None:
     clock = ManualClock()
     numbers = itertools.count()
@@ -56,7 +51,10 @@ def test_every_history_agrees_with_the_model(tmp_path: Path) -> None:
     def make_queue(**options: Any) -> Any:
         return SqliteQueue(tmp_path / "q.db", f"q{next(numbers)}", clock=clock, **options)
 
-    check_queue_machine(make_queue, clock, examples=60, steps=40)
+    def reopen(queue: Any) -> Any:
+        return SqliteQueue(tmp_path / "q.db", queue.name, clock=clock)
+
+    check_queue_machine(make_queue, clock, reopen=reopen, pickles=True, examples=60, steps=40)
 
 
 # --- what lasts ---

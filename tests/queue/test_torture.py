@@ -1,18 +1,22 @@
 """Workers and servers killed and stopped at random: nothing is lost, nothing is finished twice."""
 
+import contextlib
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import queue_worker
-from queue_processes import ServerProcess
+from queue_processes import ServerProcess, wait_until
 
+from fray import LeaseExpiredError
 from fray.queue import open_queue
+from fray_queue import HttpQueue
 
 WORKERS = 8
 ITEMS = 10_000
@@ -119,3 +123,58 @@ def test_a_folder_with_workers_that_are_killed_and_stopped(tmp_path: Path, tortu
 def test_a_server_and_workers_that_are_killed_and_stopped(tmp_path: Path, torture: int) -> None:
     with ServerProcess(tmp_path / "store", "--queue", "tasks") as server:
         _torture(f"{server.url}/tasks", tmp_path, server, ITEMS * torture, 15.0 * torture)
+
+
+@pytest.mark.timeout(0)
+def test_a_file_of_this_machine_with_workers_that_are_killed_and_stopped(
+    tmp_path: Path, torture: int
+) -> None:
+    _torture(f"sqlite:{tmp_path}/queue.db", tmp_path, None, ITEMS * torture, 15.0 * torture)
+
+
+CLIENTS, PUSHES = 32, 40
+
+
+@pytest.mark.timeout(0)
+def test_a_server_under_many_clients_that_is_killed_at_random_loses_nothing(
+    tmp_path: Path, torture: int
+) -> None:
+    """Each client pushes and takes; what a push answered is taken once, whenever the server died."""
+    pushed: list[str] = []
+    done: list[str] = []
+    ended = threading.Event()
+    with ServerProcess(tmp_path / "store", "--queue", "tasks") as server:
+
+        def produce(name: int) -> None:
+            with HttpQueue[str](server.url, "tasks") as queue:
+                for number in range(PUSHES * torture):
+                    item = f"{name}-{number}"
+                    queue.push(item)
+                    pushed.append(item)
+
+        def consume() -> None:
+            with HttpQueue[str](server.url, "tasks") as queue:
+                while not ended.is_set():
+                    for lease in queue.pop_many(10, 5.0, wait=0.2):
+                        with contextlib.suppress(LeaseExpiredError):
+                            queue.done(lease)
+                            done.append(lease.item)
+
+        producers = [threading.Thread(target=produce, args=(name,)) for name in range(CLIENTS // 2)]
+        consumers = [threading.Thread(target=consume) for _ in range(CLIENTS // 2)]
+        for thread in (*producers, *consumers):
+            thread.start()
+        chance, kills = random.Random(5), 0
+        while any(thread.is_alive() for thread in producers) or kills < 4:
+            time.sleep(chance.uniform(0.1, 0.6))
+            server.kill()
+            server.start()
+            kills += 1
+        with HttpQueue[str](server.url, "tasks") as queue:
+            wait_until(lambda: queue.size() == 0, 120.0)
+        ended.set()
+        for thread in consumers:
+            thread.join(60)
+    print(f"\ntorture server: {len(pushed)} items, {CLIENTS} clients, {kills} kills, 0 lost, 0 done twice")
+    assert len(pushed) == CLIENTS // 2 * PUSHES * torture
+    assert sorted(done) == sorted(pushed)

@@ -5,9 +5,8 @@
         def make_queue(self, clock: ManualClock) -> MakeQueue:
             return lambda **options: MyQueue(clock=clock, **options)
 
-`SharedQueueContract` holds what a queue adds that several processes share, `UnreadablePromises` what one
-adds that pickles its items. `QueueMachine` draws
-histories and compares them with a model; `check_queue_machine` runs it.
+`SharedQueueContract` holds what a queue adds that several processes share: it pickles its items.
+`QueueMachine` draws histories and compares them with a model; `check_queue_machine` runs it.
 """
 
 from fray.testing.queue_events import EventPromises

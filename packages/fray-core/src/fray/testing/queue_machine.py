@@ -5,9 +5,12 @@ queue's ids. What a rule did to the queue it does to the model; where the two an
 the history is shrunk and shown.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -20,6 +23,8 @@ from hypothesis.stateful import (
 )
 
 from fray._contracts.queue import Queue
+from fray._queues import reading
+from fray._queues.lease_machine import UNREADABLE_DELAYS
 from fray._values.errors import LeaseExpiredError
 from fray._values.leases import Lease
 
@@ -36,8 +41,17 @@ class QueueMachine(RuleBasedStateMachine):
 
     LIMIT = 3  # max_attempts
 
-    def __init__(self, make_queue: Callable[..., Queue[int]], clock: Any) -> None:
+    def __init__(
+        self,
+        make_queue: Callable[..., Queue[int]],
+        clock: Any,
+        reopen: Callable[[Queue[int]], Queue[int]] | None = None,
+        pickles: bool = False,
+    ) -> None:
         super().__init__()
+        self.reopen = reopen or (lambda queue: queue)
+        self.pickles = pickles
+        self.failures: dict[int, int] = {}  # takers that could not read an item
         self.queue, self.clock = make_queue(max_attempts=self.LIMIT), clock
         self.pushed = 0
         self.alive: list[int] = []  # in line, whatever their state
@@ -129,6 +143,29 @@ class QueueMachine(RuleBasedStateMachine):
         if self.good(lease, lambda: self.queue.extend(lease, timeout)):
             self.holds[lease.item].ends = self.clock() + timeout
 
+    @rule()
+    def crash(self) -> None:
+        """Lose the client: whoever opens the queue next finds what it left."""
+        self.queue = self.reopen(self.queue)
+
+    @rule()
+    def take_what_cannot_be_read(self) -> None:
+        """Take the first item in line with a taker that cannot read it; the next is delivered to nobody."""
+        free = self.free()
+        if not free or not self.pickles:
+            return
+        with unreadable_items():
+            assert self.queue.pop(5.0) is None
+        now = self.clock()
+        for item in free:
+            self.attempts[item] += 1
+            self.failures[item] = self.failures.get(item, 0) + 1
+            self.holds.pop(item, None)
+            if self.attempts[item] >= self.LIMIT:
+                self.bury(item)
+            else:
+                self.delays[item] = now + UNREADABLE_DELAYS[self.failures[item] - 1]
+
     @rule(seconds=st.sampled_from([1.0, 6.0, 25.0]))
     def time_passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -145,6 +182,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.dead = [item for item in self.dead if item not in back]
         self.alive = sorted({*self.alive, *back})
         self.attempts.update(dict.fromkeys(back, 0))
+        for item in back:
+            self.failures.pop(item, None)
 
     @rule()
     def peek(self) -> None:
@@ -158,11 +197,35 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.size() == len(self.alive)
 
 
+@contextlib.contextmanager
+def unreadable_items() -> Iterator[None]:
+    """Have no item unpickled in this process while the block runs."""
+
+    def fail(data: bytes) -> None:
+        raise ModuleNotFoundError("No module named 'newer'")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "pickle", SimpleNamespace(loads=fail))
+        yield
+
+
 def check_queue_machine(
-    make_queue: Callable[..., Queue[int]], clock: Any, *, examples: int = 100, steps: int = 40
+    make_queue: Callable[..., Queue[int]],
+    clock: Any,
+    *,
+    reopen: Callable[[Queue[int]], Queue[int]] | None = None,
+    pickles: bool = False,
+    examples: int = 100,
+    steps: int = 40,
 ) -> None:
-    """Draw histories and compare; `make_queue(max_attempts=…)` gives a new, empty queue each time."""
-    machine: Any = lambda: QueueMachine(make_queue, clock)  # noqa: E731 - a factory stands for a class here
+    """Draw histories and compare.
+
+    Args:
+        make_queue: `make_queue(max_attempts=…)` gives a new, empty queue each time.
+        reopen: Gives another client of the same queue, as if the first had crashed.
+        pickles: Whether takers unpickle items, and may fail to.
+    """
+    machine: Any = lambda: QueueMachine(make_queue, clock, reopen, pickles)  # noqa: E731 - stands for a class
     run_state_machine_as_test(
         machine,
         settings=settings(
