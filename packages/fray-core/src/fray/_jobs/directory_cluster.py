@@ -22,6 +22,7 @@ from fray._jobs.plan import JobPlan, Keep
 from fray._jobs.planning import PAYLOAD, import_paths, plan_of
 from fray._jobs.pruning import KEYS, delete, has_ended, prune_now
 from fray._jobs.record import LOCK, PLAN, REQUEST, SUPERVISOR_LOG, JobRecord, Records
+from fray._jobs.record_index import list_records
 from fray._jobs.snapshots import take_snapshot
 from fray._jobs.status_file import VERSION, replace_file, reserve_room, write_json, write_status
 from fray._jobs.stopping import stop_family
@@ -141,6 +142,11 @@ class DirectoryCluster(ClusterBase):
 
     def _read_log(self, job_id: str, replica: int | None, attempt: int, offset: int) -> bytes:
         raise NotImplementedError("a directory has files: `_log` opens them")
+
+    def list_jobs(self) -> list[JobInfo]:
+        """See `Cluster.list_jobs`."""
+        infos = list_records(self._records)
+        return sorted(infos, key=lambda info: (info.submitted_at or 0.0, info.job_id))
 
     def _log(self, job_id: str, replica: int | None, attempt: int) -> LogReader:
         return LogReader(log_path(os.fspath(self._records.path(job_id)), replica, attempt))

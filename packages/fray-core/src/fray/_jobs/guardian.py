@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from fray._jobs import process_tree
 from fray._jobs.control_group import ControlGroup
@@ -50,10 +51,18 @@ def tidy(record: str) -> None:
     if kept is not None:
         from fray._jobs.pruning import prune
 
-        try:
-            prune(os.path.dirname(record), Keep(**kept))
-        except OSError as error:
-            print(f"old records were not deleted: {error}", file=sys.stderr)  # into supervisor.log
+        _try(lambda: prune(os.path.dirname(record), Keep(**kept)))
+    from fray._jobs.record_index import renew
+
+    _try(lambda: renew(os.path.dirname(record)))
+
+
+def _try(act: Callable[[], None]) -> None:
+    """Do what need not be done now; that it failed is said in the job's supervisor.log."""
+    try:
+        act()
+    except OSError as error:
+        print(f"{error}", file=sys.stderr)
 
 
 def tell_children(record: str, grace: float) -> bool:

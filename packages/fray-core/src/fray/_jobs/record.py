@@ -124,7 +124,7 @@ class Records:
 
     def all(self) -> list[JobRecord]:
         """Return every record here, in no order."""
-        return [self._record(name) for name in self.names()]
+        return [self.record(name) for name in self.names()]
 
     def names(self) -> list[str]:
         """Return the names of the records here; what is no record is passed over."""
@@ -159,7 +159,8 @@ class Records:
         path = self.path(job_id)
         return path.with_name(f"{_DRAFT}{path.name}")
 
-    def _record(self, name: str) -> JobRecord:
+    def record(self, name: str) -> JobRecord:
+        """Return the record of a name in this folder."""
         return JobRecord(self.folder / name, JobId(f"{self.parent}/{name}" if self.parent else name))
 
 

@@ -1,0 +1,90 @@
+"""What finished jobs read, in one file: a list of ten thousand records costs one read and a look at each.
+
+Written by the guardians of jobs, in the background, once there are enough new records; readers only read it. It
+is a cache: an entry counts as long as the status file has the size and the time that it had, and a file that
+cannot be read is none.
+"""
+
+import contextlib
+import json
+import os
+import pickle
+from pathlib import Path
+
+from fray._jobs.record import JobRecord, Records
+from fray._jobs.status_file import STATUS, read_json, replace_file
+from fray._values.errors import JobNotFoundError
+from fray._values.job_states import JobInfo
+
+_INDEX, _COUNT = ".index.pickle", ".index.json"
+_FORMAT = 1
+_FEW = 200  # records that are read one by one
+_CHILDREN = "jobs"
+
+# The time and size of the status file, what the job reads, and whether jobs are below it.
+Entry = tuple[int, int, JobInfo, bool]
+
+
+def list_records(records: Records) -> list[JobInfo]:
+    """Return the state of every job below a folder, those of jobs included, in no order."""
+    names = records.names()
+    index = _load(records.folder) if len(names) > _FEW else {}
+    infos: list[JobInfo] = []
+    for name in names:
+        entry = index.get(name)
+        if entry is not None and _stamp(records.folder, name) == entry[:2]:
+            infos.append(entry[2])
+            if not entry[3]:
+                continue
+            below = records.record(name).with_descendants()
+            next(below)  # itself
+        else:
+            below = records.record(name).with_descendants()
+        for record in below:
+            with contextlib.suppress(JobNotFoundError):  # it is being deleted
+                infos.append(record.info())
+    return infos
+
+
+def renew(folder: str) -> None:
+    """Write the index anew where many records are not in it."""
+    records = Records(Path(folder))
+    names = records.names()
+    indexed = (read_json(os.path.join(folder, _COUNT)) or {}).get("count", 0)
+    if len(names) <= _FEW or -len(names) // 4 < len(names) - indexed < max(_FEW, indexed // 10):
+        return
+    before, index = _load(records.folder), dict[str, Entry]()
+    for name in names:
+        stamp, entry = _stamp(records.folder, name), before.get(name)
+        if stamp is None:
+            continue
+        if entry is None or entry[:2] != stamp:
+            entry = _entry_of(records.record(name), stamp)
+        if entry is not None:
+            index[name] = entry
+    replace_file(os.path.join(folder, _INDEX), pickle.dumps((_FORMAT, index), protocol=5))
+    replace_file(os.path.join(folder, _COUNT), json.dumps({"count": len(index)}).encode())
+
+
+def _entry_of(record: JobRecord, stamp: tuple[int, int]) -> Entry | None:
+    info = record.info()
+    if not info.finished or record.alive():
+        return None
+    return (*stamp, info, (record.path / _CHILDREN).is_dir())
+
+
+def _load(folder: Path) -> dict[str, Entry]:
+    try:
+        with (folder / _INDEX).open("rb") as file:
+            version, index = pickle.load(file)
+    except Exception:  # noqa: BLE001 - whatever is wrong with a cache, there is none
+        return {}
+    return index if version == _FORMAT else {}
+
+
+def _stamp(folder: Path, name: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(f"{folder}/{name}/{STATUS}")
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
