@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pickle
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fray import JobNotFoundError, SerializationError
+from fray import FrayError, JobNotFoundError, SerializationError
 from fray._jobs.oom import oom_kills
 from fray.backend import supervisor_command
 from fray.cluster import (
@@ -29,6 +30,7 @@ from fray.cluster import (
     use_cluster,
 )
 from fray.testing.cluster import launch, program, until
+from fray.testing.cluster_faults import unshares
 from fray_local import LocalCluster
 from fray_local._cluster.admission import Ledger
 
@@ -298,3 +300,86 @@ def test_a_kill_for_memory_is_read_where_the_system_counts_it(tmp_path: Path) ->
     (tmp_path / "cgroup" / "jobs").mkdir()
     (tmp_path / "cgroup" / "jobs" / "memory.events").write_text("low 0\noom 2\noom_kill 1\n")
     assert oom_kills(str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 1
+
+
+def test_a_state_directory_that_was_open_is_closed_and_somebody_elses_is_refused(state_dir: Path) -> None:
+    (state_dir / "jobs").mkdir(parents=True)
+    for folder in (state_dir, state_dir / "jobs"):
+        folder.chmod(0o777)
+    cluster = LocalCluster()
+    finished(cluster)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (state_dir, state_dir / "jobs")] == [0o700] * 2
+    if os.geteuid() == 0:  # who else can give a folder away
+        os.chown(state_dir / "jobs", 65534, 65534)
+        with pytest.raises(FrayError, match="belongs to user 65534, not to you"):
+            launch(cluster, program("pass"))
+        os.chown(state_dir / "jobs", 0, 0)
+
+
+def test_records_of_0_1_0_are_read(state_dir: Path) -> None:
+    task = {
+        "replica": 0,
+        "status": "succeeded",
+        "attempt": 1,
+        "exit_code": 0,
+        "reason": "exited",
+        "previous": [],
+    }
+    status = {"version": 1, "job_id": "old-aaaaaa", "name": "old", "status": "succeeded", "tasks": [task]}
+    gone = {"pid": 1, "started": 1, "boot": "another boot"}
+    for name, changes in (("old-aaaaaa", {}), ("cut-bbbbbb", {"status": "running"})):
+        record = state_dir / "jobs" / name
+        (record / "logs").mkdir(parents=True)
+        (record / "logs" / "replica-0.attempt-1.log").write_text("hello\n")
+        (record / "request.json").write_text('{"version": 1, "name": "old"}')
+        (record / "status.json").write_text(json.dumps(status | changes | {"job_id": name, "name": name[:3]}))
+        (record / "supervisor.json").write_text(json.dumps(gone))
+    cluster = LocalCluster()
+    infos = {info.name: info for info in cluster.list_jobs()}
+    assert infos["old"].status is JobStatus.SUCCEEDED
+    assert list(cluster.monitor("old-aaaaaa")) == ["hello"]
+    assert (infos["cut"].status, cluster.poll("cut-bbbbbb").status) == (JobStatus.FAILED, JobStatus.FAILED)
+    cluster.terminate("cut-bbbbbb")
+
+
+def test_a_program_that_is_the_first_of_a_container_collects_its_supervisors(state_dir: Path) -> None:
+    if not unshares("--pid", "--fork", "--mount-proc"):
+        return
+    code = """
+import os, time
+from fray.cluster import *
+cluster = create_cluster("local")
+assert os.getpid() == 1
+cluster.wait([cluster.launch(JobRequest("job", Entrypoint.from_binary("true"))) for _ in range(3)])
+deadline = time.monotonic() + 10
+while children := open("/proc/self/task/1/children").read().split():
+    assert time.monotonic() < deadline, children
+    time.sleep(0.01)
+print("alone")
+"""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "alone\n", done.stderr
+
+
+def test_a_thousand_records_are_listed_from_their_index_and_a_change_is_seen(state_dir: Path) -> None:
+    cluster = LocalCluster(keep_jobs=5000)
+    first = finished(cluster)
+    source = state_dir / "jobs" / first
+    for number in range(400):
+        copy = state_dir / "jobs" / f"copy-{number:06x}"
+        copy.mkdir()
+        for name in ("status.json", "request.json"):
+            text = (source / name).read_text()
+            (copy / name).write_text(text.replace(f'"{first}"', f'"{copy.name}"'))
+    last = finished(cluster)
+    until((state_dir / "jobs" / ".index.pickle").exists, "the index is written")
+    assert {info.job_id for info in cluster.list_jobs()} >= {first, last, "copy-000000"}
+    damaged = state_dir / "jobs" / "copy-000001" / "status.json"
+    damaged.write_text("{")
+    shutil.rmtree(state_dir / "jobs" / "copy-000002")
+    infos = {str(info.job_id): info for info in cluster.list_jobs()}
+    assert infos["copy-000001"].status is JobStatus.FAILED
+    assert "copy-000002" not in infos
+    assert infos["copy-000003"].status is JobStatus.SUCCEEDED
+    assert len(infos) == 401

@@ -20,6 +20,7 @@ from fray._jobs.log_files import LOGS, log_path
 from fray._jobs.logs.reader import LogReader
 from fray._jobs.plan import JobPlan, Keep
 from fray._jobs.planning import PAYLOAD, import_paths, plan_of
+from fray._jobs.process_tree import TreeKill
 from fray._jobs.pruning import KEYS, delete, has_ended, prune_now
 from fray._jobs.record import LOCK, PLAN, REQUEST, SUPERVISOR_LOG, JobRecord, Records
 from fray._jobs.record_index import list_records
@@ -27,6 +28,7 @@ from fray._jobs.snapshots import take_snapshot
 from fray._jobs.status_file import VERSION, replace_file, reserve_room, write_json, write_status
 from fray._jobs.stopping import stop_family
 from fray._jobs.supervisor import supervisor_command
+from fray._values.capabilities import ClusterCapabilities
 from fray._values.checks import check_seconds
 from fray._values.errors import JobNotFoundError
 from fray._values.job_states import JobId, JobInfo
@@ -65,6 +67,17 @@ class DirectoryCluster(ClusterBase):
         shared = None if environments is None else os.fspath(environments)
         self._keep = Keep(keep_jobs, keep_days, shared)
         self._records = Records(Path(root).absolute())
+
+    capabilities = ClusterCapabilities(
+        gangs=True,
+        retries=True,
+        tree_kill=TreeKill.CGROUP,
+        snapshots=True,
+        usage=True,
+        log_limit=True,
+        shared_between_machines=True,
+        removal=True,
+    )
 
     @abstractmethod
     def _start(self, job_id: str, command: list[str]) -> None:

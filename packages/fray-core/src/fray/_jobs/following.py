@@ -8,16 +8,21 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from fray._telemetry import listeners as _listeners
 from fray._values.delays import poll_delays
 from fray._values.errors import GetTimeoutError, JobFailedError
+from fray._values.job_states import LastSeen
 from fray._values.jobs import JobId, JobInfo, JobStatus
 
 if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
+
+
+_UNSEEN = 60.0  # seconds after which `wait` warns; a supervisor shows itself every ten
 
 
 def parent_job() -> JobId | None:
@@ -79,9 +84,12 @@ def _poll_until_finished(
     interval: float,
 ) -> None:
     deadline = None if timeout is None else time.monotonic() + timeout
+    warned: set[str] = set()
     for delay in poll_delays(longest=interval):
         for info in found.values():
             _seen(info)
+            if info.last_seen is not None and info.job_id not in warned:
+                _warn_of_unseen(info, info.last_seen, warned)
             if raise_on_failure and info.finished and info.status is not JobStatus.SUCCEEDED:
                 raise JobFailedError(info)
         unfinished = [job_id for job_id, info in found.items() if not info.finished]
@@ -95,6 +103,19 @@ def _poll_until_finished(
             delay = min(delay, left)
         time.sleep(delay)
         found.update((job_id, cluster.poll(job_id)) for job_id in unfinished)
+
+
+def _warn_of_unseen(info: JobInfo, seen: LastSeen, warned: set[str]) -> None:
+    """Say that nobody here can tell whether a job still runs, when it was not seen for a while."""
+    ago = time.time() - seen.time
+    if ago > _UNSEEN:
+        warned.add(info.job_id)
+        warnings.warn(
+            f"job {info.job_id} was last seen on host {seen.host} {ago:.0f} s ago, and nobody here can tell "
+            "whether it still runs; look there, or settle it with remove(force=True)",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def _print_logs(cluster: "Cluster", job_id: str, several: bool) -> threading.Thread:

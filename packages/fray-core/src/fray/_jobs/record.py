@@ -22,12 +22,14 @@ from typing import Any
 
 from fray._jobs.endings import read_status
 from fray._jobs.liveness import Holder, Liveness, holder_of, last_renewed, liveness_of
+from fray._jobs.process_tree import ProcessIdentity, boot_id
 from fray._jobs.status_file import STATUS, VERSION, read_json
 from fray._values.errors import FrayError, JobNotFoundError
 from fray._values.job_states import ExitReason, JobId, JobInfo, JobStatus, LastSeen
 
 LOCK, PLAN, REQUEST, SUPERVISOR_LOG = "lock", "plan.pickle", "request.json", "supervisor.log"
 LOGS, CHILDREN = "logs", "jobs"
+_SUPERVISOR_OF_0_1 = "supervisor.json"
 _DRAFT, _DOOMED = ".new-", ".old-"
 
 
@@ -47,6 +49,8 @@ class JobRecord:
         if info.finished:
             return info
         liveness = self.liveness()
+        if liveness is Liveness.NOT_STARTED and (self.path / _SUPERVISOR_OF_0_1).exists():
+            return self._read_0_1(info)
         if liveness in (Liveness.ALIVE, Liveness.NOT_STARTED):
             return info
         if liveness is Liveness.UNKNOWN:
@@ -96,6 +100,15 @@ class JobRecord:
             tasks=(),
             error_message=f"its record is damaged: {path} {problem}",
         )
+
+    def _read_0_1(self, info: JobInfo) -> JobInfo:
+        """A job that Fray 0.1.0 has not finished: it kept a process id, and no lock."""
+        said = read_json(os.fspath(self.path / _SUPERVISOR_OF_0_1)) or {}
+        try:
+            lives = ProcessIdentity(said["pid"], said["started"], said["boot"]).running
+        except KeyError:
+            lives = False
+        return info if lives else _lost(info, None)
 
     def _last_seen(self) -> LastSeen:
         holder = self.holder()
@@ -186,8 +199,6 @@ def _is_record(entry: "os.DirEntry[str]") -> bool:
 
 def _lost(info: JobInfo, holder: Holder | None) -> JobInfo:
     """How a job reads whose supervisor is gone without a word; nothing of it is written."""
-    from fray._jobs.process_tree import boot_id
-
     if holder is not None and holder.boot != boot_id():
         message = "the machine was restarted while the job was not finished"
     else:

@@ -55,6 +55,16 @@ class LocalCluster(DirectoryCluster):
         keep_days: Days to keep them at most.
     """
 
+    capabilities = DirectoryCluster.capabilities.but(
+        environments=True,
+        python_versions=True,
+        gpus=True,
+        tpus=True,
+        multislice=True,
+        admission=True,
+        shared_between_machines=False,
+    )
+
     def __init__(
         self,
         config: LocalClusterConfig | None = None,
@@ -84,6 +94,10 @@ class LocalCluster(DirectoryCluster):
             keep_jobs=keep_jobs,
             keep_days=keep_days,
             environments=self._root / "environments",
+        )
+        simulates = simulate == "tpu"
+        self.capabilities = self.capabilities.but(
+            tpus=simulates, multislice=simulates, admission=not overcommit
         )
         variables = {"FRAY_STATE_DIR": os.fspath(self._root)}
         self._settings = Settings(
