@@ -1,7 +1,7 @@
 """What finished jobs read, in one file: a list of ten thousand records costs one read and a look at each.
 
 Written by the guardians of jobs, in the background, once there are enough new records; readers only read it.
-It is a cache: an entry counts as long as the status file has the size and the time that it had, and a file that
+It is a cache: an entry counts as long as the status file has the size and the time that it had; a file that
 cannot be read is none.
 """
 
