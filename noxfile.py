@@ -76,6 +76,7 @@ nox.options.sessions = [
     *(name.removeprefix("fray-") for name in PACKAGES),
     "workspace",
     "examples",
+    "callers",
     "docs",
     "dist",
 ]
@@ -84,6 +85,9 @@ nox.options.sessions = [
 EXTRAS = {"fray-core": "[otel]", "fray-queue": "[gcs,s3,azure,server]"}
 QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client", "selenium")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
+PYRIGHT = (
+    "basedpyright==1.40.2"  # pyright 1.1.414 with its own Node.js; pyright's wheel fetches one when it runs
+)
 # Programs that tests of queues start, and the Debian packages that they come in.
 PROGRAMS = {"npm": "npm", "chromium": "chromium", "chromedriver": "chromium-driver", "openssl": "openssl"}
 # A Slurm of three nodes on one machine: Debian's build of slurmd allows it.
@@ -203,6 +207,16 @@ def workspace(session: nox.Session) -> None:
     """Do imports point one way, and is the whole what its files say?"""
     session.install(*wheels(*PACKAGES), *group("test"))
     run_tests(session, "tests/workspace")
+
+
+@nox.session
+def callers(session: nox.Session) -> None:
+    """Do programs run as they were written for the first generation, and do their types hold?"""
+    session.install(*wheels(*PACKAGES), *group("test"), *group("types"), PYRIGHT)
+    session.run("mypy", "tests/callers")
+    python = str(Path(session.virtualenv.bin) / "python")
+    session.run("basedpyright", "--pythonpath", python, "-p", "tests/callers/pyrightconfig.json")
+    run_tests(session, "tests/callers")
 
 
 @nox.session

@@ -32,7 +32,7 @@ class ProcessContext(TaskRunnerContext):
     Args:
         max_workers: Tasks that run at the same time; a task that waits for another does not count.
             By default as many as this process may use CPUs.
-        num_cpus: CPUs that tasks may reserve in all; by default one for each worker.
+        num_cpus: CPUs that tasks may reserve in all; at least one for each worker.
         memory: Memory that tasks may reserve in all, e.g. `"8g"`; by default the machine's.
         max_retries: Of every task that does not say otherwise: how often it runs again after its worker died.
         namespace: Named actors are shared with every context of this namespace. By default with the
@@ -70,7 +70,8 @@ class ProcessContext(TaskRunnerContext):
             check_count("max_tasks_per_worker", max_tasks_per_worker, 1)
         if max_retries is not None:
             self._task_options = TaskOptions(max_retries=max_retries)
-        cpus = float(self._size) if num_cpus is None else num_cpus
+        # Callers written for Ray say what one task takes: `num_cpus=1` must not leave one CPU for four workers.
+        cpus = max(float(self._size), num_cpus or 0.0)
         machine = Resources(cpus, resources, None if memory is None else bytes_of(memory))
         self._budget = Budget(object_store_memory, spill_dir)
         self._processes = ProcessRunner(

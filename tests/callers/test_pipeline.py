@@ -1,0 +1,43 @@
+"""A pipeline over text on every context: the same rows come out, whoever runs the stages."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from text_pipeline import expected_rows, run
+
+from fray.job import JobContext
+
+ROWS = 6_000
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, dict[str, Any]]:
+    """What each context has given."""
+    return {}
+
+
+def test_it_keeps_one_row_of_each(
+    context: JobContext, results: dict[str, dict[str, Any]], request: pytest.FixtureRequest
+) -> None:
+    result = run(context, ROWS, shards=4, chunk_rows=500)
+    assert (result["rows"], result["kept"]) == (ROWS, expected_rows(ROWS))
+    assert list(result["seconds"]) == ["map", "shuffle", "deduplicate"]
+    results[request.node.callspec.id] = result
+    assert len({result["checksum"] for result in results.values()}) == 1
+
+
+@pytest.mark.parametrize("kind", ["threadpool", "process"])
+def test_it_is_a_program(kind: str) -> None:
+    program = Path(__file__).parent / "programs" / "text_pipeline.py"
+    done = subprocess.run(
+        [sys.executable, str(program), "--context", kind, "--rows", "2000", "--workers", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f'"rows": 2000, "kept": {expected_rows(2000)}' in done.stdout
+    assert "fray.job.create_job_ctx is an older spelling of fray.create_context" in done.stderr
