@@ -70,7 +70,7 @@ class ProcessContext(TaskRunnerContext):
             check_count("max_tasks_per_worker", max_tasks_per_worker, 1)
         if max_retries is not None:
             self._task_options = TaskOptions(max_retries=max_retries)
-        # Callers written for Ray say what one task takes: `num_cpus=1` must not leave one CPU for four workers.
+        # Callers written for Ray say what one task takes: 1 must not leave one CPU for four workers.
         cpus = max(float(self._size), num_cpus or 0.0)
         machine = Resources(cpus, resources, None if memory is None else bytes_of(memory))
         self._budget = Budget(object_store_memory, spill_dir)
