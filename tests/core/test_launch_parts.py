@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from fray.backend import (
+    ControlGroup,
     SourceState,
     UsageMeter,
     change_since,
     held_key,
     in_words,
+    limits_memory,
     over_asked,
     prune_keys,
     source_state,
@@ -195,13 +197,16 @@ def test_what_the_system_says_at_the_end_counts_where_no_sample_was_taken() -> N
     assert (meter.cpu_time or 0) > 0
 
 
-def test_a_control_group_knows_better(tmp_path: Path) -> None:
-    (tmp_path / "memory.peak").write_text("314572800\n")
-    (tmp_path / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
-    meter = UsageMeter()
-    meter.of_group(os.fspath(tmp_path))
-    meter.of_group(os.fspath(tmp_path / "missing"))
-    assert (meter.peak_memory, meter.cpu_time) == (314572800, 2.5)
+def test_a_control_group_limits_memory_where_it_has_the_controller(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids\n")
+    assert limits_memory(os.fspath(tmp_path))
+    (tmp_path / "cgroup.subtree_control").write_text("cpu pids\n")
+    assert not limits_memory(os.fspath(tmp_path))
+    group = ControlGroup(os.fspath(tmp_path))
+    assert not group.limit_memory(1 << 30)
+    (tmp_path / "memory.max").write_text("max")
+    assert group.limit_memory(1 << 30)
+    assert (tmp_path / "memory.max").read_text() == "1073741824"
 
 
 def test_more_memory_than_was_asked_for_is_said() -> None:

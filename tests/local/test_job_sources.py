@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fray import UnsupportedError
 from fray.cluster import (
     Entrypoint,
+    ExitReason,
     JobInfo,
     JobRequest,
     JobStatus,
@@ -120,6 +122,18 @@ def test_a_job_that_used_more_memory_than_it_asked_for_says_so(cluster: LocalClu
     assert 300e6 < (task.peak_memory or 0) < 600e6
     (warning,) = info.warnings
     assert "asked 64 MiB, used " in warning
+
+
+def test_memory_is_limited_where_the_machine_lets_us_and_else_refused() -> None:
+    cluster = LocalCluster(enforce_memory=True)
+    greedy = program("data = b'x' * 500_000_000")
+    if not cluster.capabilities.enforced_memory:
+        with pytest.raises(UnsupportedError, match="does not let the memory of job 'job' be limited"):
+            launch(cluster, greedy, resources=ResourceConfig(ram="200m"))
+        assert cluster.list_jobs() == []
+        return
+    info = cluster.wait(launch(cluster, greedy, resources=ResourceConfig(ram="200m")), timeout=60)
+    assert [task.reason for task in info.tasks] == [ExitReason.OUT_OF_MEMORY]
 
 
 def test_what_a_child_used_is_counted_while_it_runs(cluster: LocalCluster) -> None:

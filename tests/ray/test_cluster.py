@@ -8,7 +8,6 @@ from fray_ray.testing import LocalRayCluster
 
 @pytest.mark.timeout(180)
 class TestRayCluster(ClusterContract):
-    KEEPS_RECORDS = False
     HAS_TPUS = True
     PATIENCE = 120.0  # Ray copies its own environment before it installs what a job asks for
 

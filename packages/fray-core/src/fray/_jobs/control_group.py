@@ -40,6 +40,10 @@ class ControlGroup:
         """Kill all processes in the group, at once; False for a group that is gone, which holds none."""
         return self._write("cgroup.kill", "1")
 
+    def limit_memory(self, size: int) -> bool:
+        """Have the kernel end what takes more than so many bytes, all together; False where it will not."""
+        return self._write("memory.max", str(size))
+
     def remove(self) -> None:
         """Remove the group; one that still holds a process stays."""
         try:
@@ -69,6 +73,12 @@ def groups_folder() -> str | None:
     if folder is None or _kernel() < (5, 14):  # which brought `cgroup.kill`
         return None
     return folder if os.access(os.path.join(folder, "cgroup.procs"), os.W_OK) else None
+
+
+def limits_memory(folder: str | None = None) -> bool:
+    """Whether groups that are made here can be limited in memory: whether they have that controller."""
+    folder = folder or groups_folder()
+    return folder is not None and "memory" in _read(os.path.join(folder, "cgroup.subtree_control")).split()
 
 
 def leave_group() -> None:

@@ -72,6 +72,7 @@ class JobPlan(NamedTuple):
         timeout: Seconds that an attempt may run.
         log_limit: Bytes that are kept of what an attempt writes.
         memory: Bytes of memory that each replica asked for.
+        memory_limit: Bytes that the whole job may have, where its control group can be limited.
         snapshot_of: What `workspace`, a folder of the record, is to be a copy of.
         commit: Of the workspace at launch, where it is no copy; None also where it is in no repository.
     """
@@ -97,6 +98,7 @@ class JobPlan(NamedTuple):
     gpus_per_replica: int = 0
     log_limit: int | None = None
     memory: int | None = None
+    memory_limit: int | None = None
     snapshot_of: str | None = None
     commit: str | None = None
     warnings: tuple[str, ...] = ()

@@ -277,7 +277,8 @@ class Supervisor:
         meter.reaped(usage)
         over = over_asked(meter.peak_memory, self._plan.memory)
         if over is not None:
-            self._warn(f"replica {replica}: {over} of memory, which is not limited here")
+            unlimited = "" if self._plan.memory_limit else ", which is not limited here"
+            self._warn(f"replica {replica}: {over} of memory{unlimited}")
             if end.reason is ExitReason.OUT_OF_MEMORY:
                 end = end._replace(how=f"{end.how} ({over})")
         return end._replace(peak_memory=meter.peak_memory, cpu_time=meter.cpu_time)
@@ -510,4 +511,7 @@ def supervise(
             group=group.path if group else None,
         )
     )
+    if plan.memory_limit is not None and not (group and group.limit_memory(plan.memory_limit)):
+        warning = "its memory is not limited: the control group of the job does not take a limit"
+        plan = plan._replace(warnings=(*plan.warnings, warning), memory_limit=None)
     Supervisor(record, plan, lock).run()

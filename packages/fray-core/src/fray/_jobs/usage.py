@@ -59,26 +59,6 @@ class UsageMeter:
             self._reaped = max(self._reaped, usage.ru_utime + usage.ru_stime)
             self.peak_memory = max(self.peak_memory or 0, usage.ru_maxrss * _MAXRSS_UNIT)
 
-    def of_group(self, path: str | None) -> None:
-        """Take what a control group of the attempt's own has counted."""
-        if path is None:
-            return
-        peak, cpu = _number(os.path.join(path, "memory.peak")), _cpu_of_group(path)
-        if peak is not None:
-            self.peak_memory = max(self.peak_memory or 0, peak)
-        if cpu is not None:
-            self._reaped = max(self._reaped, cpu)
-
-
-def limit_memory(path: str, size: int) -> bool:
-    """Limit the memory of a control group; False where the machine does not let us."""
-    try:
-        with open(os.path.join(path, "memory.max"), "w") as file:
-            file.write(str(size))
-    except OSError:
-        return False
-    return True
-
 
 def over_asked(peak: int | None, asked: int | None) -> str | None:
     """Say that more memory was used than was asked for; None where it was not."""
@@ -123,21 +103,4 @@ def _measure_elsewhere(pid: int) -> "tuple[str, float, int, int] | None":
         times = process.cpu_times()
         return str(process.create_time()), times.user + times.system, process.memory_info().rss, 0
     except (psutil.Error, OSError):
-        return None
-
-
-def _number(path: str) -> int | None:
-    try:
-        with open(path) as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return None
-
-
-def _cpu_of_group(path: str) -> float | None:
-    try:
-        with open(os.path.join(path, "cpu.stat")) as file:
-            rows = dict(line.split() for line in file)
-        return int(rows["usage_usec"]) / 1e6
-    except (OSError, ValueError, KeyError):
         return None

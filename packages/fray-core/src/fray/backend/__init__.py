@@ -74,7 +74,7 @@ if TYPE_CHECKING:
         sources_of,
         watch_for,
     )
-    from fray._jobs.control_group import leave_group
+    from fray._jobs.control_group import leave_group, limits_memory
     from fray._jobs.control_pipe import post_to_supervisor
     from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
     from fray._jobs.launch_keys import held_key, prune_keys
@@ -283,6 +283,7 @@ __all__ = [
     "kill_until_gone",
     "lease_machine",
     "leave_group",
+    "limits_memory",
     "liveness_of",
     "locked_environment",
     "may_block",
@@ -339,6 +340,7 @@ __all__ = [
 
 # The module below `fray` that each name comes from.
 _HOMES = {
+    "limits_memory": "_jobs.control_group",
     "retry_delays": "_values.delays",
     "Actor": "_engine_new.actors",
     "ActorRunner": "_contracts.task_runner",

@@ -11,6 +11,7 @@ import pytest
 
 from fray._contracts.cluster import Cluster
 from fray._discovery.current import create_cluster
+from fray._values.capabilities import ClusterCapabilities
 from fray._values.entrypoint import Entrypoint
 from fray._values.jobs import JobId, JobRequest
 from fray.testing.gates import until as until
@@ -28,8 +29,6 @@ class ClusterFixtures(Promises):
     """`pip_packages` are installed for the job; tests give the path of a small project."""
     RUNS_CONTAINERS = False
     """`docker_image` is accepted."""
-    KEEPS_RECORDS = True
-    """Keys, snapshots, labels, `log_limit`, `remove` and `prune` are supported, and times in logs."""
     HAS_TPUS = False
     """`TpuConfig` is accepted."""
 
@@ -46,6 +45,10 @@ class ClusterFixtures(Promises):
         for info in cluster.list_jobs():
             if not info.finished:
                 cluster.terminate(info.job_id, grace=0.0)
+
+    def keeps_records(self, cluster: Cluster) -> bool:
+        """Whether its records are its own, and with them keys, snapshots, labels and times in logs."""
+        return getattr(cluster, "capabilities", ClusterCapabilities()).removal
 
     @pytest.fixture
     def elsewhere(self, spec: str) -> Callable[..., str]:

@@ -31,7 +31,7 @@ class RequestContract(ClusterFixtures):
         assert name in [each.name for each in cluster.list_jobs()]
 
     def test_a_launch_with_a_key_happens_once(self, cluster: Cluster, elsewhere: Callable[..., str]) -> None:
-        if not self.KEEPS_RECORDS:
+        if not self.keeps_records(cluster):
             with self.refuses("key"):
                 cluster.launch(JobRequest("once", program("pass")), key="contract-key")
             return
@@ -61,7 +61,7 @@ class RequestContract(ClusterFixtures):
         request = JobRequest(
             "copied", program(code, go), environment=create_environment(workspace=workspace), snapshot=True
         )
-        if not self.KEEPS_RECORDS:
+        if not self.keeps_records(cluster):
             with self.refuses("snapshot"):
                 cluster.launch(request)
             return
@@ -73,7 +73,7 @@ class RequestContract(ClusterFixtures):
     def test_a_log_limit_keeps_the_beginning_and_the_end(self, cluster: Cluster) -> None:
         code = "for number in range(200_000): print('line', number)"
         request = JobRequest("chatty", program(code), log_limit="128k")
-        if not self.KEEPS_RECORDS:
+        if not self.keeps_records(cluster):
             with self.refuses("log_limit"):
                 cluster.launch(request)
             return
@@ -90,11 +90,11 @@ class RequestContract(ClusterFixtures):
             program("print('x' * 100)"),
             environment=create_environment(workspace=tmp_path),
             resources=ResourceConfig(cpu=0.5),
-            labels={"team": "contract"} if self.KEEPS_RECORDS else {},
+            labels={"team": "contract"} if self.keeps_records(cluster) else {},
         )
         info = cluster.wait(cluster.launch(request), timeout=self.PATIENCE)
-        if not self.KEEPS_RECORDS:
-            self.moot("KEEPS_RECORDS")
+        if not self.keeps_records(cluster):
+            self.moot("capabilities.removal")
             return
         assert info.command == str(request.entrypoint)
         assert (info.directory, info.labels) == (os.fspath(tmp_path), {"team": "contract"})
@@ -112,7 +112,7 @@ class ForgettingContract(ClusterFixtures):
     def test_a_removed_job_is_forgotten_with_its_children(self, cluster: Cluster) -> None:
         job_id = launch(cluster, program("pass"))
         cluster.wait(job_id, timeout=self.PATIENCE)
-        if not self.KEEPS_RECORDS:
+        if not self.keeps_records(cluster):
             with self.refuses(job_id):
                 cluster.remove(job_id)
             return
@@ -124,8 +124,8 @@ class ForgettingContract(ClusterFixtures):
             cluster.remove(job_id)
 
     def test_a_job_that_runs_is_not_removed(self, cluster: Cluster) -> None:
-        if not self.KEEPS_RECORDS:
-            self.moot("KEEPS_RECORDS")
+        if not self.keeps_records(cluster):
+            self.moot("capabilities.removal")
             return
         job_id = launch(cluster, program(SLEEP))
         for force in (False, True):
@@ -137,7 +137,7 @@ class ForgettingContract(ClusterFixtures):
         cluster.remove(job_id)
 
     def test_old_jobs_are_pruned_and_young_ones_stay(self, cluster: Cluster) -> None:
-        if not self.KEEPS_RECORDS:
+        if not self.keeps_records(cluster):
             with self.refuses("prune"):
                 cluster.prune()
             return

@@ -20,6 +20,7 @@ from fray.backend import (
     check_count,
     check_seconds,
     import_paths,
+    limits_memory,
     supervisor_command,
     this_host,
 )
@@ -51,6 +52,8 @@ class LocalCluster(DirectoryCluster):
         cpus: CPUs that jobs may use; None for all that this process may.
         memory: Memory that jobs may use, e.g. `"16g"`; None for all there is.
         gpus: GPUs that jobs may use, the first so many; None for all there are.
+        enforce_memory: End a job that takes more memory than it asked for, all replicas together; refused
+            where the machine does not let us. Else what it used is measured and told.
         keep_jobs: Records of finished jobs to keep; the oldest ones beyond are deleted.
         keep_days: Days to keep them at most.
     """
@@ -62,6 +65,7 @@ class LocalCluster(DirectoryCluster):
         tpus=True,
         multislice=True,
         admission=True,
+        enforced_memory=True,
         shared_between_machines=False,
     )
 
@@ -78,13 +82,18 @@ class LocalCluster(DirectoryCluster):
         cpus: float | None = None,
         memory: str | None = None,
         gpus: int | None = None,
+        enforce_memory: bool = False,
         keep_jobs: int = 1000,
         keep_days: float = 30.0,
     ) -> None:
         check_count("keep_jobs", keep_jobs)
         check_seconds("keep_days", keep_days, zero=True)
         use_isolated_env = use_isolated_env or (config is not None and config.use_isolated_env)
-        switches = {"use_isolated_env": use_isolated_env, "overcommit": overcommit}
+        switches = {
+            "use_isolated_env": use_isolated_env,
+            "overcommit": overcommit,
+            "enforce_memory": enforce_memory,
+        }
         simulated = {"simulate": simulate, "slices": slices}
         spec = _spec(**switches, **simulated, context=context, cpus=cpus, memory=memory, gpus=gpus)
         self._root = state_dir()
@@ -97,7 +106,10 @@ class LocalCluster(DirectoryCluster):
         )
         simulates = simulate == "tpu"
         self.capabilities = self.capabilities.but(
-            tpus=simulates, multislice=simulates, admission=not overcommit
+            tpus=simulates,
+            multislice=simulates,
+            admission=not overcommit,
+            enforced_memory=enforce_memory and limits_memory(),
         )
         variables = {"FRAY_STATE_DIR": os.fspath(self._root)}
         self._settings = Settings(
@@ -106,6 +118,7 @@ class LocalCluster(DirectoryCluster):
             counted=not overcommit,
             slices=Slices.of(simulate, slices),
             isolated=use_isolated_env,
+            limits_memory=enforce_memory,
             variables=variables | ({"FRAY_CONTEXT_SPEC": context} if context else {}),
         )
 

@@ -12,6 +12,7 @@ from fray.backend import (
     check_count,
     import_paths,
     invalid,
+    limits_memory,
     path_in_copy,
     payload_of,
     plan_of,
@@ -69,6 +70,7 @@ class Settings:
     slices: Slices | None
     isolated: bool
     variables: dict[str, str]
+    limits_memory: bool = False
 
 
 def plan_local(
@@ -116,6 +118,7 @@ def plan_local(
         admission=MachineRoom(state_dir=os.fspath(settings.state_dir), claim=claim) if claim else None,
         gpus=_gpus_uncounted(request, plan.replicas, settings.machine),
         gpus_per_replica=_gpus(request),
+        memory_limit=request.resources.ram_bytes * plan.replicas if settings.limits_memory else None,
     )
 
 
@@ -124,6 +127,12 @@ def _check_supported(request: JobRequest, environment: EnvironmentConfig, settin
         raise UnsupportedError(
             f"LocalCluster runs no containers (docker_image={environment.docker_image!r}); "
             "pip_packages and extras give a job an environment of its own here"
+        )
+    if settings.limits_memory and not limits_memory():
+        raise UnsupportedError(
+            f"this machine does not let the memory of job {request.name!r} be limited: there is no control "
+            "group with the memory controller that it may make groups in; without enforce_memory it is "
+            "measured, and the job says where it used more"
         )
     tpu = request.resources.device
     if isinstance(tpu, TpuConfig) and settings.slices is None:
