@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fray import PluginNotFoundError
+from fray._discovery.plugins import find
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(ROOT.glob("packages/*/src/*"))
 SOURCES = sorted(ROOT.glob("packages/*/src/**/*.py"))
@@ -146,3 +149,14 @@ def test_the_wheels_agree_on_their_version_and_on_each_other() -> None:
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
 def test_a_package_is_typed(package: Path) -> None:
     assert (package / "py.typed").exists()
+
+
+@pytest.mark.parametrize("package", sorted(ROOT.glob("packages/*/pyproject.toml")), ids=str)
+def test_whatever_a_wheel_offers_fray_knows_which_wheel_to_install_for_it(package: Path) -> None:
+    project = tomllib.loads(package.read_text())["project"]
+    for group, names in project.get("entry-points", {}).items():
+        for name in names if project["name"] != "fray-core" else ():
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("fray._discovery.plugins._found", {})
+                with pytest.raises(PluginNotFoundError, match=rf"pip install {project['name']}"):
+                    find(group, name)

@@ -31,6 +31,7 @@ _PROVIDERS = {
     CLUSTERS: {"local": "fray-local", "ray": "fray-ray"},
     QUEUES: {
         "memory": "fray-queue",
+        "sqlite": "fray-queue",
         "file": "fray-queue",
         "gs": "fray-queue[gcs]",
         "s3": "fray-queue[s3]",
@@ -53,6 +54,7 @@ _PROVIDERS = {
         "LocalClusterContext": "fray-local",
         "RayClusterContext": "fray-ray",
         "queue.MemoryQueue": "fray-queue",
+        "queue.SqliteQueue": "fray-queue",
         "queue.FileQueue": "fray-queue",
         "queue.HttpQueue": "fray-queue[http]",
         "queue.HttpQueueServer": "fray-queue[server]",
