@@ -16,6 +16,14 @@ uvloop.new_event_loop().close()
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 
+@pytest.fixture(autouse=True)
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers write the tokens that they make there, and no test may find those of another program."""
+    monkeypatch.setenv("FRAY_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+    # Clients behind a proxy find no file; test_http_tokens.py is about servers that make a token.
+    monkeypatch.setenv("FRAY_QUEUE_TOKEN", "of-the-tests")
+
+
 @pytest.fixture
 def torture() -> int:
     """How many times as long the torture tests run: the variable TORTURE, which `nox -s torture` sets."""

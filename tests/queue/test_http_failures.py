@@ -148,7 +148,12 @@ def test_a_client_that_is_gone_gets_no_lease() -> None:
         queue = server.new_queue("q")
         address = server.url.removeprefix("http://")
         connection = http.client.HTTPConnection(address)
-        connection.request("POST", "/queues/q/pop", json.dumps({"wait": 60}), {"Host": address})
+        connection.request(
+            "POST",
+            "/queues/q/pop",
+            json.dumps({"wait": 60}),
+            {"Host": address, "Authorization": f"Bearer {server.token}"},
+        )
         queue.stats()
         connection.sock.shutdown(socket.SHUT_RDWR)
         connection.close()

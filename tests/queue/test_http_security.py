@@ -16,6 +16,7 @@ from fray_queue._http.client.connections import _hang_up, _Line
 from fray_queue._http.server.routes import ROUTES
 
 TOKEN = "s3cret-token"
+AUTHORIZED = {"Authorization": "Bearer of-the-tests"}  # as conftest.py sets it
 PATHS = sorted({(route.method, route.path.replace("{name}", "q")) for route in ROUTES})
 
 
@@ -29,7 +30,7 @@ def ask(
     address = server.url.partition("://")[2]
     connection = http.client.HTTPConnection(address, timeout=20)
     try:
-        connection.request(method, path, body, headers or {})
+        connection.request(method, path, body, {**AUTHORIZED, **(headers or {})})
         response = connection.getresponse()
         return response.status, response.read(), dict(response.getheaders())
     finally:
@@ -188,7 +189,8 @@ def test_a_slow_body_is_not_waited_for() -> None:
         host, port = server.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=20) as connection:
             connection.sendall(
-                f"POST /queues/q/push HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 9\r\n\r\n".encode()
+                f"POST /queues/q/push HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 9\r\n"
+                "Authorization: Bearer of-the-tests\r\n\r\n".encode()
             )
             assert connection.recv(1000).startswith(b"HTTP/1.1 408")
 

@@ -218,6 +218,7 @@ def test_a_push_whose_queue_is_deleted_under_way_is_not_stored(tmp_path: Path) -
         connection = http.client.HTTPConnection(server.url.partition("://")[2], timeout=20)
         connection.putrequest("POST", "/queues/q/push")
         connection.putheader("Content-Length", str(len(body)))
+        connection.putheader("Authorization", f"Bearer {server.token}")
         connection.endheaders(body[:-1])
         queue._connections.ask("DELETE", "/queues/q")
         connection.send(body[-1:])

@@ -19,6 +19,7 @@ from fray_queue._errors import DamagedError, LimitError
 from fray_queue._http.client.batches import BATCH, Ids, batches
 from fray_queue._http.client.connections import Connections
 from fray_queue._http.protocol.limits import ITEM_BYTES, item_too_large
+from fray_queue._http.protocol.tokens import token_for
 from fray_queue._http.protocol.wire import pack, unpack
 
 T = TypeVar("T")
@@ -57,7 +58,8 @@ class HttpQueue(QueueBase[T]):
     Args:
         url: The server's address, `http://host:port`.
         name: The queue's name on it.
-        token: What the server wants to see; default is `FRAY_QUEUE_TOKEN`.
+        token: What the server wants to see; default is `FRAY_QUEUE_TOKEN`, and then the token that a server
+            of this user on this machine made.
         max_attempts: Makes the queue with this limit of attempts, or confirms it.
         create: Makes the queue where it is missing.
         timeout: Seconds that requests are repeated for while the server is away.
@@ -80,7 +82,8 @@ class HttpQueue(QueueBase[T]):
         check_seconds("timeout", timeout)
         if max_attempts is not None:
             check_count("max_attempts", max_attempts)
-        self._url, self._name, self._token = url.rstrip("/"), check_name(name), token_from_environment(token)
+        self._url, self._name = url.rstrip("/"), check_name(name)
+        self._token = token_from_environment(token) or token_for(self._url)
         self._options = {"timeout": timeout, "ca_file": ca_file}
         self._path = f"/queues/{quote(name)}"
         self._connections = Connections(self._url, self._token, timeout=timeout, ca_file=ca_file)
@@ -311,7 +314,7 @@ def list_queues(
 ) -> list[dict[str, Any]]:
     """Return what a server tells of each of its queues."""
     connections = Connections(
-        url.rstrip("/"), token_from_environment(token), timeout=timeout, ca_file=ca_file
+        url.rstrip("/"), token_from_environment(token) or token_for(url), timeout=timeout, ca_file=ca_file
     )
     try:
         queues: list[dict[str, Any]] = json.loads(connections.ask("GET", "/queues"))["queues"]

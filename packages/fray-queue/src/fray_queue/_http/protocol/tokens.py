@@ -43,6 +43,12 @@ def keep_token(port: int, token: str) -> Path:
     return path
 
 
+def forget_token(port: int) -> None:
+    """Remove the token of a server that ended."""
+    with contextlib.suppress(OSError):
+        token_path(port).unlink()
+
+
 def token_for(url: str) -> str | None:
     """Return the token for a server of this user on this machine; None for any other."""
     parts = urlsplit(url)

@@ -38,6 +38,15 @@ class Grant:
         for name in self.queues or ():
             check_name(name)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether other queues than its own are none of its holder's business."""
+        return self.queues is not None
+
+    def __str__(self) -> str:
+        queues = "all queues" if self.queues is None else f"the queues {', '.join(sorted(self.queues))}"
+        return f"{', '.join(sorted(self.roles))} of {queues}"
+
     def allows(self, method: str, path: str, name: str) -> bool:
         """Return whether a request may be made; `path` has `{name}` in the place of the queue's name."""
         if not path.startswith(_QUEUE):

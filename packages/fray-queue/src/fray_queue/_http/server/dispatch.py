@@ -11,7 +11,9 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from fray import FrayError
+from fray_queue._errors import QueueNotFoundError
 from fray_queue._http.server.answers import error_answer, refusal
+from fray_queue._http.server.auth import EVERYTHING, Grant
 from fray_queue._http.server.guard import OPEN_PATH, Guard
 
 _log = logging.getLogger("fray.queue")
@@ -44,11 +46,14 @@ class Dispatch:
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         response: web.StreamResponse
         path, name = _split(request)
+        checked = EVERYTHING if path == OPEN_PATH else self._guard.check(request, path, name)
         try:
-            refused = None if path == OPEN_PATH else self._guard.refuse(request)
-            response = await self._handle(request, path, name) if refused is None else refused
+            response = await self._handle(request, path, name) if isinstance(checked, Grant) else checked
         except web.HTTPException as error:
             response = refusal(error.status, "http", error.reason)
+        except QueueNotFoundError as error:
+            limited = isinstance(checked, Grant) and checked.is_limited
+            response = error_answer(QueueNotFoundError(name) if limited else error)
         except (FrayError, ValueError, TimeoutError) as error:
             response = error_answer(error)
         except ConnectionError:  # the client went away before it had said everything

@@ -1,8 +1,5 @@
-"""Who may speak to a server: Host and Origin of every request, and the token."""
+"""What is refused by its headers: a foreign Host or Origin, and what its token does not allow."""
 
-import base64
-import binascii
-import hmac
 import ipaddress
 import re
 import socket
@@ -12,6 +9,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from fray_queue._http.server.answers import refusal
+from fray_queue._http.server.auth import Auth, Grant
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _MOST_GOOD_HOSTS = 100
@@ -28,16 +26,20 @@ class Guard:
         allowed_hosts: Names by which clients reach it, beside its own.
     """
 
-    def __init__(self, host: str, token: str | None, allowed_hosts: Iterable[str]) -> None:
-        self._token = None if token is None else token.encode()
+    def __init__(self, host: str, auth: Auth, allowed_hosts: Iterable[str]) -> None:
+        self._auth = auth
         # A page that rebinds its own name sends that name; it cannot send these, so they are always good.
         self._names = {name.lower() for name in allowed_hosts} | {host.lower()} | _LOOPBACK_NAMES
         if not is_loopback(host):
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
         self._good_hosts: set[str] = set()  # headers that were checked: a client sends the same each time
 
-    def refuse(self, request: web.BaseRequest) -> web.Response | None:
-        """Return the answer to a request that may go no further."""
+    def check(self, request: web.BaseRequest, path: str, name: str) -> Grant | web.Response:
+        """Return what the request's token allows, or the answer to a request that may go no further.
+
+        Args:
+            path: With `{name}` in the place of the queue's name.
+        """
         headers = request.headers
         host = headers.get("Host", "")
         if host not in self._good_hosts:
@@ -54,12 +56,15 @@ class Guard:
         origin = headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
             return refusal(403, "foreign", "foreign Origin")
-        if self._token is not None and not self._knows_token(headers.get("Authorization", "")):
+        grant = self._auth.grant(headers.get("Authorization", ""))
+        if grant is None:
             answer = refusal(401, "token", "the server wants its token, and this is none or another")
             # Basic besides Bearer: so a browser asks for the token by itself, and keeps it out of the page.
             answer.headers["WWW-Authenticate"] = 'Basic realm="fray queues: the token is the password"'
             return answer
-        return None
+        if not grant.allows(request.method, path, name):
+            return refusal(403, "role", f"the token does not allow this; it is for {grant}")
+        return grant
 
     def _is_own(self, host: str, request: web.BaseRequest) -> bool:
         parts = _HOST.fullmatch(host)
@@ -76,19 +81,6 @@ class Guard:
             and _is_address(name)
             and ipaddress.ip_address(name) == ipaddress.ip_address(own[0].partition("%")[0])
         )
-
-    def _knows_token(self, header: str) -> bool:
-        assert self._token is not None
-        scheme, _, credentials = header.partition(" ")
-        given = credentials.strip().encode("utf-8", "surrogateescape")
-        if scheme.lower() == "basic":
-            try:
-                given = base64.b64decode(given, validate=True).partition(b":")[2]
-            except binascii.Error:
-                return False
-        elif scheme.lower() != "bearer":
-            return False
-        return hmac.compare_digest(given, self._token)
 
 
 def is_loopback(host: str) -> bool:

@@ -1,11 +1,14 @@
 """aiohttp's connections, closed when a request does not begin as it should."""
 
 import asyncio
+import logging
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+_log = logging.getLogger("fray.queue")
 _LOOK_EVERY = 1.0
 
 
@@ -35,6 +38,22 @@ class Connection(RequestHandler):
         since = self._awaited_since
         if since is not None and self._is_idle() and self._loop.time() - since > seconds:
             self.force_close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP. aiohttp would log a traceback that quotes the line."""
+        if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            return super().handle_error(request, status, exc, message)
+        reason = type(exc).__name__ if exc is not None else HTTPStatus(status).phrase
+        _log.warning("a malformed request from %s was refused: %s", request.remote, reason)
+        response = web.Response(status=status, text="the request is no HTTP that this server understands\n")
+        response.force_close()
+        return response
 
     def _is_idle(self) -> bool:
         return self._waiter is not None and not self._waiter.done()

@@ -17,7 +17,9 @@ from aiohttp import web
 from fray import FrayError
 from fray_queue._http.client.queue import HttpQueue, token_from_environment
 from fray_queue._http.protocol.limits import Limits
+from fray_queue._http.protocol.tokens import forget_token, keep_token, kept_token, new_token
 from fray_queue._http.server.api import Api
+from fray_queue._http.server.auth import Auth
 from fray_queue._http.server.dispatch import Dispatch
 from fray_queue._http.server.guard import Guard, is_loopback
 from fray_queue._http.server.listening import ListeningServer
@@ -35,10 +37,14 @@ class HttpQueueServer:
     Args:
         host: What to listen on; beyond loopback only with a token.
         port: 0 takes a free one.
-        token: What clients have to show; default is `FRAY_QUEUE_TOKEN`.
+        token: What clients have to show; default is `FRAY_QUEUE_TOKEN`. On loopback one is made where there
+            is none: `new_queue` hands it on, and clients of the same user find it in a file that only that
+            user can read.
         store: A folder that keeps pushes, leases, attempts and dead letters across crashes.
         certificate: PEM files of certificate and key, for HTTPS.
         allowed_hosts: Names by which clients reach the server, beside its own.
+        tokens: A file of further tokens, each for some roles and queues, as `fray queue tokens` writes it.
+            It is read again when it changes.
         clock: Seconds since the epoch, for tests; default is a clock that no step of the wall clock moves.
 
     Raises:
@@ -55,10 +61,13 @@ class HttpQueueServer:
         *,
         certificate: tuple[str | Path, str | Path] | None = None,
         allowed_hosts: Iterable[str] = (),
+        tokens: str | Path | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._token = token_from_environment(token)
+        self._makes_token, self._any_port = self._token is None, port == 0
+        self._tokens = None if tokens is None else Path(tokens)
         if self._token is None and not is_loopback(host):
             raise ValueError(
                 f"refusing to listen on {host!r} without a token: anybody could read and write the queues"
@@ -77,10 +86,24 @@ class HttpQueueServer:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{'https' if self._certificate else 'http'}://{host}:{self._port}"
 
+    @property
+    def port(self) -> int:
+        """What it listens on, once it is started."""
+        return self._port
+
+    @property
+    def token(self) -> str:
+        """What clients have to show, once the server is started."""
+        if self._token is None:
+            raise ValueError("the server has no token yet: start it first")
+        return self._token
+
     def start(self) -> "HttpQueueServer":
         """Listen; returns when clients can connect."""
         if self._thread is not None:
             raise ValueError("the server is started already")
+        if self._token is None:  # one of before is good for the clients that have it
+            self._token = kept_token(self._port) or new_token()
         ready: Future[int] = Future()
         self._thread = threading.Thread(target=self._serve, args=(ready,), name="fray-queue-server")
         self._thread.start()
@@ -90,7 +113,16 @@ class HttpQueueServer:
             self._thread.join()
             self._thread = None
             raise
+        if self._makes_token:
+            self._keep_token()
         return self
+
+    def _keep_token(self) -> None:
+        """Write the token that the server made where clients of the same user look for it."""
+        try:
+            keep_token(self._port, self.token)
+        except OSError as error:
+            _log.warning("only new_queue hands on the token of %s: it cannot be written: %s", self.url, error)
 
     def stop(self) -> None:
         """Stop listening, write what is pending, and end the thread."""
@@ -101,6 +133,8 @@ class HttpQueueServer:
             with contextlib.suppress(RuntimeError):  # it ended by itself
                 self._loop.call_soon_threadsafe(self._stopping.set)
         thread.join()
+        if self._makes_token and self._any_port:  # nobody will find another server there
+            forget_token(self._port)
 
     def new_queue(self, name: str, *, max_attempts: int | None = None) -> "HttpQueue[Any]":
         """Make a queue, or open the one of that name and those settings."""
@@ -130,11 +164,12 @@ class HttpQueueServer:
     async def _run(self, ready: "Future[int]") -> None:
         try:
             self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+            auth = Auth(self.token, file=self._tokens)
             registry = QueueRegistry(self._store, limits=self._limits, clock=self._clock)
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller of start
             ready.set_exception(error)
             return
-        dispatch = Dispatch(Api(registry).handlers(), Guard(self._host, self._token, self._allowed_hosts))
+        dispatch = Dispatch(Api(registry).handlers(), Guard(self._host, auth, self._allowed_hosts))
         server = ListeningServer(
             dispatch,
             head_seconds=self._limits.body_seconds,

@@ -13,7 +13,8 @@ import click
 from fray import UnsupportedError
 from fray.backend import one_line, print_table
 from fray.queue import UnreadableItem
-from fray_queue._cli_access import Access, is_served, open_at, reaching, token_file_option, token_of
+from fray_queue._cli.access import Access, is_served, open_at, reaching, token_file_option, token_of
+from fray_queue._cli.tokens import tokens
 from fray_queue._http.protocol.limits import Limits
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,6 +60,9 @@ def queue() -> None:
     """Serve queues, and look into them."""
 
 
+queue.add_command(tokens)
+
+
 @queue.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Beyond loopback only with a token.")
 @click.option(
@@ -68,6 +72,11 @@ def queue() -> None:
     "--store", type=click.Path(file_okay=False, path_type=Path), help="Keep everything in this folder."
 )
 @token_file_option
+@click.option(
+    "--tokens",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file of further tokens, made by `fray queue tokens add`.",
+)
 @click.option("--queue", "names", multiple=True, metavar="NAME", help="Make this queue; may be repeated.")
 @click.option("--max-attempts", type=int, help="Of the queues made by --queue.")
 @click.option("--allow-host", "allowed_hosts", multiple=True, metavar="NAME", help="A name that clients use.")
@@ -80,6 +89,7 @@ def serve(
     port: int,
     store: Path | None,
     token_file: Path | None,
+    tokens: Path | None,
     names: tuple[str, ...],
     max_attempts: int | None,
     allowed_hosts: tuple[str, ...],
@@ -87,15 +97,18 @@ def serve(
     **limits: Any,
 ) -> None:
     """Serve queues until SIGTERM or SIGINT."""
+    from fray_queue._http.protocol.tokens import token_path
     from fray_queue._http.server.server import HttpQueueServer
 
+    own = token_of(token_file)
     server = HttpQueueServer(
         host,
         port,
-        token_of(token_file),
+        own,
         store,
         certificate=certificate,
         allowed_hosts=allowed_hosts,
+        tokens=tokens,
         limits=Limits(**limits),
     )
     with server:
@@ -104,6 +117,8 @@ def serve(
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
+        if own is None:
+            click.echo(f"its token is in {token_path(server.port)}", err=True)
         click.echo(server.url)
         sys.stdout.flush()
         stop.wait()
