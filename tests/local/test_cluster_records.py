@@ -127,6 +127,7 @@ def an_hour_passes(state: Path) -> None:
     data = json.loads(notes.read_text())
     noted = {name: then - 3601 for name, then in data["noted"].items()}
     notes.write_text(json.dumps({"looked": data["looked"] - 3601, "noted": noted}))
+    os.utime(notes, (time.time() - 3601, time.time() - 3601))
 
 
 def test_records_older_than_asked_for_are_pruned_once_two_looks_agree(state_dir: Path) -> None:
@@ -148,6 +149,7 @@ def test_a_clock_that_was_wrong_once_deletes_nothing(state_dir: Path) -> None:
     # A look was taken while the clock was a year ahead, by which the record was too old.
     ahead = time.time() + 365 * 86400
     notes.write_text(json.dumps({"looked": ahead, "noted": {job_id: ahead}}))
+    os.utime(notes, (ahead, ahead))
     other = finished(cluster)
     assert {info.job_id for info in cluster.list_jobs()} == {job_id, other}
     # And one ran while it stood in 1970.
@@ -163,6 +165,7 @@ def test_what_a_killed_launcher_left_half_made_is_pruned(state_dir: Path) -> Non
     draft = state_dir / "jobs" / ".new-job-abcdef"
     draft.mkdir()
     (draft / "lock").write_bytes(b" " * 1024)
+    an_hour_passes(state_dir)
     finished(cluster)
     assert not draft.exists()
 

@@ -52,7 +52,7 @@ def _supervise(record: str, lock: int, *, handed: bool) -> None:
         done.acquire()
 
         def enter() -> None:
-            group = ControlGroup.create(f"{os.path.basename(record)[-100:]}-{os.getpid()}")
+            group = ControlGroup.create(_group_name(record, os.getpid()))
             if group is not None and group.enter():
                 entered.append(group)
             done.release()
@@ -71,14 +71,23 @@ def _supervise(record: str, lock: int, *, handed: bool) -> None:
 
 
 def _guard(record: str, supervisor: int) -> None:
-    from fray._jobs.control_group import leave_group
+    from fray._jobs.control_group import ControlGroup, leave_group
 
     leave_group()
     pid = status = 0
     while pid != supervisor:
         pid, status = os.waitpid(-1, 0)
-    from fray._jobs.guardian import clear, tidy
-
     if status:
+        from fray._jobs.guardian import clear
+
         clear(record, supervisor, os.waitstatus_to_exitcode(status))
-    tidy(record)
+    group = ControlGroup.named(_group_name(record, supervisor))
+    if group is not None:
+        group.remove()
+    from fray._jobs.housekeeping import keep_house
+
+    keep_house(record)
+
+
+def _group_name(record: str, supervisor: int) -> str:
+    return f"{os.path.basename(record)[-100:]}-{supervisor}"

@@ -15,17 +15,21 @@ class ControlGroup:
         self.path = path
 
     @classmethod
+    def named(cls, name: str) -> "ControlGroup | None":
+        """Return the group of a name, made or not; None where this machine lets us make none."""
+        folder = groups_folder()
+        return None if folder is None else cls(os.path.join(folder, f"{_PREFIX}{name}"))
+
+    @classmethod
     def create(cls, name: str) -> "ControlGroup | None":
         """Make a group beside that of this process; None where this machine does not let us."""
-        folder = groups_folder()
-        if folder is None:
-            return None
-        path = os.path.join(folder, f"{_PREFIX}{name}")
+        group = cls.named(name)
         try:
-            os.mkdir(path, 0o755)
+            if group is not None:
+                os.mkdir(group.path, 0o755)
         except OSError:
             return None
-        return cls(path)
+        return group
 
     def enter(self) -> bool:
         """Move this process into the group, and with it whatever it starts; False where that is refused."""

@@ -1,7 +1,6 @@
 """A cluster whose jobs are directories of a file system that its hosts share (`fray._jobs.record`)."""
 
 import contextlib
-import json
 import os
 import pickle
 import shutil
@@ -13,7 +12,6 @@ from pathlib import Path
 from fray._jobs import control_pipe
 from fray._jobs.clusters import ClusterBase
 from fray._jobs.details import described
-from fray._jobs.guardian import KEEP
 from fray._jobs.launch_keys import LaunchKey, held_key
 from fray._jobs.liveness import SupervisorLock
 from fray._jobs.log_files import LOGS, log_path
@@ -21,7 +19,7 @@ from fray._jobs.logs.reader import LogReader
 from fray._jobs.plan import JobPlan, Keep
 from fray._jobs.planning import PAYLOAD, import_paths, plan_of
 from fray._jobs.process_tree import TreeKill
-from fray._jobs.pruning import KEYS, delete, has_ended, prune_now
+from fray._jobs.pruning import KEYS, delete, has_ended, prune_now, write_keep
 from fray._jobs.record import LOCK, PLAN, REQUEST, SUPERVISOR_LOG, JobRecord, Records
 from fray._jobs.record_index import list_records
 from fray._jobs.snapshots import take_snapshot
@@ -189,7 +187,7 @@ def write_record(draft: Path, plan: JobPlan) -> SupervisorLock:
     reserve_room(path, plan.replicas)
     write_json(os.fspath(draft / REQUEST), {"version": VERSION, **plan.shown})
     if plan.keep is not None and plan.keep != Keep():
-        replace_file(os.fspath(draft / KEEP), json.dumps(plan.keep._asdict()).encode())
+        write_keep(path, plan.keep)
     if plan.payload is not None:
         replace_file(os.fspath(draft / PAYLOAD), plan.payload)
     replace_file(os.fspath(draft / SUPERVISOR_LOG), b"")

@@ -1,19 +1,16 @@
-"""What the guardian of a supervisor does when that has ended."""
+"""What the guardian of a supervisor does when that was killed."""
 
 import os
-import sys
 import time
-from collections.abc import Callable
 
 from fray._jobs import process_tree
 from fray._jobs.control_group import ControlGroup
 from fray._jobs.control_pipe import post_to_supervisor
 from fray._jobs.endings import lost, read_status
 from fray._jobs.liveness import Liveness, holder_of, liveness_of
-from fray._jobs.plan import Keep
-from fray._jobs.status_file import read_json, write_status
+from fray._jobs.status_file import write_status
 
-CHILDREN, LOCK, KEEP = "jobs", "lock", "keep.json"
+CHILDREN, LOCK = "jobs", "lock"
 _GRACE = 10.0  # seconds for the jobs below one whose supervisor was killed
 _PAUSE = 1.0  # seconds between two tries to write
 
@@ -40,29 +37,6 @@ def _settle(record: str, supervisor: int, code: int) -> None:
     message = f"its supervisor (process {supervisor}) {how} before the job was finished; its tree was ended"
     while not write_status(record, lost(info, message).to_dict(), final=True):
         time.sleep(_PAUSE)
-
-
-def tidy(record: str) -> None:
-    """Nothing of the job is left: remove its control group, and records that are too many or too old."""
-    holder = holder_of(os.path.join(record, LOCK))
-    if holder is not None and holder.group is not None:
-        ControlGroup(holder.group).remove()
-    kept = read_json(os.path.join(record, KEEP))
-    if kept is not None:
-        from fray._jobs.pruning import prune
-
-        _try(lambda: prune(os.path.dirname(record), Keep(**kept)))
-    from fray._jobs.record_index import renew
-
-    _try(lambda: renew(os.path.dirname(record)))
-
-
-def _try(act: Callable[[], None]) -> None:
-    """Do what need not be done now; that it failed is said in the job's supervisor.log."""
-    try:
-        act()
-    except OSError as error:
-        print(f"{error}", file=sys.stderr)
 
 
 def tell_children(record: str, grace: float) -> bool:

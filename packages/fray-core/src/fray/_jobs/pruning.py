@@ -8,10 +8,12 @@ import fcntl
 import json
 import os
 import shutil
+import sys
 import time
 
 from fray._jobs.endings import read_status
 from fray._jobs.environment_folder import size_of
+from fray._jobs.housekeeping import BETWEEN, KEEP, NOTES
 from fray._jobs.liveness import Liveness, liveness_of
 from fray._jobs.plan import Keep
 from fray._jobs.status_file import STATUS, read_json, replace_file
@@ -22,11 +24,23 @@ if TYPE_CHECKING:
     from fray._values.jobs import Pruned
 
 KEYS = ".keys"
-_NOTES, _LOCK = ".pruning.json", ".pruning.lock"
+_LOCK = ".pruning.lock"
 _RECORD_LOCK, _CHILDREN = "lock", "jobs"
 _DRAFT, _DOOMED = ".new-", ".old-"
-_BETWEEN = 3600.0  # seconds between two looks at ages, and before what was noted is deleted
 _DAY = 86400.0
+
+
+def write_keep(record: str, keep: Keep) -> None:
+    """Note in the record of a job which records are to be kept when it has ended."""
+    most = sys.maxsize if keep.jobs is None else keep.jobs
+    replace_file(os.path.join(record, KEEP), f"{most}\n{json.dumps(keep._asdict())}\n".encode())
+
+
+def prune_by(record: str) -> None:
+    """Delete what is not to be kept, by what the record of a job says."""
+    with open(os.path.join(record, KEEP)) as file:
+        keep = Keep(**json.loads(file.read().partition("\n")[2]))
+    prune(os.path.dirname(record), keep)
 
 
 def prune(folder: str, keep: Keep) -> None:
@@ -119,7 +133,7 @@ def _abandoned(draft: str) -> bool:
     lock = os.path.join(draft, _RECORD_LOCK)
     if os.path.exists(lock):
         return liveness_of(lock, held_by_launcher=True) is Liveness.GONE
-    return age > _BETWEEN
+    return age > BETWEEN
 
 
 def _delete_beyond(folder: str, records: list[str], keep: Keep) -> None:
@@ -136,17 +150,17 @@ def _delete_old(folder: str, records: list[str], keep: Keep) -> bool:
     """Delete what was found too old twice; whether this was a look at ages."""
     if keep.days is None:
         return False
-    now, path = time.time(), os.path.join(folder, _NOTES)
+    now, path = time.time(), os.path.join(folder, NOTES)
     notes = read_json(path) or {}
     looked, noted = notes.get("looked", 0.0), notes.get("noted", {})
-    if 0 <= now - looked < _BETWEEN:
+    if 0 <= now - looked < BETWEEN:
         return False
     if now < looked:
         noted = {}  # the clock has gone back: what was noted was noted by another time
     oldest = now - keep.days * _DAY
     old = [name for name in records if _modified(folder, name) < oldest]
     for name in old:
-        if now - noted.get(name, now) >= _BETWEEN and settled(os.path.join(folder, name)):
+        if now - noted.get(name, now) >= BETWEEN and settled(os.path.join(folder, name)):
             delete(folder, name)
     left = {name: noted.get(name, now) for name in old}
     replace_file(path, json.dumps({"looked": now, "noted": left}).encode())

@@ -6,19 +6,18 @@ cannot be read is none.
 """
 
 import contextlib
-import json
 import os
 import pickle
 from pathlib import Path
 
+from fray._jobs.housekeeping import COUNT, FEW, index_is_due
 from fray._jobs.record import JobRecord, Records
-from fray._jobs.status_file import STATUS, read_json, replace_file
+from fray._jobs.status_file import STATUS, replace_file
 from fray._values.errors import JobNotFoundError
 from fray._values.job_states import JobInfo
 
-_INDEX, _COUNT = ".index.pickle", ".index.json"
+_INDEX = ".index.pickle"
 _FORMAT = 1
-_FEW = 200  # records that are read one by one
 _CHILDREN = "jobs"
 
 # The time and size of the status file, what the job reads, and whether jobs are below it.
@@ -28,7 +27,7 @@ Entry = tuple[int, int, JobInfo, bool]
 def list_records(records: Records) -> list[JobInfo]:
     """Return the state of every job below a folder, those of jobs included, in no order."""
     names = records.names()
-    index = _load(records.folder) if len(names) > _FEW else {}
+    index = _load(records.folder) if len(names) > FEW else {}
     infos: list[JobInfo] = []
     for name in names:
         entry = index.get(name)
@@ -50,8 +49,7 @@ def renew(folder: str) -> None:
     """Write the index anew where many records are not in it."""
     records = Records(Path(folder))
     names = records.names()
-    indexed = (read_json(os.path.join(folder, _COUNT)) or {}).get("count", 0)
-    if len(names) <= _FEW or -len(names) // 4 < len(names) - indexed < max(_FEW, indexed // 10):
+    if not index_is_due(folder, len(names)):
         return
     before, index = _load(records.folder), dict[str, Entry]()
     for name in names:
@@ -63,7 +61,7 @@ def renew(folder: str) -> None:
         if entry is not None:
             index[name] = entry
     replace_file(os.path.join(folder, _INDEX), pickle.dumps((_FORMAT, index), protocol=5))
-    replace_file(os.path.join(folder, _COUNT), json.dumps({"count": len(index)}).encode())
+    replace_file(os.path.join(folder, COUNT), f"{len(index)}\n".encode())
 
 
 def _entry_of(record: JobRecord, stamp: tuple[int, int]) -> Entry | None:
