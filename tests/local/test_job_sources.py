@@ -83,11 +83,14 @@ def test_a_job_knows_its_commit_and_whether_there_were_changes(
     clean = cluster.wait(launch(cluster, Entrypoint.from_binary("true"), environment=environment), timeout=60)
     assert (clean.commit, clean.dirty) == (git(workspace, "rev-parse", "HEAD"), False)
     (workspace / "train.py").write_text("changed")
-    time.sleep(1.1)  # what git said is believed for a second
-    changed = cluster.wait(
-        launch(cluster, Entrypoint.from_binary("true"), environment=environment), timeout=60
-    )
-    assert (changed.commit, changed.dirty) == (clean.commit, True)
+
+    def dirty() -> bool:  # what git said is believed for a second
+        job_id = launch(cluster, Entrypoint.from_binary("true"), environment=environment)
+        info = cluster.wait(job_id, timeout=60)
+        assert info.commit == clean.commit
+        return bool(info.dirty)
+
+    until(dirty, "git is asked again")
 
 
 def test_a_callable_of_a_snapshot_imports_from_the_copy(

@@ -195,8 +195,15 @@ def write_record(draft: Path, plan: JobPlan) -> SupervisorLock:
         raise OSError(
             f"the status of {plan.job_id} cannot be written to {path}: the disk is full or read-only"
         )
-    lock = SupervisorLock.acquire(os.fspath(draft / LOCK))
+    # Under its name it is seen taken or not at all: who prunes meanwhile deletes a draft that nobody holds.
+    taken = draft / f"{LOCK}.new"
+    lock = SupervisorLock.acquire(os.fspath(taken))
     assert lock is not None, "a draft is its launcher's own"
+    try:
+        os.rename(taken, draft / LOCK)
+    except OSError:
+        lock.close()
+        raise
     try:
         lock.reserve()
     except BaseException:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_GIT_PATIENCE = 5.0  # seconds: a repository on a slow disk holds up no launch for longer
+_GIT_PATIENCE = 1.0  # seconds: a repository on a slow disk holds up no launch for longer
 _FRESH = 1.0  # seconds for which what git said of a folder is good for another launch
+_SHARE = 0.1  # of the time that asking git may take at the most, launch after launch
 _IGNORE_FILES = (".gitignore", ".frayignore")
 _NEVER = (".git", ".hg", ".svn", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache")
 _SOURCES = (".py", ".toml", ".yaml", ".yml", ".json", ".sh", ".cfg", ".ini", ".ipynb")
@@ -32,17 +33,19 @@ class SourceState:
     dirty: bool | None = None
 
 
-_known: dict[Path, tuple[float, SourceState]] = {}
+_known: dict[Path, tuple[float, SourceState]] = {}  # until when it is good, and what was said
 
 
 def source_state(workspace: Path) -> SourceState:
     """Return the commit of a workspace, and whether it has changes."""
     if not in_git(workspace):
         return SourceState()
-    asked, state = _known.get(workspace, (0.0, SourceState()))
-    if state.commit is None or time.monotonic() - asked > _FRESH:
+    good_until, state = _known.get(workspace, (0.0, SourceState()))
+    asked = time.monotonic()
+    if asked > good_until:
         state = _ask_git(workspace)
-        _known[workspace] = (time.monotonic(), state)
+        now = time.monotonic()
+        _known[workspace] = (now + max(_FRESH, (now - asked) / _SHARE), state)
     return state
 
 
@@ -54,7 +57,7 @@ def in_git(workspace: Path) -> bool:
 def change_since(workspace: str, state: SourceState, launched_at: float) -> str | None:
     """Say which source files changed since a job was launched; None where none did."""
     folder = Path(workspace)
-    now = _ask_git(folder).commit if state.commit else None
+    now = _ask_git(folder, patience=5.0).commit if state.commit else None
     if now and now != state.commit:
         return (
             f"the workspace was at commit {state.commit[:10]} at launch and at {now[:10]} at the start"
@@ -117,7 +120,8 @@ def workspace_files(workspace: Path) -> list[str]:
 def _candidates(folder: Path, git: bool) -> Iterator[str]:
     """The source files that may have changed: with git, those that differ from its index, and new ones."""
     if git:
-        listed = _git(folder, *_LIST, "--modified", "--others", "--exclude-standard") or ""
+        arguments = (*_LIST, "--modified", "--others", "--exclude-standard")
+        listed = _git(folder, *arguments, patience=5.0) or ""
         names = [name for name in listed.split("\0") if name]
     else:
         names = _first(_walk(folder, _Rules()), _MOST_FILES)
@@ -128,8 +132,8 @@ def _first(names: Iterator[str], count: int) -> list[str]:
     return [name for _, name in zip(range(count), names, strict=False)]
 
 
-def _ask_git(workspace: Path) -> SourceState:
-    said = _git(workspace, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+def _ask_git(workspace: Path, patience: float = _GIT_PATIENCE) -> SourceState:
+    said = _git(workspace, "status", "--porcelain=v2", "--branch", "--untracked-files=no", patience=patience)
     if said is None:
         return SourceState()
     commit = re.search(r"^# branch\.oid ([0-9a-f]+)$", said, re.MULTILINE)

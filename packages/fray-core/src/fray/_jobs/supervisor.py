@@ -90,7 +90,7 @@ class Supervisor:
         self._running: dict[int, tuple[int, int, int]] = {}  # pid -> replica, attempt, OOM kills before it
         self._preparing: int | None = None  # the child that prepares
         self._comparing: int | None = None  # the child that looks whether the source has changed
-        self._waiting_for_room = False
+        self._waiting_for_room = self._has_waited = False
         self._grant = Grant(plan.gpus)
         self._killing = self._ending = self._childless = False
         self._grace_of_children: float | None = None  # once the jobs below are to end too
@@ -147,7 +147,8 @@ class Supervisor:
                 self._wait_for(answer)
                 return []
             self._grant = answer
-        if time.time() - self._plan.submitted_at > _SOON and self._plan.snapshot_of is None:
+        waited = self._has_waited and time.time() - self._plan.submitted_at > _SOON
+        if waited and self._plan.snapshot_of is None:
             self._compare_source()
         else:
             self._perform(self._machine.handle(Begin(), time.monotonic()))
@@ -156,6 +157,7 @@ class Supervisor:
     def _compare_source(self) -> None:
         """The job has waited: let a child find out whether it runs what was launched."""
         plan, found = self._plan, os.path.join(self._record, CHANGED)
+        self._childless = False
 
         def compare() -> None:
             from fray._jobs.snapshots import SourceState, change_since
@@ -185,6 +187,7 @@ class Supervisor:
             self._state = self._state._replace(warnings=(*self._state.warnings, text))
 
     def _wait_for(self, what: str) -> None:
+        self._has_waited = True
         self._state = self._state._replace(pending_reason=what)
 
     # --- what happens ---
