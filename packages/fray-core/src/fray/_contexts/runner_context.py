@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from types import FunctionType
 from typing import Any, TypeVar
 
 from fray._contexts.base import ContextBase
@@ -23,7 +24,7 @@ from fray._engine_new.waiting import (
     seconds,
     timed_out,
 )
-from fray._serialization.functions import is_async_class, is_generator_function
+from fray._serialization.functions import GENERATOR, is_async_class, is_generator_function
 from fray._serialization.values import callable_name
 from fray._values.errors import ActorAlreadyExistsError, ActorNotFoundError
 from fray._values.options import ActorOptions, TaskOptions
@@ -55,6 +56,8 @@ class TaskRunnerContext(ContextBase):
             raise ValueError(f"a task needs a function, got {fn!r}")
         packed = self._runner.pack(fn, args, kwargs)
         name = options.name or fn
+        if type(fn) is FunctionType and not fn.__code__.co_flags & GENERATOR:  # said here, as most are
+            return self.engine.submit(packed, name, options)
         return self.engine.submit(packed, name, options, streaming=is_generator_function(fn))
 
     def put(self, obj: T, /) -> EngineRef[T]:

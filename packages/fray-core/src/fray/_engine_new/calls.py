@@ -95,11 +95,12 @@ class Call:
         Raises:
             Exception: Its runner cannot run it; it has failed with that.
         """
-        pending = [ref for ref in self.refs if ref.state != VALUE]
-        if pending:
-            dispatch(self._await(pending))
-        else:
-            self._handed()
+        if self.refs:
+            pending = [ref for ref in self.refs if ref.state != VALUE]
+            if pending:
+                dispatch(self._await(pending))
+                return
+        self._handed()
 
     def _handed(self) -> None:
         """Hand it to its runner, which is the first to know of it."""

@@ -62,7 +62,9 @@ class Engine:
         if not streaming:
             call = Call(packed.payload, refs, name, options, self.runner, scope)
             ref = call.ref
-            scope.enter(call, caller is not None or inside(scope))
+            scope.open.add(call)
+            if scope.refuses:
+                scope.enter(call, caller is not None or inside(scope))
             call.begin()
             return ref
         producer = StreamCall(packed.payload, refs, name, options, self.runner, scope, self.stream_buffer)

@@ -16,6 +16,7 @@ from fray._serialization.values import dumps_call, pack_exception, unpack_except
 from fray._values.errors import TaskCancelledError
 
 _END = object()
+_packed_call = tuple.__new__  # a third of what a NamedTuple's own constructor takes
 _PLAIN = frozenset({int, str, float, bool, bytes, list, dict, tuple, set, type(None)})
 
 
@@ -57,7 +58,7 @@ class CallPacker:
             context = self._plain.copy()
         elif context.get(current_context_var) is not self._owner:
             context.run(current_context_var.set, self._owner)
-        return PackedCall((fn, args, kwargs, context), refs)
+        return _packed_call(PackedCall, ((fn, args, kwargs, context), refs))
 
 
 class CallExecutor:

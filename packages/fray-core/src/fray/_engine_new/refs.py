@@ -106,9 +106,8 @@ def settle_error(ref: EngineRef[Any], error: BaseException | StoredError) -> Rea
 
 def watch(source: Any, watcher: Watcher) -> bool:
     """Register a watcher for when a source has something; False where it has already."""
-    own = getattr(source, "watch", None)  # a stream's: it may have something again and again
-    if own is not None:
-        return bool(own(watcher))
+    if type(source) is not EngineRef:  # a stream's: it may have something again and again
+        return bool(source.watch(watcher))
     if source.state:
         return False
     watchers = _watchers.setdefault(source, [])
@@ -126,9 +125,8 @@ def watch(source: Any, watcher: Watcher) -> bool:
 
 def unwatch(source: Any, watcher: Watcher) -> None:
     """Take a watcher back from a source that has not told it yet."""
-    own = getattr(source, "unwatch", None)
-    if own is not None:
-        own(watcher)
+    if type(source) is not EngineRef:
+        source.unwatch(watcher)
         return
     watchers = _watchers.get(source)
     if watchers is not None:

@@ -26,6 +26,11 @@ class Scope:
         self._end = on_drained
         self._unended = True
 
+    @property
+    def refuses(self) -> bool:
+        """Whether `enter` may raise: what is added to `open` first, and finds this False, is counted."""
+        return self.closing or bool(self._owner)
+
     def enter(self, call: Any, inside: bool) -> None:
         """Count a call; while closing, only what runs inside may still add to it.
 

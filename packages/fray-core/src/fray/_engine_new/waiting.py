@@ -123,13 +123,16 @@ class Waiter:
 def await_one(source: Any, timeout: float | None = None) -> bool:
     """Block until a reference or a stream has something; False on timeout."""
     waiter = Waiter()
-    if not watch(source, waiter):
-        return True
-    try:
-        with blocking(timeout, (source,)):
-            return waiter.block(timeout)
-    finally:
-        unwatch(source, waiter)
+    in_time = False
+    with blocking(timeout, (source,)):
+        if not watch(source, waiter):
+            return True
+        try:
+            in_time = waiter.block(timeout)
+        finally:
+            if not in_time:
+                unwatch(source, waiter)
+    return in_time
 
 
 def await_values(refs: Sequence[EngineRef[Any]], timeout: float | None) -> None:

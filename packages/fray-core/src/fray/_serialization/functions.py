@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-_GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -13,7 +13,7 @@ def is_generator_function(fn: Callable[..., Any]) -> bool:
 
     Looks through partials, methods, callable objects, and what listeners wrap around a function.
     """
-    return bool(_flags(fn) & _GENERATOR)
+    return bool(_flags(fn) & GENERATOR)
 
 
 def is_async_function(fn: Callable[..., Any]) -> bool:

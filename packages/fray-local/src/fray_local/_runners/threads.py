@@ -43,7 +43,8 @@ class ThreadPool:
         """Queue calls and return at once."""
         for call in calls:
             self.put(call)
-        if self.running < self.size:
+        # A thread that has just woken may still be counted as idle: it looks for more itself then.
+        if self.running < self.size and self._idle < self._queue.qsize():
             self.grow()
 
     def grow(self) -> None:
@@ -86,12 +87,10 @@ class ThreadPool:
     def _work(self) -> None:
         if self._lends:
             set_lender(self)
-        get, run = self._queue.get, self._run
+        get, waiting, run = self._queue.get, self._queue.qsize, self._run
         while True:
-            try:
-                call = get(False)
-            except Empty:
-                call = self._await_call()
+            # Where another takes the last one first, this thread waits without being counted as idle.
+            call = get() if waiting() else self._await_call()
             if call is None:
                 self._leave()
                 return
@@ -101,14 +100,16 @@ class ThreadPool:
                 return
 
     def _await_call(self) -> Any:
-        with self._lock:
-            self._idle += 1
-            spare, self._parked = self._parked, []
-        for parked in spare:  # one idle thread says that no more are needed
-            parked.wake(end=True)
+        if self._parked:  # one idle thread says that no more are needed
+            with self._lock:
+                spare, self._parked = self._parked, []
+            for parked in spare:
+                parked.wake(end=True)
+        # No lock, which the submitting thread would wait for: the interpreter switches threads at calls
+        # and jumps, and there is none inside `+=` of a number.
+        self._idle += 1
         call = self._queue.get()
-        with self._lock:
-            self._idle -= 1
+        self._idle -= 1
         if self.running < self.size and self._queue.qsize():
             self.grow()
         return call
