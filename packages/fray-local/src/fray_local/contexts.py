@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 from fray import ActorAlreadyExistsError, ActorNotFoundError
 from fray.backend import (
+    Actor,
     ContextCapabilities,
+    EngineEndpoint,
     EngineRef,
     PickledValue,
     TaskRunnerContext,
@@ -52,6 +54,7 @@ class _LocalContext(TaskRunnerContext):
         del num_cpus, memory  # hints: this process has what it has
         super().__init__(runner, stream_buffer=stream_buffer)
         self._checked, self._namespace = checked, namespace
+        self._detached_actors: list[Any] = []  # endpoints; of a home
         self.capabilities = type(self).capabilities.but(serializes=checked, **configured)
         if max_retries is not None:
             self._task_options = TaskOptions(max_retries=max_retries)
@@ -86,7 +89,23 @@ class _LocalContext(TaskRunnerContext):
         if not detached:
             return super()._start_actor(cls, args, kwargs, options)
         self.engine.scope.check_open()
-        return TaskRunnerContext._start_actor(home, cls, args, kwargs, options)
+        handle = TaskRunnerContext._start_actor(home, cls, args, kwargs, options)
+        home._detached_actors.append(handle._endpoint)
+        return handle
+
+    def _leave(self) -> None:
+        """Of a home: end with the last actor that lives in it."""
+        if any(not endpoint.actor.dead for endpoint in self._detached_actors):
+            return
+        key = type(self), self._checked, self._namespace
+        if _homes.get(key) is self:
+            del _homes[key]
+        self.shutdown(wait=False)
+
+    def _endpoint(self, actor: Actor) -> EngineEndpoint:
+        if actor.options.lifetime is Lifetime.DETACHED:
+            actor.on_death.append(self._leave)
+        return super()._endpoint(actor)
 
     def get_actor(self, name: str, /) -> ActorHandle:
         """Return a handle to the actor of that name, of this context or detached in this process."""

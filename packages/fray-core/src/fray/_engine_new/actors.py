@@ -103,8 +103,10 @@ class Actor:
         call = MethodStreamCall(*more, self._limit) if self.methods[method] else MethodCall(*more)
         call.actor, call.method, call.arrived = self, method, False
         answer = EngineStream(call) if call.streaming else call.ref
-        self.scope.enter(call, caller is not None or inside(self.scope))
-        death = self._admit(call, caller)
+        death = self._death
+        if death is None:
+            self.scope.enter(call, caller is not None or inside(self.scope))
+            death = self._admit(call, caller)
         if death is not None:
             dispatch(call.fail(death))
         else:

@@ -24,16 +24,24 @@ _PARTS = (
     "ending",
     "programs",
     "events",
+    "async_actors",
+    "reentrancy",
+    "death",
+    "program_end",
 )
 pytest.register_assert_rewrite(*(f"fray.testing.context_{part}" for part in _PARTS))
 
 from fray.testing.context_actors import ActorContract  # noqa: E402
 from fray.testing.context_async import AsyncContract, ExecutorContract, ManyItemsContract  # noqa: E402
+from fray.testing.context_async_actors import AsyncActorContract  # noqa: E402
 from fray.testing.context_calls import ActorCallContract  # noqa: E402
+from fray.testing.context_death import DeathContract  # noqa: E402
 from fray.testing.context_ending import CancelContract, ShutdownContract  # noqa: E402
 from fray.testing.context_events import EventsContract  # noqa: E402
 from fray.testing.context_fixtures import ContextFixtures  # noqa: E402
+from fray.testing.context_program_end import ProgramEndContract  # noqa: E402
 from fray.testing.context_programs import ProgramContract  # noqa: E402
+from fray.testing.context_reentrancy import ReentrancyContract  # noqa: E402
 from fray.testing.context_sharing import SerializationContract, SharingContract  # noqa: E402
 from fray.testing.context_streams import StreamContract  # noqa: E402
 from fray.testing.context_tasks import ErrorContract, NestingContract, ReferenceContract  # noqa: E402
@@ -42,10 +50,12 @@ from fray.testing.context_waiting import MapContract, WaitContract  # noqa: E402
 __all__ = [
     "ActorCallContract",
     "ActorContract",
+    "AsyncActorContract",
     "AsyncContract",
     "CancelContract",
     "ContextContract",
     "ContextFixtures",
+    "DeathContract",
     "ErrorContract",
     "EventsContract",
     "ExecutorContract",
@@ -53,6 +63,8 @@ __all__ = [
     "MapContract",
     "NestingContract",
     "ProgramContract",
+    "ProgramEndContract",
+    "ReentrancyContract",
     "ReferenceContract",
     "SerializationContract",
     "SharingContract",
@@ -79,6 +91,10 @@ class ContextContract(
     AsyncContract,
     ManyItemsContract,
     ProgramContract,
+    AsyncActorContract,
+    ReentrancyContract,
+    DeathContract,
+    ProgramEndContract,
     EventsContract,
 ):
-    """Design rules 1 to 11, and what listeners hear; a backend may also take the areas one by one."""
+    """Design rules 1 to 16, and what listeners hear; a backend may also take the areas one by one."""

@@ -15,6 +15,7 @@ import pytest
 
 from fray._values.capabilities import Capabilities
 from fray._values.errors import UnsupportedError
+from fray.testing.deadline import SECONDS, deadline
 
 
 class Promises:
@@ -23,13 +24,17 @@ class Promises:
     BACKEND = ""
     """The backend's column in the matrix of capabilities; by default the name in its spec."""
 
+    DEADLINE = SECONDS
+    """Seconds that a test may take; then it fails, with the stacks of all threads."""
+
     @pytest.fixture(autouse=True)
     def _recorded(self, request: pytest.FixtureRequest) -> Iterator[None]:
         self._notes: list[tuple[str, str]] = []
         backend = self.BACKEND
         if not backend and "spec" in request.fixturenames:
             backend = str(request.getfixturevalue("spec")).partition("?")[0]
-        yield
+        with deadline(self.DEADLINE):
+            yield
         owner = owner_of(type(self), request.node.originalname)
         if owner is not None:
             named = f"{owner.__module__}.{owner.__qualname__}.{request.node.originalname}"

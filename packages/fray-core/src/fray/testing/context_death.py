@@ -1,0 +1,172 @@
+"""What happens when a worker dies, and what a task and an actor reserve (rule 14)."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fray._contracts.context import JobContext
+from fray._discovery.current import create_context
+from fray._values.errors import ActorDiedError, WorkerDiedError
+from fray._values.options import ActorOptions, TaskOptions
+from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.gates import Gate
+
+
+def die_at_first(diary: Path, deaths: int = 1) -> int:
+    """Write down that it ran, and end its process the first times."""
+    with diary.open("a") as file:
+        file.write("x")
+    if len(diary.read_text()) <= deaths:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return len(diary.read_text())
+
+
+def overlap(folder: Path, name: str) -> int:
+    """Return how many of these ran at the same time as this one began."""
+    (folder / name).touch()
+    running = len(list(folder.iterdir()))
+    time.sleep(0.05)
+    (folder / name).unlink()
+    return running
+
+
+class Mortal:
+    """An actor that can end its own process."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def call(self) -> int:
+        self.calls += 1
+        return self.calls
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+_SECOND = """
+import sys
+from fray import create_context
+with create_context(sys.argv[1]) as context:
+    print(context.get(context.get_actor("shared").call(), timeout=60))
+"""
+
+
+class DeathContract(ContextFixtures):
+    """A worker that dies fails its task alone; a task runs once unless it says otherwise."""
+
+    def test_a_worker_that_dies_fails_its_task_alone(self, context: JobContext, tmp_path: Path) -> None:
+        if not self.can.isolation:
+            self.moot("isolation")
+            return
+        with pytest.raises(WorkerDiedError):
+            context.get(context.run(die_at_first, tmp_path / "diary"), timeout=60)
+        assert context.get(context.run(len, "abc"), timeout=60) == 3
+
+    def test_a_task_whose_worker_died_ran_once(self, context: JobContext, tmp_path: Path) -> None:
+        if not (self.can.isolation and self.can.at_most_once):
+            self.moot("isolation")
+            return
+        diary = tmp_path / "diary"
+        with pytest.raises(WorkerDiedError):
+            context.get(context.run(die_at_first, diary, 100), timeout=60)
+        assert diary.read_text() == "x"
+
+    def test_max_retries_runs_it_again_as_often_as_said(self, context: JobContext, tmp_path: Path) -> None:
+        if not (self.can.isolation and self.can.retries):
+            self.moot("retries")
+            return
+        options = TaskOptions(max_retries=2)
+        ref = context.create_task(die_at_first, tmp_path / "two", 2, options=options)
+        assert context.get(ref, timeout=60) == 3
+        ref = context.create_task(die_at_first, tmp_path / "three", 3, options=options)
+        with pytest.raises(WorkerDiedError):
+            context.get(ref, timeout=60)
+
+    def test_max_restarts_brings_an_actor_back_without_its_state(self, context: JobContext) -> None:
+        if not (self.can.isolation and self.can.max_restarts):
+            self.moot("max_restarts")
+            return
+        actor = context.create_actor(Mortal, options=ActorOptions(max_restarts=1))
+        assert [context.get(actor.call(), timeout=60) for _ in range(2)] == [1, 2]
+        with pytest.raises(ActorDiedError):
+            context.get(actor.die(), timeout=60)
+        assert context.get(actor.call(), timeout=60) == 1
+        with pytest.raises(ActorDiedError):
+            context.get(actor.die(), timeout=60)
+        with pytest.raises(ActorDiedError):
+            context.get(actor.call(), timeout=60)
+
+    def test_what_a_task_reserves_no_other_gets(self, narrow: JobContext, tmp_path: Path) -> None:
+        if not (self.can.enforced_resources and self.can.max_workers):
+            self.moot("enforced_resources")
+            return
+        whole = TaskOptions(resources={"CPU": 1})
+        refs = [narrow.create_task(overlap, tmp_path, str(number), options=whole) for number in range(5)]
+        assert narrow.get(refs, timeout=60) == [1] * 5
+
+    def test_a_second_program_finds_a_shared_actor(self, spec: str, tmp_path: Path) -> None:
+        if not self.can.shared_actors:
+            self.moot("shared_actors")
+            return
+        named = f"{spec}{'&' if '?' in spec else '?'}namespace=contract-{os.getpid()}-{tmp_path.name}"
+        with create_context(named) as context:
+            actor = context.create_actor(Mortal, name="shared", lifetime="detached")
+            assert context.get(actor.call(), timeout=60) == 1
+            command = [sys.executable, "-c", _SECOND, named]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+            context.kill(actor)
+        assert done.stdout.split() == ["2"], done.stderr
+
+    def test_a_stream_that_runs_inline_goes_only_as_far_as_asked(
+        self, context: JobContext, tmp_path: Path
+    ) -> None:
+        if not self.can.inline:
+            self.moot("inline")
+            return
+        diary = tmp_path / "diary"
+        stream = context.run(_noted, diary)
+        assert not diary.exists()
+        for count in range(1, 4):
+            assert context.get(next(stream)) == count
+            assert len(diary.read_text()) == count
+
+    def test_a_detached_actor_keeps_a_context_that_works(self, spec: str, gate: Gate) -> None:
+        if not self.can.detached_actors:
+            self.moot("detached_actors")
+            return
+        with create_context(spec) as first:
+            actor = first.create_actor(
+                Submitting, name=f"detached-{gate.path.parent.name}", lifetime="detached"
+            )
+            assert first.get(actor.add_by_task(1), timeout=60) == 2
+        with create_context(spec) as second:
+            found = second.get_actor(f"detached-{gate.path.parent.name}")
+            try:
+                assert second.get(found.add_by_task(2), timeout=60) == 3
+            finally:
+                second.kill(found)
+
+
+def _noted(diary: Path) -> Iterator[int]:
+    for count in range(1, 100):
+        with diary.open("a") as file:
+            file.write("x")
+        yield count
+
+
+class Submitting:
+    """An actor that runs tasks of its own."""
+
+    def add_by_task(self, number: int) -> int:
+        from fray._discovery.current import get_job_context
+        from fray.testing.tasks import add
+
+        context = get_job_context()
+        return context.get(context.run(add, number))

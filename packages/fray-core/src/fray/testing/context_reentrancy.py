@@ -1,0 +1,110 @@
+"""Calls from where nobody expects them: finalizers, signal handlers, callbacks, running loops (rule 13)."""
+
+import asyncio
+import contextlib
+import gc
+import math
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from fray._contracts.context import JobContext
+from fray.testing import tasks
+from fray.testing.context_fixtures import ContextFixtures
+
+
+class Cycle:
+    """Garbage for the collector, which runs a task when it is found; the collector chooses where."""
+
+    def __init__(self, context: JobContext, made: list[Any]) -> None:
+        self.itself, self.context, self.made = self, context, made
+
+    def __del__(self) -> None:
+        self.made.append(self.context.run(tasks.add, 1))
+        with contextlib.suppress(RuntimeError):  # where the wait could never end
+            self.context.get(self.made[-1])
+
+
+async def add_soon(number: int) -> int:
+    await asyncio.sleep(0)
+    return number + 1
+
+
+class ReentrancyContract(ContextFixtures):
+    """Every call may be made from a finalizer, a signal handler or a callback."""
+
+    def test_finalizers_run_tasks_and_get_their_results(self, context: JobContext) -> None:
+        if not self.can.reentrant:
+            self.moot("reentrant")
+            return
+        made: list[Any] = []
+        threshold = gc.get_threshold()
+        gc.set_threshold(7)
+        try:
+            for number in range(300):
+                Cycle(context, made)
+                ref = context.run(tasks.add, number)
+                assert context.get([context.run(tasks.add, ref), ref]) == [number + 2, number + 1]
+        finally:
+            gc.set_threshold(*threshold)
+        gc.collect()
+        assert set(context.get(made)) == {2}
+
+    def test_a_signal_handler_runs_tasks_and_gets_their_results(self, context: JobContext) -> None:
+        if not self.can.reentrant or not hasattr(signal, "setitimer"):
+            self.moot("reentrant")
+            return
+        made: list[Any] = []
+
+        def handle(_number: int, _frame: Any) -> None:
+            made.append(context.run(tasks.add, 1))
+            with contextlib.suppress(RuntimeError):
+                context.wait([made[-1]], timeout=0.5)
+
+        main = threading.main_thread().ident
+        assert main is not None
+        stop = threading.Event()
+
+        def disturb() -> None:
+            while not stop.wait(0.002):
+                signal.pthread_kill(main, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, handle)
+        disturber = threading.Thread(target=disturb)
+        disturber.start()
+        try:
+            for number in range(300):
+                ref = context.run(tasks.add, number)
+                assert context.get(context.run(tasks.add, ref)) == number + 2
+        finally:
+            stop.set()
+            disturber.join()
+            signal.signal(signal.SIGUSR1, before)
+        assert set(context.get(made)) == {2}
+
+    def test_a_callback_of_a_future_uses_the_context(self, context: JobContext) -> None:
+        with context.as_executor() as executor:
+            done, found = threading.Event(), []
+
+            def call_back(future: Any) -> None:
+                found.append(context.get(context.run(tasks.add, future.result()), timeout=60))
+                done.set()
+
+            executor.submit(tasks.add, 1).add_done_callback(call_back)
+            assert done.wait(60)
+        assert found == [3]
+
+    def test_an_async_task_inside_a_running_loop(self, context: JobContext) -> None:
+        async def main() -> int:
+            return context.get(context.run(add_soon, 1))
+
+        assert asyncio.run(main()) == 2
+
+    @pytest.mark.parametrize("timeout", [math.inf, 1e300])
+    def test_a_timeout_may_be_endless(self, context: JobContext, timeout: float) -> None:
+        ref = context.run(tasks.add, 1)
+        assert context.get(ref, timeout=timeout) == 2
+        assert context.get([context.run(tasks.add, 2)], timeout=timeout) == [3]
+        assert context.wait([context.run(tasks.add, 3)], timeout=timeout)[1] == []

@@ -1,0 +1,58 @@
+"""A deadline for every test of the kit: a backend that hangs fails, with the stacks of all threads."""
+
+import contextlib
+import faulthandler
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+SECONDS = 110.0
+"""That a test of the kit may take."""
+
+
+class DeadlinePassedError(AssertionError):
+    """A test hung; the message holds the stacks of all threads when the time was up."""
+
+
+@contextlib.contextmanager
+def deadline(seconds: float = SECONDS) -> Iterator[None]:
+    """Fail the block when it takes longer, also where it waits for a lock; in the main thread only.
+
+    Raises:
+        DeadlinePassedError: The time was up.
+    """
+    main = threading.main_thread()
+    if threading.current_thread() is not main or not hasattr(signal, "SIGUSR2"):
+        yield
+        return
+    over = threading.Event()
+
+    def fail(_number: int, _frame: Any) -> None:
+        if over.is_set():
+            raise DeadlinePassedError(f"not done within {seconds:g} s; where all threads were:\n{_stacks()}")
+
+    def interrupt() -> None:
+        over.set()
+        if main.ident is not None:
+            signal.pthread_kill(main.ident, signal.SIGUSR2)
+
+    before = signal.signal(signal.SIGUSR2, fail)
+    timer = threading.Timer(seconds, interrupt)
+    timer.daemon, timer.name = True, "fray-deadline"
+    timer.start()
+    try:
+        yield
+    finally:
+        over.clear()
+        timer.cancel()
+        timer.join()
+        signal.signal(signal.SIGUSR2, before)
+
+
+def _stacks() -> str:
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read()
