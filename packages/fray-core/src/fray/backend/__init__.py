@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         set_foreign_finder,
         thing_by_key,
     )
-    from fray._engine_new.locking import check_may_block, guarded, may_block
+    from fray._engine_new.locking import LOCK, check_may_block, guarded, may_block
     from fray._engine_new.refs import (
         ERROR,
         PENDING,
@@ -161,6 +161,7 @@ __all__ = [
     "ENVIRONMENT_READY",
     "ERROR",
     "JOB_VARIABLE",
+    "LOCK",
     "OUTLIVES_JOBS",
     "PENDING",
     "PORTS",
@@ -340,8 +341,6 @@ __all__ = [
 
 # The module below `fray` that each name comes from.
 _HOMES = {
-    "limits_memory": "_jobs.control_group",
-    "retry_delays": "_values.delays",
     "Actor": "_engine_new.actors",
     "ActorRunner": "_contracts.task_runner",
     "Admission": "_jobs.plan",
@@ -375,11 +374,10 @@ _HOMES = {
     "Holder": "_jobs.liveness",
     "InProcessRunner": "_contexts.in_process",
     "JOB_VARIABLE": "_jobs.process_tree",
-    "OUTLIVES_JOBS": "_jobs.process_tree",
-    "leave_group": "_jobs.control_group",
     "JobPhase": "_jobs.supervision",
     "JobRecord": "_jobs.record",
     "Keep": "_jobs.plan",
+    "LOCK": "_engine_new.locking",
     "LeaseState": "_queues.lease_machine",
     "Lender": "_engine_new.waiting",
     "LineSplitter": "_jobs.logs.lines",
@@ -391,6 +389,7 @@ _HOMES = {
     "Meeting": "_jobs.ranks",
     "Noticed": "_jobs.supervision",
     "NotifyReplica": "_jobs.supervision",
+    "OUTLIVES_JOBS": "_jobs.process_tree",
     "OffsetLog": "_jobs.logs.reader",
     "OutputPump": "_jobs.logs.pump",
     "PENDING": "_engine_new.refs",
@@ -469,6 +468,8 @@ _HOMES = {
     "kept_alive": "_queues.heartbeat",
     "kill_until_gone": "_jobs.process_tree",
     "lease_machine": "_queues",
+    "leave_group": "_jobs.control_group",
+    "limits_memory": "_jobs.control_group",
     "liveness_of": "_jobs.liveness",
     "locked_environment": "_jobs.environment_folder",
     "may_block": "_engine_new.locking",
@@ -497,6 +498,7 @@ _HOMES = {
     "refuse_other_python": "_jobs.refusals",
     "refuse_python": "_jobs.refusals",
     "replace_file": "_jobs.status_file",
+    "retry_delays": "_values.delays",
     "run_coroutine": "_engine_new.execution",
     "seconds": "_engine_new.waiting",
     "set_current_call": "_engine_new.calls",

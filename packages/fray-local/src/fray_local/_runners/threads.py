@@ -5,8 +5,15 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from fray.backend import CallExecutor, CallPacker, dispatch, set_lender
+from fray.backend import LOCK, CallExecutor, CallPacker, dispatch, guarded, set_lender
 from fray_local._runners.event_loop import EventLoopActor
+
+
+class _Starting(threading.local):
+    pools: "list[ThreadPool] | None" = None  # that need a thread when the one that is being started has
+
+
+_starting = _Starting()
 
 
 class ThreadPool:
@@ -32,8 +39,8 @@ class ThreadPool:
         self._name, self._run, self._lends = name, run, lends
         self._queue: SimpleQueue[Any] = SimpleQueue()
         self.put = self._queue.put
-        # Re-entrant: a finalizer or a signal handler may submit while its own thread is in here.
-        self._lock = threading.RLock()
+        # The engine's: a finalizer may submit while its own thread is in here, but not wait.
+        self._lock = LOCK
         self._idle = 0
         self._parked: list[_Parked] = []
         self._threads: set[threading.Thread] = set()
@@ -49,6 +56,9 @@ class ThreadPool:
 
     def grow(self) -> None:
         """Let as many more threads run as are needed and allowed."""
+        if _starting.pools is not None:  # a finalizer runs while this thread starts another
+            _starting.pools.append(self)
+            return
         while True:
             with self._lock:
                 if self.running >= self.size or self._idle >= self._queue.qsize() or self._closed:
@@ -64,8 +74,10 @@ class ThreadPool:
         # Daemonic: at exit it is the context that waits for the work; idle threads hold nothing up.
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         self._threads.add(thread)
+        later = _starting.pools = []
         try:
-            thread.start()
+            with guarded():  # `start` holds locks of `threading` that the other threads need
+                thread.start()
         except RuntimeError:  # the system's limit on threads, or the interpreter is ending
             with self._lock:
                 self.running -= 1
@@ -73,6 +85,10 @@ class ThreadPool:
                 alone = not self._threads
             if alone:
                 self._run_here()
+        finally:
+            _starting.pools = None
+        for pool in later:
+            pool.grow()
 
     def _run_here(self) -> None:
         """Run what is queued on this thread: there is no other, and there will be none."""
