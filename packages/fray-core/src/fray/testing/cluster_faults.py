@@ -242,7 +242,7 @@ class DirectoryContract(ClusterFixtures):
         for bad in (damaged, older):
             assert infos[bad].status is JobStatus.FAILED
             assert "status.json" in str(infos[bad].error_message)
-            assert cluster.wait(bad, timeout=self.PATIENCE) == infos[bad]
+            assert cluster.wait(bad, timeout=self.PATIENCE).error_message == infos[bad].error_message
             cluster.terminate(bad)
         assert "later version" in str(infos[older].error_message)
 
