@@ -1,4 +1,4 @@
-"""Tidy up among records, where there is something to; each job's end asks, so this imports next to nothing."""
+"""Tidy up among records, where there is something to; each job's end asks, so it imports next to nothing."""
 
 import os
 import sys

@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from fray._jobs.last_lines import last_lines
 from fray._jobs.logs.pump import OutputPump
 
 LOGS = "logs"
@@ -56,6 +55,8 @@ class AttemptLogs:
 
     def last_lines(self, replica: int | None, attempt: int, secrets: Iterable[str]) -> str:
         """Return the end of a log as the end of a message, without what is secret."""
+        from fray._jobs.last_lines import last_lines  # of attempts that failed alone
+
         return last_lines(log_path(self._record, replica, attempt), secrets)
 
     def variables(self, replica: int, attempt: int) -> dict[str, str]:

@@ -10,6 +10,7 @@ the guardian is killed the supervisor goes on without.
 The whole starts in a bare interpreter, and a job's start waits for it: nothing here is imported without need.
 """
 
+import gc
 import os
 import pickle
 import signal
@@ -473,7 +474,7 @@ def supervisor_command(record: str, paths: list[str], lock: int | None = None) -
 
 # `fray` itself imports what programs use, which takes longer than all that a supervisor does.
 _BOOT = (
-    "import sys; core, paths = sys.argv[2:4]; sys.path += paths.split(':'); "
+    "import gc, sys; gc.disable(); core, paths = sys.argv[2:4]; sys.path += paths.split(':'); "
     "fray = sys.modules['fray'] = type(sys)('fray'); fray.__path__ = [core]; "
     "from fray._jobs.boot import main; main(*sys.argv[4:])"
 )
@@ -501,6 +502,7 @@ def supervise(
         plan = None if finished else _read_plan(record)
     if plan is None:
         return  # or its launcher died before it could say anything
+    gc.enable()  # off while modules were imported: there was nothing to collect
     group = entered()
     own, guardian = identify(os.getpid()), identify(os.getppid())
     lock.say(
