@@ -15,8 +15,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fray_queue._http.client.connections import Connections
-
 BARE_SERVER = """
 import collections, sys
 from aiohttp import web
@@ -35,6 +33,38 @@ async def done(request):
     return web.Response()
 app = web.Application()
 app.add_routes([web.post("/push", push), web.post("/pop", pop), web.post("/done", done)])
+web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None, access_log=None)
+"""
+
+
+# The same on the wire as a server of ours, with a deque for a queue: no rules, no idempotency, no guard.
+BARE_QUEUE = """
+import collections, itertools, json, sys
+from aiohttp import web
+from fray_queue._http.protocol.wire import pack, unpack
+line, leased, numbers = collections.deque(), {}, itertools.count()
+async def push(request):
+    records = unpack(await request.read())
+    line.extend(records)
+    return web.Response(body=json.dumps({"stored": len(records)}).encode(), content_type="application/json")
+async def pop(request):
+    asked = json.loads(await request.read())
+    metas, payloads = [], []
+    while line and len(metas) < asked["n"]:
+        meta, payload = line.popleft()
+        lease_id = str(next(numbers))
+        leased[lease_id] = payload
+        metas.append({"item_id": meta["id"], "lease_id": lease_id, "timestamp": 0.0, "attempt": 1,
+                      "expires_at": 0.0})
+        payloads.append(payload)
+    return web.Response(body=pack(metas, payloads), content_type="application/octet-stream")
+async def done(request):
+    for _, lease_id in json.loads(await request.read())["leases"]:
+        leased.pop(lease_id)
+    return web.Response(body=b'{"refused": []}', content_type="application/json")
+app = web.Application(client_max_size=1 << 30)
+routes = {"push": push, "pop": pop, "done": done}
+app.add_routes([web.post("/queues/q/" + name, handler) for name, handler in routes.items()])
 web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None, access_log=None)
 """
 
@@ -104,22 +134,6 @@ class Bare(Peer):
 
     def done(self, token: Any) -> None:
         self._ask("/done", token.encode())
-
-
-class BareByOurs(Peer):
-    """The same server behind the client of HttpQueue: so the rest is what server and records of it add."""
-
-    def __init__(self, port: int) -> None:
-        self.lines = Connections(f"http://127.0.0.1:{port}", None, timeout=30, ca_file=None)
-
-    def push(self, payload: bytes) -> None:
-        self.lines.ask("POST", "/push", payload, media="application/octet-stream")
-
-    def take(self) -> Any:
-        return "1" if self.lines.ask("POST", "/pop", b"") else None
-
-    def done(self, token: Any) -> None:
-        self.lines.ask("POST", "/done", token.encode(), media="application/octet-stream")
 
 
 class Beanstalk(Peer):

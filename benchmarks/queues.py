@@ -79,6 +79,7 @@ def subjects(stack: Any) -> dict[str, tuple[Open, int, Any]]:
     bare = stack.enter_context(
         peers.server(lambda port: [sys.executable, "-c", peers.BARE_SERVER, str(port)])
     )
+    same = stack.enter_context(peers.server(lambda port: [sys.executable, "-c", peers.BARE_QUEUE, str(port)]))
     ours = stack.enter_context(peers.server(lambda port: peers.fray_server(port)))
     store = stack.enter_context(peers.folder())
     stored = stack.enter_context(peers.server(lambda port: peers.fray_server(port, "--store", f"{store}/s")))
@@ -93,7 +94,7 @@ def subjects(stack: Any) -> dict[str, tuple[Open, int, Any]]:
 
     return {
         BASE: (lambda: peers.Bare(bare), 1000, process),
-        "bare aiohttp, HttpQueue's client": (lambda: peers.BareByOurs(bare), 1000, process),
+        "bare aiohttp, HttpQueue": (http(same), 1000, process),
         "SimpleQueue (threads, no lease)": (shared(peers.Simple()), 50_000, threading.Thread),
         "MemoryQueue": (shared(Fray(MemoryQueue())), 50_000, threading.Thread),
         "SqliteQueue": (lambda: Fray(SqliteQueue(f"{disk}/q.db")), 600, process),
@@ -281,20 +282,22 @@ def memory() -> None:
             start = time.perf_counter()
             for _ in range(1000):
                 queue.push_many([b"x" * 1000] * 1000)
-            print(f"a million items of 1 kB pushed in {time.perf_counter() - start:.0f} s")
+            print(
+                f"a million items of 1 kB pushed in {time.perf_counter() - start:.0f} s, {_resident(port)} MB"
+            )
         start = time.perf_counter()
         with peers.server(lambda port: peers.fray_server(port, *arguments)) as port:
             queue = HttpQueue(f"http://127.0.0.1:{port}", "q")
             size = queue.size()
             print(f"started again and {size:,} items counted in {time.perf_counter() - start:.2f} s")
             queue.done_many(queue.pop_many(1000))
-            (resident,) = [
-                line.split()[1]
-                for pid in _servers(port)
-                for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-                if line.startswith("VmHWM")
-            ]
-            print(f"{int(resident) // 1024} MB resident at most")
+            print(f"{_resident(port)} MB resident at most")
+
+
+def _resident(port: int) -> int:
+    """Return what the server on a port held in memory at most, in MB."""
+    lines = [line for pid in _servers(port) for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+    return max(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1024
 
 
 def _servers(port: int) -> list[str]:

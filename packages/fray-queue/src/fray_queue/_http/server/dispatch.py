@@ -82,4 +82,4 @@ def _split(request: web.BaseRequest) -> tuple[str, str]:
     if not path.startswith(_QUEUES):
         return path, ""
     name, slash, verb = path[len(_QUEUES) :].partition("/")
-    return f"{_QUEUES}{{name}}{slash}{verb}", unquote(name)
+    return f"{_QUEUES}{{name}}{slash}{verb}", unquote(name) if "%" in name else name
