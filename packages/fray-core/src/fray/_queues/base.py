@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 from fray._contracts.queue import Queue
 from fray._queues.heartbeat import kept_alive
 from fray._telemetry import listeners as _listeners
-from fray._values.errors import LeaseExpiredError, QueueUnavailableError
+from fray._values.errors import FrayError
 from fray._values.leases import Lease
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class QueueBase(ABC, Generic[T]):
                 yield lease
             except BaseException:
                 # What went wrong in the block is the news; a lease that is lost as well is not.
-                with contextlib.suppress(LeaseExpiredError, QueueUnavailableError):
+                with contextlib.suppress(FrayError, OSError):
                     self.release(lease)
                 raise
         self.done(lease)

@@ -29,6 +29,10 @@ _LIMITS: dict[str, tuple[click.IntRange | click.FloatRange, str]] = {
     ),
     "free_disk": (click.IntRange(min=0), "Bytes of the store's disk that pushes leave free."),
     "store_bytes": (click.IntRange(min=1), "Size that the store may grow to."),
+    "queue_items": (click.IntRange(min=1), "Items in one queue, dead letters too."),
+    "queue_bytes": (click.IntRange(min=1), "Size of the items in one queue."),
+    "total_items": (click.IntRange(min=1), "Items on the server."),
+    "total_bytes": (click.IntRange(min=1), "Size of the items on the server."),
 }
 
 

@@ -52,12 +52,17 @@ def commit(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
 
 
 def sync(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
-    """Have on disk what the requests stored; those that are to be durable fail when the disk does."""
+    """Have on disk what the requests stored; those that are to be durable fail when the disk does.
+
+    For a store that one thread writes to: the next transaction has not begun.
+    """
     durable = [request for request in requests if request.durable and request.error is None]
-    if not durable:
+    changes = store.file.connection.total_changes()
+    if not durable or changes == store.synced:  # a pop that found nothing has nothing to wait for
         return
     try:
         store.file.sync()
+        store.synced = changes
     except OSError as error:
         for request in durable:
             request.error = StoreError(

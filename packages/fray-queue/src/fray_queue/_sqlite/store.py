@@ -43,6 +43,7 @@ class QueueStore:
         self._shared = shared
         self._execute: Callable[..., Any] = file.connection.execute
         self._rows: dict[str, QueueRow] = {}
+        self.synced = -1  # changes that are on the disk; `commits.sync` counts them
         self._complete = False  # whether all queues are in `_rows`
 
     # --- transactions ---
