@@ -2,8 +2,8 @@
 
 Goals: a command that does nothing within 4 starts of a bare interpreter, and within a fifth of the time of
 submitit's LocalExecutor (`pip install submitit`); an environment that is built already adds under 0.3 s;
-nothing is left of 200 jobs; among 10,000 finished records a list takes 0.3 s, and `launch` and `poll` what they
-take without.
+nothing is left of 200 jobs; among 10,000 finished records a list takes 0.3 s, and `launch` and `poll` what
+they take without.
 """
 
 import os

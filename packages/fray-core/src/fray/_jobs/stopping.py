@@ -137,10 +137,18 @@ class _StopOrder:
             info = read_status(self._path)
             if info is not None and not info.finished:
                 _remove(os.path.join(self._path, PLAN))
-                return write_status(self._path, stopped(info).to_dict(), final=True)
+                return self._written(write_status(self._path, stopped(info).to_dict(), final=True))
             return True
         finally:
             lock.close()
+
+    def _written(self, done: bool) -> bool:
+        if not done and time.monotonic() - self._asked_at > self._grace + _PATIENCE:
+            raise ClusterUnavailableError(
+                f"nothing of job {self._record.job_id} runs, but {self._path} cannot be written: "
+                "the disk is full or read-only"
+            )
+        return done
 
 
 def kill_tree(record: JobRecord, holder: Holder) -> None:

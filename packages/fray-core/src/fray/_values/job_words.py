@@ -35,7 +35,7 @@ class JobStatus(enum.StrEnum):
     SUCCEEDED = "succeeded"
     """Every replica returned 0."""
     FAILED = "failed"
-    """A replica failed for good, or the job could not start, ran too long, or lost who carried it."""
+    """A replica failed for good, or the job could not start, ran too long, or lost its supervisor."""
     STOPPED = "stopped"
     """A user stopped it, or the job that launched it."""
 
