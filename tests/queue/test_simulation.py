@@ -216,8 +216,10 @@ class BatchSettledByAnybody(Batched):
 
 
 class _BatchFromOldState(Claims):
-    def _following(self, address: Address, number: int, steps: int) -> tuple[int, BatchState] | None:
-        found, old = super()._following(address, number, steps), self._newest(address)
+    def _following(
+        self, address: Address, number: int, steps: int, read: bytes | None = None
+    ) -> tuple[int, BatchState] | None:
+        found, old = super()._following(address, number, steps, read), self._newest(address)
         return (found[0], old[1]) if found and old else found
 
 

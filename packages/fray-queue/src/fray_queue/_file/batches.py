@@ -67,7 +67,8 @@ class Batches(ItemLog):
                 slots = list(state)
                 for index, record in changes.items():
                     slots[index] = Slot(record, number + 1)
-                if self._append_batch(address, number + 1, tuple(slots)):
+                instead = self._append_batch(address, number + 1, tuple(slots))
+                if instead is None:
                     if confirm and not self._store.exists(address.path):
                         self._undo(address, number + 1)
                         return 0, {}
@@ -75,16 +76,17 @@ class Batches(ItemLog):
                 with self._lock:
                     self._listing.collided()
                 steps += 1
-                found = self._following(address, number, steps)
+                found = self._following(address, number, steps, instead)
         self._forget(address)
         return 0, {}
 
-    def _append_batch(self, address: Address, number: int, state: BatchState) -> bool:
+    def _append_batch(self, address: Address, number: int, state: BatchState) -> bytes | None:
+        """Write the next record of a batch; return None, or what somebody else wrote there before."""
         path, data = address.record(number), encode_batch(state, new_nonce())
-        won = self._store.create(path, data) or self._store.read(path) == data
-        if won:
-            self._note_batch(address, number, state)
-        return won
+        if not self._store.create(path, data) and (found := self._store.read(path)) != data:
+            return found or b""  # nothing: it is removed already
+        self._note_batch(address, number, state)
+        return None
 
     def _undo(self, address: Address, number: int) -> None:
         """Remove the record just written: the batch was finished before, and this starts no history."""
@@ -102,13 +104,21 @@ class Batches(ItemLog):
             return spot.number, spot.state
         return self._state_at(address, spot.number)
 
-    def _following(self, address: Address, number: int, steps: int) -> tuple[int, BatchState] | None:
-        """Return the record after one that turned out not to be the newest, or a later one."""
+    def _following(
+        self, address: Address, number: int, steps: int, read: bytes | None = None
+    ) -> tuple[int, BatchState] | None:
+        """Return the record after one that turned out not to be the newest, or a later one.
+
+        Args:
+            read: The next record, where it was read already.
+        """
         if steps % _MOST_STEPS == 0:
             newest = self._newest_number(address)
             if newest is None:
                 return None
             number = max(number, newest - 1)
+        elif read:
+            return self._decoded(address, number + 1, read)
         return self._state_at(address, number + 1)
 
     def _newest_number(self, address: Address) -> int | None:
@@ -125,15 +135,23 @@ class Batches(ItemLog):
         path = address.record(number)
         try:
             data = self._store.read(path)
-            if data is None:
-                return None
+        except DamagedError as error:
+            return self._damaged(address, number, error)
+        return None if data is None else self._decoded(address, number, data)
+
+    def _decoded(self, address: Address, number: int, data: bytes) -> tuple[int, BatchState] | None:
+        path = address.record(number)
+        try:
             if not self._is_lost(data):
                 return number, decode_batch(data, path, address.count)
             before = self._state_at(address, number - 1)
             return None if before is None else (number, tuple(self._after_power(slot) for slot in before[1]))
         except DamagedError as error:
-            self._report(path, error)
-            return number, (Slot(Record(DAMAGED, "", 0.0), number),) * address.count
+            return self._damaged(address, number, error)
+
+    def _damaged(self, address: Address, number: int, error: DamagedError) -> tuple[int, BatchState]:
+        self._report(address.record(number), error)
+        return number, (Slot(Record(DAMAGED, "", 0.0), number),) * address.count
 
     def _after_power(self, slot: Slot) -> Slot:
         """Return what an item of a lost record is taken for: its client went with the power."""
@@ -407,7 +425,7 @@ class Batches(ItemLog):
                 before = found[1]
                 break
         state = tuple(self._after_power(slot) for slot in before)
-        return self._append_batch(address, number + 1, state)
+        return self._append_batch(address, number + 1, state) is None
 
     def _note_batch(self, address: Address, number: int, state: BatchState) -> None:
         with self._lock:
