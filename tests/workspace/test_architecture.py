@@ -30,7 +30,7 @@ ROOMS = [
     {"_contracts"},
     {"_discovery"},
     {"_telemetry"},
-    {"_engine", "_engine_new", "_jobs", "_queues"},
+    {"_engine", "_jobs", "_queues"},
     {"_contexts"},
     {"_cli"},
 ]
@@ -43,7 +43,6 @@ UPWARDS = {
     # It runs in a job's own environment, whose Fray may be another version: only its doors are promised.
     ("_jobs/cluster_context.py", ""),
 }
-UNMOVED = {"_engine"}
 HEAVY = {"ray", "fsspec", "aiohttp", "rich", "cloudpickle", "psutil"}
 
 
@@ -79,7 +78,7 @@ def room_of(module: str) -> str:
 )
 def test_wheels_beside_fray_core_import_its_doors_alone(path: Path) -> None:
     private = {module for module in modules_of(path) if room_of(module).startswith("_")}
-    assert {module for module in private if room_of(module) not in UNMOVED} == set()
+    assert private == set()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +89,7 @@ def test_wheels_beside_fray_core_import_its_doors_alone(path: Path) -> None:
 def test_rooms_import_rooms_below_them_and_no_door(path: Path) -> None:
     inside = path.relative_to(ROOT / "packages/fray-core/src/fray")
     room = inside.parts[0]
-    if room not in FLOORS or room in UNMOVED:
+    if room not in FLOORS:
         return  # a door, or what is beside the rooms: the page, the kit of contracts
     for module in modules_of(path):
         target = room_of(module)

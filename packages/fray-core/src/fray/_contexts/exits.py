@@ -12,9 +12,9 @@ import time
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from fray._engine_new.calls import current_call
-from fray._engine_new.engine import Engine
-from fray._engine_new.waiting import await_one
+from fray._engine.calls import current_call
+from fray._engine.engine import Engine
+from fray._engine.waiting import await_one
 
 _ACTOR_SECONDS = 10.0  # that calls of actors get
 

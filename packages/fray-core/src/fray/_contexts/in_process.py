@@ -9,8 +9,8 @@ from typing import Any
 
 from fray._contexts.runner_context import TaskRunnerContext
 from fray._contracts.task_runner import PackedCall
-from fray._engine_new.calls import dispatch
-from fray._engine_new.execution import CallExecutor, CallPacker
+from fray._engine.calls import dispatch
+from fray._engine.execution import CallExecutor, CallPacker
 
 
 class InProcessRunner(ABC):

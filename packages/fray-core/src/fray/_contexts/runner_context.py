@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 from fray._contexts.base import ContextBase
 from fray._contracts.context import ActorHandle, actor_methods
 from fray._contracts.task_runner import PackedCall, TaskRunner
-from fray._engine_new.actors import Actor, EngineEndpoint
-from fray._engine_new.calls import dispatch, inside
-from fray._engine_new.engine import Engine
-from fray._engine_new.futures import EngineFuture
-from fray._engine_new.identity import reduce_by_identity
-from fray._engine_new.refs import ERROR, VALUE, EngineRef, outcome
-from fray._engine_new.waiting import (
+from fray._engine.actors import Actor, EngineEndpoint
+from fray._engine.calls import dispatch, inside
+from fray._engine.engine import Engine
+from fray._engine.futures import EngineFuture
+from fray._engine.identity import reduce_by_identity
+from fray._engine.refs import ERROR, VALUE, EngineRef, outcome
+from fray._engine.waiting import (
     await_one,
     await_values,
     block_until_ready,

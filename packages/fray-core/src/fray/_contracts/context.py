@@ -2,7 +2,7 @@
 
 `JobContext` is what users hold. A backend may implement it from scratch, or inherit
 `ContextBase` (`_base.py`), which derives most of it from a handful of primitives, or, where its tasks
-run in threads of one process, `InProcessContext`, which asks only where.
+stand on the engine, `TaskRunnerContext`, which asks for a `TaskRunner`.
 """
 
 from abc import ABC, abstractmethod

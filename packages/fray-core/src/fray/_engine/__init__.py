@@ -1,1 +1,1 @@
-"""References, dependencies, streams, actors and scope of a context."""
+"""References, dependencies, streams, the order of actor calls, scope and waiting: bookkeeping alone."""

@@ -1,207 +1,379 @@
-"""Actors of this process: an instance, and a mailbox that runs its calls one at a time."""
+"""Actors: the order of their calls, their one death, their restarts. What runs the calls is a runner's.
 
-import _thread
-import contextlib
+call() -> lane of its caller, while an earlier call of that caller waits for its arguments
+       -> outbox, in order; closed until the constructor's call was handed over
+       -> ActorRunner.start
+"""
+
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
-from fray._engine.pool import Job, current_task
-from fray._engine.refs import ERROR, Settlement, reduce_by_identity
-from fray._engine.streams import LocalStream, Producer
-from fray._engine.tasks import Task, pending_refs
-from fray._serialization.functions import is_generator_function
-from fray._serialization.values import callable_name
+from fray._contracts.context import ActorEndpoint
+from fray._contracts.task_runner import ActorRunner, PackedCall, Ready, StoredError
+from fray._engine.calls import Call, current_call, dispatch, inside
+from fray._engine.identity import reduce_by_identity
+from fray._engine.locking import LOCK
+from fray._engine.refs import NOTHING, VALUE
+from fray._engine.scope import Scope
+from fray._engine.streams import EngineStream, StreamCall
 from fray._values.errors import ActorDiedError
-from fray.job import ActorEndpoint, ActorOptions, actor_methods
-
-
-class Mailbox(Protocol):
-    """The pool of one actor: first in, first out, at most `size` at a time."""
-
-    inline: bool
-
-    def start(self, job: Job) -> None: ...
-    def submit(self, job: Job) -> None: ...
-    def submit_first(self, job: Job) -> None: ...
-    def resize(self, size: int) -> None: ...
-    def drain(self) -> list[Job]: ...
-    def close(self, *, wait: bool = False) -> None: ...
+from fray._values.options import ActorOptions
 
 
 class Actor:
     """One actor: waits for its constructor's arguments, is constructed, answers calls, dies once.
 
+    It is the runner of its calls, and passes them on in order to the one that its context's runner made.
+
     Args:
-        make_call: Makes a call of the given kind with everything that the actor's context decides.
+        name: The class in messages.
+        methods: What can be called, and whether it streams.
+        limit: Items that a stream may be ahead of its consumer.
+        asynchronous: Whether the class has async methods: all calls share one event loop.
     """
 
     def __init__(
-        self, cls: Callable[..., Any], options: ActorOptions, mailbox: Mailbox, make_call: Callable[..., Any]
+        self,
+        name: str,
+        methods: Mapping[str, bool],
+        options: ActorOptions,
+        scope: Scope,
+        limit: int,
+        asynchronous: bool = False,
     ) -> None:
-        self.name, self.methods = options.name, actor_methods(cls)
-        self.label = f"{callable_name(cls)}({options.name!r})" if options.name else callable_name(cls)
-        self.mailbox, self.make_call = mailbox, make_call
-        self.instance: Any = None
-        self.lock = threading.Lock()
-        self.lanes: dict[Any, _Lane] = {}
-        self.on_death: Callable[[], None] = lambda: None
-        self._concurrency = options.max_concurrency or 1
-        self._open: set[ActorTask | ActorProducer] = set()  # calls that a death must answer
-        self._death: ActorDiedError | None = None
-        self._streaming = {name: is_generator_function(method) for name, method in self.methods.items()}
+        self.asynchronous = asynchronous
+        self.label = f"{name}({options.name!r})" if options.name else name
+        self.methods, self.options, self.scope = methods, options, scope
+        self.name = options.name
+        self.on_death: list[Callable[[], None]] = []
+        self.runner: ActorRunner
+        self._class, self._limit = name, limit
+        self._restarts = options.max_restarts
+        self._packed: PackedCall | None = None  # of the constructor, while it may run again
+        self._lanes: dict[Hashable, deque[Any]] = {}
+        self._outbox: deque[Any] = deque()
+        self._sending = threading.Lock()
+        self._constructed = False  # the constructor's call was handed over
+        self._retiring = False
+        self.open_calls: set[Any] = set()
+        self._death: _DeathError | None = None
+
+    @property
+    def concurrency(self) -> int:
+        """How many calls may run at the same time."""
+        return self.options.concurrency(self.asynchronous)
 
     @property
     def dead(self) -> bool:
         """Whether calls raise ActorDiedError from now on."""
         return self._death is not None
 
-    def construct(self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Queue the constructor; calls wait in the mailbox, which runs nothing until then."""
-        constructor: Construction = self.make_call(Construction, cls, args, kwargs, _Front(self.mailbox))
-        constructor.actor = self
-        constructor.begin()
+    def construct(self, packed: PackedCall, *, caller: Hashable = None) -> None:
+        """Run the constructor when its arguments are there; calls wait for it."""
+        if self._restarts:
+            self._packed = packed
+        call = self._construction(packed)
+        self.scope.enter(call, caller is not None or inside(self.scope))
+        self.open_calls.add(call)
+        call.begin()
 
-    def constructed(self, instance: Any) -> None:
-        """Start to answer calls."""
-        self.instance = instance
-        self.mailbox.resize(self._concurrency)
+    def open(self) -> None:
+        """Pass calls on without a constructor's: the actor lives elsewhere already."""
+        self._constructed = True
+        self._send()
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Queue one call and return its reference or stream."""
-        streaming = self._streaming[method]
-        kind = ActorProducer if streaming else ActorTask
-        call = self.make_call(kind, self.methods[method], args, kwargs, self.mailbox)
-        call.actor, call.method = self, method
-        answer = LocalStream(call) if streaming else call.ref
-        if self._admit(call):
+    def _construction(self, packed: PackedCall) -> "ConstructCall":
+        refs: Any = packed.refs
+        call = ConstructCall(packed.payload, refs, self._class, self.options, self, self.scope)
+        call.actor = self
+        return call
+
+    def call(self, method: str, packed: PackedCall, *, caller: Hashable = None) -> Any:
+        """Queue one call and return its reference or stream.
+
+        Args:
+            caller: Who calls, where that is not the call that this thread runs: calls of one are in order.
+        """
+        call: Any
+        refs: Any = packed.refs
+        more = (packed.payload, refs, method, self.options, self, self.scope)
+        call = MethodStreamCall(*more, self._limit) if self.methods[method] else MethodCall(*more)
+        call.actor, call.method, call.arrived = self, method, False
+        answer = EngineStream(call) if call.streaming else call.ref
+        death = self._death
+        if death is None:
+            self.scope.enter(call, caller is not None or inside(self.scope))
+            death = self._admit(call, caller)
+        if death is not None:
+            dispatch(call.fail(death))
+        else:
             call.begin()
         return answer
 
-    def _admit(self, call: Any) -> bool:
-        caller = current_task() or threading.get_ident()
-        with self.lock:
-            death = self._death
-            if death is None:
-                self._open.add(call)
-                lane = self.lanes.get(caller)
-                if lane is None and pending_refs(call.args, call.kwargs):
-                    lane = self.lanes[caller] = _Lane(self, caller)
-                if lane is not None:
-                    call.pool = lane
-                    lane.enter(call)
-        if death is not None:
-            call.abort(death)
-        return death is None
+    def _admit(self, call: Any, caller: Hashable) -> "_DeathError | None":
+        pending = any(ref.state != VALUE for ref in call.refs)
+        if caller is None:
+            caller = current_call() or threading.get_ident()
+        with LOCK:
+            self.open_calls.add(call)
+            lane = self._lanes.get(caller)
+            if lane is None and pending:
+                lane = self._lanes.setdefault(caller, deque())
+            if lane is not None:
+                lane.append(call)
+                call.lane = caller
+            return self._death
 
-    def closed(self, call: "ActorTask | ActorProducer") -> None:
-        """Forget a call that was answered."""
-        self._open.discard(call)
-
-    def die(self, reason: str, cause: BaseException | None = None) -> None:
-        """Answer every open call and every later one with ActorDiedError; a second death is none."""
-        death = ActorDiedError(self.label, reason)
-        death.__cause__ = cause
-        with self.lock:
-            if self._death is not None:
-                return
-            self._death = death
-            open_calls, self._open = self._open, set()
-        self.on_death()
-        self.mailbox.drain()
-        for call in open_calls:
-            call.abort(death)
-        self.mailbox.close()
-        self.instance = None
-
-
-class Construction(Task):
-    """The call of an actor's constructor."""
-
-    __slots__ = ("actor",)
-
-    actor: Actor
-
-    def run(self) -> None:
-        """Construct the instance, or let the actor die of the constructor's exception."""
-        super().run()
-        self._report()
-
-    def fail(self, error: Any, worklist: list[Settlement]) -> None:
-        """Let the actor die because an argument of its constructor failed."""
-        super().fail(error, worklist)
-        self.actor.die(f"an argument of its constructor failed: {error[0]!r}", error[0])
-
-    def _report(self) -> None:
-        if self.ref._state == ERROR:
-            error = self.ref._value[0]
-            self.actor.die(f"its constructor raised {type(error).__name__}: {error}", error)
-        else:
-            self.actor.constructed(self.ref._value)
-
-    def encode(self, value: Any) -> Any:
-        """Keep the instance as it is: it never leaves the actor."""
-        return value
-
-
-class ActorTask(Task):
-    """A call of a method with one result."""
-
-    __slots__ = ("actor", "arrived", "method")
-
-    actor: Actor
-    method: str
-
-    def run(self) -> None:
-        """Call the method on the instance."""
-        self.fn = getattr(self.actor.instance, self.method, self.fn)
-        super().run()
-        self.actor.closed(self)
-
-    def fail(self, error: Any, worklist: list[Settlement]) -> None:
-        """Settle with the argument's failure and let the caller's later calls pass."""
-        super().fail(error, worklist)
-        self.pool.submit(self)
-
-    def cancel(self, reason: BaseException) -> bool:
-        """End it unrun and let the caller's later calls pass."""
-        cancelled = super().cancel(reason)
-        if isinstance(self.pool, _Lane):
-            self.pool.submit(self)
-        return cancelled
-
-
-class ActorProducer(Producer):
-    """A call of a generator method; between its items the actor answers other calls."""
-
-    __slots__ = ("actor", "arrived", "method")
-
-    actor: Actor
-    method: str
-
-    def run(self) -> None:
-        """Produce on the instance."""
-        self.fn = getattr(self.actor.instance, self.method, self.fn)
-        super().run()
-        if self._finished:
-            self.actor.closed(self)
-
-    def fail(self, error: Any, worklist: list[Settlement]) -> None:
-        """End with the argument's failure and let the caller's later calls pass."""
-        super().fail(error, worklist)
-        self.pool.submit(self)
-
-
-class Endpoint(ActorEndpoint):
-    """What handles of one actor share; when the last is gone, an actor without a name ends."""
-
-    def __init__(self, actor: Actor) -> None:
-        self.actor = actor
+    # Its calls' runner.
 
     @property
-    def methods(self) -> Mapping[str, Any]:
+    def interrupts(self) -> bool:
+        """Whether a method that runs can be stopped."""
+        return self.runner.interrupts
+
+    def start(self, calls: Sequence[Any]) -> None:
+        """Take calls whose arguments are there."""
+        with LOCK:
+            for call in calls:
+                call.arrived = True
+                if call.kind == "construct":
+                    self._outbox.appendleft(call)
+                    self._constructed = True
+                elif call.lane is None:
+                    self._outbox.append(call)
+                else:
+                    self._advance(call.lane)
+        self._send()
+
+    def resume(self, call: Any, more: int, parked: bool) -> None:
+        """Pass on that a stream may go on."""
+        self.runner.resume(call, more, parked)
+
+    def interrupt(self, call: Any) -> None:
+        """Pass on that a call is to be stopped."""
+        self.runner.interrupt(call)
+
+    def _advance(self, caller: Hashable) -> None:
+        """Under LOCK: let the calls of a lane pass, up to the first that waits."""
+        lane = self._lanes.get(caller)
+        if lane is None:
+            return
+        while lane:
+            head = lane[0]
+            if not head.arrived and not head.over:
+                return
+            try:
+                lane.remove(head)
+            except ValueError:  # a signal handler let it pass between these lines
+                continue
+            self._outbox.append(head)
+        if not lane:
+            self._lanes.pop(caller, None)
+
+    def _send(self) -> None:
+        """Hand over what is in the outbox; whoever does it already does it for all, so that order stays."""
+        outbox = self._outbox
+        while outbox and self._constructed and self._sending.acquire(blocking=False):
+            calls = []
+            try:
+                while outbox:
+                    calls.append(outbox.popleft())
+                self.runner.start(calls)
+            except Exception as error:  # noqa: BLE001 - no process can be started, say
+                dispatch(self.die("it could not be started: {cause}", error))
+            finally:
+                self._sending.release()
+
+    # Its end.
+
+    def closed(self, call: Any) -> None:
+        """Forget a call that was answered, and let what waited behind it pass."""
+        self.open_calls.discard(call)
+        if call.lane is not None:
+            with LOCK:
+                self._advance(call.lane)
+            self._send()
+        if self._retiring and not self.open_calls:
+            self.runner.end(kill=False)
+
+    def retire(self) -> None:
+        """Let it end after the calls that it has: nobody can call it any more. A finalizer may call this."""
+        self._retiring = True
+        if not self.open_calls:
+            self.runner.end(kill=False)
+
+    def die(self, reason: str, cause: BaseException | StoredError | None = None) -> Ready:
+        """Answer every open call and every later one with ActorDiedError; a second death is none.
+
+        Args:
+            reason: May name the cause: `{kind}`, `{cause}` and `{cause!r}` are filled in by whoever reads it.
+        """
+        death = _DeathError(self.label, reason, cause)
+        with LOCK:
+            if self._death is not None:
+                return NOTHING
+            self._death = death
+            open_calls, self.open_calls = self.open_calls, set()
+            self._outbox.clear()
+            self._lanes.clear()
+        for act in self.on_death:
+            act()
+        ready: list[Any] = []
+        for call in open_calls:
+            call.claim()
+            ready.extend(call.fail(death))
+        self.runner.end(kill=True)
+        return ready
+
+    def process_died(self, how: str, started: Sequence[Any], unstarted: Sequence[Any]) -> Ready:
+        """Construct it anew, or let it die: what ran it is gone; see `RunnerActor.process_died`."""
+        with LOCK:
+            again = self._restarts > 0 and self._death is None and not self.scope.cancelling
+            if again:
+                self._restarts -= 1
+        if not again or self._packed is None:
+            return self.die(f"its process {how}")
+        ready: list[Any] = []
+        for call in started:
+            if call.kind != "construct":
+                reason = f"its process {how} while it ran {call.label}; it was made anew, without its state"
+                ready.extend(call.fail(ActorDiedError(self.label, reason)))
+        first = self._construction(self._packed)
+        self.scope.open.add(first)
+        self.open_calls.add(first)
+        for call in [*started, *unstarted]:
+            if call.kind == "construct":
+                ready.extend(call.superseded())
+        kept = [call for call in unstarted if call.kind != "construct"]
+        for call in kept:
+            call.unclaim()
+        with LOCK:
+            self._outbox.extendleft(reversed([first, *kept]))
+        self._send()
+        return ready
+
+
+class _DeathError(StoredError):
+    """Why an actor is dead; an exception is made of it, and its cause loaded, by whoever reads it first."""
+
+    __slots__ = ("_cause", "_error", "_label", "_reason")
+
+    def __init__(self, label: str, reason: str, cause: BaseException | StoredError | None) -> None:
+        self._label, self._reason, self._cause = label, reason, cause
+        self._error: ActorDiedError | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        return False
+
+    def load(self) -> BaseException:
+        """Return the ActorDiedError, with its cause."""
+        if self._error is None:
+            cause, reason = self._cause, self._reason
+            if isinstance(cause, StoredError):
+                cause = cause.load()
+            if cause is not None:
+                reason = reason.format(kind=type(cause).__name__, cause=cause)
+            error = ActorDiedError(self._label, reason)
+            error.__cause__ = cause
+            self._error = error
+        return self._error.with_traceback(None)
+
+
+class _ActorCall(Call):
+    __slots__ = ("actor", "arrived", "lane", "method")
+
+    actor: Actor
+    arrived: bool
+    lane: Hashable
+    method: str
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.lane = None
+
+    def _settle(self, state: int, content: Any) -> Ready:
+        over = self.over
+        ready = super()._settle(state, content)
+        if not over:
+            self.actor.closed(self)
+        return ready
+
+
+class ConstructCall(_ActorCall):
+    """The call of an actor's constructor."""
+
+    __slots__ = ()
+    kind = "construct"
+    method = ""
+
+    def fail(self, error: BaseException | StoredError) -> Ready:
+        """Let the actor die of it."""
+        unclaimed = self.claim()
+        if self.over:
+            return NOTHING
+        ready = list(super().fail(error))
+        unrun, raised = (
+            "an argument of its constructor failed: {cause!r}",
+            "its constructor raised {kind}: {cause}",
+        )
+        ready.extend(self.actor.die(unrun if unclaimed else raised, error))
+        return ready
+
+    def succeed(self, value: Any = None) -> Ready:
+        """Settle it: the actor answers calls now."""
+        return super().succeed(None)
+
+    def superseded(self) -> Ready:
+        """Settle it without a word: its process died, and another constructs the actor."""
+        return super().succeed(None)
+
+
+class MethodCall(_ActorCall):
+    """A call of a method with one result."""
+
+    __slots__ = ()
+    kind = "method"
+
+
+class MethodStreamCall(StreamCall):
+    """A call of a generator method."""
+
+    __slots__ = ("actor", "arrived", "lane", "method")
+
+    kind = "method"
+    actor: Actor
+    arrived: bool
+    lane: Hashable
+    method: str
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.lane = None
+
+    def _finish(self, error: StoredError | None) -> Ready:
+        over = self.ended
+        ready = super()._finish(error)
+        if not over:
+            self.actor.closed(self)
+        return ready
+
+
+class EngineEndpoint(ActorEndpoint):
+    """What handles of one actor share; when the last is gone, an actor without a name ends.
+
+    Args:
+        pack: Packs the arguments of a method.
+    """
+
+    def __init__(self, actor: Actor, pack: Callable[..., PackedCall]) -> None:
+        self.actor, self._pack = actor, pack
+
+    @property
+    def methods(self) -> Mapping[str, bool]:
         return self.actor.methods
 
     @property
@@ -209,71 +381,11 @@ class Endpoint(ActorEndpoint):
         return self.actor.label
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.actor.call(method, args, kwargs)
+        return self.actor.call(method, self._pack(None, args, kwargs))
 
     def close_when_dropped(self) -> None:
         """Let the actor end, after the calls that it has, when nobody can call it any more."""
-        weakref.finalize(self, _close_soon, self.actor.mailbox)
+        weakref.finalize(self, self.actor.retire).atexit = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduce_by_identity(self)
-
-
-def _close_soon(mailbox: Mailbox) -> None:
-    # The garbage collector may call this in a thread that holds the mailbox's lock: another must close it.
-    with contextlib.suppress(RuntimeError):  # the interpreter is ending, and the thread with it
-        _thread.start_new_thread(mailbox.close, ())
-
-
-class _Front:
-    """Puts the constructor before every call, and opens the mailbox for it."""
-
-    def __init__(self, mailbox: Mailbox) -> None:
-        self._mailbox, self.inline = mailbox, mailbox.inline
-
-    def start(self, job: Job) -> None:
-        self._mailbox.submit_first(job)
-        self._mailbox.resize(1)
-
-    submit = start
-
-
-class _Lane:
-    """Keeps the calls of one caller in order while the first of them waits for its arguments.
-
-    It is the pool of the calls in it, and passes them on to the mailbox.
-    """
-
-    def __init__(self, actor: Actor, caller: Any) -> None:
-        self._actor, self._caller = actor, caller
-        self._calls: deque[Any] = deque()
-        self._passing = False
-        self.inline = actor.mailbox.inline
-
-    def enter(self, call: Any) -> None:
-        """Under the actor's lock: take a place in the line."""
-        call.arrived = False
-        self._calls.append(call)
-
-    def start(self, job: Any) -> None:
-        """Let a call go on when every call before it has."""
-        job.arrived = True
-        with self._actor.lock:
-            if (
-                self._passing
-            ):  # by whoever is below, so that two threads do not pass two calls in the wrong order
-                return
-            self._passing = True
-        while (head := self._next()) is not None:
-            self._actor.mailbox.submit(head)
-
-    submit = start
-
-    def _next(self) -> Any:
-        with self._actor.lock:
-            if self._calls and self._calls[0].arrived:
-                return self._calls.popleft()
-            self._passing = False
-            if not self._calls:
-                self._actor.lanes.pop(self._caller, None)
-            return None

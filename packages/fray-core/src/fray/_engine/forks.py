@@ -4,8 +4,6 @@ import os
 from typing import Protocol
 from weakref import WeakSet
 
-from fray._engine.refs import LOCK
-
 
 class Forkable(Protocol):
     """What a forked child inherits and cannot use."""
@@ -23,7 +21,6 @@ def disown_in_children(thing: Forkable) -> None:
 
 
 def _in_child() -> None:
-    LOCK._at_fork_reinit()  # type: ignore[attr-defined]  # another thread may have held it
     for thing in list(_inherited):
         thing.disown()
     _inherited.clear()

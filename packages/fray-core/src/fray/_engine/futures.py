@@ -1,47 +1,61 @@
 """A standard `Future` over a reference."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from fray._engine.pool import blocking
-from fray._engine.refs import ERROR, LocalRef, Settlement, outcome, watch
-from fray._engine.tasks import cancel_ref
-from fray._values.errors import TaskCancelledError
+from fray._engine.refs import ERROR, EngineRef, outcome, watch
+from fray._engine.waiting import blocking, seconds
 
 
-class LocalFuture(Future[Any]):
-    """Settles with its reference; waiting for it inside a task frees the task's place in the pool."""
+class EngineFuture(Future[Any]):
+    """Settles with its reference; waiting for it inside a task frees the task's place.
 
-    def __init__(self, ref: Any) -> None:
+    Args:
+        call_back: Runs what loads the outcome and calls the callbacks, away from threads that serve others.
+    """
+
+    def __init__(self, ref: Any, call_back: Callable[[Callable[[], object]], None]) -> None:
         super().__init__()
-        self._ref = ref
-        if not isinstance(ref, LocalRef):  # a stream, or a plain value
+        self._ref, self._call_back = ref, call_back
+        if not isinstance(ref, EngineRef):  # a stream, or a plain value
             self.set_result(ref)
         elif not watch(ref, self):
-            self.notify(ref, [])
+            self._copy()
 
-    def notify(self, source: LocalRef[Any], worklist: list[Settlement]) -> None:
+    def notify(self, source: EngineRef[Any], ready: list[Any]) -> None:
         """Take over the reference's outcome."""
-        if source._state == ERROR and isinstance(source._value[0], TaskCancelledError):
+        self._call_back(self._copy)
+
+    def _copy(self) -> None:
+        ref = self._ref
+        if ref.state == ERROR and ref.content.cancelled:
             super().cancel()
             self.set_running_or_notify_cancel()
             return
         self.set_running_or_notify_cancel()
         try:
-            self.set_result(outcome(source))
+            self.set_result(outcome(ref))
         except BaseException as error:  # noqa: BLE001 - the task's failure is the future's
             self.set_exception(error)
 
     def cancel(self) -> bool:
-        """Cancel the task if it has not started; a stream is there from the first, and is closed instead."""
-        return self.cancelled() or (isinstance(self._ref, LocalRef) and cancel_ref(self._ref))
+        """Cancel the task; a stream is there from the first, and is closed instead."""
+        if self.cancelled():
+            return True
+        call = self._ref.call if isinstance(self._ref, EngineRef) else None
+        return call is not None and bool(call.cancel())
 
     def result(self, timeout: float | None = None) -> Any:
         """Return the value, as `Future.result`."""
-        with blocking():
-            return super().result(timeout)
+        if self.done():
+            return super().result()
+        with blocking(timeout, (self._ref,)):
+            return super().result(seconds(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the exception, as `Future.exception`."""
-        with blocking():
-            return super().exception(timeout)
+        if self.done():
+            return super().exception()
+        with blocking(timeout, (self._ref,)):
+            return super().exception(seconds(timeout))

@@ -1,52 +1,82 @@
-"""Counts what is under way in a context, so that `shutdown` can wait for it."""
+"""What is under way in a context, so that `shutdown` can wait for it."""
 
-import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
-from fray._engine.pool import current_task
-from fray._engine.refs import LOCK
 from fray._values.errors import ContextClosedError, WrongProcessError
 
 
 class Scope:
-    """The tasks, calls and stream steps of one context; every change of the count is made under LOCK."""
+    """The calls of one context that are not settled and not parked.
 
-    __slots__ = ("_closing", "_drained", "_ended", "_on_drained", "_outstanding", "_owner", "cancelling")
+    It takes no lock: a call is added before the state is looked at, and the state changes before the
+    calls are looked at, so that one of the two always sees the other.
+    """
+
+    __slots__ = ("_drained", "_end", "_owner", "_unended", "cancelling", "closing", "open")
 
     def __init__(self, on_drained: Callable[[], None]) -> None:
-        self._outstanding = 0
-        self._closing = self._ended = False
-        self._owner = 0  # in a forked child: the process whose scope this is
+        self.open: set[Any] = set()
+        self.closing = False
         self.cancelling = False  # what has not started is cancelled when its turn comes
+        self._owner = 0  # in a forked child: the process whose scope this is
         self._drained = threading.Event()
-        self._on_drained = on_drained
+        self._end = on_drained
+        self._unended = True
 
-    def enter(self) -> None:
-        """Count one more; while closing, only what runs inside may still add to it.
+    @property
+    def refuses(self) -> bool:
+        """Whether `enter` may raise: what is added to `open` first, and finds this False, is counted."""
+        return self.closing or bool(self._owner)
+
+    def enter(self, call: Any, inside: bool) -> None:
+        """Count a call; while closing, only what runs inside may still add to it.
 
         Raises:
             ContextClosedError: The context is shut down, or shutting down and the caller is outside.
             WrongProcessError: This is a forked child of the process that made the context.
         """
-        self.check_owner()
-        with LOCK:
-            if self._closing and (self.cancelling or not self._outstanding or not self.inside()):
-                raise ContextClosedError("the context was shut down; make a new one with create_context")
-            self._outstanding += 1
+        open_calls = self.open
+        open_calls.add(call)
+        if self.closing or self._owner:
+            if not self._owner and inside and not self.cancelling and len(open_calls) > 1:
+                return
+            self.leave(call)
+            self.check_owner()
+            raise ContextClosedError("the context was shut down; make a new one with create_context")
 
-    @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count the block as under way, or raise as `enter`: `on_drained` finds all that the block made."""
-        self.enter()
+    def check_open(self) -> None:
+        """Raise where nothing more may be submitted."""
+        self.check_owner()
+        if self.closing:
+            raise ContextClosedError("the context was shut down; make a new one with create_context")
+
+    def leave(self, call: Any) -> None:
+        """Count a call no more."""
+        self.open.discard(call)
+        if self.closing and not self.open:
+            self._drain()
+
+    def close(self, *, cancel: bool) -> None:
+        """Take nothing more from outside; with `cancel` nothing more starts at all."""
+        self.cancelling = self.cancelling or cancel
+        self.closing = True
+        if not self.open:
+            self._drain()
+
+    def _drain(self) -> None:
         try:
-            yield
-        finally:
-            with LOCK:
-                last = self.leave()
-            if last:
-                self.on_drained()
+            del self._unended
+        except AttributeError:
+            return
+        self._end()
+        self._drained.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until everything is done, after `close`; False where `timeout` seconds passed first."""
+        return self._drained.wait(timeout)
 
     @property
     def foreign(self) -> bool:
@@ -64,38 +94,3 @@ class Scope:
     def disown(self) -> None:
         """In a forked child: count nothing and end nothing any more."""
         self._owner = os.getppid()
-
-    def inside(self) -> bool:
-        """Return whether this thread runs something that is counted here."""
-        task = current_task()
-        return task is not None and task.scope is self
-
-    def rejoin(self) -> None:
-        """Under LOCK: count one more that was counted before, closing or not."""
-        self._outstanding += 1
-
-    def leave(self) -> bool:
-        """Under LOCK: count one less; True where it was the last and `on_drained` must be called."""
-        self._outstanding -= 1
-        return self._closing and not self._outstanding
-
-    def close(self, *, cancel: bool) -> None:
-        """Take nothing more from outside; with `cancel` nothing more starts at all."""
-        with LOCK:
-            self._closing = True
-            self.cancelling = self.cancelling or cancel
-            empty = not self._outstanding
-        if empty:
-            self.on_drained()
-
-    def on_drained(self) -> None:
-        """Outside LOCK: everything is done."""
-        with LOCK:
-            ended, self._ended = self._ended, True
-        if not ended:
-            self._on_drained()
-            self._drained.set()
-
-    def wait(self) -> None:
-        """Block until everything is done; needs `close` before."""
-        self._drained.wait()

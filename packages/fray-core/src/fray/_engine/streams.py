@@ -1,211 +1,257 @@
-"""Generator tasks: items flow to the consumer while the generator goes on.
+"""Streams: items flow to the consumer while the generator goes on, as far as credits allow.
 
-A producer is a job that runs until its buffer is full, and then simply returns: the suspended
-generator is all that is left of it, so it holds no thread while it waits for its consumer. Taking
-an item submits it again. A stream that is dropped takes its suspended generator with it, and
-Python closes that.
+A producer that has used up its credits is parked: it counts as not under way, and whatever ran it is
+free. Taking items gives new credits.
 """
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from fray._engine.pool import blocking, set_current_task
-from fray._engine.refs import (
-    LOCK,
-    LocalRef,
-    Settlement,
-    Watcher,
-    await_refs,
-    error_ref,
-    reduce_by_identity,
-    value_ref,
-)
-from fray._engine.tasks import Call
+from fray._contracts.context import ObjectStream
+from fray._contracts.task_runner import CallRunner, Ready, StoredError
+from fray._engine.calls import Call
+from fray._engine.identity import reduce_by_identity
+from fray._engine.locking import LOCK
+from fray._engine.refs import NOTHING, EngineRef, Watcher, error_ref, stored_error, value_ref
+from fray._engine.scope import Scope
+from fray._engine.waiting import await_one
 from fray._values.errors import TaskCancelledError
-from fray.job import ObjectStream
+from fray._values.options import ActorOptions, TaskOptions
 
 T_co = TypeVar("T_co", covariant=True)
-_END = object()
 
 
-class Producer(Call):
-    """The producing side of a stream."""
+class StreamCall(Call):
+    """The producing side of a stream.
+
+    Args:
+        limit: Items that may be ahead of the consumer; 0: an item is made only when it is asked for.
+    """
 
     __slots__ = (
-        "__weakref__",
         "_buffer",
-        "_cancelled",
-        "_counted",
-        "_finished",
-        "_generator",
-        "_limit",
-        "_parked",
+        "_handed_over",
+        "_ready",
         "_watchers",
+        "cancelled",
+        "credits",
+        "ended",
+        "limit",
+        "parked",
     )
 
-    def __init__(self, *args: Any, limit: int, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._limit = limit
-        self._buffer: deque[LocalRef[Any]] = deque()
-        self._generator: Generator[Any, None, None] | None = None
-        self._parked = self._finished = self._cancelled = False
-        self._counted = True  # in the scope, which its maker has entered; not while it is parked
-        self._watchers: list[Watcher] | None = None
+    streaming = True
+
+    def __init__(
+        self,
+        payload: Any,
+        refs: Sequence[EngineRef[Any]],
+        name: str | Callable[..., Any],
+        options: TaskOptions | ActorOptions,
+        runner: CallRunner,
+        scope: Scope,
+        limit: int,
+    ) -> None:
+        super().__init__(payload, refs, name, options, runner, scope)
+        self.limit = self.credits = limit
+        self.parked = self.ended = self.cancelled = False
+        self._buffer: deque[EngineRef[Any]] = deque()
+        self._ready = self._handed_over = False
+        self._watchers: list[Watcher] = []
+
+    # Its start.
+
+    def begin(self) -> None:
+        """Start it when its arguments are there and an item may be made."""
+        if not self.credits:
+            with LOCK:
+                self.parked = True
+            self.scope.leave(self)
+        super().begin()
+
+    def _handed(self) -> None:
+        if self._may_start():
+            super()._handed()
+
+    def _arrived(self, ready: list[Any]) -> None:
+        arrived: list[Any] = []
+        super()._arrived(arrived)
+        if arrived and self._may_start():
+            ready.append(self)
+
+    def _may_start(self) -> bool:
+        """Note that the arguments are there; True where it may start, and had not."""
+        with LOCK:
+            self._ready = True
+            start = not self._handed_over and not self.parked
+            self._handed_over = self._handed_over or start
+        return start
+
+    # The producer.
 
     @property
-    def _state(self) -> bool:
-        """Whether the next item, the end or the error is there; what `watch` and `wait` ask."""
-        return bool(self._buffer) or self._finished
+    def over(self) -> bool:
+        """Whether its end, or its error, is known."""
+        return self.ended
 
-    def fail(self, error: Any, worklist: list[Settlement]) -> None:
-        """Make the argument's failure the only item."""
-        if self.claim():
-            self._finish(error[0])
+    @property
+    def buffered(self) -> int:
+        """Items that wait for the consumer."""
+        return len(self._buffer)
 
-    def abort(self, error: BaseException) -> None:
-        """End the stream with an error that is not the generator's."""
-        self.claim()
-        self._finish(error)
+    @property
+    def retries_left(self) -> int:
+        """None: items have been seen."""
+        return 0
 
-    def run(self) -> None:
-        """Produce until the buffer is full, the generator ends, or the stream is cancelled."""
-        if self._generator is None and not self.claim():
-            return
-        before = set_current_task(self)
-        try:
-            while not self._pause():
-                if self._generator is None:
-                    args, kwargs = self.resolve()
-                    self._generator = self.context.run(self.fn, *args, **kwargs)
-                value = self.context.run(next, self._generator, _END)
-                if value is _END:
-                    self._finish(None)
-                    return
-                self._push(value_ref(self.encode(value)))
-        except BaseException as error:  # noqa: BLE001 - it comes out at this item
-            self._finish(self.encode_error(error)[0])
-        finally:
-            set_current_task(before)
-
-    def take(self) -> LocalRef[Any] | None:
-        """Return the next item; None at the end. The caller has seen that there is one."""
+    def push(self, values: Sequence[Any]) -> bool:
+        """Add items; True where these used up the last credit, and it is parked now."""
+        items = [value_ref(value) for value in values]
         with LOCK:
-            return self._buffer.popleft() if self._buffer else None
-
-    def resume(self) -> None:
-        """Go on producing if the buffer has run low."""
-        with LOCK:
-            if not self._parked or len(self._buffer) > self._limit // 2 or self._finished:
-                return
-            self._unpark()
-        self.pool.start(self)
-
-    def cancel(self) -> bool:
-        """Close the generator at its next pause; what it has yielded stays readable."""
-        if self.claim():  # not started
-            self._finish(TaskCancelledError(f"{self.label} was cancelled before it started"))
-            return True
-        with LOCK:
-            if self._finished:
+            if self.ended:
                 return False
-            self._cancelled = True
-            parked = self._parked
-            if parked:
-                self._unpark()
+            self._buffer.extend(items)
+            self.credits -= len(items)
+            parked = self.parked = self.credits <= 0
+            watchers, self._watchers = self._watchers, []
         if parked:
-            self.pool.start(self)
+            self.scope.leave(self)
+        self._tell(watchers)
+        return parked
+
+    def _settle(self, state: int, content: Any) -> Ready:
+        raise NotImplementedError
+
+    def succeed(self, value: Any = None) -> Ready:
+        """End the stream."""
+        return self._finish(None)
+
+    def fail(self, error: BaseException | StoredError) -> Ready:
+        """Make an exception the last item."""
+        return self._finish(stored_error(error))
+
+    def _finish(self, error: StoredError | None) -> Ready:
+        with LOCK:
+            if self.ended:
+                return NOTHING
+            if error is not None:
+                self._buffer.append(error_ref(error))
+            self.ended, self.parked = True, False
+            watchers, self._watchers = self._watchers, []
+        self.payload, self.refs = None, ()
+        self.scope.leave(self)
+        self._tell(watchers)
+        return NOTHING
+
+    def _tell(self, watchers: list[Watcher]) -> None:
+        for watcher in watchers:
+            watcher.notify(self, [])
+
+    def _interrupt(self) -> bool:
+        if self.runner.interrupts:
+            return super()._interrupt()
+        with LOCK:
+            if self.ended:
+                return False
+            self.cancelled = True
+        self._grant(1)  # so that a parked one closes its generator
         return True
 
     def abandon(self) -> None:
-        """End it on this thread if it waits for a consumer; its context is closing."""
-        with LOCK:
-            if not self._parked or self._finished:
-                return
-            self._cancelled = True
-            self._unpark()
-        Producer.run(self)
+        """End it if it waits for its consumer: its context is closing."""
+        if not self.parked:
+            return
+        if self.claim() or self.runner.interrupts:
+            self.fail(TaskCancelledError(f"{self.label} was cancelled: its context was shut down"))
+            if self.runner.interrupts:
+                self.runner.interrupt(self)
+        else:
+            self.cancelled = True
+            self._grant(1)
 
-    def _unpark(self) -> None:
-        """Under LOCK: be under way again."""
-        self._parked, self._counted = False, True
-        self.scope.rejoin()
-
-    def _leave(self) -> bool:
-        """Under LOCK: be under way no more."""
-        counted, self._counted = self._counted, False
-        return counted and self.scope.leave()
-
-    def _pause(self) -> bool:
-        """Return whether to stop producing for now."""
-        with LOCK:
-            self._cancelled = self._cancelled or self.scope.cancelling
-            if not self._cancelled:
-                if len(self._buffer) < self._limit:
-                    return False
-                self._parked = True
-                drained = self._leave()
-        if self._cancelled:
-            if self._generator is not None:
-                self.context.run(self._generator.close)
-            self._finish(TaskCancelledError(f"{self.label} was cancelled"))
-        elif drained:
-            self.scope.on_drained()
-        return True
-
-    def _push(self, item: LocalRef[Any]) -> None:
-        with LOCK:
-            self._buffer.append(item)
-            watchers, self._watchers = self._watchers, None
-        self._tell(watchers)
-
-    def _finish(self, error: BaseException | None) -> None:
-        with LOCK:
-            if self._finished:
-                return
-            if error is not None:
-                self._buffer.append(error_ref(error))
-            self._finished, self._parked = True, False
-            watchers, self._watchers = self._watchers, None
-            drained = self._leave()
-        self._generator = None
-        self._tell(watchers)
-        if drained:
-            self.scope.on_drained()
-
-    def _tell(self, watchers: list[Watcher] | None) -> None:
-        for watcher in watchers or ():
-            watcher.notify(self, [])
-
-
-class LocalStream(ObjectStream[T_co]):
-    """The consuming side of a stream."""
-
-    __slots__ = ("__weakref__", "_producer")
-
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
+    # The consumer.
 
     @property
-    def _state(self) -> bool:
-        return self._producer._state
+    def has_item(self) -> bool:
+        """Whether the next item, the end or the error is there."""
+        return bool(self._buffer) or self.ended
 
-    def __next__(self) -> LocalRef[T_co]:
-        producer = self._producer
+    def take(self) -> EngineRef[Any] | None:
+        """Return the next item, where there is one, and let the producer go on."""
+        try:
+            item = self._buffer.popleft()
+        except IndexError:
+            return None
+        if not self.ended:
+            room = self.limit - len(self._buffer) - self.credits
+            if room > self.limit // 2:
+                self._grant(room)
+        return item
+
+    def ask(self) -> None:
+        """Let the producer make an item, where it makes none unasked."""
+        if not self.credits and not self._buffer and not self.ended:
+            self._grant(max(1, self.limit))
+
+    def _grant(self, more: int) -> None:
+        with LOCK:
+            if self.ended:
+                return
+            self.credits += more
+            parked, self.parked = self.parked, False
+            if parked:
+                self.scope.open.add(self)
+            start = self._ready and not self._handed_over
+            self._handed_over = self._handed_over or start
+            waits = not self._ready
+        if start:
+            super()._handed()
+        elif not waits:
+            self.runner.resume(self, more, parked)
+
+    def watch(self, watcher: Watcher) -> bool:
+        """Tell a watcher of the next item, or the end; False where that is there."""
+        with LOCK:
+            if self.has_item:
+                return False
+            self._watchers.append(watcher)
+            return True
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Take a watcher back."""
+        with LOCK:
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
+
+
+class EngineStream(ObjectStream[T_co]):
+    """The consuming side of a stream."""
+
+    __slots__ = ("__weakref__", "call")
+
+    def __init__(self, call: StreamCall) -> None:
+        self.call = call
+
+    @property
+    def state(self) -> bool:
+        """Whether the next item, the end or the error is there."""
+        return self.call.has_item
+
+    def __next__(self) -> EngineRef[T_co]:
+        call = self.call
         while True:
-            producer.resume()
-            if not producer._state:
-                with blocking():
-                    await_refs([producer], 1, None)
-            item = producer.take()
+            item = call.take()
             if item is not None:
-                producer.resume()
-                return cast("LocalRef[T_co]", item)
-            if producer._finished:
+                return cast("EngineRef[T_co]", item)
+            if call.ended and not call.buffered:
                 raise StopIteration
+            call.ask()
+            if not call.has_item:
+                await_one(call)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduce_by_identity(self)
 
     def __repr__(self) -> str:
-        return f"<stream of {self._producer.label}>"
+        return f"<stream of {self.call.label}>"

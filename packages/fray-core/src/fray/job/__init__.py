@@ -1,6 +1,5 @@
 """Tasks, objects and actors inside one job."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fray import _legacy
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     fray_default_job_ctx = use_context
     fray_job_ctx = get_job_context
     get_default_job_ctx = get_job_context
-    from fray._engine.context import InProcessContext
-    from fray._engine.pool import WorkerPool
 
 ExecutionContext = JobContext
 
@@ -33,7 +30,6 @@ __all__ = [
     "ActorOptions",
     "ContextBase",
     "ExecutionContext",
-    "InProcessContext",
     "JobContext",
     "Lifetime",
     "ObjectRef",
@@ -41,7 +37,6 @@ __all__ = [
     "PreemptionNotice",
     "RuntimeEnv",
     "TaskOptions",
-    "WorkerPool",
     "actor_methods",
     "create_context",
     "get_job_context",
@@ -51,15 +46,5 @@ __all__ = [
 ]
 
 
-# Loaded when asked for: who only submits tasks to another backend does not need what runs them here.
-_HOMES = {"InProcessContext": "context", "WorkerPool": "pool"}
-
-
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"fray._engine.{_HOMES[name]}"), name)
     return _legacy.find_name(__name__, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from fray._contracts.task_runner import CallKind, CallRunner, Ready, StoredError
-from fray._engine_new.refs import (
+from fray._engine.refs import (
     ERROR,
     NOTHING,
     VALUE,
@@ -17,7 +17,7 @@ from fray._engine_new.refs import (
     stored_error,
     watch,
 )
-from fray._engine_new.scope import Scope
+from fray._engine.scope import Scope
 from fray._serialization.values import callable_name
 from fray._values.errors import TaskCancelledError
 from fray._values.options import ActorOptions, TaskOptions

@@ -10,8 +10,8 @@ from typing import Any
 from fray._contracts.context import ObjectRef
 from fray._contracts.task_runner import PackedCall, Ready, StoredError
 from fray._discovery.current import current_context_var
-from fray._engine_new.calls import _thread, dispatch, shutting_down
-from fray._engine_new.refs import EngineRef, LocalError, PickledValue, outcome, ref_of_future
+from fray._engine.calls import _thread, dispatch, shutting_down
+from fray._engine.refs import EngineRef, LocalError, PickledValue, outcome, ref_of_future
 from fray._serialization.values import dumps_call, pack_exception, unpack_exception
 from fray._values.errors import TaskCancelledError
 

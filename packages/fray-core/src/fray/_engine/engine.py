@@ -6,12 +6,12 @@ from typing import Any
 from weakref import WeakSet
 
 from fray._contracts.task_runner import ActorRunner, PackedCall, StoredError, TaskRunner
-from fray._engine_new.actors import Actor
-from fray._engine_new.calls import DEFAULT_TASK, Call, dispatch, inside, shutting_down
-from fray._engine_new.forks import disown_in_children
-from fray._engine_new.refs import EngineRef, error_ref, ref_of_future, value_ref
-from fray._engine_new.scope import Scope
-from fray._engine_new.streams import EngineStream, StreamCall
+from fray._engine.actors import Actor
+from fray._engine.calls import DEFAULT_TASK, Call, dispatch, inside, shutting_down
+from fray._engine.forks import disown_in_children
+from fray._engine.refs import EngineRef, error_ref, ref_of_future, value_ref
+from fray._engine.scope import Scope
+from fray._engine.streams import EngineStream, StreamCall
 from fray._values.checks import check_count
 from fray._values.options import ActorOptions, TaskOptions
 
