@@ -6,6 +6,7 @@ cannot be read is none.
 """
 
 import contextlib
+import fcntl
 import os
 import pickle
 from pathlib import Path
@@ -16,7 +17,7 @@ from fray._jobs.status_file import STATUS, replace_file
 from fray._values.errors import JobNotFoundError
 from fray._values.job_states import JobInfo
 
-_INDEX = ".index.pickle"
+_INDEX, _LOCK = ".index.pickle", ".index.lock"
 _FORMAT = 1
 _CHILDREN = "jobs"
 
@@ -46,7 +47,18 @@ def list_records(records: Records) -> list[JobInfo]:
 
 
 def renew(folder: str) -> None:
-    """Write the index anew where many records are not in it."""
+    """Write the index anew where many records are not in it, unless another process is at it."""
+    lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _write(folder)
+    except BlockingIOError:
+        return
+    finally:
+        os.close(lock)
+
+
+def _write(folder: str) -> None:
     records = Records(Path(folder))
     names = records.names()
     if not index_is_due(folder, len(names)):
