@@ -9,13 +9,16 @@ Peers that are missing are left out: `pip install numpy loky joblib distributed 
 pools as arguments, of those only: `process_contexts.py fray ProcessPoolExecutor ray`.
 """
 
+import csv
 import functools
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -172,6 +175,63 @@ def tiny(count: int) -> dict[str, Callable[[], Any]]:
     }
 
 
+def items(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def stream(spec: str, count: int) -> float:
+    """Return the seconds that each item of a stream takes."""
+    with create_context(spec, max_workers=WORKERS) as context:
+        context.get(context.run(noop, 0))
+        return timed(lambda: [context.get(ref) for ref in context.run(items, count)]) / count
+
+
+def group(path: Path) -> Iterator[list[list[str]]]:
+    """Yield the rows of a file in 16 groups, by their first column."""
+    groups: list[list[list[str]]] = [[] for _ in range(16)]
+    with path.open(newline="") as file:
+        for row in csv.reader(file):
+            groups[int(row[0]) % 16].append(row)
+    yield from groups
+
+
+def write(path: Path, *parts: list[list[str]]) -> int:
+    """Write the parts of a group as one file, and return its rows."""
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(row for part in parts for row in part)
+    return sum(map(len, parts))
+
+
+def shuffle(spec: str, folder: Path) -> float:
+    """Return the seconds of a shuffle: 20 files of 2,000 rows, each grouped into 16, a file for each."""
+    with create_context(spec, max_workers=WORKERS) as context:
+
+        def work() -> None:
+            streams = [context.run(group, path) for path in sorted(folder.glob("in*.csv"))]
+            parts = list(zip(*streams, strict=True))
+            written = [
+                context.run(write, folder / f"out{index}.csv", *one) for index, one in enumerate(parts)
+            ]
+            assert sum(context.get(written)) == 40_000
+
+        return timed(work)
+
+
+def flows() -> None:
+    specs = ("threadpool", "process")
+    subjects: dict[str, Timed] = {spec: functools.partial(stream, spec, 20_000) for spec in specs}
+    compare("An item of a stream", subjects, peer="threadpool", rounds=3)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for index in range(20):
+            with (folder / f"in{index:02}.csv").open("w", newline="") as file:
+                csv.writer(file).writerows([row * 7 + index, "x" * 40, row] for row in range(2_000))
+        subjects = {spec: functools.partial(shuffle, spec, folder) for spec in specs}
+        compare(
+            "A shuffle of 20 files of 2,000 rows", subjects, peer="threadpool", rounds=3, unit="ms", scale=1e3
+        )
+
+
 def shapes() -> None:
     def actor_calls(count: int) -> float:
         with create_context("process") as context:
@@ -250,6 +310,7 @@ def main() -> None:
         large(pools)
     starts(openers)
     compare("Of a million tiny items through map, each", tiny(1_000_000), peer="fray", rounds=3)
+    flows()
     shapes()
     subprocess.run([sys.executable, __file__, "--memory"], check=True)
 

@@ -23,6 +23,7 @@ from fray_local._process.protocol.messages import (
     Item,
     Key,
     Message,
+    Parked,
     Reply,
     Returned,
     Revoke,
@@ -79,6 +80,7 @@ class WorkerConnection:
         self._handlers: dict[type, Callable[[Any, deque[int]], None]] = {
             Done: self._done,
             Item: self._item,
+            Parked: self._parked,
             Returned: self._returned,
         }
 
@@ -240,7 +242,12 @@ class WorkerConnection:
         if state != VALUE:
             dispatch(_settle(call, state, blob))
             self.cancel(message.number)
-        elif call.push((blob,)):
+        else:
+            call.push((blob,))
+
+    def _parked(self, message: Parked, _: deque[int]) -> None:
+        call = self.calls.get(message.number)
+        if call is not None and call.parked:  # its consumer has taken nothing meanwhile
             self.owner.parked(self, call)
 
     def _returned(self, message: Returned, _: deque[int]) -> None:

@@ -119,6 +119,12 @@ class Item(NamedTuple):
     wrote: bool
 
 
+class Parked(NamedTuple):
+    """A stream has sent what it may and has an item more: until it gets credits, its worker is free."""
+
+    number: int
+
+
 class Returned(NamedTuple):
     """These calls had not started, and will not start here."""
 
@@ -367,6 +373,7 @@ Message = (
     | Die
     | Done
     | Item
+    | Parked
     | Returned
     | Loaded
     | Request

@@ -63,6 +63,7 @@ class IncomingCall:
         "generator",
         "in_program",
         "interrupted",
+        "kept_item",
         "method",
         "number",
         "on_change",
@@ -85,6 +86,7 @@ class IncomingCall:
         self._slots = [(place, received(blob, descriptors, kept=connection.kept)) for place, blob in slots]
         self._label = f"{self.method}()"
         self.generator: Any = None
+        self.kept_item: Blob | None = None  # of a stream: made, and not asked for yet
         self.on_change: Callable[[], None] | None = None  # told of credits, where a loop runs it
         self.cancelled = self.in_program = self.interrupted = self.suspended = False
 

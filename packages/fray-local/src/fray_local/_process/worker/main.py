@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fray import TaskCancelledError
 from fray.backend import current_context_var, is_async_class, pack_exception, strip_frames
 from fray_local._process.protocol.held_frames import HeldFrames
-from fray_local._process.protocol.messages import Loaded, WorkerSettings
+from fray_local._process.protocol.messages import Loaded, Parked, WorkerSettings
 from fray_local._process.protocol.serialization import pack
 from fray_local._process.protocol.values import CANCELLED, END, ERROR, VALUE, Blob, Budget
 from fray_local._process.worker import output
@@ -258,16 +258,23 @@ class Worker:
     # Streams.
 
     def _run_steps(self, call: IncomingCall) -> None:
-        """Yield items for as long as the consumer wants some, then suspend."""
+        """Yield items for as long as the consumer wants some, then suspend.
+
+        The item after those is made as well: a generator that has none ends here, and needs no consumer
+        for that, nor a worker meanwhile.
+        """
         try:
-            while self.wants_more(call):
-                blob = self._next_item(call)
-                if blob is None:
+            while not call.cancelled:
+                call.kept_item = call.kept_item or self._next_item(call)
+                if call.kept_item is None:
                     break
-                self.send_item(call, blob)
-            else:
-                if not call.cancelled:
+                if self.wants_more(call):
+                    blob, call.kept_item = call.kept_item, None
+                    self.send_item(call, blob)
+                elif not call.cancelled:
+                    call.connection.outbox.send(Parked(call.number))
                     return
+            else:
                 if call.generator is not None:
                     call.context.run(call.generator.close)
             state, last = END, Blob(b"")
@@ -301,11 +308,10 @@ class Worker:
         return pack(value, f"the result of {call.label()}", self._budget)
 
     def send_item(self, call: IncomingCall, blob: Blob) -> None:
-        """Send an item; the last that may be sent takes the others with it."""
+        """Send an item, which may wait a little for the next one."""
         with self._lock:
             call.credits = (call.credits or 0) - 1
-            more = call.credits > 0
-        call.connection.send_item(call.number, blob, soon=more)
+        call.connection.send_item(call.number, blob, soon=True)
 
     def finish_call(self, call: IncomingCall, state: int, blob: Blob, seconds: float) -> None:
         """Send the end of a call."""

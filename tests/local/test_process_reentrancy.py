@@ -1,0 +1,272 @@
+"""Calls of a context from finalizers, signal handlers and callbacks, and user code that takes its time."""
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fray import create_context
+from fray.job import JobContext, get_job_context
+
+
+@pytest.fixture
+def context() -> Iterator[JobContext]:
+    with create_context("process", max_workers=2) as context:
+        yield context
+
+
+class CallsWhenCollected:
+    """Runs a task when it is collected, wherever that happens."""
+
+    def __init__(self, context: JobContext, seen: list[Any]) -> None:
+        self.me, self.context, self.seen = self, context, seen
+
+    def __del__(self) -> None:
+        ref = self.context.run(abs, -1)
+        try:
+            self.seen.append(self.context.get(ref))
+        except RuntimeError as error:
+            self.seen.append(error)
+
+
+class TestFinalizers:
+    @pytest.mark.timeout(60)
+    def test_one_that_runs_a_task_and_gets_it_hangs_nobody(self, context: JobContext) -> None:
+        context.get(context.run(abs, -1))
+        seen: list[Any] = []
+        before = gc.get_threshold()
+        gc.set_threshold(20, 2, 2)  # so that it runs in the middle of everything
+        try:
+            for _ in range(8):
+                for _ in range(3):
+                    CallsWhenCollected(context, seen)
+                refs = [context.run(abs, -index) for index in range(20)]
+                assert context.get(refs) == list(range(20))
+        finally:
+            gc.set_threshold(*before)
+        gc.collect()
+        assert len(seen) == 24
+        assert all(one == 1 or isinstance(one, RuntimeError) for one in seen)
+
+    def test_one_in_a_worker_hangs_nobody(self, context: JobContext) -> None:
+        def work() -> int:
+            mine = get_job_context()
+            seen: list[Any] = []
+            gc.set_threshold(20, 2, 2)
+            for _ in range(10):
+                CallsWhenCollected(mine, seen)
+                mine.get([mine.run(abs, -index) for index in range(5)])
+            gc.set_threshold(700, 10, 10)
+            gc.collect()
+            return len(seen)
+
+        assert context.get(context.run(work), timeout=60) == 10
+
+
+class TestSignalHandlers:
+    @pytest.mark.timeout(60)
+    def test_one_that_runs_a_task_and_gets_it_hangs_nobody(self, context: JobContext) -> None:
+        context.get(context.run(abs, -1))  # what this imports is the interpreter's to guard
+        seen: list[Any] = []
+        handled, stop = threading.Event(), threading.Event()
+
+        def handle(number: int, frame: Any) -> None:
+            try:
+                seen.append(context.get(context.run(abs, -7)))
+            except RuntimeError as error:
+                seen.append(error)
+            handled.set()
+
+        def interrupt() -> None:
+            while not stop.wait(0.005):
+                handled.clear()
+                os.kill(os.getpid(), signal.SIGUSR2)
+                handled.wait(30)
+
+        before = signal.signal(signal.SIGUSR2, handle)
+        interrupter = threading.Thread(target=interrupt)
+        interrupter.start()
+        try:
+            end = time.monotonic() + 1.5
+            while time.monotonic() < end:
+                assert context.get([context.run(abs, -index) for index in range(10)]) == list(range(10))
+        finally:
+            stop.set()
+            interrupter.join()
+            signal.signal(signal.SIGUSR2, before)
+        assert seen.count(7) > 5
+        assert all(one == 7 or isinstance(one, RuntimeError) for one in seen)
+
+
+class SlowToLoad:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _load_slowly, (self.seconds,)
+
+
+def _load_slowly(seconds: float) -> SlowToLoad:
+    time.sleep(seconds)
+    return SlowToLoad(0)
+
+
+class TestSlowUserCode:
+    def test_a_slow_result_delays_nobody_else(self, context: JobContext) -> None:
+        executor = context.as_executor()
+        slow = executor.submit(SlowToLoad, 3.0)
+        error = context.run(_raise_slowly)
+        context.wait([error])
+        started = time.monotonic()
+        assert [executor.submit(abs, -index).result() for index in range(20)] == list(range(20))
+        assert context.get([context.run(abs, -index) for index in range(20)]) == list(range(20))
+        assert time.monotonic() - started < 2.5
+        assert isinstance(slow.result(), SlowToLoad)
+
+    def test_a_callback_may_use_the_context(self, context: JobContext) -> None:
+        found: list[int] = []
+        done = threading.Event()
+
+        def call_back(future: Any) -> None:
+            found.append(context.get(context.run(abs, -future.result())))
+            done.set()
+
+        context.as_executor().submit(abs, -3).add_done_callback(call_back)
+        assert done.wait(60)
+        assert found == [3]
+
+
+class SlowError(Exception):
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _load_slow_error, ()
+
+
+def _load_slow_error() -> SlowError:
+    time.sleep(1.5 if threading.current_thread() is threading.main_thread() else 3.0)
+    return SlowError()
+
+
+def _raise_slowly() -> None:
+    raise SlowError
+
+
+class Clock:
+    """An async actor with a background task, a lock and a stream."""
+
+    def __init__(self) -> None:
+        self.ticks, self.lock, self.inside = 0, asyncio.Lock(), 0
+        self.background = asyncio.get_running_loop().create_task(self._tick())
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(0.005)
+            self.ticks += 1
+
+    async def wait_for_ticks(self, count: int) -> int:
+        while self.ticks < count:
+            await asyncio.sleep(0.005)
+        return os.getpid()
+
+    async def alone(self) -> int:
+        async with self.lock:
+            self.inside += 1
+            await asyncio.sleep(0.01)
+            found = self.inside
+            self.inside -= 1
+            return found
+
+    async def count(self, items: int) -> AsyncIterator[int]:
+        for index in range(items):
+            await asyncio.sleep(0)
+            yield index
+
+    async def sleep_long(self) -> None:
+        await asyncio.sleep(600)
+
+
+class TestAsyncActors:
+    def test_background_tasks_and_locks_live_from_call_to_call(self, context: JobContext) -> None:
+        clock = context.create_actor(Clock)
+        one, other = context.get([clock.wait_for_ticks(3), clock.wait_for_ticks(10)], timeout=60)
+        assert one == other
+        assert context.get([clock.alone() for _ in range(10)], timeout=60) == [1] * 10
+
+    def test_async_generators_stream(self, context: JobContext) -> None:
+        clock = context.create_actor(Clock)
+        first, second = clock.count(40), clock.count(40)
+        pairs = [(context.get(one), context.get(two)) for one, two in zip(first, second, strict=True)]
+        assert pairs == [(index, index) for index in range(40)]
+
+    def test_a_call_can_be_cancelled_and_the_others_go_on(self, context: JobContext) -> None:
+        clock = context.create_actor(Clock)
+        asleep = clock.sleep_long()
+        context.get(clock.wait_for_ticks(1))
+        assert context.cancel(asleep)
+        assert context.get(clock.wait_for_ticks(2), timeout=60)
+
+
+class TestTheEndOfAProgram:
+    @pytest.mark.parametrize("ending", ["raise ValueError('crash')", "sys.exit(3)"])
+    def test_one_that_fails_waits_for_nothing(self, ending: str) -> None:
+        code, seconds = _run_program(f"context.run(time.sleep, 600); {ending}")
+        assert code in (1, 3)
+        assert seconds < 20
+
+    def test_one_that_ends_normally_waits_for_its_tasks(self, tmp_path: Any) -> None:
+        code, _ = _run_program(f"context.run(late, {os.fspath(tmp_path / 'made')!r})")
+        assert code == 0
+        assert (tmp_path / "made").exists()
+
+
+def _run_program(last: str) -> tuple[int, float]:
+    program = f"""
+        import pathlib, sys, time
+        from fray import create_context
+        def late(path):
+            time.sleep(0.5)
+            pathlib.Path(path).touch()
+        context = create_context("process", max_workers=1)
+        context.get(context.run(abs, -1))
+        {last}
+    """
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, time.monotonic() - started
+
+
+class TestFunctions:
+    def test_one_whose_globals_changed_is_sent_anew(self, run_script: Callable[..., str]) -> None:
+        out = run_script(
+            """
+            from fray import create_context
+
+            FACTOR, TABLE = 2, {"a": 1}
+
+            def helper(number):
+                return number * FACTOR
+
+            def look(number):
+                return helper(number), TABLE["a"]
+
+            if __name__ == "__main__":
+                with create_context("process", max_workers=1) as context:
+                    print(context.get(context.run(look, 3)))
+                    FACTOR, TABLE["a"] = 5, 7
+                    print(context.get(context.run(look, 3)))
+                    def helper(number):
+                        return -number
+                    print(context.get(context.run(look, 3)))
+            """
+        )
+        assert out == "(6, 1)\n(15, 7)\n(-3, 7)\n"
