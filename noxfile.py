@@ -198,7 +198,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Do the types hold, in packages, tests and examples, and do users get what they should?"""
-    session.install(*wheels(*PACKAGES), *group("test"), *group("types"), *QUEUE_TESTS, "jax")
+    session.install(*wheels(*PACKAGES), *group("test"), *group("types"), *QUEUE_TESTS, "jax", "joblib")
     session.run("mypy", *(f"packages/{name}/src" for name in PACKAGES), "tests", "examples")
 
 

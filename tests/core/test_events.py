@@ -11,6 +11,7 @@ from tests.core.conftest import Install
 
 from fray import ContextBase, TaskCancelledError, TaskOptions
 from fray._telemetry import listeners as _listeners
+from fray.backend import ContextCapabilities
 from fray.events import (
     Event,
     EventKind,
@@ -24,6 +25,8 @@ from fray.events import (
 
 class Inline(ContextBase):
     """A stranger's context, as small as can be, whose references are the values themselves."""
+
+    capabilities = ContextCapabilities(streams=True)
 
     def _submit(self, fn, args, kwargs, options):  # type: ignore[no-untyped-def]
         return fn(*args, **kwargs)

@@ -41,4 +41,4 @@ def older_calls(context: JobContext, status: JobStatus) -> None:
     assert_type(status.finished, bool)
     assert_type(ResourceConfig.with_tpu(tpu_type="v4-8", slice_count=4), ResourceConfig)
     assert_type(ResourceConfig.with_gpu(gpu_type="H100"), ResourceConfig)
-    context.run(double, "4")  # type: ignore[call-overload]  # pyright: ignore
+    context.run(double, "4")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
