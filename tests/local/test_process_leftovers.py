@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fray import create_context
+from fray import TaskOptions, UnsupportedError, create_context
 from fray.job import JobContext
 from fray.testing.gates import until
 
@@ -147,3 +147,26 @@ class TestWhatAWorkerIsGiven:
             return int(mine.get(other, timeout=forever))
 
         assert context.get(context.run(inside)) == 2
+
+    def test_the_modules_that_it_is_to_find_imported(self) -> None:
+        def imported() -> bool:
+            return "decimal" in sys.modules
+
+        with create_context("process?preload=decimal,csv", max_workers=1) as context:
+            assert context.get(context.run(imported))
+        with create_context("process", max_workers=1) as context:
+            assert not context.get(context.run(imported))
+        with pytest.raises(ValueError, match="preload names modules"):
+            create_context("process?preload=no-module")
+
+    def test_portable_options(self, tmp_path: Path) -> None:
+        def die_once() -> str:
+            if not (tmp_path / "died").exists():
+                (tmp_path / "died").touch()
+                os.kill(os.getpid(), 9)
+            return "alive"
+
+        with create_context("process", num_cpus=2, memory="1g", max_retries=1) as context:
+            assert context.get(context.run(die_once)) == "alive"
+            with pytest.raises(UnsupportedError, match="memory"):
+                context.create_task(abs, 1, options=TaskOptions(resources={"memory": 2 << 30}))
