@@ -13,7 +13,7 @@ from fray_resources import ResourceConfig, TpuConfig
 
 SHOW = """
     import json, os
-    known = "FRAY_REPLICA_", "FRAY_COORDINATOR", "FRAY_HOST_", "RANK", "WORLD_", "LOCAL_", "MASTER_"
+    known = "FRAY_", "RANK", "WORLD_", "LOCAL_", "MASTER_"
     print(json.dumps({name: value for name, value in os.environ.items() if name.startswith(known)}))
 """
 # The last replica fails as often as argv[2] says, once all are up; the others go on until they are ended.
