@@ -84,6 +84,7 @@ def run(
     request = _request(**given)
     if dry_run:
         _show(request, as_json)
+        _show_script(spec, request)
         return 0
     cluster = open_cluster(spec)
     with one_line():
@@ -226,6 +227,14 @@ def _read_env_file(path: Path) -> dict[str, str]:
             value = value[1:-1]
         found[key.strip()] = value
     return found
+
+
+def _show_script(spec: str | None, request: "JobRequest") -> None:
+    """Print what a cluster would hand to its scheduler, where it has such a thing, on stderr."""
+    script_of = getattr(open_cluster(spec), "batch_script", None) if spec else None
+    if script_of is not None:
+        with one_line():
+            click.echo(script_of(request), err=True)
 
 
 def _show(request: "JobRequest", as_json: bool) -> None:

@@ -28,7 +28,7 @@ KINDS = {
 # Which known distribution would provide a name that is not installed. Text only: nothing here is imported.
 _PROVIDERS = {
     CONTEXTS: {"sync": "fray-local", "threadpool": "fray-local", "process": "fray-local", "ray": "fray-ray"},
-    CLUSTERS: {"local": "fray-local", "ray": "fray-ray"},
+    CLUSTERS: {"local": "fray-local", "ray": "fray-ray", "slurm": "fray-slurm"},
     QUEUES: {
         "memory": "fray-queue",
         "sqlite": "fray-queue",
@@ -49,6 +49,7 @@ _PROVIDERS = {
         "cluster.LocalCluster": "fray-local",
         "cluster.LocalClusterConfig": "fray-local",
         "cluster.RayCluster": "fray-ray",
+        "cluster.SlurmCluster": "fray-slurm",
         "cluster.ray.deps.build_runtime_env_for_packages": "fray-ray",
         "cluster.ray.tpu.run_on_pod": "fray-ray",
         "LocalClusterContext": "fray-local",

@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 
+from fray._jobs.status_file import read_json
 from fray._jobs.supervision import AttemptEnd
 from fray._values.job_words import ExitReason
 
@@ -22,6 +23,23 @@ def end_of_exit(code: int, *, out_of_memory: bool, details: str) -> AttemptEnd:
     else:
         reason, how = ExitReason.EXITED, f"exited with code {code}"
     return AttemptEnd(reason, code, how, details)
+
+
+def amended(end: AttemptEnd, record: str, replica: int, attempt: int) -> AttemptEnd:
+    """Return an end with what the program that ran a replica's command elsewhere has said of it, if anything.
+
+    It writes this file before it ends: any of {"reason", "exit_code", "how"}, "peak_memory", "cpu_time".
+    """
+    said = read_json(ends_path(record, replica, attempt)) or {}
+    if "reason" in said:
+        reason = ExitReason(said["reason"])
+        end = end._replace(reason=reason, exit_code=said.get("exit_code"), how=said.get("how", ""))
+    return end._replace(**{name: said[name] for name in ("peak_memory", "cpu_time") if name in said})
+
+
+def ends_path(record: str, replica: int, attempt: int) -> str:
+    """Return the file in which a replica's program may say how an attempt ended."""
+    return os.path.join(record, "ends", f"replica-{replica}.attempt-{attempt}")
 
 
 def no_program(error: OSError, name: str) -> str:

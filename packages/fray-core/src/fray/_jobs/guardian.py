@@ -10,8 +10,9 @@ from fray._jobs.endings import lost, read_status
 from fray._jobs.liveness import Liveness, holder_of, liveness_of
 from fray._jobs.status_file import write_status
 
-CHILDREN, LOCK = "jobs", "lock"
+CHILDREN, LOCK, PLAN = "jobs", "lock", "plan.pickle"
 _GRACE = 10.0  # seconds for the jobs below one whose supervisor was killed
+_HOST_GOES = 3.0  # seconds within which all processes of a host that is taken away are killed
 _PAUSE = 1.0  # seconds between two tries to write
 
 
@@ -33,6 +34,11 @@ def _settle(record: str, supervisor: int, code: int) -> None:
     info = read_status(record)
     if info is None or info.finished:
         return
+    if os.path.exists(
+        os.path.join(record, PLAN)
+    ):  # it may be resumed: where the host goes, so does this process
+        time.sleep(_HOST_GOES)
+        os.unlink(os.path.join(record, PLAN))
     how = "was killed" if code < 0 else "failed (see supervisor.log in its record)"
     message = f"its supervisor (process {supervisor}) {how} before the job was finished; its tree was ended"
     while not write_status(record, lost(info, message).to_dict(), final=True):

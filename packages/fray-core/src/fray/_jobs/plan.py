@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from fray._jobs.ranks import GangLayout
+from fray._values.job_words import ExitReason
 
 
 class Preparation(Protocol):
@@ -26,6 +27,22 @@ class Grant(NamedTuple):
     """Room for a job, and the ids of the GPUs that are its own."""
 
     gpus: tuple[str, ...] = ()
+
+
+class HostEnding(NamedTuple):
+    """Why the host takes a job's supervisor away, and how many seconds it leaves."""
+
+    reason: ExitReason
+    message: str
+    grace: float
+
+
+class HostEnd(Protocol):
+    """Who is asked when the supervisor itself is told to end (SIGTERM). Pickled with the plan."""
+
+    def why(self) -> HostEnding | None:
+        """Say how the job ends by that; None where it is to be started again, on this host or another."""
+        ...
 
 
 class Admission(Protocol):
@@ -75,6 +92,8 @@ class JobPlan(NamedTuple):
         memory_limit: Bytes that the whole job may have, where its control group can be limited.
         snapshot_of: What `workspace`, a folder of the record, is to be a copy of.
         commit: Of the workspace at launch, where it is no copy; None also where it is in no repository.
+        host_end: Who knows why the supervisor is told to end. Such a job may be resumed: the same
+            command runs again, on another host, when the first was killed before the job had ended.
     """
 
     job_id: str
@@ -102,6 +121,7 @@ class JobPlan(NamedTuple):
     snapshot_of: str | None = None
     commit: str | None = None
     warnings: tuple[str, ...] = ()
+    host_end: HostEnd | None = None
 
     def __repr__(self) -> str:
         return f"<JobPlan of {self.job_id}>"  # its variables are secret

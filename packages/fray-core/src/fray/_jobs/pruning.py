@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 KEYS = ".keys"
 _LOCK = ".pruning.lock"
-_RECORD_LOCK, _CHILDREN = "lock", "jobs"
+_RECORD_LOCK, _CHILDREN, _PLAN = "lock", "jobs", "plan.pickle"
 _DRAFT, _DOOMED = ".new-", ".old-"
 _DAY = 86400.0
 
@@ -101,19 +101,24 @@ def has_ended(record: str, *, force: bool = False) -> bool:
     info = read_status(record)
     if info is None or info.finished:
         return True
-    return liveness is Liveness.GONE or (force and liveness is Liveness.UNKNOWN)
+    return _gone(record, liveness) or (force and liveness in (Liveness.GONE, Liveness.UNKNOWN))
 
 
 def settled(record: str) -> bool:
     """Whether a job and all below it have ended, and their supervisors too."""
     liveness = liveness_of(os.path.join(record, _RECORD_LOCK))
     info = read_status(record)
-    finished = info is None or info.finished or liveness is Liveness.GONE
+    finished = info is None or info.finished or _gone(record, liveness)
     if not finished or liveness in (Liveness.ALIVE, Liveness.UNKNOWN):
         return False
     below = os.path.join(record, _CHILDREN)
     children = os.listdir(below) if os.path.isdir(below) else []
     return all(settled(os.path.join(below, name)) for name in children if not name.startswith("."))
+
+
+def _gone(record: str, liveness: Liveness) -> bool:
+    """Whether a job's supervisor is gone for good: where the plan is still there the job may be resumed."""
+    return liveness is Liveness.GONE and not os.path.exists(os.path.join(record, _PLAN))
 
 
 def _delete_half_made(folder: str, names: list[str]) -> None:

@@ -45,7 +45,7 @@ class JobRecord:
         Raises:
             JobNotFoundError: There is no such record.
         """
-        info = self._read()
+        info = self.written()
         if info.finished:
             return info
         liveness = self.liveness()
@@ -55,7 +55,9 @@ class JobRecord:
             return info
         if liveness is Liveness.UNKNOWN:
             return replace(info, last_seen=self._last_seen())
-        info = self._read()  # it may have finished between the two looks
+        if (self.path / PLAN).exists():
+            return info  # it may be resumed, elsewhere
+        info = self.written()  # it may have finished between the two looks
         return info if info.finished else _lost(info, self.holder())
 
     def liveness(self) -> Liveness:
@@ -84,7 +86,8 @@ class JobRecord:
         for child in self.children():
             yield from child.with_descendants()
 
-    def _read(self) -> JobInfo:
+    def written(self) -> JobInfo:
+        """Return the state that was written last, whether or not its supervisor lives."""
         info = read_status(os.fspath(self.path))
         if info is not None:
             return info

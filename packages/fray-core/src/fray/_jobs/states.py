@@ -4,6 +4,7 @@ Named tuples: `dataclasses` would cost a job twice the start of a bare interpret
 the fields against those of `JobInfo` and `TaskStatus`.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fray._values.job_words import ExitReason, JobStatus
@@ -23,6 +24,17 @@ class ReplicaState(NamedTuple):
     peak_memory: int | None = None
     cpu_time: float | None = None
     previous: "tuple[ReplicaState, ...]" = ()
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ReplicaState":
+        """Read what `to_dict` gave."""
+        known = {name: data[name] for name in cls._fields if name in data}
+        reason = known.get("reason")
+        return cls(**known)._replace(
+            status=JobStatus(known["status"]),
+            reason=None if reason is None else ExitReason(reason),
+            previous=tuple(cls.from_dict(each) for each in known.get("previous", ())),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON."""

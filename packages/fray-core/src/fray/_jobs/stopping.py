@@ -9,6 +9,7 @@ gone         what is left of its tree is ended; the record stays as it is, and r
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from fray._jobs import process_tree
 from fray._jobs.control_pipe import STOP, post_to_supervisor
@@ -130,17 +131,7 @@ class _StopOrder:
 
     def _claim(self) -> bool:
         """Settle a job that nobody supervises; False where somebody has just come."""
-        lock = SupervisorLock.acquire(os.path.join(self._path, LOCK))
-        if lock is None:
-            return False
-        try:
-            info = read_status(self._path)
-            if info is not None and not info.finished:
-                _remove(os.path.join(self._path, PLAN))
-                return self._written(write_status(self._path, stopped(info).to_dict(), final=True))
-            return True
-        finally:
-            lock.close()
+        return settle_stopped(self._record, self._written)
 
     def _written(self, done: bool) -> bool:
         if not done and time.monotonic() - self._asked_at > self._grace + _PATIENCE:
@@ -149,6 +140,26 @@ class _StopOrder:
                 "the disk is full or read-only"
             )
         return done
+
+
+def settle_stopped(record: JobRecord, written: Callable[[bool], bool] = bool) -> bool:
+    """Write that a job which nobody supervises was stopped; False where somebody does.
+
+    Args:
+        written: Is told whether the record could be written, and returns what this is to return.
+    """
+    path = os.fspath(record.path)
+    lock = SupervisorLock.acquire(os.path.join(path, LOCK))
+    if lock is None:
+        return False
+    try:
+        info = read_status(path)
+        if info is not None and not info.finished:
+            _remove(os.path.join(path, PLAN))
+            return written(write_status(path, stopped(info).to_dict(), final=True))
+        return True
+    finally:
+        lock.close()
 
 
 def kill_tree(record: JobRecord, holder: Holder) -> None:

@@ -12,7 +12,7 @@ A job:       pending -> running -> ending (somebody stopped it, or its time is u
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from fray._jobs.states import ReplicaState
@@ -90,6 +90,7 @@ class CannotRun(NamedTuple):
 
     reason: ExitReason
     message: str
+    grace: float = 0.0
 
 
 class TreeEnded(NamedTuple):
@@ -253,8 +254,8 @@ class Supervision:
                 self._phase, self.started_at = JobPhase.RUNNING, self._wall
             case StopRequested(grace):
                 self._end(JobStatus.STOPPED, ExitReason.STOPPED, None, grace)
-            case CannotRun(reason, message):
-                self._end(JobStatus.FAILED, reason, message, 0.0)
+            case CannotRun(reason, message, grace):
+                self._end(JobStatus.FAILED, reason, message, grace)
             case TreeEnded():
                 self._tree_ended()
             case Ended() if self._phase is JobPhase.ENDING:
@@ -263,6 +264,41 @@ class Supervision:
                 self._move(self._replicas[event.replica], event)
         self._advance()
         return self._actions
+
+    def resume(self, tasks: Iterable[ReplicaState], now: float) -> list[Action]:
+        """Go on where a supervisor was taken away with its host: what ran then was preempted with it.
+
+        One such end counts as one preemption, however many replicas ran.
+        """
+        self._actions, self._now = [], now
+        for replica, task in zip(self._replicas, tasks, strict=True):
+            replica.failures = sum(_failed_by_itself(each) for each in (*task.previous, task))
+            if task.status is JobStatus.SUCCEEDED and not self._policy.gang:
+                replica.task, replica.phase = task, Phase.OVER
+            elif task.attempt:
+                interrupted = task.reason is None
+                replica.task = (
+                    self._interrupted(task) if interrupted else task._replace(status=JobStatus.PENDING)
+                )
+        runs = [(*replica.task.previous, replica.task) for replica in self._replicas]
+        self._preemptions = max(sum(each.reason is ExitReason.PREEMPTED for each in run) for run in runs)
+        self._failures = max(replica.failures for replica in self._replicas)
+        allowed = self._policy.max_retries_preemption
+        if self._preemptions > allowed:
+            message = (
+                f"the job was preempted (preemption {self._preemptions}; max_retries_preemption={allowed})"
+            )
+            self._end(JobStatus.FAILED, ExitReason.PREEMPTED, message, 0.0)
+        return self._actions
+
+    def _interrupted(self, task: ReplicaState) -> ReplicaState:
+        message = f"replica {task.replica} was preempted with its host, or its host failed"
+        return task._replace(
+            status=JobStatus.PENDING,
+            reason=ExitReason.PREEMPTED,
+            error_message=message,
+            finished_at=self._wall,
+        )
 
     # --- a replica ---
 
@@ -513,6 +549,11 @@ class Supervision:
     @property
     def _wall(self) -> float:
         return self._epoch + self._now
+
+
+def _failed_by_itself(task: ReplicaState) -> bool:
+    good = (None, ExitReason.PREEMPTED, ExitReason.STOPPED)
+    return task.error_message is not None and task.reason not in good
 
 
 def pause_after(failures: int) -> float:

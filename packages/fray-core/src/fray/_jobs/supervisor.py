@@ -21,14 +21,14 @@ from collections.abc import Callable
 from fray._jobs import process_tree
 from fray._jobs.control_group import ControlGroup
 from fray._jobs.control_pipe import STOP, ControlPipe
-from fray._jobs.exits import end_of_exit, no_program
+from fray._jobs.exits import amended, end_of_exit, no_program
 from fray._jobs.liveness import HEARTBEAT, Holder, SupervisorLock, this_host
 from fray._jobs.log_files import AttemptLogs
 from fray._jobs.oom import oom_kills
 from fray._jobs.plan import Grant, JobPlan
 from fray._jobs.process_tree import boot_id, identify
 from fray._jobs.spawn import start_function, start_program
-from fray._jobs.states import JobState
+from fray._jobs.states import JobState, ReplicaState
 from fray._jobs.status_file import STATUS, read_json, write_status
 from fray._jobs.supervision import (
     Action,
@@ -60,7 +60,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
 
-MODULE = "fray._jobs.supervisor"
+SUPERVISOR_MODULE = MODULE = "fray._jobs.supervisor"
 """On the command line of every supervisor: those of jobs below are no processes of the job itself."""
 PLAN, CHILDREN, CHANGED = "plan.pickle", "jobs", "changed"
 _LOOK = 1.0  # seconds between two looks for what comes without a wake-up: a stop from another host, room
@@ -101,6 +101,7 @@ class Supervisor:
     def run(self) -> None:
         """Supervise the job; whatever happens, its tree is ended and its status final."""
         events: list[Event] = []
+        self._resume()
         try:
             self._prepare()
         except OSError as error:
@@ -119,6 +120,13 @@ class Supervisor:
         self._finish()
 
     # --- before the replicas ---
+
+    def _resume(self) -> None:
+        """Go on after a supervisor that was killed with its host, where the job may be resumed."""
+        written = read_json(os.path.join(self._record, STATUS)) if self._plan.host_end else None
+        tasks = [ReplicaState.from_dict(task) for task in (written or {}).get("tasks", ())]
+        if any(task.attempt for task in tasks):
+            self._perform(self._machine.resume(tasks, time.monotonic()))
 
     def _prepare(self) -> None:
         preparation = self._plan.preparation
@@ -219,8 +227,19 @@ class Supervisor:
                 events += self._ask_for_room()
         if self._control.signalled:
             self._control.signalled = False
-            events.append(StopRequested(_OWN_GRACE))
+            events += self._host_ends()
         return events
+
+    def _host_ends(self) -> list[Event]:
+        """Somebody told this process itself to end."""
+        if self._plan.host_end is None:
+            return [StopRequested(_OWN_GRACE)]
+        ending = self._plan.host_end.why()
+        if ending is None:
+            return []  # it is killed soon, and resumed
+        if ending.reason is ExitReason.STOPPED:
+            return [StopRequested(ending.grace)]
+        return [CannotRun(ending.reason, ending.message, ending.grace)]
 
     def _look(self) -> list[Event]:
         """See to what comes without a wake-up."""
@@ -263,7 +282,8 @@ class Supervisor:
                 self._logs.settle(replica, attempt)
                 details = self._logs.last_lines(replica, attempt, self._plan.secrets) if code else ""
                 end = end_of_exit(code, out_of_memory=oom_kills() > kills, details=details)
-                events.append(Ended(replica, attempt, self._with_usage(end, pid, replica, usage)))
+                end = self._with_usage(end, pid, replica, usage)
+                events.append(Ended(replica, attempt, amended(end, self._record, replica, attempt)))
 
     def _measure(self) -> None:
         """Look at what each attempt uses: the processes of its session, and of one that is alone, all."""
@@ -321,7 +341,8 @@ class Supervisor:
     def _start(self, replica: int, attempt: int) -> AttemptEnd | None:
         plan = self._plan
         self._childless = False
-        environ = plan.environ | {"FRAY_REPLICA_ID": str(replica)} | self._own_gpus(replica)
+        own = {"FRAY_REPLICA_ID": str(replica), "FRAY_ATTEMPT": str(attempt)}
+        environ = plan.environ | own | self._own_gpus(replica)
         try:
             environ |= self._ranks(replica, attempt) | self._logs.variables(replica, attempt)
             kills = oom_kills()
@@ -414,6 +435,8 @@ class Supervisor:
     def _finish(self) -> None:
         self._logs.close()
         leave_room(self._plan)
+        if self._plan.host_end is not None:
+            _remove_plan(self._record)
         self._state = self._state._replace(pending_reason=None, finished_at=time.time())
         # A disk that is full or read-only for a while delays the final status, and does not change it.
         while not self._write():
@@ -453,11 +476,19 @@ def _read_plan(record: str) -> JobPlan | None:
     try:
         with open(path, "rb") as file:
             data = file.read()
-        os.unlink(path)
     except FileNotFoundError:
         data = sys.stdin.buffer.read()
     plan: JobPlan | None = pickle.loads(data) if data else None
+    if plan is None or plan.host_end is None:
+        _remove_plan(record)
     return plan
+
+
+def _remove_plan(record: str) -> None:
+    try:
+        os.unlink(os.path.join(record, PLAN))
+    except OSError:
+        return  # it was handed over, or the disk is read-only
 
 
 def supervisor_command(record: str, paths: list[str], lock: int | None = None) -> list[str]:

@@ -78,13 +78,14 @@ if TYPE_CHECKING:
     from fray._jobs.control_group import leave_group, limits_memory
     from fray._jobs.control_pipe import post_to_supervisor
     from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
+    from fray._jobs.exits import ends_path
     from fray._jobs.launch_keys import held_key, prune_keys
     from fray._jobs.liveness import Holder, Liveness, SupervisorLock, holder_of, liveness_of, this_host
     from fray._jobs.logs.lines import LineSplitter, PartialLine, complete_lines
     from fray._jobs.logs.pump import OutputPump
     from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
     from fray._jobs.logs.writer import LogWriter
-    from fray._jobs.plan import Admission, Grant, Keep, Preparation
+    from fray._jobs.plan import Admission, Grant, HostEnd, HostEnding, Keep, Preparation
     from fray._jobs.planning import command_of, import_paths, path_in_copy, payload_of, plan_of, workspace_of
     from fray._jobs.ports import free_ports
     from fray._jobs.process_tree import (
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
     from fray._jobs.refusals import refuse_fields, refuse_other_python, refuse_python
     from fray._jobs.snapshots import SourceState, change_since, source_state, take_snapshot, workspace_files
     from fray._jobs.status_file import replace_file
+    from fray._jobs.stopping import settle_stopped
     from fray._jobs.supervision import (
         AttemptEnd,
         Begin,
@@ -130,7 +132,7 @@ if TYPE_CHECKING:
         TreeEnded,
         pause_after,
     )
-    from fray._jobs.supervisor import supervisor_command
+    from fray._jobs.supervisor import SUPERVISOR_MODULE, supervisor_command
     from fray._jobs.usage import UsageMeter, in_words, over_asked
     from fray._queues import lease_machine
     from fray._queues.clocks import steady_time
@@ -166,6 +168,7 @@ __all__ = [
     "OUTLIVES_JOBS",
     "PENDING",
     "PORTS",
+    "SUPERVISOR_MODULE",
     "VALUE",
     "Actor",
     "ActorRunner",
@@ -196,6 +199,8 @@ __all__ = [
     "GangLayout",
     "Grant",
     "Holder",
+    "HostEnd",
+    "HostEnding",
     "InProcessRunner",
     "JobPhase",
     "JobRecord",
@@ -266,6 +271,7 @@ __all__ = [
     "dumps",
     "dumps_call",
     "end_at_exit",
+    "ends_path",
     "environment_of",
     "error_ref",
     "find_by_identity",
@@ -323,6 +329,7 @@ __all__ = [
     "set_foreign_finder",
     "set_lender",
     "settle_error",
+    "settle_stopped",
     "settle_value",
     "source_state",
     "sources_of",
@@ -347,6 +354,11 @@ _HOMES = {
     "Actor": "_engine.actors",
     "ActorRunner": "_contracts.task_runner",
     "Admission": "_jobs.plan",
+    "SUPERVISOR_MODULE": "_jobs.supervisor",
+    "ends_path": "_jobs.exits",
+    "HostEnd": "_jobs.plan",
+    "HostEnding": "_jobs.plan",
+    "settle_stopped": "_jobs.stopping",
     "AttemptEnd": "_jobs.supervision",
     "Begin": "_jobs.supervision",
     "Call": "_engine.calls",

@@ -11,7 +11,7 @@ from fray._values.entrypoint import Entrypoint
 from fray._values.environment import create_environment
 from fray._values.errors import JobFailedError, JobNotFoundError
 from fray._values.jobs import JobRequest, JobStatus
-from fray.testing.cluster_fixtures import ClusterFixtures, launch, program
+from fray.testing.cluster_fixtures import ClusterFixtures, launch, program, until
 from fray_resources import ResourceConfig
 
 SLEEP = "import time; time.sleep(600)"
@@ -150,8 +150,12 @@ class LogContract(ClusterFixtures):
         job_id = launch(cluster, program(code), resources=ResourceConfig(replicas=2), log_limit="1m")
         stream = cluster.monitor(job_id)
         assert next(line for line in stream if line == "[replica-1] a word")
-        tail = list(cluster.monitor(job_id, tail=4, follow=False))
-        assert tail == ["[replica-0] noise"] * 3 + ["[replica-1] a word"]
+        last = ["[replica-0] noise"] * 3 + ["[replica-1] a word"]
+
+        def shown() -> bool:  # replicas need not start at the same time
+            return list(cluster.monitor(job_id, tail=4, follow=False)) == last
+
+        until(shown, "both are in the tail", self.PATIENCE)
         cluster.terminate(job_id, grace=0.0)
 
     def test_lines_are_found_by_what_is_in_them_and_by_their_time(self, cluster: Cluster) -> None:
