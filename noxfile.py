@@ -91,7 +91,12 @@ PYRIGHT = (
 # Programs that tests of queues start, and the Debian packages that they come in.
 PROGRAMS = {"npm": "npm", "chromium": "chromium", "chromedriver": "chromium-driver", "openssl": "openssl"}
 # A Slurm of three nodes on one machine: Debian's build of slurmd allows it.
-SLURM_PROGRAMS = {"slurmctld": "slurm-wlm", "munged": "munge"}
+SLURM_PROGRAMS = {
+    "slurmctld": "slurm-wlm",
+    "munged": "munge",
+    "slurmdbd": "slurmdbd",  # this and the next for sacct
+    "mariadbd": "mariadb-server",
+}
 # Programs that benchmarks measure against.
 BENCH_PROGRAMS = {"beanstalkd": "beanstalkd", "redis-server": "redis-server"}
 # A benchmark is a program; the other modules in the folder are what they share.

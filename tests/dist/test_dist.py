@@ -61,8 +61,10 @@ SMOKE = {
         print(RayContext.__name__, RayCluster.__name__)
     """,
     "fray-slurm": """
-        from fray_slurm import SlurmError
-        print(SlurmError.__name__)
+        from fray.cluster import Entrypoint, JobRequest, SlurmCluster
+        script = SlurmCluster(partition="gpu").batch_script(JobRequest("smoke", Entrypoint.from_binary("true")))
+        assert "#SBATCH --partition=gpu" in script
+        print(script)
     """,
 }
 

@@ -1,5 +1,22 @@
-"""Fray on Slurm: jobs on the cluster that universities and labs have."""
+"""Fray on Slurm: jobs on the cluster that universities and labs have.
 
-from fray_slurm._client import SlurmError
+Names are loaded when they are asked for: what runs inside a job imports little of this package.
+"""
 
-__all__ = ["SlurmError"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fray_slurm._client import SlurmError
+    from fray_slurm._cluster import SlurmCluster
+
+__all__ = ["SlurmCluster", "SlurmError"]
+
+_HOMES = {"SlurmCluster": "_cluster", "SlurmError": "_client"}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from fray import ClusterUnavailableError, FrayError
 from fray_slurm._readings import (
@@ -115,6 +116,26 @@ class SlurmClient:
     def address_of(self, node: str) -> str:
         """Return the address of a node, as Slurm itself uses it."""
         return fields_of(self._run(["scontrol", "show", "node", "-o", node])).get("NodeAddr", node)
+
+    def sees(self, path: Path, partition: str | None, account: str | None) -> bool | None:
+        """Whether a node sees a file; None where no node is free to be asked at once."""
+        where = [f"--partition={partition}"] if partition else []
+        where += [f"--account={account}"] if account else []
+        at_once = [
+            "--immediate=5",
+            "--nodes=1",
+            "--ntasks=1",
+            "--time=1",
+            "--mem=100M",
+            "--job-name=fray-probe",
+        ]
+        try:
+            answer = self._run(
+                ["srun", *where, *at_once, "sh", "-c", 'test -e "$1" && echo y || echo n', "sh", str(path)]
+            )
+        except (ClusterUnavailableError, SlurmError):
+            return None
+        return {"y": True, "n": False}.get(answer.strip())
 
     def cancel(self, job_id: str, *, signal: str | None = None, pending: bool = False) -> None:
         """Cancel a job or a step, or send it a signal; a job that has ended is no error.

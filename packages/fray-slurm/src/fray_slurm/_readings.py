@@ -1,6 +1,7 @@
 """Read what Slurm's commands print: made-up text in, values out."""
 
 import re
+import time
 from dataclasses import dataclass
 
 QUEUE_FORMAT = "%i|%T|%l|%r"
@@ -24,6 +25,7 @@ class SlurmJob:
         restarts: How often Slurm has requeued it.
         preempted: Whether it is to make room for another job.
         limit: The time limit of its allocation as Slurm writes it, `1-00:00:00`; None where there is none.
+        ends_at: When the limit is reached, in seconds since the epoch.
     """
 
     job_id: str
@@ -35,6 +37,7 @@ class SlurmJob:
     restarts: int = 0
     preempted: bool = False
     limit: str | None = None
+    ends_at: float | None = None
 
 
 def submitted_id(text: str) -> str | None:
@@ -93,6 +96,7 @@ def read_details(text: str) -> SlurmJob | None:
         int(restarts) if restarts.isdigit() else 0,
         preempted=values.get("PreemptTime", "None") not in ("None", "Unknown", "N/A", ""),
         limit=_limit(values.get("TimeLimit", "")),
+        ends_at=_moment(values.get("EndTime", "")),
     )
 
 
@@ -131,9 +135,16 @@ def _reason(text: str) -> str:
 
 
 def _limit(text: str) -> str | None:
-    return (
-        None if text.strip() in ("UNLIMITED", "INVALID", "NOT_SET", "Partition_Limit", "") else text.strip()
-    )
+    # A batch job without a limit is shown as having one of a year.
+    none = ("UNLIMITED", "365-00:00:00", "INVALID", "NOT_SET", "Partition_Limit", "")
+    return None if text.strip() in none else text.strip()
+
+
+def _moment(text: str) -> float | None:
+    try:
+        return time.mktime(time.strptime(text.strip(), "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:  # Unknown, None, N/A
+        return None
 
 
 def _exit(text: str) -> tuple[int | None, int]:

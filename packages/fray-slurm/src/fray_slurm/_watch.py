@@ -42,6 +42,8 @@ class JobTable:
         self._pause = shortest
         self._next = 0.0
         self._asked_at = self._asked_back_at = -1.0
+        self.answered_at = 0.0
+        """When the last answer was asked for, in seconds since the epoch."""
         self.error: str | None = None
         """Why the last question was not answered; None when it was."""
 
@@ -77,7 +79,7 @@ class JobTable:
             self._next = min(self._next, max(self._clock(), earliest))
 
     def _ask(self) -> None:
-        self._asked_at = self._clock()
+        self._asked_at, now = self._clock(), time.time()
         try:
             found = self._client.queue()
         except (ClusterUnavailableError, SlurmError) as error:
@@ -85,7 +87,7 @@ class JobTable:
             self._pause = min(self._longest, self._pause * 2)
         else:
             changed = found != self._jobs
-            self.error, self._jobs = None, found
+            self.error, self._jobs, self.answered_at = None, found, now
             self._pause = self._shortest if changed else min(self._longest, self._pause * _GROWTH)
         self._next = self._clock() + self._pause
 

@@ -212,6 +212,7 @@ class LocalSlurm:
             f"RealMemory={self._memory} Gres=gpu:a100:2 Feature={node},fast State=UNKNOWN"
             for node, port in zip(self.nodes, ports[2:], strict=True)
         ]
+        self._accounting_port = ports[1]
         none = "AccountingStorageType=accounting_storage/none"
         accounting = _ACCOUNTING.format(folder=folder, port=ports[1]) if self._accounting else none
         (folder / "slurm.conf").write_text(
@@ -248,10 +249,7 @@ class LocalSlurm:
         )
         # slurmdbd has no setting for the socket of its database; the client library reads this variable.
         self._start("slurmdbd", ["slurmdbd", "-D"], {"MYSQL_UNIX_PORT": os.fspath(own)})
-        self._daemons["slurmdbd"].poll()
-        _until(
-            lambda: bool(self.run("sacctmgr", "-n", "list", "cluster", check=False) or True), "slurmdbd is up"
-        )
+        _until(lambda: _answers(self._accounting_port), "slurmdbd is up", self._logs)
 
     def _start(self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
         with (self.folder / f"{name}.out").open("ab") as out:
@@ -360,6 +358,14 @@ def _free_ports(count: int) -> list[int]:
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def _proc_text(pid: int, name: str) -> str:

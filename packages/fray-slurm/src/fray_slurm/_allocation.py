@@ -1,0 +1,94 @@
+"""What a job's parts tell each other by files of its record, in RECORD/slurm/.
+
+job.json                 the id of the Slurm job
+script.sh                what was submitted
+slurm.log                what the batch step wrote
+allocation.json          the variables that Slurm gave the batch step, and the node of each replica
+replica-N.PID.json       a step: its id, and how its program ended; PID is that of the process that started it
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FOLDER = "slurm"
+JOB, SCRIPT, ALLOCATION = "job.json", "script.sh", "allocation.json"
+# What srun takes for its own options; each step says these itself.
+_OPTIONS_OF_SRUN = frozenset(
+    {
+        *(
+            "SLURM_NTASKS",
+            "SLURM_NPROCS",
+            "SLURM_NTASKS_PER_NODE",
+            "SLURM_CPUS_PER_TASK",
+            "SLURM_DISTRIBUTION",
+        ),
+        *("SLURM_GRES", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_MEM_PER_NODE"),
+        *("SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_TRES_PER_TASK", "SLURM_TASKS_PER_NODE"),
+        *("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "SLURM_CPU_BIND_VERBOSE"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What Slurm gave one run of a job.
+
+    Args:
+        variables: SLURM_* of the batch step.
+        nodes: The node of each replica.
+        address: Where peers reach the first node.
+    """
+
+    variables: Mapping[str, str]
+    nodes: tuple[str, ...]
+    address: str
+
+    @property
+    def job_id(self) -> str:
+        """The Slurm job's number."""
+        return self.variables["SLURM_JOB_ID"]
+
+    def step_variables(self) -> dict[str, str]:
+        """Return what srun needs to know of the allocation, without what would be options of the step."""
+        return {name: value for name, value in self.variables.items() if name not in _OPTIONS_OF_SRUN}
+
+    def memory_option(self, node: str) -> list[str]:
+        """Return srun's option for the share of one replica: a step without it takes all, and others wait."""
+        by_cpu, by_node = self.variables.get("SLURM_MEM_PER_CPU"), self.variables.get("SLURM_MEM_PER_NODE")
+        if by_cpu is not None:
+            return [f"--mem-per-cpu={by_cpu}M"]
+        if by_node is not None and by_node.isdigit():
+            return [f"--mem={int(by_node) // max(1, self.nodes.count(node))}M"]
+        return []
+
+
+def path_of(record: str, name: str) -> str:
+    """Return the path of one of these files."""
+    return os.path.join(record, FOLDER, name)  # noqa: PTH118 - pathlib costs the batch step its import
+
+
+def write(path: str, values: Mapping[str, Any]) -> None:
+    """Replace a file by another, as a whole."""
+    draft = f"{path}.{os.getpid()}.new"
+    with open(draft, "w") as file:  # noqa: PTH123
+        json.dump(values, file)
+    os.replace(draft, path)  # noqa: PTH105
+
+
+def read(path: str) -> dict[str, Any]:
+    """Return what such a file holds; nothing where it is not there."""
+    try:
+        with open(path) as file:  # noqa: PTH123
+            found = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_allocation(record: str) -> Allocation:
+    """Return the allocation of the run that is on."""
+    found = read(path_of(record, ALLOCATION))
+    return Allocation(found["variables"], tuple(found["nodes"]), found["address"])

@@ -1,0 +1,300 @@
+"""Jobs on a Slurm cluster: a record in a folder that its nodes share, and a batch script for each."""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+from fray import ClusterUnavailableError, JobNotFoundError, UnsupportedError
+from fray.backend import JobRecord, Spec, TreeKill, check_seconds, poll_delays, settle_stopped
+from fray.cluster import (
+    DirectoryCluster,
+    EnvironmentConfig,
+    GpuConfig,
+    JobId,
+    JobInfo,
+    JobPlan,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    TpuConfig,
+)
+from fray_slurm._allocation import FOLDER, JOB, SCRIPT, path_of, read, write
+from fray_slurm._client import SlurmClient
+from fray_slurm._ending import SlurmEnd
+from fray_slurm._readings import SlurmJob
+from fray_slurm._script import batch_script, directives, gres_of, without_allocation
+from fray_slurm._settings import SlurmSettings, native_options
+from fray_slurm._shared_folder import check_shared
+from fray_slurm._states import ENDED, WAITING, End, end_of, forgotten, pending_reason
+from fray_slurm._watch import JobTable
+
+_SETTLES_WITHIN = 30.0  # seconds in which a last status crosses a network file system
+_STEP = (sys.executable, "-P", "-m", "fray_slurm._step")
+_BATCH = (sys.executable, "-P", "-m", "fray_slurm._batch")
+
+
+class SlurmCluster(DirectoryCluster):
+    """Jobs as batch jobs of Slurm: spec `slurm`, e.g. `slurm?partition=gpu&account=lab&qos=high`.
+
+    A request is one allocation, with a task for each replica. The job is supervised in the batch step, on its
+    first node; nothing of it runs where it was launched. This interpreter, the workspace and `root` have the
+    same paths on all nodes.
+
+    Args:
+        root: The folder of the records, on a file system that the nodes share; else `slurm` in the folder of
+            Fray's state (FRAY_STATE_DIR, XDG_STATE_HOME, ~/.local/state).
+        partition, account, qos, constraint, reservation, time: As sbatch has them, for all jobs;
+            `backend={"slurm": {...}}` of a request wins over them, and takes any other option of sbatch.
+        preemptible_partition: The partition of jobs with `preemptible=True`, where it is another.
+        region_constraint: Whether names of regions are features of nodes, so that `regions` can be asked for.
+        cluster: Which cluster, where Slurm has several (`--clusters`).
+        grace: Seconds before the time limit at which replicas get SIGTERM.
+        poll_interval: Seconds between two questions to Slurm while something changes, for all jobs together;
+            the pause grows to thirty seconds while nothing does.
+    """
+
+    capabilities = DirectoryCluster.capabilities.but(
+        gpus=True,
+        preemptible=True,
+        admission=True,
+        tree_kill=TreeKill.SUBREAPER,  # a site with proctrack/cgroup is stricter
+    )
+
+    def __init__(
+        self,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        partition: str | None = None,
+        preemptible_partition: str | None = None,
+        account: str | None = None,
+        qos: str | None = None,
+        constraint: str | None = None,
+        reservation: str | None = None,
+        time: str | None = None,
+        cluster: str | None = None,
+        region_constraint: bool = False,
+        grace: int = 60,
+        poll_interval: float = 2.0,
+    ) -> None:
+        self._settings = SlurmSettings(
+            partition=partition,
+            preemptible_partition=preemptible_partition,
+            account=account,
+            qos=qos,
+            constraint=constraint,
+            reservation=reservation,
+            time=time,
+            cluster=cluster,
+            region_constraint=region_constraint,
+            grace=grace,
+        )
+        check_seconds("poll_interval", poll_interval)
+        folder = Path(root).expanduser().absolute() if root is not None else _state_dir() / "slurm"
+        super().__init__(_spec_of(self._settings, folder, poll_interval), folder)
+        self._client = SlurmClient(cluster)
+        self._table = JobTable(self._client, poll_interval)
+        self._scripts: dict[str, dict[str, str | None]] = {}  # options of what is being launched
+        self._numbers: dict[str, str] = {}
+        self._ended_at: dict[str, float] = {}
+        self._checked = False
+
+    # --- launch ---
+
+    def batch_script(self, request: JobRequest) -> str:
+        """Return the script that `launch` would submit, without doing so; its id is made up."""
+        self._check_supported(request)
+        job_id = JobId.new(request.name)
+        record = self._records.path(job_id)
+        options = directives(request, job_id, self._settings, os.fspath(record / FOLDER))
+        return batch_script(options, [*_BATCH, os.fspath(record), "SUPERVISOR"], os.fspath(record))
+
+    def _check_supported(self, request: JobRequest) -> None:
+        device = request.resources.device
+        if isinstance(device, TpuConfig):
+            raise UnsupportedError(
+                f"SlurmCluster has no TPU for job {request.name!r} ({device}); 'ray' may have one"
+            )
+        if request.resources.regions and not self._settings.region_constraint:
+            raise UnsupportedError(
+                f"SlurmCluster does not know the regions of job {request.name!r} "
+                f"({', '.join(request.resources.regions)}): where they are features of the nodes, open it as "
+                "'slurm?region_constraint=true'; else say a partition or a constraint"
+            )
+        native_options(request.backend.get("slurm", {}))
+        super()._check_supported(replace(request, resources=_on_cpus(request.resources)))
+
+    def _plan(self, request: JobRequest, job_id: JobId, variables: Mapping[str, str]) -> JobPlan:
+        plan = super()._plan(request, job_id, variables)
+        folder = os.fspath(self._records.path(job_id) / FOLDER)
+        self._scripts[job_id] = directives(request, job_id, self._settings, folder)
+        own = dict((request.environment or EnvironmentConfig()).env_vars)
+        environ = without_allocation(plan.environ) | own
+        command = (*_STEP, *_gres(request), "--", *plan.command)
+        ending = SlurmEnd(may_resume=request.max_retries_preemption > 0)
+        return plan._replace(command=command, environ=environ, host_end=ending)
+
+    def _submit(self, plan: JobPlan) -> None:
+        try:
+            if not self._checked:
+                self._records.make_folder()
+                check_shared(self._client, self._records.folder, self._settings)
+                self._checked = True
+            super()._submit(plan)
+        finally:
+            self._scripts.pop(plan.job_id, None)
+
+    def _start(self, job_id: str, command: list[str]) -> None:
+        record = self._records.path(job_id)
+        (record / FOLDER).mkdir(mode=0o700)
+        script = batch_script(
+            self._scripts[job_id], [*_BATCH, os.fspath(record), *command], os.fspath(record)
+        )
+        Path(path_of(os.fspath(record), SCRIPT)).write_text(script)
+        number, _, cluster = self._client.submit(script, job_id).partition(";")
+        write(path_of(os.fspath(record), JOB), {"id": number, "cluster": cluster or None})
+        self._table.expect_change()
+
+    # --- the state of a job ---
+
+    def _info(self, job_id: str) -> JobInfo | None:
+        try:
+            record = self._records.find(job_id)
+            info = record.written()
+        except JobNotFoundError:
+            return None
+        number = None if info.finished else self._number(record)
+        if number is None:
+            return info
+        job = self._table.look(number, info.submitted_at or time.time())
+        if job is None:
+            if not self._table.is_gone(number):
+                return self._unanswered(info)
+            end = forgotten(number)
+        else:
+            found = end_of(job)
+            if found is None:
+                return _shown(info, job, self._table.answered_at)
+            end = found
+        fresh = record.written()
+        if fresh.finished or not self._settled(job, number):
+            return fresh
+        return _ended(fresh, end)
+
+    def list_jobs(self) -> list[JobInfo]:
+        """See `Cluster.list_jobs`."""
+        found = ((info if info.finished else self._info(info.job_id)) for info in super().list_jobs())
+        return [info for info in found if info is not None]
+
+    def _number(self, record: JobRecord) -> str | None:
+        """Return the number of a record's Slurm job; None while it is being submitted."""
+        known = self._numbers.get(record.job_id)
+        if known is None:
+            known = read(path_of(os.fspath(record.path), JOB)).get("id")
+            if known is not None:
+                self._numbers[record.job_id] = known
+        return known
+
+    def _unanswered(self, info: JobInfo) -> JobInfo:
+        if self._table.error is None or info.status is not JobStatus.PENDING:
+            return info
+        return replace(info, pending_reason=f"Slurm does not answer ({self._table.error})")
+
+    def _settled(self, job: SlurmJob | None, number: str) -> bool:
+        """Whether a last status that is to come would have come."""
+        if job is None or job.state != "COMPLETED":
+            return True
+        since = self._ended_at.setdefault(number, time.monotonic())
+        return time.monotonic() - since > _SETTLES_WITHIN
+
+    # --- the end ---
+
+    def terminate(self, job_id: str, grace: float = 10.0) -> None:
+        """See `Cluster.terminate`. The jobs that it launched are stopped with it."""
+        check_seconds("grace", grace, zero=True)
+        record = self._records.find(job_id)
+        if self.poll(job_id).finished:
+            return
+        family = [each for each in record.with_descendants() if not self.poll(each.job_id).finished]
+        with contextlib.suppress(ClusterUnavailableError):  # a supervisor that does not answer: Slurm ends it
+            super().terminate(job_id, grace)
+        for each in family:
+            self._end_in_slurm(each)
+            if not each.written().finished:
+                settle_stopped(each)
+
+    def _end_in_slurm(self, record: JobRecord) -> None:
+        """Return when Slurm has ended a job; it is cancelled if it has not started, or does not end."""
+        number = self._number(record)
+        if number is None:
+            return
+        self._client.cancel(number, pending=True)
+        cancelled_at = time.monotonic() + _SETTLES_WITHIN
+        for pause in poll_delays(longest=0.5):
+            job = self._client.details(number)
+            if job is None or job.state in ENDED:
+                self._table.expect_change()
+                return
+            if time.monotonic() >= cancelled_at:
+                self._client.cancel(number)
+                cancelled_at += _SETTLES_WITHIN
+            time.sleep(pause)
+
+
+def _on_cpus(resources: ResourceConfig) -> ResourceConfig:
+    """Return what the base class knows of resources; a GPU it would refuse."""
+    return ResourceConfig(cpu=resources.cpu, ram=resources.ram, replicas=resources.replicas)
+
+
+def _gres(request: JobRequest) -> list[str]:
+    """Return srun's option for the GPUs of one replica."""
+    native, _ = native_options(request.backend.get("slurm", {}))
+    if native.get("gres"):
+        return [f"--gres={native['gres']}"]
+    device = request.resources.device
+    if isinstance(device, GpuConfig) and not {"gpus", "gpus-per-node"} & set(native):
+        return [f"--gres={gres_of(device)}"]
+    return []
+
+
+def _shown(info: JobInfo, job: SlurmJob, answered_at: float) -> JobInfo:
+    """Add what Slurm says of a job that goes on."""
+    started_at = max((task.started_at or 0.0 for task in info.tasks), default=0.0)
+    limit = () if job.limit is None else (f"Slurm ends this job after {job.limit} (its time limit)",)
+    info = replace(info, warnings=(*info.warnings, *limit))
+    # Also one that ran, and was requeued; but an answer from before the start is old.
+    if job.state in WAITING and answered_at > started_at:
+        return replace(info, status=JobStatus.PENDING, pending_reason=pending_reason(job))
+    if info.status is JobStatus.PENDING and info.pending_reason == "starting":
+        return replace(info, pending_reason=f"starting (Slurm job {job.job_id} is {job.state.lower()})")
+    return info
+
+
+def _ended(info: JobInfo, end: End) -> JobInfo:
+    """Derive the state of a job whose supervisor could not write it; nothing is written."""
+    tasks = tuple(
+        task
+        if task.status.finished
+        else replace(task, status=end.status, reason=end.reason, error_message=end.message)
+        for task in info.tasks
+    )
+    return replace(info, status=end.status, tasks=tasks, error_message=end.message, pending_reason=None)
+
+
+def _spec_of(settings: SlurmSettings, folder: Path, poll_interval: float) -> str:
+    options = {"root": os.fspath(folder), "poll_interval": f"{poll_interval:g}"}
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        if value != item.default:
+            options[item.name] = str(value)
+    return str(Spec("slurm", options))
+
+
+def _state_dir() -> Path:
+    given = os.environ.get("FRAY_STATE_DIR")
+    if given:
+        return Path(given).absolute()
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fray"

@@ -1,0 +1,58 @@
+"""Why Slurm ends a batch step, asked by the job's supervisor when it gets SIGTERM.
+
+Imports little: a job's supervisor runs in a bare interpreter.
+"""
+
+import os
+import re
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from fray.backend import HostEnding
+
+_KILL_WAIT = 30.0  # seconds, unless the cluster says otherwise
+
+
+class SlurmEnd(NamedTuple):
+    """The `HostEnd` of jobs on Slurm; `may_resume` is whether Slurm requeues the job."""
+
+    may_resume: bool = True
+
+    def why(self) -> "HostEnding | None":
+        """See `fray.backend.HostEnd`."""
+        from fray.backend import HostEnding
+        from fray.cluster import ExitReason
+
+        job_id = os.environ["SLURM_JOB_ID"]
+        shown = _ask("scontrol", "show", "job", "-o", job_id)
+        state, reason = _field(shown, "JobState"), _field(shown, "Reason")
+        grace = kill_wait() / 2  # what is left after it is for the last status
+        if state == "TIMEOUT" or reason == "TimeLimit" or "DUE TO TIME LIMIT" in shown:
+            limit = _field(shown, "TimeLimit")
+            message = f"Slurm job {job_id} reached the time limit of its allocation ({limit})"
+            return HostEnding(ExitReason.TIMED_OUT, message, grace)
+        if state == "CANCELLED":
+            return HostEnding(ExitReason.STOPPED, f"Slurm job {job_id} was cancelled", grace)
+        if not self.may_resume and state in ("PREEMPTED", "NODE_FAIL"):
+            message = f"Slurm job {job_id} had to make room for another job, and is not requeued"
+            return HostEnding(ExitReason.PREEMPTED, message, grace)
+        return None
+
+
+def kill_wait() -> float:
+    """Return the seconds between the SIGTERM and the SIGKILL of a job that Slurm ends."""
+    found = re.search(r"KillWait\s*=\s*(\d+)", _ask("scontrol", "show", "config"))
+    return float(found[1]) if found else _KILL_WAIT
+
+
+def _ask(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=5).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _field(text: str, name: str) -> str:
+    found = re.search(rf"(?:^|\s){name}=(\S*)", text)
+    return found[1] if found else ""

@@ -1,0 +1,95 @@
+"""A replica on its node: `python -m fray_slurm._on_node NOTE COMMAND...`, started by srun.
+
+It says which step it is, runs COMMAND with all that descends from it, and leaves nothing behind. How the
+program ended is in NOTE: srun's own exit code cannot tell 137 from SIGKILL.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import FrameType
+
+from fray.backend import become_subreaper, descendants, kill_until_gone
+from fray_slurm._allocation import read, write
+
+NOTICE_VARIABLE = "FRAY_PREEMPTION_NOTICE"
+_GRACE = 30.0  # Slurm's KillWait unless its administrator says otherwise
+_NOT_FOUND = 127
+_LATE = 0.05  # seconds in which a signal that has reached the program reaches this process too
+
+
+class Program:
+    """The replica's program and its tree."""
+
+    def __init__(self, note: str, command: list[str]) -> None:
+        self._note, self._command = note, command
+        self._values: dict[str, object] = {
+            "step": f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}",
+            "node": os.environ.get("SLURMD_NODENAME"),
+        }
+
+    def run(self) -> None:
+        """Run it to its end, and say how that was: an exit code, a signal's number negative."""
+        become_subreaper()
+        signal.signal(signal.SIGTERM, self._note_signal)
+        try:
+            program = subprocess.Popen(self._command, start_new_session=True)
+        except OSError as error:
+            where = " on the job's PATH" if "/" not in self._command[0] else ""
+            self._say(
+                code=_NOT_FOUND, failure=f"could not start {self._command[0]!r}: {error.strerror}{where}"
+            )
+            return
+        self._say()
+        _, status, used = os.wait4(program.pid, 0)
+        program.returncode = os.waitstatus_to_exitcode(status)
+        # Of the program and the children that it has waited for; the kernel counts memory in KiB.
+        usage = {"peak_memory": used.ru_maxrss * 1024, "cpu_time": used.ru_utime + used.ru_stime}
+        self._say(code=program.returncode, **usage)
+        kill_until_gone(self._left)
+        time.sleep(_LATE)
+
+    def _note_signal(self, number: int, frame: FrameType | None) -> None:
+        # Slurm sends it to every process of a step, so that there is nothing to hand on. Where Fray itself
+        # wants the end, it says so before it sends the signal.
+        if not os.path.exists(f"{self._note}.told"):  # noqa: PTH110
+            self._say(signalled=True)
+            _give_notice(os.environ.get(NOTICE_VARIABLE))
+
+    def _left(self) -> list[int]:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return []
+        return descendants(os.getpid())
+
+    def _say(self, **values: object) -> None:
+        self._values |= values
+        write(self._note, {**read(self._note), **self._values})
+
+
+def _give_notice(path: str | None) -> None:
+    """Write when this node is likely to be taken, where `fray.job.preemption_notice()` looks."""
+    if path is None:
+        return
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
+        with open(f"{path}.new", "w") as file:  # noqa: PTH123
+            file.write(f"{time.time() + _GRACE}\n")
+        os.replace(f"{path}.new", path)  # noqa: PTH105
+    except OSError:
+        return  # SIGTERM says it too
+
+
+def main() -> None:
+    """Run a program. How it ended is in the note alone: srun would write of an exit code into the log."""
+    note, *command = sys.argv[1:]
+    Program(note, command).run()
+    os._exit(0)  # at once: a signal that comes while Python ends would be shown in the log
+
+
+if __name__ == "__main__":
+    main()

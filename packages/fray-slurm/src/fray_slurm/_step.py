@@ -1,0 +1,165 @@
+"""A replica, seen from the batch step: `python -m fray_slurm._step [--gres=...] -- COMMAND...`.
+
+The job's supervisor starts this as the replica. It starts COMMAND by srun on the replica's node, hands
+signals on to it, and ends as it ended. srun itself must not get them: on SIGTERM it kills its step at once.
+
+A step that Slurm ended (preemption, time limit, scancel) is no failure of the replica. Then this process does
+not end either, until the batch step is ended too: the supervisor asks Slurm why, or is started anew.
+"""
+
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from fray.backend import JOB_VARIABLE, SUPERVISOR_MODULE, die_with_parent, ends_path
+from fray.cluster import ExitReason
+from fray_slurm._allocation import Allocation, path_of, read, read_allocation, write
+from fray_slurm._readings import read_details
+
+_HOLD = 60.0  # seconds to wait for the end of a job whose step Slurm has ended
+_HOLD_UNSIGNALLED = 5.0  # the same where the program has not said that it got a signal
+_NEAR_LIMIT = 300.0  # seconds before the time limit in which a signal is taken for its notice
+_LOOK = 3.0
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+class Step:
+    """One attempt of a replica.
+
+    Args:
+        note: The file in which the other end says the step's id, and how the program ended.
+    """
+
+    def __init__(
+        self, allocation: Allocation, note: str, command: list[str], environ: dict[str, str]
+    ) -> None:
+        self._allocation, self._note, self._record = allocation, note, environ[JOB_VARIABLE]
+        self._told = threading.Event()
+        self._command, self._environ = command, environ
+        self._srun: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Run it; return the code to end with, a signal's number negative."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        threading.Thread(target=self._listen, daemon=True).start()
+        # In a session of its own, so that who signals this one's does not signal srun.
+        self._srun = subprocess.Popen(
+            self._command, env=self._environ, start_new_session=True, preexec_fn=_become_srun
+        )
+        code = self._srun.wait()
+        said = read(self._note)
+        if said.get("signalled") or (code and "code" in said):  # the other end was ended after its program
+            self._hold(_HOLD)
+        elif said.get("code", -signal.SIGTERM) in (-signal.SIGTERM, 128 + signal.SIGTERM):
+            self._hold(_HOLD_UNSIGNALLED)
+        self._tell_supervisor(said)
+        if "code" in said:
+            return int(said["code"])
+        return code if code < 128 else 128 - code  # as a shell: 137 is SIGKILL
+
+    def _tell_supervisor(self, said: Mapping[str, Any]) -> None:
+        """Tell the supervisor what no exit code says: what was used, and that nothing could be started."""
+        told = {name: said[name] for name in ("peak_memory", "cpu_time") if name in said}
+        if "failure" in said:
+            told |= {"reason": ExitReason.COULD_NOT_START.value, "exit_code": None, "how": said["failure"]}
+        replica, attempt = (int(self._environ[name]) for name in ("FRAY_REPLICA_ID", "FRAY_ATTEMPT"))
+        path = ends_path(self._record, replica, attempt)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
+        write(path, told)
+
+    def _listen(self) -> None:
+        """Take signals of the supervisor; those of Slurm go to the whole batch step, and mean the job."""
+        supervisor = os.getppid()
+        while True:
+            if signal.sigwaitinfo(_ENDING).si_pid == supervisor:
+                self._tell()
+
+    def _tell(self) -> None:
+        """The supervisor wants the replica to end: hand it on to the step, which has its grace."""
+        self._told.set()
+        step = read(self._note).get("step")
+        if step is None:
+            if self._srun is not None:
+                self._srun.terminate()  # nothing runs yet
+            return
+        with open(f"{self._note}.told", "w"):  # noqa: PTH123
+            pass
+        subprocess.run(["scancel", "--signal=TERM", step], capture_output=True, check=False)
+
+    def _hold(self, patience: float) -> None:
+        """Wait for the job's end where Slurm is ending it; no longer than that where it is not."""
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline and not self._told.wait(_LOOK):
+            shown = ["scontrol", "show", "job", "-o", self._allocation.job_id]
+            job = read_details(subprocess.run(shown, capture_output=True, text=True, check=False).stdout)
+            if job is None:
+                continue
+            left = math.inf if job.ends_at is None else max(0.0, job.ends_at - time.time())
+            if left < _NEAR_LIMIT:
+                deadline = time.monotonic() + left + patience
+            elif job.preempted or job.state != "RUNNING":  # the partition's grace may be long
+                deadline = time.monotonic() + patience
+
+
+def _become_srun() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+    die_with_parent()
+
+
+def srun_command(allocation: Allocation, replica: int, gres: list[str], command: list[str]) -> list[str]:
+    """Return the command that runs a replica's program on its node, with its share of it and no other's."""
+    node = allocation.nodes[replica]
+    cpus = allocation.variables.get("SLURM_CPUS_PER_TASK", "1")
+    return [
+        *("srun", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--exact", f"--cpus-per-task={cpus}"),
+        *allocation.memory_option(node),
+        *gres,
+        *("--export=ALL", "--mpi=none", "--kill-on-bad-exit=1", f"--job-name=replica-{replica}"),
+        # The word by which a supervisor knows what is not its own to signal.
+        *("--comment", SUPERVISOR_MODULE),
+        *command,
+    ]
+
+
+def step_environment(environ: dict[str, str], allocation: Allocation) -> dict[str, str]:
+    """Return the variables of a replica with those of its allocation, and where its peers meet."""
+    found = environ | allocation.step_variables()
+    if len(set(allocation.nodes)) > 1:
+        for name in ("MASTER_ADDR", "FRAY_COORDINATOR_ADDRESS"):
+            if name in found:
+                found[name] = found[name].replace("127.0.0.1", allocation.address)
+    return found
+
+
+def end_as(code: int) -> NoReturn:
+    """End this process as another has ended."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the other has left its own
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+        time.sleep(1.0)
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def main() -> None:
+    """Run the replica that this process's variables name."""
+    cut = sys.argv.index("--")
+    gres, program = sys.argv[1:cut], sys.argv[cut + 1 :]
+    record, replica = os.environ[JOB_VARIABLE], int(os.environ["FRAY_REPLICA_ID"])
+    allocation = read_allocation(record)
+    note = path_of(record, f"replica-{replica}.{os.getpid()}.json")
+    there = [sys.executable, "-P", "-m", "fray_slurm._on_node", note, *program]
+    command = srun_command(allocation, replica, gres, there)
+    end_as(Step(allocation, note, command, step_environment(dict(os.environ), allocation)).run())
+
+
+if __name__ == "__main__":
+    main()

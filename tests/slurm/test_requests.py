@@ -1,0 +1,171 @@
+"""What a SlurmCluster is asked for: options, refusals, the folder that nodes must share, the command line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fray import UnsupportedError
+from fray.cluster import (
+    Entrypoint,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    SlurmCluster,
+    create_cluster,
+    create_environment,
+)
+from fray.testing.cluster import launch, program
+from fray_slurm import SlurmError
+from fray_slurm._client import SlurmClient
+from fray_slurm._settings import SlurmSettings
+from fray_slurm._shared_folder import check_shared, kind_of
+from fray_slurm.testing import LocalSlurm
+
+MOUNTS = """\
+overlay / overlay rw 0 0
+nas:/home /home nfs4 rw 0 0
+tmpfs /home/me/scratch\\040space tmpfs rw 0 0
+"""
+
+
+def test_the_spec_opens_the_same_cluster_again(tmp_path: Path) -> None:
+    cluster = create_cluster(f"slurm?root={tmp_path}&partition=gpu&qos=high&region_constraint=true&grace=30")
+    assert isinstance(cluster, SlurmCluster)
+    again = create_cluster(cluster.spec)
+    assert isinstance(again, SlurmCluster)
+    assert again.spec == cluster.spec
+    assert "partition=gpu" in cluster.spec
+
+
+def test_making_a_cluster_asks_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", os.fspath(tmp_path))
+    cluster = create_cluster("slurm", root=tmp_path / "records")
+    assert cluster.list_jobs() == []
+    assert not (tmp_path / "records").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"resources": ResourceConfig.with_tpu("v5litepod-16")}, "TPU"),
+        ({"resources": ResourceConfig(regions=["us-east"])}, "region_constraint=true"),
+        ({"environment": create_environment(docker_image="ubuntu:24.04")}, r"ubuntu:24\.04"),
+        ({"ports": ["http"]}, "ports"),
+        ({"after": ["train-1"]}, "after"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_what_it_cannot_do_is_refused(tmp_path: Path, fields: dict[str, Any], says: str) -> None:
+    cluster = create_cluster("slurm", root=tmp_path)
+    with pytest.raises(UnsupportedError, match=says):
+        launch(cluster, program("pass"), **fields)
+    assert cluster.list_jobs() == []
+
+
+def test_the_batch_script_of_a_request_can_be_read_before(tmp_path: Path) -> None:
+    cluster = SlurmCluster(root=tmp_path, partition="gpu", account="lab")
+    request = JobRequest(
+        "train", program("pass"), resources=ResourceConfig.with_gpu("H100", count=8, replicas=2)
+    )
+    script = cluster.batch_script(request)
+    for line in ("--partition=gpu", "--account=lab", "--nodes=2", "--gres=gpu:h100:8", "--requeue"):
+        assert f"#SBATCH {line}\n" in script
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_of_the_file_system_that_is_mounted_nearest() -> None:
+    assert kind_of(Path("/home/me/fray"), MOUNTS) == "nfs4"
+    assert kind_of(Path("/home/me/scratch space/fray"), MOUNTS) == "tmpfs"
+    assert kind_of(Path("/tmp/fray"), MOUNTS) == "overlay"
+    assert kind_of(Path("/homework"), MOUNTS) == "overlay"
+
+
+class Nodes(SlurmClient):
+    """A Slurm whose nodes are other hosts, and see a file or not."""
+
+    def __init__(self, seen: bool | None) -> None:
+        super().__init__()
+        self.seen, self.asked = seen, 0
+
+    def nodes(self) -> dict[str, dict[str, str]]:
+        return {"n1": {"NodeHostName": "somewhere-else"}}
+
+    def sees(self, path: Path, partition: str | None, account: str | None) -> bool | None:
+        self.asked += 1
+        assert path.exists()
+        return self.seen
+
+
+def test_a_folder_that_the_nodes_do_not_see_is_refused_at_launch(tmp_path: Path) -> None:
+    with pytest.raises(SlurmError, match=r"do not see .*slurm\?root="):
+        check_shared(Nodes(False), tmp_path, SlurmSettings())
+    for seen in (True, None):  # None: no node was free to be asked
+        client = Nodes(seen)
+        check_shared(client, tmp_path, SlurmSettings())
+        assert client.asked == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_is_really_asked(slurm: LocalSlurm, tmp_path: Path) -> None:
+    (tmp_path / "there").touch()
+    assert SlurmClient().sees(tmp_path / "there", None, None) is True
+    assert SlurmClient().sees(tmp_path / "not-there", "normal", None) is False
+    assert SlurmClient().sees(tmp_path / "there", "no-such-partition", None) is None
+
+
+def test_many_jobs_are_polled_by_few_questions(slurm: LocalSlurm, tmp_path: Path) -> None:
+    """Twenty waiting jobs, each polled a hundred times: what squeue was started for is counted."""
+    count = tmp_path / "count"
+    wrapper = tmp_path / "bin" / "squeue"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\necho >> {count}\nexec /usr/bin/squeue "$@"\n')
+    wrapper.chmod(0o755)
+    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=2")
+    ids = [launch(cluster, program("pass"), backend={"slurm": {"begin": "now+3600"}}) for _ in range(20)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+        for _ in range(100):
+            assert {cluster.poll(job_id).status for job_id in ids} == {JobStatus.PENDING}
+    assert len(count.read_text().splitlines()) <= 3
+    for job_id in ids:
+        cluster.terminate(job_id)
+
+
+def fray(*words: str, spec: str) -> str:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("fray"), *words, "--cluster", spec],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_command_line_runs_lists_shows_and_stops(slurm: LocalSlurm, tmp_path: Path) -> None:
+    spec = f"slurm?root={tmp_path}/records&poll_interval=0.5"
+    cluster = create_cluster(spec)
+    job_id = cluster.launch(
+        JobRequest("hello", Entrypoint.from_binary("sh", ["-c", "echo hello; sleep 600"]))
+    )
+    assert next(iter(cluster.monitor(job_id))) == "hello"
+    assert job_id in fray("list", spec=spec)
+    assert "running" in fray("status", job_id, spec=spec)
+    assert "hello" in fray("logs", job_id, spec=spec)
+    fray("stop", job_id, spec=spec)
+    assert cluster.poll(job_id).status is JobStatus.STOPPED
+
+
+def test_a_dry_run_prints_the_batch_script_and_starts_nothing(tmp_path: Path) -> None:
+    words = [str(Path(sys.executable).with_name("fray")), "run", "--dry-run", "--cpu", "3"]
+    spec = f"slurm?root={tmp_path}/records&partition=gpu"
+    done = subprocess.run(
+        [*words, "--cluster", spec, "--", "python", "train.py"], capture_output=True, text=True, check=True
+    )
+    assert "#SBATCH --partition=gpu" in done.stderr
+    assert "#SBATCH --cpus-per-task=3" in done.stderr
+    assert not (tmp_path / "records").exists()
