@@ -4,6 +4,10 @@ Such an engine keeps most of the books that ours keeps for a `TaskRunner`: it is
 of what it depends on, runs it where those values are, and keeps the result until it is released. Of our
 engine the order of an actor's calls, streams and the scope of a context are used, and nothing else.
 
+Tried on Dask (`distributed` 2026.8): each primitive is a few lines there. What an engine must be told: Dask runs a
+task again whose worker died unless `distributed.scheduler.allowed-failures` is 0; and it promises no order on
+one worker, so the calls of an actor are submitted one after the other's end, or each depends on the last.
+
 Everything that crosses is bytes that Fray packed and unpacks in the worker: the engine's own serializer
 sees no object of the user.
 """
@@ -40,7 +44,7 @@ class EngineContext(Protocol):
         The engine must not run it a second time by itself: `max_retries` is counted by Fray.
 
         Args:
-            on_worker: Run it on that worker, after what was submitted to it before; of an actor's calls.
+            on_worker: Run it on that worker; of an actor's calls, whose order the context keeps.
         """
 
     def store(self, value: bytes) -> Key:
