@@ -4,9 +4,9 @@ Such an engine keeps most of the books that ours keeps for a `TaskRunner`: it is
 of what it depends on, runs it where those values are, and keeps the result until it is released. Of our
 engine the order of an actor's calls, streams and the scope of a context are used, and nothing else.
 
-Tried on Dask (`distributed` 2026.8): each primitive is a few lines there. What an engine must be told: Dask runs a
-task again whose worker died unless `distributed.scheduler.allowed-failures` is 0; and it promises no order on
-one worker, so the calls of an actor are submitted one after the other's end, or each depends on the last.
+Tried on Dask (`distributed` 2026.8): each primitive is a few lines there. Dask runs a task again whose
+worker died unless `distributed.scheduler.allowed-failures` is 0; and it promises no order on one
+worker, so the calls of an actor are submitted one after the other's end, or each depends on the last.
 
 Everything that crosses is bytes that Fray packed and unpacks in the worker: the engine's own serializer
 sees no object of the user.
