@@ -59,36 +59,43 @@ class ThreadPool:
         if _starting.pools is not None:  # a finalizer runs while this thread starts another
             _starting.pools.append(self)
             return
-        while True:
-            with self._lock:
-                if self.running >= self.size or self._idle >= self._queue.qsize() or self._closed:
-                    return
-                self.running += 1
-                parked = self._parked.pop() if self._parked else None
-            if parked is not None:
-                parked.wake()
-            else:
-                self._start_thread()
+        later: list[ThreadPool] = []
+        # A thread is counted before it runs, and `start` holds locks of `threading` that the other threads
+        # need: a finalizer that waited in here would wait for this very thread. The guard is the first to
+        # come and the last to go.
+        with guarded():
+            try:
+                _starting.pools = later
+                while self._start_one():
+                    pass
+            finally:
+                _starting.pools = None
+        if not self._threads and not self._closed:
+            self._run_here()
+        for pool in later:
+            pool.grow()
 
-    def _start_thread(self) -> None:
+    def _start_one(self) -> bool:
+        """Start, or wake, one more thread; False where none is needed, or none can be had."""
+        with self._lock:
+            if self.running >= self.size or self._idle >= self._queue.qsize() or self._closed:
+                return False
+            self.running += 1
+            parked = self._parked.pop() if self._parked else None
+        if parked is not None:
+            parked.wake()
+            return True
         # Daemonic: at exit it is the context that waits for the work; idle threads hold nothing up.
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         self._threads.add(thread)
-        later = _starting.pools = []
         try:
-            with guarded():  # `start` holds locks of `threading` that the other threads need
-                thread.start()
+            thread.start()
         except RuntimeError:  # the system's limit on threads, or the interpreter is ending
             with self._lock:
                 self.running -= 1
                 self._threads.discard(thread)
-                alone = not self._threads
-            if alone:
-                self._run_here()
-        finally:
-            _starting.pools = None
-        for pool in later:
-            pool.grow()
+            return False
+        return True
 
     def _run_here(self) -> None:
         """Run what is queued on this thread: there is no other, and there will be none."""
