@@ -30,7 +30,7 @@ from fray_local._process.owner.scheduler import Scheduler
 from fray_local._process.owner.worker_connection import WorkerConnection
 from fray_local._process.owner.worker_process import WorkerProcess
 from fray_local._process.protocol.callbacks import CallbackThreads
-from fray_local._process.protocol.serialization import SerializedFunction, serialize_call
+from fray_local._process.protocol.serialization import SerializedFunction, load_pickler, serialize_call
 from fray_local._process.protocol.values import Budget, raise_descriptor_limit
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class ProcessRunner:
         max_tasks_per_worker: int | None,
         preload: Sequence[str],
     ) -> None:
+        load_pickler()
         self.machine, self.budget, self._namespace = machine, budget, namespace
         self._size, self._max_tasks, self._preload = size, max_tasks_per_worker, preload
         self._functions: WeakValueDictionary[bytes, SerializedFunction] = WeakValueDictionary()

@@ -186,9 +186,14 @@ class _Sink:
         self.write = write
 
 
+def load_pickler() -> None:
+    """Import what pickles functions, so that no signal handler finds that half imported."""
+    _pickler_class()
+
+
 @functools.cache
 def _pickler_class() -> Any:
-    import cloudpickle  # 20 ms that plain numbers and text do not pay
+    import cloudpickle  # 20 ms that a worker of plain numbers and text does not pay
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """cloudpickle, which lets what belongs to a module that no worker can import travel by value."""
