@@ -11,7 +11,7 @@ import ray
 from ray import exceptions as rx
 
 from fray import ContextClosedError, SerializationError
-from fray.backend import ContextCapabilities, check_count, dumps, is_generator_function
+from fray.backend import ContextCapabilities, check_count, dumps, is_generator_function, seconds
 from fray.job import ActorHandle, ActorOptions, ContextBase, ObjectRef, ObjectStream, TaskOptions
 from fray_ray import _coroutines
 from fray_ray._actors import Actors, RayEndpoint
@@ -122,13 +122,13 @@ class RayContext(ContextBase):
     def get(self, ref: Any, /, *, timeout: float | None = None) -> Any:
         """Return the value of a reference, or of each in a list; see `JobContext.get`."""
         if isinstance(ref, ray.ObjectRef):
-            value = _fetch(ref, timeout)
+            value = _fetch(ref, seconds(timeout))
             self._pending.done(ref)
             return value
         if not isinstance(ref, list):
             return ref
         refs = [one for one in ref if isinstance(one, ray.ObjectRef)]
-        values = iter(_fetch(refs, timeout))
+        values = iter(_fetch(refs, seconds(timeout)))
         for one in refs:
             self._pending.done(one)
         return [next(values) if isinstance(one, ray.ObjectRef) else one for one in ref]
@@ -143,7 +143,7 @@ class RayContext(ContextBase):
         if not refs:
             return [], []
         with _coroutines.awaiting(refs):
-            ready, pending = wait_in_order(refs, min(num_returns, len(refs)), timeout)
+            ready, pending = wait_in_order(refs, min(num_returns, len(refs)), seconds(timeout))
         for ref in ready:
             self._pending.done(ref)
         return ready, pending

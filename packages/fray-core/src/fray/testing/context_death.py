@@ -15,7 +15,7 @@ from fray._discovery.current import create_context
 from fray._values.errors import ActorDiedError, WorkerDiedError
 from fray._values.options import ActorOptions, TaskOptions
 from fray.testing.context_fixtures import ContextFixtures
-from fray.testing.gates import Gate
+from fray.testing.gates import Gate, until
 
 
 def die_at_first(diary: Path, deaths: int = 1) -> int:
@@ -97,7 +97,14 @@ class DeathContract(ContextFixtures):
         assert [context.get(actor.call(), timeout=60) for _ in range(2)] == [1, 2]
         with pytest.raises(ActorDiedError):
             context.get(actor.die(), timeout=60)
-        assert context.get(actor.call(), timeout=60) == 1
+
+        def first_call() -> int | None:
+            try:
+                return int(context.get(actor.call(), timeout=60))
+            except ActorDiedError:  # it is not back yet
+                return None
+
+        assert until(first_call, "the actor is back") == 1
         with pytest.raises(ActorDiedError):
             context.get(actor.die(), timeout=60)
         with pytest.raises(ActorDiedError):
