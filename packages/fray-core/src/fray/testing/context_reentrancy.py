@@ -58,10 +58,14 @@ class ReentrancyContract(ContextFixtures):
             return
         made: list[Any] = []
 
+        handled = threading.Event()
+        handled.set()
+
         def handle(_number: int, _frame: Any) -> None:
             made.append(context.run(tasks.add, 1))
             with contextlib.suppress(RuntimeError):
                 context.wait([made[-1]], timeout=0.5)
+            handled.set()
 
         main = threading.main_thread().ident
         assert main is not None
@@ -69,7 +73,9 @@ class ReentrancyContract(ContextFixtures):
 
         def disturb() -> None:
             while not stop.wait(0.002):
-                signal.pthread_kill(main, signal.SIGUSR1)
+                if handled.is_set():  # or handlers would interrupt handlers faster than these end
+                    handled.clear()
+                    signal.pthread_kill(main, signal.SIGUSR1)
 
         before = signal.signal(signal.SIGUSR1, handle)
         disturber = threading.Thread(target=disturb)
