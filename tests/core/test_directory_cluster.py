@@ -1,8 +1,11 @@
 """DirectoryCluster, beyond its contract: what is left when a start fails, a carrier dies, a job runs."""
 
+import fcntl
+import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -150,3 +153,100 @@ def test_what_it_cannot_do_is_refused(cluster: ChildCluster, fields: dict[str, A
     with pytest.raises(UnsupportedError, match=named):
         launch(cluster, program("pass"), **fields)
     assert cluster.list_jobs() == []
+
+
+# As `DirectoryCluster` of 0.1.0 wrote it, but for what each test changes.
+OF_0_1: dict[str, Any] = {
+    "job_id": "train-336295",
+    "name": "train",
+    "status": "failed",
+    "tasks": [
+        {
+            "replica": 0,
+            "status": "failed",
+            "attempt": 1,
+            "exit_code": 3,
+            "reason": "exited",
+            "error_message": "exited with code 3\nits last lines:\n  hello",
+            "started_at": 1795316442.4131181,
+            "finished_at": 1795316442.4182944,
+            "previous": [],
+        }
+    ],
+    "error_message": "replica 0 exited with code 3\nits last lines:\n  hello",
+    "pending_reason": None,
+    "submitted_at": 1795316442.2805035,
+    "started_at": 1795316442.4130988,
+    "finished_at": 1795316442.4264677,
+}
+
+
+def record_of_0_1(root: Path, name: str, status: str = "failed") -> Path:
+    """Write a record of 0.1.0: a finished one, or one of a job that has not finished."""
+    (root / name).mkdir(parents=True)
+    (task,) = OF_0_1["tasks"]
+    changes: dict[str, Any] = {"job_id": name.replace("+", "/")}
+    if status != "failed":
+        unfinished = dict.fromkeys(("finished_at", "error_message"), None)
+        task = {**task, **unfinished, "status": status, "exit_code": None, "reason": None}
+        changes |= {**unfinished, "status": status, "tasks": [task]}
+    (root / name / "status.json").write_text(json.dumps(OF_0_1 | changes))
+    if status == "pending":
+        (root / name / "plan.pickle").write_bytes(b"a plan that only 0.1.0 reads")
+    else:
+        (root / name / "carried").touch()
+        (root / name / "replica-0.attempt-1.log").write_text("hello\n")
+    return root / name
+
+
+def test_finished_records_of_0_1_0_are_read_and_removed(cluster: ChildCluster, tmp_path: Path) -> None:
+    for name in ("train-336295", "train-336295+rollout-1b22d0"):
+        record_of_0_1(tmp_path / "jobs", name)
+    assert {info.job_id for info in cluster.list_jobs()} == {"train-336295", "train-336295/rollout-1b22d0"}
+    for info in cluster.list_jobs():
+        found = cluster.poll(info.job_id)
+        assert (found.status, found.tasks[0].exit_code, found.exit_code) == (JobStatus.FAILED, 3, 3)
+        assert list(cluster.monitor(info.job_id)) == ["hello"]
+        cluster.terminate(info.job_id)
+        cluster.remove(info.job_id)
+    assert cluster.list_jobs() == []
+
+
+def test_a_job_that_0_1_0_runs_reads_running_is_stopped_in_its_way_and_reads_lost_without_it(
+    cluster: ChildCluster, tmp_path: Path
+) -> None:
+    record = record_of_0_1(tmp_path / "jobs", "train-336295", "running")
+
+    def carry(held: int) -> None:  # as 0.1.0 did
+        until((record / "stop").exists, "it is asked to stop")
+        status = json.loads((record / "status.json").read_text())
+        (record / "status.json").write_text(json.dumps(status | {"status": "stopped"}))
+        os.close(held)
+
+    held = os.open(record / "carried", os.O_WRONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert cluster.poll("train-336295").status is JobStatus.RUNNING
+    with pytest.raises(ValueError, match="terminate it"):
+        cluster.remove("train-336295")
+    carrier = threading.Thread(target=carry, args=[held])
+    carrier.start()
+    cluster.terminate("train-336295", grace=1.0)
+    carrier.join()
+    assert (record / "stop").read_text() == "1.0"
+    assert cluster.poll("train-336295").status is JobStatus.STOPPED
+
+    record_of_0_1(tmp_path / "jobs", "cut-bbbbbb", "running")
+    info = cluster.poll("cut-bbbbbb")
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    cluster.remove("cut-bbbbbb")
+
+
+def test_a_job_that_0_1_0_has_not_started_is_stopped_and_never_starts(
+    cluster: ChildCluster, tmp_path: Path
+) -> None:
+    record = record_of_0_1(tmp_path / "jobs", "train-336295", "pending")
+    assert cluster.poll("train-336295").status is JobStatus.PENDING
+    cluster.terminate("train-336295")
+    assert cluster.poll("train-336295").status is JobStatus.STOPPED
+    assert (record / "carried").exists()  # 0.1.0 runs no job that has this
+    assert not (record / "plan.pickle").exists()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fray._jobs.record import LOGS, JobRecord
+from fray._jobs.record import JobRecord
 from fray._jobs.snapshots import source_state
 from fray._values.job_states import JobInfo
 from fray._values.jobs import JobRequest
@@ -39,7 +39,7 @@ def described(record: JobRecord, info: JobInfo) -> JobInfo:
         commit=asked.get("commit"),
         dirty=asked.get("dirty"),
         children=tuple(child.job_id for child in record.children()),
-        logs=_logs(record.path / LOGS),
+        logs=_logs(record.logs),
     )
 
 

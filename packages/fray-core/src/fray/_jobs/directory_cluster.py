@@ -14,7 +14,7 @@ from fray._jobs.clusters import ClusterBase
 from fray._jobs.details import described
 from fray._jobs.launch_keys import LaunchKey, held_key
 from fray._jobs.liveness import SupervisorLock
-from fray._jobs.log_files import LOGS, log_path
+from fray._jobs.log_files import LOGS, log_name
 from fray._jobs.logs.reader import LogReader
 from fray._jobs.plan import JobPlan, Keep
 from fray._jobs.planning import PAYLOAD, import_paths, plan_of
@@ -160,7 +160,8 @@ class DirectoryCluster(ClusterBase):
         return sorted(infos, key=lambda info: (info.submitted_at or 0.0, info.job_id))
 
     def _log(self, job_id: str, replica: int | None, attempt: int) -> LogReader:
-        return LogReader(log_path(os.fspath(self._records.path(job_id)), replica, attempt))
+        record = JobRecord(self._records.path(job_id), JobId(job_id))
+        return LogReader(os.fspath(record.logs / log_name(replica, attempt)))
 
     def _stop(self, job_id: str, grace: float) -> None:
         stop_family(self._records.find(job_id), grace)

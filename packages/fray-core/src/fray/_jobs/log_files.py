@@ -11,8 +11,12 @@ LOGS = "logs"
 
 def log_path(record: str, replica: int | None, attempt: int) -> str:
     """Return where an attempt writes; for replica None, what the job wrote before its replicas started."""
-    name = "environment.log" if replica is None else f"replica-{replica}.attempt-{attempt}.log"
-    return os.path.join(record, LOGS, name)
+    return os.path.join(record, LOGS, log_name(replica, attempt))
+
+
+def log_name(replica: int | None, attempt: int) -> str:
+    """Return the name of that file."""
+    return "environment.log" if replica is None else f"replica-{replica}.attempt-{attempt}.log"
 
 
 class AttemptLogs:

@@ -15,6 +15,7 @@ from fray._jobs.endings import read_status
 from fray._jobs.environment_folder import size_of
 from fray._jobs.housekeeping import BETWEEN, KEEP, NOTES
 from fray._jobs.liveness import Liveness, liveness_of
+from fray._jobs.older_records import liveness_of_record
 from fray._jobs.plan import Keep
 from fray._jobs.status_file import STATUS, read_json, replace_file
 
@@ -95,7 +96,7 @@ def prune_now(records: "Records", older_than: float, environments: str | None) -
 
 def has_ended(record: str, *, force: bool = False) -> bool:
     """Whether nothing of one job runs any more; with `force`, as far as anybody here knows."""
-    liveness = liveness_of(os.path.join(record, _RECORD_LOCK))
+    liveness = liveness_of_record(record)
     if liveness is Liveness.ALIVE:
         return False
     info = read_status(record)
@@ -106,7 +107,7 @@ def has_ended(record: str, *, force: bool = False) -> bool:
 
 def settled(record: str) -> bool:
     """Whether a job and all below it have ended, and their supervisors too."""
-    liveness = liveness_of(os.path.join(record, _RECORD_LOCK))
+    liveness = liveness_of_record(record)
     info = read_status(record)
     finished = info is None or info.finished or _gone(record, liveness)
     if not finished or liveness in (Liveness.ALIVE, Liveness.UNKNOWN):

@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from fray._jobs.endings import read_status
-from fray._jobs.liveness import Holder, Liveness, holder_of, last_renewed, liveness_of
-from fray._jobs.process_tree import ProcessIdentity, boot_id
+from fray._jobs.liveness import Holder, Liveness, holder_of, last_renewed
+from fray._jobs.older_records import job_id_of, liveness_of_record, name_of_0_1
+from fray._jobs.process_tree import boot_id
 from fray._jobs.status_file import STATUS, VERSION, read_json
 from fray._values.errors import FrayError, JobNotFoundError
 from fray._values.job_states import ExitReason, JobId, JobInfo, JobStatus, LastSeen
 
 LOCK, PLAN, REQUEST, SUPERVISOR_LOG = "lock", "plan.pickle", "request.json", "supervisor.log"
 LOGS, CHILDREN = "logs", "jobs"
-_SUPERVISOR_OF_0_1 = "supervisor.json"
 _DRAFT, _DOOMED = ".new-", ".old-"
 
 
@@ -49,8 +49,6 @@ class JobRecord:
         if info.finished:
             return info
         liveness = self.liveness()
-        if liveness is Liveness.NOT_STARTED and (self.path / _SUPERVISOR_OF_0_1).exists():
-            return self._read_0_1(info)
         if liveness in (Liveness.ALIVE, Liveness.NOT_STARTED):
             return info
         if liveness is Liveness.UNKNOWN:
@@ -62,7 +60,7 @@ class JobRecord:
 
     def liveness(self) -> Liveness:
         """Return what is known of the job's supervisor."""
-        return liveness_of(self._lock)
+        return liveness_of_record(os.fspath(self.path))
 
     def alive(self) -> bool:
         """Whether the job's supervisor may live."""
@@ -71,6 +69,12 @@ class JobRecord:
     def holder(self) -> Holder | None:
         """Return who supervises the job, or did."""
         return holder_of(self._lock)
+
+    @property
+    def logs(self) -> Path:
+        """Where the job's logs are; 0.1.0 had some in the record itself."""
+        logs = self.path / LOGS
+        return logs if logs.is_dir() else self.path
 
     def request(self) -> dict[str, Any]:
         """Return what was asked for, as far as it may be shown; empty where that cannot be read."""
@@ -103,15 +107,6 @@ class JobRecord:
             tasks=(),
             error_message=f"its record is damaged: {path} {problem}",
         )
-
-    def _read_0_1(self, info: JobInfo) -> JobInfo:
-        """A job that Fray 0.1.0 has not finished: it kept a process id, and no lock."""
-        said = read_json(os.fspath(self.path / _SUPERVISOR_OF_0_1)) or {}
-        try:
-            lives = ProcessIdentity(said["pid"], said["started"], said["boot"]).running
-        except KeyError:
-            lives = False
-        return info if lives else _lost(info, None)
 
     def _last_seen(self) -> LastSeen:
         holder = self.holder()
@@ -168,7 +163,11 @@ class Records:
 
     def path(self, job_id: str) -> Path:
         """Return where the record of a job is, or would be."""
-        return self.folder.joinpath(*f"/{CHILDREN}/".join(job_id.split("/")).split("/"))
+        path = self.folder.joinpath(*f"/{CHILDREN}/".join(job_id.split("/")).split("/"))
+        if "/" not in job_id or path.is_dir():
+            return path
+        older = self.folder / name_of_0_1(job_id)
+        return older if older.is_dir() else path
 
     def draft_of(self, job_id: str) -> Path:
         """Return where a record is made, before it is renamed: it appears complete."""
@@ -177,7 +176,8 @@ class Records:
 
     def record(self, name: str) -> JobRecord:
         """Return the record of a name in this folder."""
-        return JobRecord(self.folder / name, JobId(f"{self.parent}/{name}" if self.parent else name))
+        leaf = job_id_of(name)
+        return JobRecord(self.folder / name, JobId(f"{self.parent}/{leaf}" if self.parent else leaf))
 
 
 def check_own(folder: Path) -> None:

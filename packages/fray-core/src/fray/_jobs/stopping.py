@@ -15,8 +15,9 @@ from fray._jobs import process_tree
 from fray._jobs.control_pipe import STOP, post_to_supervisor
 from fray._jobs.endings import read_status, stopped
 from fray._jobs.liveness import Holder, Liveness, SupervisorLock, last_renewed
+from fray._jobs.older_records import children_of_0_1, claim_of_0_1
 from fray._jobs.process_tree import JOB_VARIABLE, ControlGroup
-from fray._jobs.record import LOCK, PLAN, JobRecord
+from fray._jobs.record import LOCK, PLAN, JobRecord, Records
 from fray._jobs.status_file import replace_file, write_status
 from fray._jobs.supervisor import MODULE, members
 from fray._values.delays import poll_delays
@@ -35,7 +36,8 @@ def stop_family(record: JobRecord, grace: float) -> None:
     """
     stop_job(record, grace)
     # Its supervisor has stopped them, unless it was killed itself.
-    for child in record.children():
+    older = map(Records(record.path.parent).record, children_of_0_1(record.path))
+    for child in (*record.children(), *older):
         try:
             stop_family(child, grace)
         except JobNotFoundError:
@@ -96,7 +98,10 @@ class _StopOrder:
         """Kill a supervisor that does not answer; whether its tree is gone, though it could not write so."""
         waited = time.monotonic() - self._asked_at
         holder = self._record.holder()
-        if waited < self._grace + _SETTLES_WITHIN or holder is None:
+        if waited < self._grace + _SETTLES_WITHIN:
+            return False
+        if holder is None:  # of 0.1.0, which said less of itself
+            self._check_far()
             return False
         if self._tree_is_gone(holder):
             self._empty_since = self._empty_since or time.monotonic()
@@ -155,6 +160,8 @@ def settle_stopped(record: JobRecord, written: Callable[[bool], bool] = bool) ->
     try:
         info = read_status(path)
         if info is not None and not info.finished:
+            if not claim_of_0_1(path):
+                return False
             _remove(os.path.join(path, PLAN))
             return written(write_status(path, stopped(info).to_dict(), final=True))
         return True
