@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,6 +154,30 @@ def test_what_it_cannot_do_is_refused(cluster: ChildCluster, fields: dict[str, A
     with pytest.raises(UnsupportedError, match=named):
         launch(cluster, program("pass"), **fields)
     assert cluster.list_jobs() == []
+
+
+def test_a_supervisor_with_more_than_a_thousand_open_files_sees_all_that_happens(tmp_path: Path) -> None:
+    """As that of a job with so many replicas, each with a pipe."""
+
+    crowd = """
+import os, resource, sys
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+nothing = os.open(os.devnull, os.O_RDONLY)
+for _ in range(1100):
+    os.set_inheritable(os.dup(nothing), True)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+    class Crowded(ChildCluster):
+        def _start(self, job_id: str, command: list[str]) -> None:
+            super()._start(job_id, [sys.executable, "-c", crowd, *command])
+
+    cluster = Crowded(tmp_path / "jobs")
+    job_id = launch(cluster, program("print('hello')"))
+    assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
+    assert list(cluster.monitor(job_id)) == ["hello"]
+    cluster.carriers[0].wait(timeout=60)
 
 
 # As `DirectoryCluster` of 0.1.0 wrote it, but for what each test changes.

@@ -170,7 +170,7 @@ def _facts(info: "JobInfo") -> list[tuple[str, str]]:
     """What is known of a job beside its state."""
     commit = "" if info.commit is None else info.commit[:10] + (" with changes" if info.dirty else "")
     facts = [
-        ("name", info.name if info.name != info.job_id.leaf.rpartition("-")[0] else ""),
+        ("name", info.name),
         ("command", info.command or ""),
         ("directory", info.directory or ""),
         ("commit", commit),

@@ -61,13 +61,18 @@ class ControlPipe:
     def wait(self, seconds: float, files: list[int]) -> tuple[list[str], bool]:
         """Sleep until something happens; return the messages, and whether a file is readable."""
         own = [self._signals] if self._pipe is None else [self._signals, self._pipe]
-        ready, _, _ = select.select([*own, *files], [], [], max(0.0, seconds))
+        # Not `select`, which knows no file beyond number 1023: a job may have more replicas than that.
+        poll = select.poll()
+        for file in (*own, *files):
+            poll.register(file, select.POLLIN)
+        # Rounded up: a time that is due in less than a millisecond is waited for, not looked at in a loop.
+        ready = {file for file, _ in poll.poll(-int(-1000.0 * max(0.0, seconds) // 1))}
         if self._signals in ready:
             self.signalled |= bool({signal.SIGTERM, signal.SIGINT} & set(_drain(self._signals)))
         messages: list[bytes] = []
         if self._pipe is not None and self._pipe in ready:
             *messages, self._rest = (self._rest + _drain(self._pipe)).split(b"\n")
-        return [message.decode(errors="replace") for message in messages], bool(set(files) & set(ready))
+        return [message.decode(errors="replace") for message in messages], not ready.isdisjoint(files)
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
