@@ -196,6 +196,14 @@ def test_status_shows_every_attempt(capsys: Capture, cluster: LocalCluster) -> N
     assert (shown["exit_code"], len(shown["tasks"][0]["previous"])) == (7, 1)
 
 
+@pytest.mark.parametrize("name", ["train", "step:tokenized/fineweb v2"])
+def test_status_shows_the_name_of_a_job(capsys: Capture, cluster: LocalCluster, name: str) -> None:
+    job_id = launch(cluster, program("pass"), name)
+    cluster.wait(job_id, timeout=30)
+    assert main(["status", job_id]) == 0
+    assert f"  name       {name}" in capsys.readouterr().out.splitlines()
+
+
 def test_logs_of_one_replica_and_their_tail(capsys: Capture, cluster: LocalCluster) -> None:
     code = "import os; print(*range(3), sep='\\n'); print('of', os.environ['FRAY_REPLICA_ID'])"
     job_id = launch(cluster, program(code), resources=ResourceConfig(replicas=2))
