@@ -1,5 +1,7 @@
 """GPU types, and peak rates of everything."""
 
+import re
+
 import pytest
 
 from fray_resources import (
@@ -82,7 +84,13 @@ def test_a_wrong_number_of_gpus_is_refused(count: object) -> None:
         (GpuConfig("H100"), "float32", 66.9e12),
         (GpuConfig("H200"), "fp8", 1978.9e12),
         (GpuConfig("B200"), "fp16", 2250e12),
+        (GpuConfig("GB200"), "bf16", 2500e12),
+        (GpuConfig("RTX-A6000"), "bf16", 154.8e12),
+        (GpuConfig("RTX-5090"), "bf16", 209.5e12),
+        (GpuConfig("MI250X"), "bf16", 191.5e12),  # one die of the two of a module
         (GpuConfig("MI300X"), "bf16", 1307.4e12),
+        (GpuConfig("MI325X"), "fp8", 2610e12),
+        (GpuConfig("MI355X"), "bf16", 2500e12),
     ],
 )
 def test_the_peak_of_one_chip_is_the_published_dense_one(
@@ -104,6 +112,13 @@ def test_every_figure_has_a_source_and_narrow_types_are_not_slower(device: GpuCo
     widest_first = [rates[dtype] for dtype in ("fp32", "tf32", "fp16", "fp8", "fp4") if dtype in rates]
     assert widest_first == sorted(widest_first)
     assert all(1e12 < rate < 1e17 for rate in rates.values())
+
+
+@pytest.mark.parametrize("device", [*map(TpuConfig, FIRST_OF_EACH), *map(GpuConfig, gpu_types())], ids=repr)
+def test_a_source_names_a_text_of_the_maker_or_who_quotes_it(device: GpuConfig | TpuConfig) -> None:
+    for part in (device.flops_source or "").split("; "):
+        document = part.partition(", as quoted by ")[0]
+        assert not re.search(r"datasheet|whitepaper|specifications", document) or document != part
 
 
 def test_the_total_counts_all_chips_of_all_replicas() -> None:
@@ -160,6 +175,7 @@ def test_the_rate_is_that_of_bf16_unless_said() -> None:
         ("NVIDIA L4", 121e12),
         ("NVIDIA RTX A6000", 154.8e12),
         ("NVIDIA GeForce RTX 4090", 165.2e12),
+        ("AMD Instinct MI250X", 191.5e12),
         ("AMD Instinct MI300X", 1307.4e12),
     ],
 )

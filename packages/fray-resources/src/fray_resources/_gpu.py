@@ -13,14 +13,12 @@ ANY = "any"
 
 # Ray 2.60 names these too (`ray/util/accelerators/accelerators.py`), or people often do.
 _WITHOUT_RATES = (
-    "A30",
     "H20",
     "K80",
     "MI100",
     "MI210",
     "MI300A",
     "MI308X",
-    "MI350X",
     "P100",
     "P4",
     "RTX-3090",
