@@ -10,6 +10,8 @@ from typing import Any
 
 SECONDS = 110.0
 """That a test of the kit may take."""
+_AGAIN = 10.0
+"""Seconds until what hangs after that, in the clean-up of the test, fails as well."""
 
 
 class DeadlinePassedError(AssertionError):
@@ -17,7 +19,7 @@ class DeadlinePassedError(AssertionError):
 
 
 @contextlib.contextmanager
-def deadline(seconds: float = SECONDS) -> Iterator[None]:
+def deadline(seconds: float = SECONDS, again: float = _AGAIN) -> Iterator[None]:
     """Fail the block when it takes longer, also where it waits for a lock; in the main thread only.
 
     Raises:
@@ -33,20 +35,24 @@ def deadline(seconds: float = SECONDS) -> Iterator[None]:
         if over.is_set():
             raise DeadlinePassedError(f"not done within {seconds:g} s; where all threads were:\n{_stacks()}")
 
+    done = threading.Event()
+
     def interrupt() -> None:
-        over.set()
-        if main.ident is not None:
-            signal.pthread_kill(main.ident, signal.SIGUSR2)
+        patience = seconds
+        while not done.wait(patience):
+            over.set()
+            if main.ident is not None:
+                signal.pthread_kill(main.ident, signal.SIGUSR2)
+            patience = again
 
     before = signal.signal(signal.SIGUSR2, fail)
-    timer = threading.Timer(seconds, interrupt)
-    timer.daemon, timer.name = True, "fray-deadline"
+    timer = threading.Thread(target=interrupt, name="fray-deadline", daemon=True)
     timer.start()
     try:
         yield
     finally:
         over.clear()
-        timer.cancel()
+        done.set()
         timer.join()
         signal.signal(signal.SIGUSR2, before)
 
