@@ -1,7 +1,8 @@
 """`map` over any context: a bounded number of tasks in flight, small items many to a task.
 
-How many items a task gets follows from how long the last ones took: enough for a few milliseconds
-of work, so that what a task costs does not matter, and no more, so that all workers end together.
+How many items a task gets follows from how long the last ones took to run, and to read and ship: enough
+for a few milliseconds, so that what a task costs does not matter, and no more, so that all workers end
+together, and that the items of a slow input do not wait for each other.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from fray._contracts.context import ObjectRef
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from fray._contexts.base import ContextBase
 
 _SECONDS = 0.005  # of work that a task is to have
-_MOST_ITEMS = 1024  # of one task: an endless input is read that far ahead, times the window
+_MOST_ITEMS = 4096  # of one task: an endless input is read that far ahead, times the window
 _GROWTH = 4
 
 Item = tuple[Any, ...]
@@ -43,12 +45,11 @@ def map_tasks(
         raise ValueError("map needs at least one iterable")
     if not callable(fn):
         raise ValueError(f"map needs a function, got {fn!r}")
-    items = zip(*iterables, strict=False)
     # A context that runs one task at a time, inside its caller, gains nothing from larger ones.
     if window == 1 or is_generator_function(fn) or inspect.iscoroutinefunction(fn):
-        values = _drive(context, _Singly(fn, items), ordered, window)
+        values = _drive(context, _Singly(fn, zip(*iterables, strict=False)), ordered, window)
     else:
-        values = _drive(context, _Chunked(fn, items), ordered, window)
+        values = _drive(context, _Chunked(fn, iterables), ordered, window)
     return _with_progress(values, iterables) if progress else values
 
 
@@ -69,7 +70,7 @@ def _unpack_failure(data: bytes) -> Failure:
 class _Singly:
     """One task per item."""
 
-    def __init__(self, fn: Callable[..., Any], items: Iterator[Item]) -> None:
+    def __init__(self, fn: Callable[..., Any], items: Iterator[Any]) -> None:
         self._fn, self._items = fn, items
 
     def start(self, context: "ContextBase") -> Any:
@@ -77,75 +78,83 @@ class _Singly:
         item = next(self._items, None)
         return None if item is None else context.run(self._fn, *item)
 
-    def values(self, outcome: Any) -> Iterator[Any]:
-        """Yield the values in what a task gave."""
-        yield outcome
+    def values(self, outcome: Any) -> tuple[list[Any], BaseException | None]:
+        """Return the values in what a task gave, and what was raised after them."""
+        return [outcome], None
 
 
 class _Chunked(_Singly):
-    """As many items per task as take a few milliseconds."""
+    """As many items per task as take a few milliseconds to read, to ship or to run."""
 
-    def __init__(self, fn: Callable[..., Any], items: Iterator[Item]) -> None:
-        super().__init__(fn, items)
-        self._run_chunk = _chunk_runner(fn)
+    def __init__(self, fn: Callable[..., Any], iterables: tuple[Iterable[Any], ...]) -> None:
+        self._several = len(iterables) > 1
+        # One iterable needs no tuples: packing and unpacking them costs more than a tiny item does.
+        super().__init__(fn, zip(*iterables, strict=False) if self._several else iter(iterables[0]))
+        self._run_chunk = _chunk_runner(fn, self._several)
         self._size = 1
-        self._alone: deque[Item] = deque()  # read, but each to be run by itself
+        self._seconds_to_start = 0.0  # for each item of the last task: reading and shipping it
+        self._alone: deque[Any] = deque()  # read, but each to be run by itself
+        self._ahead: list[Any] = []  # read after one that is to be run by itself
         self._by_reference: dict[type, bool] = {}
 
     def start(self, context: "ContextBase") -> Any:
         """Start the next task; None at the end of the input."""
+        began = time.perf_counter()
         chunk = [] if self._alone else self._read()
         if chunk:
             try:
-                return context.run(self._run_chunk, chunk)
+                ref = context.run(self._run_chunk, chunk)
             except SerializationError:
                 # One by one: those before it run, and the error of what cannot travel names the user's own.
                 self._alone.extendleft(reversed(chunk))
-        return context.run(self._fn, *self._alone.popleft()) if self._alone else None
+            else:
+                self._seconds_to_start = (time.perf_counter() - began) / len(chunk)
+                return ref
+        if not self._alone:
+            return None
+        item = self._alone.popleft()
+        return context.run(self._fn, *item) if self._several else context.run(self._fn, item)
 
-    def _read(self) -> list[Item]:
+    def _read(self) -> list[Any]:
         """Read the items of the next task; one that is to be run by itself ends them."""
-        chunk: list[Item] = []
+        chunk, self._ahead = self._ahead[: self._size], self._ahead[self._size :]
         try:
-            while len(chunk) < self._size and (item := next(self._items, None)) is not None:
-                if self._has_references(item):
-                    self._alone.append(item)
-                    break
-                chunk.append(item)
+            chunk.extend(islice(self._items, self._size - len(chunk)))  # what it has read stays if it fails
         except Exception as error:
             if not chunk:
                 raise
             self._items = _raising(error)  # at its turn, after what was read before it
+        if self._has_references(chunk):
+            first = next(i for i, item in enumerate(chunk) if self._has_references([item]))
+            self._alone.append(chunk[first])
+            self._ahead = chunk[first + 1 :] + self._ahead
+            del chunk[first:]
         return chunk
 
-    def values(self, outcome: Any) -> Iterator[Any]:
-        """Yield the values in what a task gave; raise what its last item raised."""
+    def values(self, outcome: Any) -> tuple[list[Any], BaseException | None]:
+        """Return the values in what a task gave, and what its last item raised."""
         if type(outcome) is not _Outcome:
-            yield outcome
-            return
-        values, failure, seconds = outcome.values, outcome.failure, outcome.seconds
+            return [outcome], None
+        values, failure = outcome.values, outcome.failure
         if values:
-            wanted = int(_SECONDS * len(values) / max(seconds, 1e-9))
-            self._size = max(1, min(wanted, _GROWTH * len(values), _MOST_ITEMS))
-        yield from values
-        if failure is not None:
-            raise failure.error
+            seconds = max(outcome.seconds / len(values), self._seconds_to_start, 1e-9)
+            self._size = max(1, min(int(_SECONDS / seconds), _GROWTH * len(values), _MOST_ITEMS))
+        return values, None if failure is None else failure.error
 
-    def _has_references(self, item: Item) -> bool:
+    def _has_references(self, items: list[Any]) -> bool:
         """Whether an argument is to arrive as a value: only the task's own arguments do."""
-        for arg in item:
-            kind = type(arg)
-            known = self._by_reference.get(kind)
-            if known is None:
-                known = self._by_reference[kind] = issubclass(kind, ObjectRef | Future)
-            if known:
+        known = self._by_reference
+        for kind in set(map(type, chain.from_iterable(items) if self._several else items)):
+            if kind not in known:
+                known[kind] = issubclass(kind, ObjectRef | Future)
+            if known[kind]:
                 return True
         return False
 
 
-def _raising(error: Exception) -> Iterator[Item]:
+def _raising(error: Exception) -> Iterator[Any]:
     raise error
-    yield ()
+    yield
 
 
 class _Outcome:
@@ -157,25 +166,45 @@ class _Outcome:
         self.values, self.failure, self.seconds = values, failure, seconds
 
 
-def _chunk_runner(fn: Callable[..., Any]) -> Callable[[list[Item]], _Outcome]:
+def _chunk_runner(fn: Callable[..., Any], several: bool) -> Callable[[list[Any]], _Outcome]:
     """Return a function of its own for this map, so that `fn` is shipped with it and not with each chunk."""
 
-    def run_chunk(items: list[Item]) -> _Outcome:
+    def run_chunk(items: list[Any]) -> _Outcome:
         values: list[Any] = []
+        append = values.append
         start = time.perf_counter()
         failure = None
         try:
-            for item in items:
-                value = fn(*item)
-                if type(value) is types.CoroutineType:
-                    value = asyncio.run(value)
-                values.append(value)
+            if several:
+                for item in items:
+                    append(fn(*item))
+            else:
+                for item in items:
+                    append(fn(item))
         except Exception as error:  # noqa: BLE001 - it comes out at its turn, after the values before it
             failure = Failure(error)
+        if types.CoroutineType in set(map(type, values)):
+            values, failure = _awaited(values, failure)
         return _Outcome(values, failure, time.perf_counter() - start)
 
     run_chunk.__qualname__ = callable_name(fn)
     return run_chunk
+
+
+def _awaited(values: list[Any], failure: Failure | None) -> tuple[list[Any], Failure | None]:
+    """Run the coroutines among the values, up to the first that raises."""
+    done: list[Any] = []
+    rest = iter(values)
+    try:
+        for value in rest:
+            is_coroutine = type(value) is types.CoroutineType
+            done.append(asyncio.run(value) if is_coroutine else value)
+    except Exception as error:  # noqa: BLE001 - as in run_chunk
+        for value in rest:
+            if type(value) is types.CoroutineType:
+                value.close()
+        return done, Failure(error)
+    return done, failure
 
 
 def _drive(context: "ContextBase", source: _Singly, ordered: bool, window: int) -> Iterator[Any]:
@@ -194,7 +223,10 @@ def _drive(context: "ContextBase", source: _Singly, ordered: bool, window: int) 
             ref = flying[0] if ordered else context.wait(list(flying), num_returns=1)[0][0]
             outcome = context.get(ref)
             flying.remove(ref)
-            yield from source.values(outcome)
+            values, raised = source.values(outcome)
+            yield from values
+            if raised is not None:
+                raise raised
         if failure is not None:
             raise failure
     finally:

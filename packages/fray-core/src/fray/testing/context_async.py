@@ -268,3 +268,26 @@ class ManyItemsContract(ContextFixtures):
         assert list(itertools.islice(values, 60)) == list(range(60))
         # One to a task, and no more tasks in flight than keep all workers busy.
         assert next(taken) <= 60 + 8 * max(16, os.cpu_count() or 1)
+
+    def test_items_of_a_slow_input_do_not_wait_for_each_other(self, context: JobContext) -> None:
+        taken = itertools.count()
+
+        def numbers() -> Any:
+            while True:
+                time.sleep(0.006)
+                yield next(taken)
+
+        values = context.map(tasks.add, numbers())
+        assert list(itertools.islice(values, 60)) == list(range(1, 61))
+        assert next(taken) <= 60 + 8 * max(16, os.cpu_count() or 1)
+
+    def test_coroutines_of_a_plain_function_are_run_and_fail_at_their_item(self, context: JobContext) -> None:
+        async def double(number: int) -> int:
+            if number == 250:
+                raise tasks.CodedError(7, "no luck")
+            return 2 * number
+
+        values = context.map(lambda number: double(number) if number % 2 == 0 else number, range(400))
+        assert list(itertools.islice(values, 250)) == [(2 - number % 2) * number for number in range(250)]
+        with pytest.raises(tasks.CodedError, match="7: no luck"):
+            next(values)
