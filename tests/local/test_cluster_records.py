@@ -19,6 +19,7 @@ from fray._jobs.oom import oom_kills
 from fray.backend import supervisor_command
 from fray.cluster import (
     Cluster,
+    DirectoryCluster,
     Entrypoint,
     JobId,
     JobRequest,
@@ -268,17 +269,35 @@ def test_the_spec_opens_the_same_cluster() -> None:
         assert current_cluster() is cluster
 
 
+HEAVY = {"pathlib", "dataclasses", "subprocess", "threading", "logging", "inspect", "fray_resources"}
+
+
+def modules_of_a_supervisor(then: str = "pass") -> set[str]:
+    """Return what a supervisor has imported when it has done no more than a statement."""
+    command = supervisor_command("/record", sys.path)
+    imports, main = "from fray._jobs.boot import main; ", "main(*sys.argv[4:])"
+    assert command[4].endswith(imports + main)
+    code = command[4].removesuffix(imports + main)
+    code += f"import fray._jobs.boot, fray._jobs.supervisor; {then}; print(*sys.modules)"
+    done = subprocess.run([*command[:4], code, *command[5:]], capture_output=True, text=True, check=True)
+    assert "fray._jobs.supervision" in done.stdout.split()
+    return set(done.stdout.split())
+
+
 def test_the_supervisor_loads_little_of_the_standard_library() -> None:
     # Its start is most of what a launch costs.
-    command = supervisor_command("/record", sys.path)
-    code = command[4].replace(
-        "from fray._jobs.boot import main; main(", "import fray._jobs.supervisor; print("
-    )
-    code = code.replace("sys.argv[4:]", "sys.modules")
-    done = subprocess.run([*command[:4], code, *command[5:]], capture_output=True, text=True, check=True)
-    heavy = {"pathlib", "dataclasses", "subprocess", "threading", "logging", "inspect", "fray_resources"}
-    assert "fray._jobs.supervision" in done.stdout.split()
-    assert heavy & set(done.stdout.split()) == set()
+    assert HEAVY & modules_of_a_supervisor() == set()
+
+
+def test_what_a_supervisor_is_told_loads_little_of_the_standard_library(tmp_path: Path) -> None:
+    class Queueing(DirectoryCluster):
+        def _start(self, job_id: str, command: list[str]) -> None:
+            """Leave the plan where the supervisor would read it."""
+
+    cluster = Queueing("queueing", tmp_path / "jobs")
+    job_id = launch(cluster, Entrypoint.from_binary("true"))
+    plan = tmp_path / "jobs" / job_id / "plan.pickle"
+    assert HEAVY & modules_of_a_supervisor(f"import pickle; pickle.load(open({str(plan)!r}, 'rb'))") == set()
 
 
 def test_a_timeout_does_not_count_what_was_spent_waiting_for_room(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def plan_of(
     call = (python, os.fspath(runner.__file__), "-" if record is None else os.path.join(record, PAYLOAD))
     environ = launcher_variables() | _path_of(python) | dict(environment.env_vars) | dict(variables)
     place = {} if record is None else {JOB_VARIABLE: record}
-    own = {"FRAY_JOB_ID": job_id, "FRAY_REPLICA_COUNT": str(layout.replicas), "FRAY_CLUSTER_SPEC": spec}
+    own = {"FRAY_JOB_ID": str(job_id), "FRAY_REPLICA_COUNT": str(layout.replicas), "FRAY_CLUSTER_SPEC": spec}
     submitted_at = time.time()
     described = JobInfo(
         job_id=job_id,
