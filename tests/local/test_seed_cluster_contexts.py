@@ -109,7 +109,9 @@ def test_seed_003_submits_a_script_that_uses_the_context(run_script: RunScript) 
     """
     look = """
         (job,) = cluster.list_jobs()
-        print(*cluster.cluster.monitor(job["id"]))
+        *said, answer = cluster.cluster.monitor(job["id"])
+        assert all("the context of this job is 'process'" in line for line in said), said
+        print(answer)
     """
     assert run_script(given, SEED_003_PATTERN, look) == "42\n"
 

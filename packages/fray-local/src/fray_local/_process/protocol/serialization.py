@@ -6,6 +6,7 @@ is pickled once as long as what it captured cannot have changed.
 """
 
 import functools
+import gc
 import pickle
 import sys
 import types
@@ -121,7 +122,8 @@ def serialized_function(fn: Callable[..., Any]) -> SerializedFunction | None:
         return None
     if known is not None and known.captured is not None and _unchanged(known.captured, fn):
         return known
-    import hashlib  # 3 ms that a worker need not pay
+    load_pickler()
+    import hashlib
 
     stream, buffers, keeps = _dump(fn, f"the function {callable_name(fn)}", out_of_band=False)
     assert not buffers
@@ -193,7 +195,16 @@ def load_pickler() -> None:
 
 @functools.cache
 def _pickler_class() -> Any:
-    import cloudpickle  # 20 ms that a worker of plain numbers and text does not pay
+    # With the collector off: a finalizer that runs a task would find the modules half imported.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        import hashlib  # noqa: F401 - loaded here for `serialized_function`
+
+        import cloudpickle  # 20 ms that a worker of plain numbers and text does not pay
+    finally:
+        if collecting:
+            gc.enable()
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """cloudpickle, which lets what belongs to a module that no worker can import travel by value."""
