@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from fray.backend import holder_of
 from fray.cluster import (
     Entrypoint,
     ExitReason,
+    JobId,
     JobInfo,
     JobRequest,
     JobStatus,
     ResourceConfig,
     create_cluster,
+    create_environment,
     current_cluster,
 )
 from fray.testing.cluster import launch, program, until
@@ -146,6 +149,63 @@ def test_sigterm_to_the_supervisor_stops_the_job(
     os.kill(supervisor(state_dir, job_id), signal.SIGTERM)
     assert cluster.wait(job_id, timeout=30).status is JobStatus.STOPPED
     assert not running(pid)
+
+
+@pytest.fixture
+def stuck(cluster: LocalCluster, wheels: Path, tmp_path: Path) -> Callable[[], tuple[JobId, int]]:
+    """Launches a job whose environment is being built, and goes on so; returns the builder's process too."""
+    package, workspace, pids = tmp_path / "package", tmp_path / "workspace", tmp_path / "builders"
+    package.mkdir()
+    workspace.mkdir()
+    (package / "pyproject.toml").write_text(
+        "[build-system]\nrequires = []\nbuild-backend = 'stuck'\nbackend-path = ['.']\n"
+        "[project]\nname = 'package'\nversion = '1'\n"
+    )
+    (package / "stuck.py").write_text(
+        "import os, time\n\n\ndef build_wheel(folder, settings=None, metadata=None):\n"
+        f"    print(os.getpid(), file=open({str(pids)!r}, 'a'), flush=True)\n    time.sleep(600)\n"
+    )
+
+    def begin() -> tuple[JobId, int]:
+        before = len(numbers_in(pids))
+        environment = create_environment(workspace=str(workspace), pip_packages=[str(package)])
+        job_id = launch(cluster, program("pass"), environment=environment)
+        (pid,) = until(lambda: numbers_in(pids)[before:], "the environment is being built")
+        assert cluster.poll(job_id).status is JobStatus.PENDING
+        return job_id, pid
+
+    return begin
+
+
+def test_a_supervisor_is_killed_while_the_environment_is_built(
+    cluster: LocalCluster, state_dir: Path, stuck: Callable[[], tuple[JobId, int]]
+) -> None:
+    job_id, builder = stuck()
+    os.kill(supervisor(state_dir, job_id), signal.SIGKILL)
+    until(lambda: not running(builder), "the builder ends, though nobody looks")
+    info = cluster.wait(job_id, timeout=30)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    assert info.tasks[0].attempt == 0
+    again, builder = stuck()  # what the dead one held is free
+    cluster.terminate(again, grace=0.0)
+    assert cluster.poll(again).status is JobStatus.STOPPED
+    assert not running(builder)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_job_whose_supervisor_is_suspended_is_stopped_while_its_environment_is_built(
+    cluster: LocalCluster, state_dir: Path, stuck: Callable[[], tuple[JobId, int]], both: bool
+) -> None:
+    job_id, builder = stuck()
+    holder = holder_of(str(state_dir / "jobs" / job_id / "lock"))
+    assert holder is not None
+    for pid in (holder.pid, holder.guardian) if both else (holder.pid,):
+        os.kill(pid, signal.SIGSTOP)
+    cluster.terminate(job_id, grace=0.5)
+    info = cluster.poll(job_id)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.STOPPED, ExitReason.STOPPED)
+    assert not running(builder)
+    assert not running(holder.pid)
 
 
 def test_a_damaged_record_reads_failed_and_hides_no_other(cluster: LocalCluster, state_dir: Path) -> None:
