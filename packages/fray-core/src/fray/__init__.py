@@ -1,10 +1,10 @@
 """Write distributed code once; choose where it runs when you run it."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fray import _legacy
 from fray._contexts.base import ContextBase
-from fray._contracts.cluster import Cluster
 from fray._contracts.context import ActorHandle, JobContext, ObjectRef, ObjectStream
 from fray._discovery.current import (
     create_cluster,
@@ -16,8 +16,6 @@ from fray._discovery.current import (
     use_cluster,
     use_context,
 )
-from fray._values.entrypoint import Entrypoint
-from fray._values.environment import EnvironmentConfig, create_environment
 from fray._values.errors import (
     ActorAlreadyExistsError,
     ActorDiedError,
@@ -44,9 +42,7 @@ from fray._values.errors import (
     WorkerDiedError,
     WrongProcessError,
 )
-from fray._values.jobs import JobId, JobInfo, JobRequest, JobStatus
 from fray._values.options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
-from fray_resources import CpuConfig, GpuConfig, ResourceConfig, TpuConfig
 
 __version__ = "0.1.0"
 
@@ -54,6 +50,12 @@ ExecutionContext = JobContext
 _legacy.install_finder()
 
 if TYPE_CHECKING:
+    from fray._contracts.cluster import Cluster
+    from fray._values.entrypoint import Entrypoint
+    from fray._values.environment import EnvironmentConfig, create_environment
+    from fray._values.jobs import JobId, JobInfo, JobRequest, JobStatus
+    from fray_resources import CpuConfig, GpuConfig, ResourceConfig, TpuConfig
+
     create_job_ctx = create_context  # these four are served by fray._legacy, which warns
     fray_default_job_ctx = use_context
     fray_job_ctx = get_job_context
@@ -117,5 +119,24 @@ __all__ = [
 ]
 
 
+# What describes jobs is loaded when it is asked for: no worker of a context needs it.
+_HOMES = {
+    **dict.fromkeys(("CpuConfig", "GpuConfig", "ResourceConfig", "TpuConfig"), "fray_resources"),
+    **dict.fromkeys(("EnvironmentConfig", "create_environment"), "fray._values.environment"),
+    **dict.fromkeys(("JobId", "JobInfo", "JobRequest", "JobStatus"), "fray._values.jobs"),
+    "Cluster": "fray._contracts.cluster",
+    "Entrypoint": "fray._values.entrypoint",
+}
+
+
 def __getattr__(name: str) -> Any:
-    return _legacy.find_name(__name__, name)
+    home = _HOMES.get(name)
+    if home is None:
+        return _legacy.find_name(__name__, name)
+    value = getattr(import_module(home), name)
+    globals()[name] = value  # the next look finds it at once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
