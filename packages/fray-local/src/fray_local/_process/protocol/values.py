@@ -64,16 +64,21 @@ class Budget:
         self.limit = memory_bytes() // 2 if limit is None else limit
         self._spill_dir = None if spill_dir is None else _writable_folder(spill_dir)
         self._used = 0
-        self._lock = threading.Lock()
+        # Re-entrant: a finalizer or a signal handler that stores a value may interrupt its own thread here.
+        # No statement below calls anything between reading and writing `_used`, so none is cut in two.
+        self._lock = threading.RLock()
         self._freed: deque[int] = deque()  # by finalizers, which may run while the lock is held
 
     @property
     def used(self) -> int:
         """Bytes in memory now."""
         with self._lock:
-            while self._freed:
-                self._used -= self._freed.popleft()
-            return self._used
+            while True:
+                try:
+                    freed = self._freed.popleft()
+                except IndexError:
+                    return self._used
+                self._used -= freed
 
     def create(self, size: int) -> "Segment":
         """Make room for a value, in memory or beyond the limit on disk.
