@@ -134,7 +134,6 @@ class ProcessRunner:
         self.ensure_started()
         ref = self._context.engine.submit(packed, name, options, streaming=streaming, caller=caller)
         if streaming:
-            self.fork_servers.expect_more()
             self.close_when_dropped(ref)
         return ref
 
