@@ -1,8 +1,11 @@
 """Interleaved timings and their table: medians, and ratios to a named peer."""
 
+import compileall
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 Timed = Callable[[], float]
@@ -14,6 +17,19 @@ def timed(work: Callable[[], Any]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
+
+
+def compile_packages(*names: str) -> None:
+    """Compile what the measured processes import, and the benchmarks themselves.
+
+    Users import compiled files; a shell that forbids writing them would measure the compiler.
+    """
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        compileall.compile_dir(Path(spec.origin).parent, quiet=1)
+    compileall.compile_dir(Path(__file__).parent, maxlevels=0, quiet=1)
 
 
 def interleave(subjects: dict[str, Timed], rounds: int) -> dict[str, float]:

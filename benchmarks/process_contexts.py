@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from measure import Timed, compare, interleave, lines, table, timed
+from measure import Timed, compare, compile_packages, interleave, lines, table, timed
 from process_peers import WORKERS, Opener, Pool, available, fray, standard_forkserver
 
 from fray import create_context
@@ -304,6 +304,7 @@ def main() -> None:
         beyond = f"{memory_of(1_000_000_000) / 1e9:.2f} GB"
         lines("A 1 GB array, stored and read by every worker", [("beyond the caller's own", beyond)])
         return
+    compile_packages("fray", "fray_local", "fray_resources")
     openers = available(sys.argv[1:])
     with opened(openers) as pools:
         small(pools)
