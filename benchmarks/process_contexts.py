@@ -152,14 +152,14 @@ def starts(openers: dict[str, Opener]) -> None:
 def tiny(count: int) -> dict[str, Callable[[], Any]]:
     def in_fray() -> float:
         with create_context("process", max_workers=WORKERS) as context:
-            context.get(context.run(noop, 0))
+            context.get([context.run(busy, 0.05) for _ in range(WORKERS)])  # all are there, as a Pool's are
             return timed(lambda: [None for _ in context.map(noop, range(count))]) / count
 
     def in_standard() -> float:
         import concurrent.futures
 
         with concurrent.futures.ProcessPoolExecutor(WORKERS) as executor:
-            executor.submit(noop, 0).result()
+            list(executor.map(busy, [0.05] * WORKERS))
             return timed(lambda: [None for _ in executor.map(noop, range(count), chunksize=1000)]) / count
 
     def in_pool() -> float:
