@@ -154,6 +154,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
         with fray.use_context(context):
             yield {
                 **vars(fray),
+                **{name: getattr(fray, name) for name in fray.__all__},
                 **vars(fray_resources),
                 **local,
                 **own,
