@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+import fray.backend
 import fray.cluster
 import fray.events
 import fray.job
@@ -68,6 +69,7 @@ def test_llms_txt_stands_at_the_root_and_leads_to_pages(site: Path) -> None:
     ("door", "pages"),
     [
         (fray, ["fray.md", "errors.md"]),
+        (fray.backend, ["fray-backend.md"]),
         (fray.cluster, ["fray-cluster.md"]),
         (fray.events, ["fray-events.md"]),
         (fray.job, ["fray-job.md"]),

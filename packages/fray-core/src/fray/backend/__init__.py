@@ -1,6 +1,9 @@
 """What the author of a backend needs, and a user of one never sees.
 
 Names are loaded when they are asked for, so that a worker imports only what it uses.
+
+`API_VERSION` counts the versions of this door: it grows when a backend has to change, not when a name is
+added. A backend calls `require_api` where it is imported, with the version that it was written for.
 """
 
 from importlib import import_module
@@ -159,6 +162,7 @@ if TYPE_CHECKING:
     from fray._values.errors import did_you_mean
 
 __all__ = [
+    "API_VERSION",
     "DEFAULT_TASK",
     "ENVIRONMENT_LINK",
     "ENVIRONMENT_READY",
@@ -322,6 +326,7 @@ __all__ = [
     "refuse_other_python",
     "refuse_python",
     "replace_file",
+    "require_api",
     "retry_delays",
     "run_coroutine",
     "seconds",
@@ -541,12 +546,31 @@ _HOMES = {
     "workspace_of": "_jobs.planning",
 }
 
+API_VERSION = 1
+"""The version of this door."""
+
+
+def require_api(version: int) -> None:
+    """Refuse a door of another version than a backend was written for.
+
+    Raises:
+        ImportError: The versions differ; `fray plugins` shows it beside the backend's distribution.
+    """
+    if version != API_VERSION:
+        newer = "fray-core" if version > API_VERSION else "the backend"
+        raise ImportError(
+            f"the backend was written for version {version} of fray.backend, and the fray-core that is "
+            f"installed has version {API_VERSION}; install a newer version of {newer}"
+        )
+
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"fray.{home}"), name)
+    module = import_module(f"fray.{home}")
+    # Some names are modules, which their room does not import by itself.
+    value = getattr(module, name) if hasattr(module, name) else import_module(f"{module.__name__}.{name}")
     globals()[name] = value  # the next look finds it at once
     return value
 
