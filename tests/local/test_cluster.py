@@ -6,6 +6,8 @@ from fray.testing.cluster import ClusterContract
 
 
 class TestLocalCluster(ClusterContract):
+    BACKEND = "local"
+
     STARTS_WITHIN = 1.0
 
     @pytest.fixture

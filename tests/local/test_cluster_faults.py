@@ -9,6 +9,8 @@ from fray.testing.cluster import DirectoryContract
 
 
 class TestLocalCluster(DirectoryContract):
+    BACKEND = "local"
+
     @pytest.fixture
     def spec(self) -> str:
         return "local?cpus=4&memory=8g"

@@ -10,6 +10,7 @@ from fray_local import LocalCluster
 
 
 class TestLocalCluster(GangContract):
+    BACKEND = "local"
     GANGS: ClassVar[dict[str, ResourceConfig]] = {
         "cpus": ResourceConfig(replicas=2),
         "gpus": ResourceConfig(device=GpuConfig("H100", 1), replicas=2),

@@ -130,6 +130,8 @@ def test_a_function_that_ends_the_program_gives_its_item_back(ending: type[BaseE
 class TestUnreadableItems(UnreadablePromises):
     """A pool goes on beside items that it cannot read."""
 
+    BACKEND = "sqlite"
+
     @pytest.fixture
     def make_queue(self, tmp_path: Path, clock: Any) -> Any:
         return lambda **options: SqliteQueue(tmp_path / "q.db", clock=clock, **options)
