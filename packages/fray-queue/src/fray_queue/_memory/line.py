@@ -87,8 +87,8 @@ class Line(Generic[T]):
     def done(self, item_id: str, lease_id: str, now: float) -> None:
         """Remove the item that a lease holds."""
         timers = self._timers
-        if timers and timers[0][0] <= now:
-            self._advance(now)
+        if timers and timers[0][0] <= now and self.max_attempts is not None:
+            self._advance(now)  # may be its last lease, and over; any other that ran out is good until taken
         entry = self._find(item_id, lease_id)
         lease_machine.check_held(entry.state, lease_id)
         if timers and timers[-1][1] is entry:  # a heap's last may go: short work leaves no stale timers

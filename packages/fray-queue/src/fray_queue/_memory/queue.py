@@ -19,6 +19,8 @@ from fray_queue._memory.line import Entry, Line
 T = TypeVar("T")
 
 _FULL_INBOX = 1000  # pushes that one other call may have to sort in: half a millisecond
+_PAUSE = 0.0001  # seconds between two looks at a lock that is taken
+_PAUSES = 20  # looks before a call stands in line for it
 
 
 class MemoryQueue(QueueBase[T]):
@@ -81,7 +83,22 @@ class MemoryQueue(QueueBase[T]):
             self._announce(len(entries))
         return [item_id for item_id, _ in entries]
 
+    def _keep_out_of_line(self) -> None:
+        """Wait a little for a lock that is taken, without standing in line for it.
+
+        A thread that stands in line gets the lock while another has the interpreter, which then stands in
+        line as well: from there on every call of every thread costs a change of threads, five times the
+        call itself. The lock is held for microseconds, so who finds it taken met a thread that the
+        interpreter interrupted. After `_PAUSES` looks the caller does stand in line: nobody starves.
+        """
+        for _ in range(_PAUSES):
+            time.sleep(_PAUSE)
+            if not self._lock.locked():
+                return
+
     def _announce(self, count: int) -> None:
+        if self._lock.locked():
+            self._keep_out_of_line()
         with self._lock:
             self._sort_in()
             self._arrival.notify(count)
@@ -98,6 +115,8 @@ class MemoryQueue(QueueBase[T]):
         check_seconds("lease_timeout", lease_timeout)
         if wait != 0:
             check_seconds("wait", wait)
+        if self._lock.locked():
+            self._keep_out_of_line()
         with self._lock:
             if self._inbox:
                 self._sort_in()
@@ -143,6 +162,8 @@ class MemoryQueue(QueueBase[T]):
         """Finish an item; see `Queue.done`."""
         if lease.__class__ is not Lease:
             check_lease(lease)
+        if self._lock.locked():
+            self._keep_out_of_line()
         with self._lock:
             self._line.done(lease.item_id, lease.lease_id, self._clock())
 
@@ -233,7 +254,7 @@ def _refuse(*_: object) -> NoReturn:
 class _Elsewhere:
     """The lock and the inbox of a queue that a fork copied: every call needs one of them."""
 
-    __enter__ = append = extend = _refuse
+    __enter__ = locked = append = extend = _refuse
 
     def __exit__(self, *error: object) -> None: ...
 
