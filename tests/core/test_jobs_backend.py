@@ -1,7 +1,7 @@
 """A backend of fifty lines: what a stranger has to write, and what the core makes of it.
 
-`ThreadCluster` has `launch`, `poll`, `terminate`, `list_jobs` and a way to read its logs. Waiting,
-following, the older face and the command line come with it.
+`ThreadCluster` has `launch`, `poll`, `terminate`, a list of jobs and a way to read its logs. Waiting,
+following, filters, the older face, the command line and refusals come with it.
 """
 
 import json
@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from fray import JobFailedError, JobNotFoundError, RuntimeEnv, UnsupportedError
+from fray import JobFailedError, JobNotFoundError, RuntimeEnv
 from fray._cli.main import main
 from fray.cluster import (
     Cluster,
+    ClusterCalls,
     ClusterContext,
     Entrypoint,
     ExitReason,
@@ -24,17 +25,15 @@ from fray.cluster import (
     JobRequest,
     JobStatus,
     LogStream,
-    Pruned,
     ResourceConfig,
     TaskStatus,
     follow_logs,
     retrying,
     use_cluster,
-    wait_for_jobs,
 )
 
 
-class ThreadCluster:
+class ThreadCluster(ClusterCalls):
     """Runs callables as threads; what they say goes to the logs."""
 
     def __init__(self) -> None:
@@ -98,22 +97,13 @@ class ThreadCluster:
 
         return follow_logs(lambda: self.poll(job_id), read, **options)
 
-    def wait(self, job_id: str | Iterable[str], /, **options: Any) -> Any:
-        return wait_for_jobs(self, job_id, **options)
-
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         self.poll(job_id)
         self.stopped.add(job_id)
         self.wait(job_id)
 
-    def list_jobs(self) -> list[JobInfo]:
-        return list(self.jobs.values())
-
-    def remove(self, job_id: str, force: bool = False) -> None:
-        raise UnsupportedError("no job is forgotten here")
-
-    def prune(self, older_than: float = 0.0) -> Pruned:
-        raise UnsupportedError("no job is forgotten here")
+    def _all_jobs(self, parent: str | None) -> Iterable[JobInfo]:
+        return [info for info in self.jobs.values() if parent is None or info.job_id.parent == parent]
 
 
 @pytest.fixture

@@ -171,10 +171,12 @@ class RayCluster(ClusterCalls):
         if not self.poll(job_id).finished:
             stop_job(self._client, _table.submission_of(job_id), grace)
 
-    def list_jobs(self) -> list[JobInfo]:
-        """See `fray.cluster.Cluster.list_jobs`; jobs that others gave to Ray are left out."""
+    def _all_jobs(self, parent: str | None) -> list[JobInfo]:
+        """Return the jobs in Ray's table; those that others gave to Ray are left out."""
+        if parent is not None:
+            self.poll(parent)
         infos = [info for details in self._client.all_details() if (info := _table.read(details)) is not None]
-        return sorted(infos, key=lambda info: (info.submitted_at or 0.0, info.job_id))
+        return [info for info in infos if parent is None or info.job_id.parent == parent]
 
     def get_runtime_env(self, request: JobRequest) -> dict[str, Any]:
         """Return the environment of a request as `@ray.remote(runtime_env=...)` takes it."""

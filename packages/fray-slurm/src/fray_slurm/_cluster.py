@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -184,9 +184,8 @@ class SlurmCluster(DirectoryCluster):
             return fresh
         return _ended(fresh, end)
 
-    def list_jobs(self) -> list[JobInfo]:
-        """See `Cluster.list_jobs`."""
-        found = ((info if info.finished else self._info(info.job_id)) for info in super().list_jobs())
+    def _all_jobs(self, parent: str | None) -> Iterable[JobInfo]:
+        found = ((info if info.finished else self._info(info.job_id)) for info in super()._all_jobs(parent))
         return [info for info in found if info is not None]
 
     def _number(self, record: JobRecord) -> str | None:

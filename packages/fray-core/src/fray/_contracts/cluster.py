@@ -4,10 +4,11 @@ A backend is any object of this shape. `ClusterBase` derives it from five primit
 from one; who implements it from scratch has `wait_for_jobs` and `follow_logs`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, overload, runtime_checkable
 
-from fray._values.jobs import JobId, JobInfo, JobRequest, Pruned
+from fray._values.endpoints import Endpoint
+from fray._values.jobs import JobId, JobInfo, JobRequest, JobStatus, Pruned, SweepId
 
 
 class LogStream(Iterator[str]):
@@ -74,6 +75,57 @@ class Cluster(Protocol):
 
         Raises:
             JobNotFoundError: No job has this id.
+        """
+        ...
+
+    def launch_many(
+        self,
+        requests: Iterable[JobRequest],
+        max_parallel: int | None = None,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+    ) -> SweepId:
+        """Launch many jobs as one: a sweep. All of them are accepted, or none.
+
+        Every call that takes the id of a job takes that of a sweep; its members are jobs too, of the ids
+        `SWEEP/0`, `SWEEP/1`, and so on. The `after` of a request may name others by position. A member finds
+        `FRAY_SWEEP_ID` and `FRAY_SWEEP_INDEX`. The sweep goes on when its launcher ends.
+
+        Args:
+            max_parallel: How many members may run at the same time; None for as many as there is room for.
+            key: See `launch`.
+            name: Of the sweep; None for what the names of the requests have in common.
+
+        Raises:
+            ValueError: A request is wrong, or requests run after each other in a circle. Nothing was started.
+            UnsupportedError: This cluster has no sweeps, or cannot do one of the requests.
+        """
+        ...
+
+    def retry(self, job_id: str, /) -> JobId:
+        """Run again what did not succeed, under the same id: a job, or the failed and stopped of a sweep.
+
+        Earlier attempts stay in `TaskStatus.previous`, with their logs.
+
+        Raises:
+            JobNotFoundError: No job has this id.
+            ValueError: It has not finished, or it has succeeded.
+            UnsupportedError: This cluster does not keep what it takes, or did not for this job.
+        """
+        ...
+
+    def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:
+        """Return the servers whose names begin with `prefix`, those that registered first before others.
+
+        Several replicas may have registered one name.
+
+        Args:
+            everywhere: Also those of jobs that are not of this program's family: the jobs that one program
+                launched, and all below them. None says so outside of jobs only.
+
+        Raises:
+            UnsupportedError: This cluster has no endpoints.
         """
         ...
 
@@ -162,10 +214,35 @@ class Cluster(Protocol):
         """
         ...
 
-    def list_jobs(self) -> list[JobInfo]:
-        """Return every job that is remembered, in the order of launch: the state of each.
+    def list_jobs(
+        self,
+        *,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
+        since: float | None = None,
+        parent: str | None = None,
+        limit: int | None = None,
+        sort: str = "submitted",
+    ) -> list[JobInfo]:
+        """Return the jobs that are remembered, in the order of launch: the state of each, and its labels.
 
-        What does not change (the command, resources, labels, where the logs are) is told by `poll`.
+        What else does not change (the command, resources, where the logs are) is told by `poll`. A sweep is
+        one of them; what is below it is listed by `parent`.
+
+        Args:
+            name: Only those whose name or id fits this pattern, as a shell has it.
+            labels: Only those that have all of these; a value may be a pattern.
+            status: Only those that have it, or one of several.
+            since: Only those that were launched at this time or later, in seconds since the epoch.
+            parent: Only those that this job launched, or the members of this sweep.
+            limit: Only the last so many.
+            sort: By what they are sorted: "submitted", "finished", "name" or "status"; "-" in front turns
+                the order round.
+
+        Raises:
+            JobNotFoundError: `parent` is the id of no job.
+            ValueError: An argument is wrong.
         """
         ...
 

@@ -1,12 +1,14 @@
 """What every cluster does alike."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast, overload
 
 from fray._jobs.following import wait_for_jobs
+from fray._jobs.listing import JobFilter
+from fray._values.endpoints import Endpoint
 from fray._values.errors import UnsupportedError
-from fray._values.jobs import JobId, JobInfo, Pruned
+from fray._values.jobs import JobId, JobInfo, JobRequest, JobStatus, Pruned, SweepId
 
 if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 class ClusterCalls:
     """What every cluster does alike: `wait`, and the end of what was launched in a `with` block.
 
-    A backend that brings `launch`, `poll`, `monitor`, `terminate` and `list_jobs` of its own inherits this;
+    A backend that brings `launch`, `poll`, `monitor`, `terminate` and `_all_jobs` of its own inherits this;
     `launch` notes each id by `_note_launched`.
     """
 
@@ -23,6 +25,52 @@ class ClusterCalls:
 
     def _note_launched(self, job_id: JobId) -> None:
         self._launched = (*self._launched, job_id)
+
+    def _all_jobs(self, parent: str | None) -> Iterable[JobInfo]:
+        """Return the state of every job, in any order; those below a sweep only where it is the parent.
+
+        Args:
+            parent: Only those that this job launched, or the members of this sweep.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no `_all_jobs`")
+
+    def list_jobs(
+        self,
+        *,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
+        since: float | None = None,
+        parent: str | None = None,
+        limit: int | None = None,
+        sort: str = "submitted",
+    ) -> list[JobInfo]:
+        """See `Cluster.list_jobs`."""
+        wanted = JobFilter.of(name=name, labels=labels, status=status, since=since, limit=limit, sort=sort)
+        return wanted.apply(self._all_jobs(parent))
+
+    def launch_many(
+        self,
+        requests: Iterable[JobRequest],
+        max_parallel: int | None = None,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+    ) -> SweepId:
+        """See `Cluster.launch_many`; a backend that has sweeps overrides this."""
+        raise UnsupportedError(f"{type(self).__name__} has no sweeps: launch the jobs one by one")
+
+    def retry(self, job_id: str, /) -> JobId:
+        """See `Cluster.retry`; a backend that keeps what it takes overrides this."""
+        raise UnsupportedError(f"{type(self).__name__} cannot run job {job_id!r} again: launch it anew")
+
+    def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:
+        """See `Cluster.endpoints`; a backend that has them overrides this."""
+        raise UnsupportedError(f"{type(self).__name__} has no endpoints: agree on addresses in another way")
+
+    def _register(self, endpoint: Endpoint) -> None:
+        """Make an endpoint of this replica known; a backend that has them overrides this."""
+        raise UnsupportedError(f"{type(self).__name__} has no endpoints: agree on addresses in another way")
 
     def remove(self, job_id: str, force: bool = False) -> None:
         """See `Cluster.remove`; a backend whose records can be removed overrides this."""

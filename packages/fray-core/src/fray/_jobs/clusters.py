@@ -175,7 +175,8 @@ class ClusterBase(ClusterCalls, ABC):
                     told.add(each)
             time.sleep(pause)
 
-    def list_jobs(self) -> list[JobInfo]:
-        """See `Cluster.list_jobs`."""
-        infos = [info for job_id in self._ids() if (info := self._info(job_id)) is not None]
-        return sorted(infos, key=lambda info: (info.submitted_at or 0.0, info.job_id))
+    def _all_jobs(self, parent: str | None) -> Iterable[JobInfo]:
+        if parent is not None:
+            self.poll(parent)
+        ids = [each for each in self._ids() if parent is None or JobId(each).parent == parent]
+        return [info for job_id in ids if (info := self._info(job_id)) is not None]

@@ -35,6 +35,8 @@ def described(record: JobRecord, info: JobInfo) -> JobInfo:
         directory=asked.get("directory"),
         resources=None if resources is None else ResourceConfig.from_dict(resources),
         labels=asked.get("labels", {}),
+        environment=asked.get("environment", {}),
+        after=tuple(asked.get("after", ())),
         user=asked.get("user"),
         commit=asked.get("commit"),
         dirty=asked.get("dirty"),

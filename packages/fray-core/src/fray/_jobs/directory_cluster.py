@@ -21,7 +21,7 @@ from fray._jobs.planning import PAYLOAD, import_paths, plan_of
 from fray._jobs.process_tree import TreeKill
 from fray._jobs.pruning import KEYS, delete, has_ended, prune_now, write_keep
 from fray._jobs.record import LOCK, PLAN, REQUEST, SUPERVISOR_LOG, JobRecord, Records
-from fray._jobs.record_index import list_records
+from fray._jobs.record_index import infos_of, list_records
 from fray._jobs.snapshots import take_snapshot
 from fray._jobs.status_file import VERSION, replace_file, reserve_room, write_json, write_status
 from fray._jobs.stopping import stop_family
@@ -154,10 +154,10 @@ class DirectoryCluster(ClusterBase):
     def _read_log(self, job_id: str, replica: int | None, attempt: int, offset: int) -> bytes:
         raise NotImplementedError("a directory has files: `_log` opens them")
 
-    def list_jobs(self) -> list[JobInfo]:
-        """See `Cluster.list_jobs`."""
-        infos = list_records(self._records)
-        return sorted(infos, key=lambda info: (info.submitted_at or 0.0, info.job_id))
+    def _all_jobs(self, parent: str | None) -> Iterable[JobInfo]:
+        if parent is not None:
+            return infos_of(self._records.find(parent).children())
+        return list_records(self._records)
 
     def _log(self, job_id: str, replica: int | None, attempt: int) -> LogReader:
         record = JobRecord(self._records.path(job_id), JobId(job_id))

@@ -70,6 +70,7 @@ def plan_of(
         tasks=tuple(TaskStatus(replica=number) for number in range(layout.replicas)),
         pending_reason="starting",
         submitted_at=submitted_at,
+        labels=request.labels,
     )
     return JobPlan(
         job_id=str(job_id),

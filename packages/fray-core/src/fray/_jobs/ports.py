@@ -9,6 +9,16 @@ import socket
 _PORTS = range(20000, 32000)
 
 
+PORT_VARIABLE = "FRAY_PORT_"
+HOST_ADDRESS = "FRAY_HOST_ADDRESS"
+"""The variable that says where others reach the host of a replica."""
+
+
+def port_variable(name: str) -> str:
+    """Return the variable in which a replica finds its port of this name."""
+    return PORT_VARIABLE + name.upper().replace("-", "_")
+
+
 def free_ports(count: int) -> list[int]:
     """Return different ports of 127.0.0.1 on which nobody listens now."""
     # A fork has the same state of `random` as its parent; two jobs must not look in the same order.

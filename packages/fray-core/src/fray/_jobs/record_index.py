@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
 
 from fray._jobs.housekeeping import COUNT, FEW, index_is_due
@@ -40,9 +41,16 @@ def list_records(records: Records) -> list[JobInfo]:
             next(below)  # itself
         else:
             below = records.record(name).with_descendants()
-        for record in below:
-            with contextlib.suppress(JobNotFoundError):  # it is being deleted
-                infos.append(record.info())
+        infos += infos_of(below)
+    return infos
+
+
+def infos_of(records: Iterable[JobRecord]) -> list[JobInfo]:
+    """Return the state of each job, without those that are being deleted."""
+    infos = []
+    for record in records:
+        with contextlib.suppress(JobNotFoundError):
+            infos.append(record.info())
     return infos
 
 

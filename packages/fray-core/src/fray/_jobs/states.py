@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from fray._values.job_words import ExitReason, JobStatus
 
+NO_PORTS: Mapping[str, int] = {}
+
 
 class ReplicaState(NamedTuple):
     """The state of one replica: of its latest attempt, with the earlier ones in `previous`."""
@@ -23,6 +25,7 @@ class ReplicaState(NamedTuple):
     finished_at: float | None = None
     peak_memory: int | None = None
     cpu_time: float | None = None
+    ports: Mapping[str, int] = NO_PORTS
     previous: "tuple[ReplicaState, ...]" = ()
 
     @classmethod

@@ -121,7 +121,9 @@ class ClusterCapabilities(Capabilities):
         enforced_memory: A job that takes more memory than it asked for is ended.
         admission: Requests are counted against what there is, and wait.
         dependencies: `after=` other jobs.
-        arrays: Many runs of one request as one job.
+        sweeps: `launch_many` makes many jobs that are followed, stopped and retried as one.
+        endpoints: Replicas register servers by name, and `endpoints` finds them.
+        retry: A job that has failed can be run again under its id.
         snapshots: `snapshot=True` runs a copy of the workspace.
         usage: `JobInfo` says what a job used.
         log_limit: A log can be bounded.
@@ -144,7 +146,9 @@ class ClusterCapabilities(Capabilities):
     enforced_memory: bool = False
     admission: bool = False
     dependencies: bool = False
-    arrays: bool = False
+    sweeps: bool = False
+    endpoints: bool = False
+    retry: bool = False
     snapshots: bool = False
     usage: bool = False
     log_limit: bool = False

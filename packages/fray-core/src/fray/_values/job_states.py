@@ -46,6 +46,16 @@ class JobId(str):
         return self.rpartition("/")[2]
 
 
+class SweepId(JobId):
+    """The id of a sweep: of jobs `lr-3f9a2c/0`, `lr-3f9a2c/1`, …, that are followed and stopped as one."""
+
+    __slots__ = ()
+
+    def member(self, position: int) -> JobId:
+        """Return the id of the job that was the request of this position in `launch_many`."""
+        return JobId(f"{self}/{position}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus:
     """The state of one replica: of its latest attempt, with the earlier ones in `previous`.
@@ -58,6 +68,7 @@ class TaskStatus:
         peak_memory: The most memory that the attempt's processes held at one time, in bytes, as far as it
             was measured.
         cpu_time: Seconds of CPU that they used.
+        ports: The ports that it has, by the names of the request.
     """
 
     replica: int
@@ -70,12 +81,14 @@ class TaskStatus:
     finished_at: float | None = None
     peak_memory: int | None = None
     cpu_time: float | None = None
+    ports: Mapping[str, int] = field(default_factory=dict)
     previous: tuple["TaskStatus", ...] = ()
 
     def __post_init__(self) -> None:
         _set(self, "status", JobStatus(self.status))
         _set(self, "reason", None if self.reason is None else ExitReason(self.reason))
         _set(self, "previous", tuple(self.previous))
+        _set(self, "ports", dict(self.ports))
         check_count("replica", self.replica)
         check_count("attempt", self.attempt)
 
@@ -117,6 +130,10 @@ class JobInfo:
         commit: The commit of the workspace at launch; None where it is no git repository.
         dirty: Whether the workspace had changes that are not in the commit.
         warnings: What whoever looks at the job should know, e.g. that files changed before it started.
+        progress: Of a sweep, how many of its members have each status; None for a job that is no sweep.
+        sweep: The sweep that it is a member of.
+        after: The jobs that it runs after.
+        environment: What was asked for of its environment: variables by name only.
     """
 
     job_id: JobId
@@ -139,19 +156,32 @@ class JobInfo:
     commit: str | None = None
     dirty: bool | None = None
     warnings: tuple[str, ...] = ()
+    progress: Mapping[str, int] | None = None
+    sweep: JobId | None = None
+    after: tuple[JobId, ...] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _set(self, "job_id", JobId(self.job_id))
         _set(self, "status", JobStatus(self.status))
         for name in ("tasks", "logs", "warnings"):
             _set(self, name, tuple(getattr(self, name)))
-        _set(self, "children", tuple(map(JobId, self.children)))
-        _set(self, "labels", dict(self.labels))
+        for name in ("children", "after"):
+            _set(self, name, tuple(map(JobId, getattr(self, name))))
+        for name in ("labels", "environment"):
+            _set(self, name, dict(getattr(self, name)))
+        _set(self, "progress", None if self.progress is None else dict(self.progress))
+        _set(self, "sweep", None if self.sweep is None else JobId(self.sweep))
 
     @property
     def finished(self) -> bool:
         """Whether nothing about the job will change any more."""
         return self.status.finished
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether it is a sweep: many jobs that are followed and stopped as one."""
+        return self.progress is not None
 
     @property
     def exit_code(self) -> int | None:
@@ -173,6 +203,7 @@ class JobInfo:
             "last_seen": seen,
             "resources": None if self.resources is None else self.resources.to_dict(),
             "children": [str(child) for child in self.children],
+            "after": [str(each) for each in self.after],
             "logs": list(self.logs),
             "warnings": list(self.warnings),
         }

@@ -62,5 +62,7 @@ class ExitReason(enum.StrEnum):
     """A user stopped the job."""
     COULD_NOT_START = "could_not_start"
     """Its environment could not be built, or its program not be started."""
+    DEPENDENCY_FAILED = "dependency_failed"
+    """A job that it was to run after has not succeeded."""
     LOST = "lost"
     """Who watched it died, with the machine or alone, so that nobody knows how it ended."""

@@ -12,6 +12,7 @@ from fray._values.job_states import ExitReason as ExitReason
 from fray._values.job_states import JobId as JobId
 from fray._values.job_states import JobInfo as JobInfo
 from fray._values.job_states import JobStatus as JobStatus
+from fray._values.job_states import SweepId as SweepId
 from fray._values.job_states import TaskStatus as TaskStatus
 from fray_resources import GpuConfig, ResourceConfig, TpuConfig, parse_size
 

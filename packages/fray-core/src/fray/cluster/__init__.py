@@ -12,10 +12,20 @@ from fray._jobs.last_lines import last_lines, redacted
 from fray._jobs.logs.stream import follow_logs
 from fray._telemetry.job_instrumentation import launching
 from fray._values.delays import poll_delays, retry_delays, retrying
+from fray._values.endpoints import Endpoint
 from fray._values.entrypoint import Entrypoint
 from fray._values.environment import EnvironmentConfig, create_environment
 from fray._values.job_states import LastSeen
-from fray._values.jobs import ExitReason, JobId, JobInfo, JobRequest, JobStatus, Pruned, TaskStatus
+from fray._values.jobs import (
+    ExitReason,
+    JobId,
+    JobInfo,
+    JobRequest,
+    JobStatus,
+    Pruned,
+    SweepId,
+    TaskStatus,
+)
 from fray_resources import CpuConfig, DeviceConfig, GpuConfig, ResourceConfig, TpuConfig
 
 if TYPE_CHECKING:
@@ -32,6 +42,7 @@ __all__ = [
     "CpuConfig",
     "DeviceConfig",
     "DirectoryCluster",
+    "Endpoint",
     "Entrypoint",
     "EnvironmentConfig",
     "ExitReason",
@@ -45,6 +56,7 @@ __all__ = [
     "LogStream",
     "Pruned",
     "ResourceConfig",
+    "SweepId",
     "TaskStatus",
     "TpuConfig",
     "create_cluster",

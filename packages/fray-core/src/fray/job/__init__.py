@@ -13,6 +13,7 @@ from fray._contracts.context import (
     actor_methods,
 )
 from fray._discovery.current import create_context, get_job_context, set_job_ctx, use_context
+from fray._jobs.endpoints import register_endpoint
 from fray._jobs.preemption import PreemptionNotice, preemption_notice
 from fray._values.options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
 
@@ -41,6 +42,7 @@ __all__ = [
     "create_context",
     "get_job_context",
     "preemption_notice",
+    "register_endpoint",
     "set_job_ctx",
     "use_context",
 ]
