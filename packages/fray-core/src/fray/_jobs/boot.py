@@ -84,6 +84,9 @@ def _guard(record: str, supervisor: int) -> None:
     group = ControlGroup.named(_group_name(record, supervisor))
     if group is not None:
         group.remove()
+    from fray._jobs.predecessors import wake_waiters
+
+    wake_waiters(record)
     from fray._jobs.housekeeping import keep_house
 
     keep_house(record)

@@ -101,9 +101,8 @@ class ClusterBase(ClusterCalls, ABC):
         if not isinstance(request, JobRequest):
             raise invalid("request", "a JobRequest", request)
         self._check_supported(request)
-        parent = parent_job()
-        if parent is not None and self._info(parent) is None:
-            parent = None
+        self._check_predecessors(request)
+        parent = self._parent()
         job_id = JobId.new(request.name, parent)
         if key is None:
             self._launch(request, job_id)
@@ -115,6 +114,17 @@ class ClusterBase(ClusterCalls, ABC):
             held.record(job_id)
             self._launch(request, job_id)
         return job_id
+
+    def _parent(self) -> JobId | None:
+        """The job that launches, where it is one of this cluster."""
+        parent = parent_job()
+        return None if parent is None or self._info(parent) is None else parent
+
+    def _check_predecessors(self, request: JobRequest) -> None:
+        for each in request.after:
+            if isinstance(each, int):
+                raise invalid("each of after", "a job id; positions are of launch_many", each)
+            self.poll(each)
 
     def _launch(self, request: JobRequest, job_id: JobId) -> None:
         with launching(request, job_id) as variables:

@@ -50,7 +50,7 @@ class DirectoryCluster(ClusterBase):
             to which none leads any more are deleted with old records.
     """
 
-    _SUPPORTED = frozenset({"snapshot", "log_limit", "labels"})
+    _SUPPORTED = frozenset({"snapshot", "log_limit", "labels", "after"})
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class DirectoryCluster(ClusterBase):
         gangs=True,
         retries=True,
         tree_kill=TreeKill.CGROUP,
+        dependencies=True,
         snapshots=True,
         usage=True,
         log_limit=True,

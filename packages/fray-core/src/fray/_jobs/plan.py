@@ -92,6 +92,7 @@ class JobPlan(NamedTuple):
         memory_limit: Bytes that the whole job may have, where its control group can be limited.
         snapshot_of: What `workspace`, a folder of the record, is to be a copy of.
         commit: Of the workspace at launch, where it is no copy; None also where it is in no repository.
+        after: The ids of the jobs that must have succeeded before anything of it starts.
         host_end: Who knows why the supervisor is told to end. Such a job may be resumed: the same
             command runs again, on another host, when the first was killed before the job had ended.
     """
@@ -122,6 +123,7 @@ class JobPlan(NamedTuple):
     commit: str | None = None
     warnings: tuple[str, ...] = ()
     host_end: HostEnd | None = None
+    after: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<JobPlan of {self.job_id}>"  # its variables are secret

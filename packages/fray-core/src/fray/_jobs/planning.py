@@ -95,6 +95,7 @@ def plan_of(
         memory=request.resources.ram_bytes,
         snapshot_of=os.fspath(workspace) if copied else None,
         commit=about["commit"],
+        after=tuple(str(each) for each in request.after),
     )
 
 

@@ -1,6 +1,6 @@
 """The process that supervises one job on its host; `supervisor_command` says how it is started.
 
-pending   do what the plan has to be done first (an environment), wait for room
+pending   wait for other jobs, do what the plan has to be done first (an environment), wait for room
 running   perform what `fray._jobs.supervision` says, tell it what happens
 finished  nothing of the job is left, its room is given back, the final status is written
 
@@ -26,6 +26,7 @@ from fray._jobs.liveness import HEARTBEAT, Holder, SupervisorLock, this_host
 from fray._jobs.log_files import AttemptLogs
 from fray._jobs.oom import oom_kills
 from fray._jobs.plan import Grant, JobPlan
+from fray._jobs.predecessors import WAKE, folder_of_records, look_at, note_waiter
 from fray._jobs.process_tree import boot_id, identify
 from fray._jobs.spawn import start_function, start_program
 from fray._jobs.states import JobState, ReplicaState
@@ -91,6 +92,7 @@ class Supervisor:
         self._running: dict[int, tuple[int, int, int]] = {}  # pid -> replica, attempt, OOM kills before it
         self._preparing: int | None = None  # the child that prepares
         self._comparing: int | None = None  # the child that looks whether the source has changed
+        self._waits_for = plan.after  # the jobs that it runs after, until each has succeeded
         self._waiting_for_room = self._has_waited = False
         self._grant = Grant(plan.gpus)
         self._killing = self._ending = self._childless = False
@@ -100,12 +102,12 @@ class Supervisor:
 
     def run(self) -> None:
         """Supervise the job; whatever happens, its tree is ended and its status final."""
-        events: list[Event] = []
         self._resume()
-        try:
-            self._prepare()
-        except OSError as error:
-            events = [CannotRun(ExitReason.COULD_NOT_START, f"the job could not be prepared: {error}")]
+        if self._waits_for:
+            note_waiter(self._folder, self._waits_for, self._record)
+            events = self._look_at_predecessors()
+        else:
+            events = self._prepare()
         while True:
             for event in [*events, Tick()]:
                 self._perform(self._machine.handle(event, time.monotonic()))
@@ -128,16 +130,34 @@ class Supervisor:
         if any(task.attempt for task in tasks):
             self._perform(self._machine.resume(tasks, time.monotonic()))
 
-    def _prepare(self) -> None:
-        preparation = self._plan.preparation
-        if preparation is None:
-            self._ask_for_room()
-            return
-        self._wait_for(preparation.waits_for)
-        with self._logs.environment() as output:
-            self._preparing = start_function(
-                lambda: preparation.prepare(self._record), self._plan.workspace, output
-            )
+    def _look_at_predecessors(self) -> list[Event]:
+        """Go on where the jobs that it runs after have succeeded; fail where one has not."""
+        self._waits_for, failure = look_at(self._folder, self._waits_for)
+        if failure is not None:
+            return [CannotRun(ExitReason.DEPENDENCY_FAILED, failure)]
+        if not self._waits_for:
+            return self._prepare()
+        others = f" and {len(self._waits_for) - 1} more" if len(self._waits_for) > 1 else ""
+        self._wait_for(f"waiting for job {min(self._waits_for)}{others} to succeed")
+        return []
+
+    @property
+    def _folder(self) -> str:
+        return folder_of_records(self._record, self._plan.job_id)
+
+    def _prepare(self) -> list[Event]:
+        try:
+            preparation = self._plan.preparation
+            if preparation is None:
+                return self._ask_for_room()
+            self._wait_for(preparation.waits_for)
+            with self._logs.environment() as output:
+                self._preparing = start_function(
+                    lambda: preparation.prepare(self._record), self._plan.workspace, output
+                )
+        except OSError as error:
+            return [CannotRun(ExitReason.COULD_NOT_START, f"the job could not be prepared: {error}")]
+        return []
 
     def _prepared(self, code: int) -> list[Event]:
         self._preparing = None
@@ -223,6 +243,8 @@ class Supervisor:
                 replica, attempt = int(values[0]), int(values[1])
                 if replica < self._plan.replicas:
                     events.append(Noticed(replica, attempt, float(values[2])))
+            elif word == WAKE:
+                self._next_look = 0.0
             elif word == "granted" and self._waiting_for_room:
                 events += self._ask_for_room()
         if self._control.signalled:
@@ -253,6 +275,8 @@ class Supervisor:
         self._next_look = now + _LOOK
         self._logs.copy()
         self._measure()
+        if self._waits_for and not self._ending:
+            events += self._look_at_predecessors()
         if self._waiting_for_room and not self._ending:
             events += self._ask_for_room()
         grace = _grace_in(os.path.join(self._record, STOP))

@@ -13,9 +13,10 @@ declares in the class attributes of `ClusterFixtures`.
 
 import pytest
 
-_PARTS = ("events", "faults", "fixtures", "gangs", "life", "reading", "requests", "stopping")
+_PARTS = ("dependencies", "events", "faults", "fixtures", "gangs", "life", "reading", "requests", "stopping")
 pytest.register_assert_rewrite(*(f"fray.testing.cluster_{part}" for part in _PARTS))
 
+from fray.testing.cluster_dependencies import DependencyContract  # noqa: E402
 from fray.testing.cluster_events import JobEventsContract  # noqa: E402
 from fray.testing.cluster_faults import DirectoryContract  # noqa: E402
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, program, until  # noqa: E402
@@ -38,6 +39,7 @@ from fray.testing.cluster_stopping import FamilyContract, SharingContract, Termi
 __all__ = [
     "ClusterContract",
     "ClusterFixtures",
+    "DependencyContract",
     "DirectoryContract",
     "EnvironmentContract",
     "FailureContract",
@@ -74,6 +76,7 @@ class ClusterContract(
     UnsupportedContract,
     RequestContract,
     ForgettingContract,
+    DependencyContract,
     JobEventsContract,
 ):
     """Everything; a backend may also take the areas one by one."""

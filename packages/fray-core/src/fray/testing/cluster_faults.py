@@ -123,6 +123,25 @@ class DirectoryContract(ClusterFixtures):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def test_a_job_that_is_lost_has_not_succeeded_for_those_that_run_after_it(
+        self, cluster: DirectoryCluster, tmp_path: Path
+    ) -> None:
+        job_id, pids = self.tree(cluster, tmp_path)
+        after = launch(cluster, program("pass"), after=[job_id])
+        until(lambda: job_id in (cluster.poll(after).pending_reason or ""), "it waits", self.PATIENCE)
+        holder = self.holder(cluster, job_id)
+        for pid in (holder.guardian, holder.pid):  # so that nobody gives word
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (holder.guardian, holder.pid):
+            os.kill(pid, signal.SIGKILL)
+        info = cluster.wait(after, timeout=self.PATIENCE)
+        assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.DEPENDENCY_FAILED)
+        assert "was lost" in str(info.error_message)
+        cluster.terminate(job_id, grace=0.0)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     @pytest.mark.parametrize("who", ["supervisor", "guardian", "both", "replica"])
     def test_a_job_ends_when_it_is_told_to_whichever_of_its_processes_is_stopped(
         self, cluster: DirectoryCluster, tmp_path: Path, who: str

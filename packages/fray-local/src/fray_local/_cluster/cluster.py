@@ -174,7 +174,7 @@ class LocalCluster(DirectoryCluster):
 
 def _enter(plan: JobPlan) -> MachineRoom | None:
     room = plan.admission
-    if plan.preparation is not None or not isinstance(room, MachineRoom):
+    if plan.after or plan.preparation is not None or not isinstance(room, MachineRoom):
         return None
     Ledger(room.state_dir, draft=room.claim.record).enter(room.claim)
     return room
