@@ -70,6 +70,8 @@ class StoreFile:
         connection.set_busy_handler(Locked(timeout))
         connection.pragma("cache_size", -_CACHE_KB)
         connection.pragma("temp_store", "MEMORY")
+        # Else a statement with `LIMIT ?` is compiled again at each call, which takes as long as all of a pop.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if self.in_memory:
             # Nobody else sees it and nothing outlasts it: it is one transaction for its life.
             connection.pragma("journal_mode", "OFF")

@@ -28,6 +28,7 @@ from fray_queue._sqlite.schema import DEAD, HELD, LAST_NUMBER, RETURNED
 
 _NO_LIMIT = (1 << 31) - 1  # attempts
 MOST_ATTEMPTS = _NO_LIMIT - 1
+_TOKENS = 64  # asked for together
 _COLUMNS = "number, name, tag, max_attempts, pushed, cursor, returned, held, dead, bytes, seen"
 
 
@@ -45,6 +46,14 @@ class QueueStore:
         self._rows: dict[str, QueueRow] = {}
         self.synced = -1  # changes that are on the disk; `commits.sync` counts them
         self._complete = False  # whether all queues are in `_rows`
+        self._tokens: list[str] = []
+
+    def _token(self) -> str:
+        """Return 64 random bits; the system is asked for those of many leases together."""
+        if not self._tokens:
+            text = secrets.token_hex(8 * _TOKENS)
+            self._tokens = [text[start : start + 16] for start in range(0, len(text), 16)]
+        return self._tokens.pop()
 
     # --- transactions ---
 
@@ -205,7 +214,7 @@ class QueueStore:
         size = 0
         for row, item_id, payload, state in self._takeable(queue, n):
             seq = seq_of(row)
-            lease_id = lease_id_of(seq, secrets.token_hex(8))
+            lease_id = lease_id_of(seq, self._token())
             before = state or lease_machine.FRESH
             leased = lease_machine.lease(before, lease_id, lease_timeout, now, queue.max_attempts)
             if state is None:

@@ -7,7 +7,7 @@ The header is a list with an object per payload; `size` and `crc` in it are the 
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -17,7 +17,7 @@ _decode = json.JSONDecoder().decode
 _PREFIX = struct.Struct(">4sII")
 
 
-def pack(metas: Sequence[dict[str, Any]], payloads: Sequence[bytes]) -> bytes:
+def pack(metas: Iterable[dict[str, Any]], payloads: Sequence[bytes]) -> bytes:
     """Return one body that holds the payloads and what is said of each."""
     header = _encode(
         [

@@ -1,7 +1,7 @@
 """The small parts of requests and answers."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -106,7 +106,7 @@ def json_answer(value: Any) -> web.Response:
     return web.Response(body=_encode(value).encode(), headers=_JSON_HEADERS)
 
 
-def records_answer(metas: list[dict[str, Any]], entries: Sequence[Taken]) -> web.Response:
+def records_answer(metas: Iterable[dict[str, Any]], entries: Sequence[Taken]) -> web.Response:
     """Answer with what entries hold, and what is said of each."""
     return web.Response(body=pack(metas, [entry.payload for entry in entries]), headers=_RECORDS_HEADERS)
 

@@ -70,28 +70,19 @@ class Api:
             known = slots.recall(slot, number)
             if known is not None:
                 return await self._answer(known.result() if known.done() else await asyncio.shield(known))
-            known = slots.remember(slot, number)
-            return await self._answer(await self._act_once(act, request, name, Key(slot, number), known))
+            answer = slots.remember(slot, number)
+            try:
+                reply = await act(request, name, Key(slot, number))
+            except BaseException as error:
+                slots.forget(slot, answer)  # it changed nothing, and may be tried again
+                _fail(answer, error)
+                raise
+            taken = reply.pop("taken", None)  # no payloads for a repetition: they would stay in memory
+            if not answer.done():
+                answer.set_result(reply)
+            return json_answer(reply) if taken is None else records_answer(map(lease_meta, taken), taken)
 
         return handler
-
-    async def _act_once(
-        self, act: Action, request: web.BaseRequest, name: str, key: Key, answer: "asyncio.Future[Any]"
-    ) -> dict[str, Any]:
-        try:
-            reply = await act(request, name, key)
-        except BaseException as error:
-            self._registry.slots.forget(key.slot, answer)  # it changed nothing, and may be tried again
-            if not answer.done():
-                answer.set_exception(
-                    error if isinstance(error, Exception) else QueueUnavailableError("interrupted")
-                )
-                answer.exception()  # seen: a repetition may wait for it, or none may come
-            raise
-        if not answer.done():
-            # What a repetition is answered with holds no payloads: they would stay in memory.
-            answer.set_result({key: value for key, value in reply.items() if key != "taken"})
-        return reply
 
     async def _answer(self, reply: dict[str, Any]) -> web.Response:
         """Write an answer out; one that leases items names them, and a repetition shows them as they are."""
@@ -100,7 +91,7 @@ class Api:
         taken: list[Taken] | None = reply.get("taken")
         if taken is None:
             taken = await self._registry.look(lambda store: _held(store, reply))
-        return records_answer([lease_meta(each) for each in taken], taken)
+        return records_answer(map(lease_meta, taken), taken)
 
     # --- handlers ---
     # A queue is looked up when the body is there: while it is awaited, another may take its place.
@@ -269,6 +260,13 @@ class Api:
             if field not in fields:
                 raise BadRequestError(f"unknown field {field!r}; known: {', '.join(fields)}")
         return body
+
+
+def _fail(answer: "asyncio.Future[Any]", error: BaseException) -> None:
+    """Tell a repetition that waits what failed; none may have come."""
+    if not answer.done():
+        answer.set_exception(error if isinstance(error, Exception) else QueueUnavailableError("interrupted"))
+        answer.exception()  # seen
 
 
 def _held(store: QueueStore, reply: dict[str, Any]) -> list[Taken]:

@@ -14,6 +14,7 @@ from fray_queue._checks import check_name
 ROLES = ("push", "take", "read", "admin")
 _TAKE = frozenset({"/pop", "/done", "/release", "/extend"})
 _QUEUE = "/queues/{name}"
+_MOST_KNOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def _roles_for(method: str, verb: str) -> frozenset[str]:
 
 
 class Auth:
-    """The tokens of one server, as digests: what it holds in memory or in a file is no secret.
+    """The tokens of one server. A file has their digests: what can be read there is no secret.
 
     Args:
         token: The one that may do everything.
@@ -83,6 +84,7 @@ class Auth:
         self, token: str, grants: Iterable[tuple[str, Grant]] = (), file: Path | None = None
     ) -> None:
         self._own = {digest(token): EVERYTHING, **{digest(text): grant for text, grant in grants}}
+        self._known: dict[str, Grant] = {}  # headers with one of these: a client sends the same each time
         self._file, self._seen = file, (0, 0)
         self._filed: dict[str, Grant] = {}
         if file is not None:
@@ -91,12 +93,16 @@ class Auth:
 
     def grant(self, authorization: str) -> Grant | None:
         """Return what an Authorization header allows; None for an unknown token, or none."""
+        if known := self._known.get(authorization):
+            return known
         token = _token_in(authorization)
         if token is None:
             return None
         # The lookup is by digest: how long it takes tells nothing of a token.
         key = hashlib.sha256(token).hexdigest()
         if own := self._own.get(key):
+            if len(self._known) < _MOST_KNOWN:  # a header may be written in many ways
+                self._known[authorization] = own
             return own
         if self._file is not None:
             self._refresh(self._file)

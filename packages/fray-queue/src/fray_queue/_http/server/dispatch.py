@@ -48,7 +48,12 @@ class Dispatch:
         path, name = _split(request)
         checked = EVERYTHING if path == OPEN_PATH else self._guard.check(request, path, name)
         try:
-            response = await self._handle(request, path, name) if isinstance(checked, Grant) else checked
+            if not isinstance(checked, Grant):
+                response = checked
+            elif handler := self._handlers.get(request.method, {}).get(path):
+                response = await handler(request, name)
+            else:
+                response = self._no_handler(path)
         except web.HTTPException as error:
             response = refusal(error.status, "http", error.reason)
         except QueueNotFoundError as error:
@@ -65,10 +70,7 @@ class Dispatch:
             response.headers.update(_HEADERS)
         return response
 
-    async def _handle(self, request: web.BaseRequest, path: str, name: str) -> web.StreamResponse:
-        handler = self._handlers.get(request.method, {}).get(path)
-        if handler is not None:
-            return await handler(request, name)
+    def _no_handler(self, path: str) -> web.StreamResponse:
         if path in self._paths:
             return refusal(405, "http", "Method Not Allowed")
         return refusal(404, "http", "Not Found")
