@@ -20,6 +20,8 @@ EXAMPLES: list[fray.FrayError] = [
     fray.JobNotFoundError("job-1"),
     fray.JobFailedError(SimpleNamespace(job_id="job-1", status="failed", error_message="why")),
     fray.LeaseExpiredError("lease-1"),
+    fray.LeaseExpiredError("lease-1", "lease-2"),
+    fray.NoReplyError("item-1", "expired"),
     fray.UnreadableItemError("item-1", "ModuleNotFoundError: No module named 'newer'"),
     *(
         kind("a message")
@@ -35,6 +37,7 @@ EXAMPLES: list[fray.FrayError] = [
             fray.TaskCancelledError,
             fray.WorkerDiedError,
             fray.ClusterUnavailableError,
+            fray.QueueFullError,
             fray.QueueUnavailableError,
         )
     ),
@@ -53,6 +56,8 @@ BUILTINS = {
     "LeaseExpiredError": ValueError,
     "UnreadableItemError": ValueError,
     "ClusterUnavailableError": ConnectionError,
+    "NoReplyError": RuntimeError,
+    "QueueFullError": OSError,
     "QueueUnavailableError": ConnectionError,
     "WorkerDiedError": RuntimeError,
 }

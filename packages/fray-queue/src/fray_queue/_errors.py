@@ -1,6 +1,7 @@
 """The errors that only queues raise; the shared ones are in `fray`."""
 
 from fray import FrayError
+from fray import QueueFullError as QueueFullError  # it is public here as well
 from fray.backend import did_you_mean
 
 
@@ -38,10 +39,6 @@ class LimitError(FrayError, ValueError):
 
 class LateRequestError(FrayError, ValueError):
     """The client has sent a later request on the same connection, and waits for this one no more."""
-
-
-class QueueFullError(FrayError, OSError):
-    """The server cannot store more; what it has it keeps."""
 
 
 class QueueRemovedError(FrayError, FileNotFoundError):

@@ -2,21 +2,31 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from fray._contracts.queue import Queue
+from fray._contracts.replies import Reply, Ticket
+from fray._queues.answers import Answer, answer_of, answers_of, check_lease
+from fray._queues.awaiting import watcher_of
 from fray._queues.heartbeat import kept_alive
+from fray._queues.mapping import map_in_order
 from fray._telemetry import listeners as _listeners
-from fray._values.errors import FrayError
+from fray._values.capabilities import QueueCapabilities
+from fray._values.errors import FrayError, LeaseExpiredError
 from fray._values.leases import Lease
+from fray._values.push_options import PLAIN, REPLY_TTL, PushOptions, push_options
 
 T = TypeVar("T")
 
 
 class QueueBase(ABC, Generic[T]):
-    """Derive the single-item calls and `lease` from the calls that take many; tell listeners of leases."""
+    """Derive the single-item calls, `map` and `lease` from those that take many; tell listeners of leases.
+
+    A queue that takes the options of `push` implements `_store_items`; one that takes none may override
+    `push_many(items)` instead. What its `capabilities` do not declare is refused before either is called.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -24,33 +34,176 @@ class QueueBase(ABC, Generic[T]):
         # and one more call would be a tenth of that.
         _listeners.once_watched(partial(_observe_leases, cls))
 
-    @abstractmethod
-    def push_many(self, items: Iterable[T]) -> list[str]: ...
+    def _store_items(self, items: Iterable[T], options: PushOptions) -> Sequence[str]:
+        """Store items in order, all or none; return their ids, those of the first of its key where given."""
+        raise NotImplementedError(f"{type(self).__name__} has neither push_many nor _store_items")
 
     @abstractmethod
     def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]: ...
 
     @abstractmethod
-    def done_many(self, leases: Iterable[Lease[T]]) -> None: ...
-
-    @abstractmethod
-    def release(self, lease: Lease[T], *, delay: float = 0.0) -> None: ...
+    def release(self, lease: Lease[T], *, delay: float = 0.0, error: BaseException | None = None) -> None: ...
 
     @abstractmethod
     def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]: ...
 
-    def push(self, item: T) -> str:
+    # --- storing ---
+
+    @overload
+    def push(
+        self,
+        item: T,
+        *,
+        priority: int = 0,
+        delay: float = 0.0,
+        ttl: float | None = None,
+        key: str | None = None,
+        reply: Literal[False] = False,
+        reply_ttl: float = REPLY_TTL,
+        wait: float | None = None,
+    ) -> str: ...
+
+    @overload
+    def push(
+        self,
+        item: T,
+        *,
+        priority: int = 0,
+        delay: float = 0.0,
+        ttl: float | None = None,
+        key: str | None = None,
+        reply: Literal[True],
+        reply_ttl: float = REPLY_TTL,
+        wait: float | None = None,
+    ) -> Ticket[Any]: ...
+
+    def push(
+        self,
+        item: T,
+        *,
+        priority: int = 0,
+        delay: float = 0.0,
+        ttl: float | None = None,
+        key: str | None = None,
+        reply: bool = False,
+        reply_ttl: float = REPLY_TTL,
+        wait: float | None = None,
+    ) -> str:
         """Store an item; see `Queue.push`."""
-        return self.push_many([item])[0]
+        options = push_options(
+            priority=priority,
+            delay=delay,
+            ttl=ttl,
+            keys=None if key is None else [key],
+            reply=reply,
+            reply_ttl=reply_ttl,
+            wait=wait,
+        )
+        return (self.push_many([item]) if options is PLAIN else self._push([item], options))[0]
+
+    @overload
+    def push_many(
+        self,
+        items: Iterable[T],
+        *,
+        priority: int = 0,
+        delay: float = 0.0,
+        ttl: float | None = None,
+        keys: Sequence[str | None] | None = None,
+        reply: Literal[False] = False,
+        reply_ttl: float = REPLY_TTL,
+        wait: float | None = None,
+    ) -> list[str]: ...
+
+    @overload
+    def push_many(
+        self,
+        items: Iterable[T],
+        *,
+        priority: int = 0,
+        delay: float = 0.0,
+        ttl: float | None = None,
+        keys: Sequence[str | None] | None = None,
+        reply: Literal[True],
+        reply_ttl: float = REPLY_TTL,
+        wait: float | None = None,
+    ) -> list[Ticket[Any]]: ...
+
+    def push_many(
+        self,
+        items: Iterable[T],
+        *,
+        priority: int = 0,
+        delay: float = 0.0,
+        ttl: float | None = None,
+        keys: Sequence[str | None] | None = None,
+        reply: bool = False,
+        reply_ttl: float = REPLY_TTL,
+        wait: float | None = None,
+    ) -> Sequence[str]:
+        """Store items in order; see `Queue.push_many`."""
+        options = push_options(
+            priority=priority,
+            delay=delay,
+            ttl=ttl,
+            keys=keys,
+            reply=reply,
+            reply_ttl=reply_ttl,
+            wait=wait,
+        )
+        return self._push(items, options)
+
+    def _push(self, items: Iterable[T], options: PushOptions) -> list[Any]:
+        """Store items under options that the queue has; give tickets to who wants answers."""
+        if options is not PLAIN:
+            self._check_can(options)
+        if options.keys is not None:
+            items = list(items)
+            if len(items) != len(options.keys):
+                raise ValueError(
+                    f"keys are {len(options.keys)}, and the items {len(items)}; give one for each"
+                )
+        ids = self._store_items(items, options)
+        return [Ticket(item_id, self) for item_id in ids] if options.reply_ttl else list(ids)
+
+    def _check_can(self, options: PushOptions) -> None:
+        # What the class can at most: what an instance can may be a question to a server.
+        can = QueueCapabilities.of(type(self)) or QueueCapabilities()
+        for capability, option in options.needs():
+            can.check(capability, f"{type(self).__name__}: push({option})", "use a queue that has it")
+
+    # --- taking and settling ---
 
     def pop(self, lease_timeout: float = 60.0, *, wait: float = 0.0) -> Lease[T] | None:
-        """Lease the oldest item that waits; see `Queue.pop`."""
+        """Lease the first item in line; see `Queue.pop`."""
         leases = self.pop_many(1, lease_timeout, wait=wait)
         return leases[0] if leases else None
 
-    def done(self, lease: Lease[T]) -> None:
+    def done(self, lease: Lease[T], *, result: Any = None, error: BaseException | None = None) -> None:
         """Finish an item; see `Queue.done`."""
-        self.done_many([lease])
+        if result is None and error is None:
+            self.done_many([lease])
+        else:
+            self._settle([check_lease(lease)], [answer_of(lease, result, error)])
+
+    def done_many(self, leases: Iterable[Lease[T]], *, results: Iterable[Any] | None = None) -> None:
+        """Finish every item whose lease is good; see `Queue.done_many`."""
+        held = [check_lease(lease) for lease in leases]
+        self._settle(held, answers_of(held, results))
+
+    def _settle(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> None:
+        lost = self._finish(leases, answers)
+        if lost:
+            raise LeaseExpiredError(*lost)
+
+    def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> Sequence[str]:
+        """Finish items, each with its answer where one is wanted; return the lease ids that are not held."""
+        if any(answers):
+            raise NotImplementedError(
+                f"{type(self).__name__} gives leases with reply=True, and has no _finish"
+            )
+        self.done_many(leases)
+        return ()
 
     @contextlib.contextmanager
     def lease(self, lease_timeout: float = 60.0, *, wait: float = 0.0) -> Iterator[Lease[T] | None]:
@@ -73,8 +226,46 @@ class QueueBase(ABC, Generic[T]):
                 raise
         self.done(lease)
 
+    # --- answers ---
+
+    def map(
+        self,
+        items: Iterable[T],
+        *,
+        in_flight: int = 100,
+        timeout: float | None = None,
+        priority: int = 0,
+        delay: float = 0.0,
+        ttl: float | None = None,
+        reply_ttl: float = REPLY_TTL,
+    ) -> Iterator[Any]:
+        """Push items and yield their answers in the same order; see `Queue.map`."""
+        options = push_options(
+            priority=priority,
+            delay=delay,
+            ttl=ttl,
+            keys=None,
+            reply=True,
+            reply_ttl=reply_ttl,
+            wait=None,
+        )
+        self._check_can(options)
+        return map_in_order(self._push, self.fetch_replies, items, options, in_flight, timeout)
+
+    def fetch_replies(self, item_ids: Sequence[str], *, wait: float = 0.0) -> Mapping[str, Reply]:
+        """Return what became of items; see `Queue.fetch_replies`."""
+        self._check_can(PushOptions(reply_ttl=REPLY_TTL))
+        raise NotImplementedError(f"{type(self).__name__} declares replies, and has no fetch_replies")
+
+    async def wait_for_reply(self, item_id: str) -> Reply:
+        """Wait for one answer; what `await ticket` does. A thread asks for all who wait on this queue."""
+        return await watcher_of(self).wait(item_id)
+
 
 def _observe_leases(queue_class: type) -> None:
     from fray._telemetry.job_instrumentation import observe_leases  # for listeners only
 
     observe_leases(queue_class)
+
+
+_listeners.once_watched(partial(_observe_leases, QueueBase))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fray._values.errors import FrayError, UnreadableItemError
-from fray._values.leases import Attempt, DeadLetter, Lease, UnreadableItem
+from fray._values.leases import Attempt, DeadLetter, GivenUp, Lease, UnreadableItem
 
 
 def take_readable(
@@ -67,13 +67,19 @@ def read_item(payload: bytes, item_id: str) -> Any:
         raise UnreadableItemError(item_id, describe(error)) from error
 
 
-def dead_letter(payload: bytes, item_id: str, attempts: int, history: tuple[Attempt, ...]) -> DeadLetter[Any]:
+def dead_letter(
+    payload: bytes,
+    item_id: str,
+    attempts: int,
+    history: tuple[Attempt, ...],
+    reason: GivenUp = "attempts",
+) -> DeadLetter[Any]:
     """Make a dead letter; one whose item cannot be unpickled here holds its bytes and the error."""
     try:
         item = pickle.loads(payload)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a letter that cannot be read hides no other
         item = UnreadableItem(payload, describe(error))
-    return DeadLetter(item, item_id, attempts, history)
+    return DeadLetter(item, item_id, attempts, history, reason)
 
 
 def describe(error: BaseException) -> str:
@@ -85,4 +91,6 @@ def describe(error: BaseException) -> str:
 
 
 def _with_item(lease: Lease[bytes], item: Any) -> Lease[Any]:
-    return Lease(item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, lease.expires_at)
+    return Lease(
+        item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, lease.expires_at, lease.reply
+    )

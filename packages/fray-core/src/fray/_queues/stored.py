@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fray._queues import lease_machine
+from fray._queues.answers import Answer, check_error, check_lease
 from fray._queues.base import QueueBase
 from fray._queues.lease_machine import FRESH, LeaseState
-from fray._queues.reading import dead_letter, read_item, take_readable
+from fray._queues.reading import dead_letter, describe, read_item, take_readable
 from fray._serialization.values import dumps
-from fray._values.checks import check_count, check_seconds, invalid
+from fray._values.checks import check_count, check_seconds
 from fray._values.delays import poll_delays
 from fray._values.errors import LeaseExpiredError
 from fray._values.leases import Attempt, DeadLetter, Lease
+from fray._values.push_options import PushOptions
 
 T = TypeVar("T")
 _LONGEST_PAUSE = 0.25  # seconds between two looks of a waiting pop
@@ -55,7 +57,7 @@ class StoredItem:
 
     def having(self, state: LeaseState) -> "StoredItem":
         """Return the item in another state."""
-        return StoredItem(self.item_id, self.payload, *state)
+        return StoredItem(self.item_id, self.payload, *state[:6])
 
 
 class ItemStore(ABC):
@@ -111,8 +113,12 @@ class StoredQueue(QueueBase[T]):
         """Open the store for one operation: what the block saved is kept at its end, or, where it raised,
         not at all. Called from any thread and, where the queue travels, in any process."""
 
-    def push_many(self, items: Iterable[T]) -> list[str]:
-        """Store items in order; see `Queue.push_many`."""
+    @property
+    def max_attempts(self) -> int | None:
+        """Leases that may end without `done`; None for any number."""
+        return self._max_attempts
+
+    def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
         stored = [StoredItem(uuid.uuid4().hex, dumps(item, "the item given to push")) for item in items]
         if stored:
             with self._transaction() as store:
@@ -135,32 +141,31 @@ class StoredQueue(QueueBase[T]):
             time.sleep(min(left, pause))
         raise AssertionError("unreachable: the delays never end")
 
-    def done_many(self, leases: Iterable[Lease[T]]) -> None:
-        """Finish every item whose lease is good; see `Queue.done_many`."""
-        lost: list[LeaseExpiredError] = []
-        leases = [_checked(lease) for lease in leases]
+    def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
+        lost: list[str] = []
         with self._swept() as (store, _):
             for lease in leases:
                 try:
                     store.delete(_held(store, lease).item_id)
                 except LeaseExpiredError as error:
-                    lost.append(error)
-        if lost:
-            raise lost[0]
+                    lost.append(error.lease_id)
+        return lost
 
-    def release(self, lease: Lease[Any], *, delay: float = 0.0) -> None:
+    def release(self, lease: Lease[Any], *, delay: float = 0.0, error: BaseException | None = None) -> None:
         """Give an item back to its place in line; see `Queue.release`."""
         check_seconds("delay", delay, zero=True)
+        check_error(error)
+        text = None if error is None else describe(error)
         with self._swept() as (store, now):
-            item = _held(store, _checked(lease))
-            state = lease_machine.release(item.state, lease.lease_id, delay, now, self._max_attempts)
+            item = _held(store, check_lease(lease))
+            state = lease_machine.release(item.state, lease.lease_id, delay, now, self._max_attempts, text)
             store.save([item.having(state)])
 
     def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
         """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""
         check_seconds("lease_timeout", lease_timeout)
         with self._swept() as (store, now):
-            item = _held(store, _checked(lease))
+            item = _held(store, check_lease(lease))
             state = lease_machine.extend(item.state, lease.lease_id, lease_timeout, now)
             store.save([item.having(state)])
         return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, state.until)
@@ -233,12 +238,6 @@ def _held(store: ItemStore, lease: Lease[Any]) -> StoredItem:
         raise LeaseExpiredError(lease.lease_id)
     lease_machine.check_held(item.state, lease.lease_id)
     return item
-
-
-def _checked(lease: Any) -> Any:
-    if not isinstance(lease, Lease):
-        raise invalid("lease", "a Lease as `pop` returns it", lease)
-    return lease
 
 
 def _lease(item: StoredItem) -> Lease[bytes]:

@@ -114,12 +114,12 @@ def _settling(outcome: Outcome) -> Callable[[Callable[..., Any]], Callable[..., 
 
 def _settling_many(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def told(self: Any, leases: Iterable[Any]) -> None:
+    def told(self: Any, leases: Iterable[Any], **kwargs: Any) -> None:
         if not _listeners.watching or not _outermost(self):
-            method(self, leases)
+            method(self, leases, **kwargs)
         else:
             leases = list(leases)
-            _settle(self, leases, Outcome.OK, functools.partial(method, self, leases))
+            _settle(self, leases, Outcome.OK, functools.partial(method, self, leases, **kwargs))
 
     return told
 
@@ -129,9 +129,8 @@ def _settle(queue: Any, leases: list[Any], outcome: Outcome, method: Callable[[]
         with _alone(queue):
             method()
     except LeaseExpiredError as error:
-        # Of several, the first that was lost is known: the others are told of as what they were to be.
         for lease in leases:
-            if lease.lease_id == error.lease_id:
+            if lease.lease_id in error.lease_ids:
                 _tell(
                     queue, lease, EventKind.LEASE_SETTLED, outcome=Outcome.ERROR, error=type(error).__name__
                 )

@@ -23,6 +23,8 @@
     ├── ClusterUnavailableError (ConnectionError)
     ├── LeaseExpiredError (ValueError)
     ├── UnreadableItemError (ValueError)
+    ├── NoReplyError (RuntimeError)
+    ├── QueueFullError (OSError)
     └── QueueUnavailableError (ConnectionError)
 
 Facts are attributes and constructor arguments, so that an error means the same
@@ -206,14 +208,22 @@ class ClusterUnavailableError(FrayError, ConnectionError):
 
 
 class LeaseExpiredError(FrayError, ValueError):
-    """The lease ran out and its item went on, or the lease was settled before."""
+    """The lease ran out and its item went on, or the lease was settled before.
 
-    def __init__(self, lease_id: str) -> None:
-        super().__init__(lease_id)
-        self.lease_id = lease_id
+    Args:
+        others: Further leases of the same call that are not held; `lease_ids` has them all.
+    """
+
+    def __init__(self, lease_id: str, *others: str) -> None:
+        super().__init__(lease_id, *others)
+        self.lease_id, self.lease_ids = lease_id, (lease_id, *others)
 
     def __str__(self) -> str:
-        return f"lease {self.lease_id!r} is no longer held; its item was settled, or may run again elsewhere"
+        more = f" (nor are {len(self.lease_ids) - 1} others)" if len(self.lease_ids) > 1 else ""
+        return (
+            f"lease {self.lease_id!r} is no longer held{more}; "
+            "its item was settled, or may run again elsewhere"
+        )
 
 
 class UnreadableItemError(FrayError, ValueError):
@@ -228,6 +238,33 @@ class UnreadableItemError(FrayError, ValueError):
             f"item {self.item_id!r} cannot be unpickled in this process: {self.error}; "
             "run this where the code that pushed it is installed"
         )
+
+
+class NoReplyError(FrayError, RuntimeError):
+    """An item that was to be answered never will be.
+
+    Args:
+        reason: `dead` after its last attempt, `expired` before anybody took it, or `gone`.
+    """
+
+    def __init__(self, item_id: str, reason: str) -> None:
+        super().__init__(item_id, reason)
+        self.item_id, self.reason = item_id, reason
+
+    def __str__(self) -> str:
+        why = {
+            "dead": "its last attempt ended without one; requeue_dead brings the item back",
+            "expired": "nobody took it within its ttl; requeue_dead brings the item back",
+        }.get(
+            self.reason,
+            "the queue has neither the item nor an answer: it was collected before, dropped after reply_ttl, "
+            "or the item was removed",
+        )
+        return f"item {self.item_id!r} has no answer: {why}"
+
+
+class QueueFullError(FrayError, OSError):
+    """The queue, its server or its disk can store no more; what is stored is kept."""
 
 
 class QueueUnavailableError(FrayError, ConnectionError):

@@ -8,10 +8,17 @@ T = TypeVar("T")
 Ending = Literal["released", "expired", "unreadable"]
 """How a lease ended that did not end with `done`."""
 
+GivenUp = Literal["attempts", "expired"]
+"""Why an item is a dead letter."""
+
 
 @dataclass(frozen=True, init=False)
 class Lease(Generic[T]):
-    """One worker's hold on one item. Times are seconds since the epoch."""
+    """One worker's hold on one item. Times are seconds since the epoch.
+
+    Args:
+        reply: Whether somebody waits for an answer: `done(lease, result=…)`.
+    """
 
     item: T
     lease_id: str
@@ -19,9 +26,17 @@ class Lease(Generic[T]):
     item_id: str
     attempt: int  # 1 the first time that the item is taken
     expires_at: float
+    reply: bool = False
 
     def __init__(
-        self, item: T, lease_id: str, timestamp: float, item_id: str, attempt: int, expires_at: float
+        self,
+        item: T,
+        lease_id: str,
+        timestamp: float,
+        item_id: str,
+        attempt: int,
+        expires_at: float,
+        reply: bool = False,
     ) -> None:
         # A generated frozen __init__ costs three times this, and a tenth of a memory queue's whole cycle.
         fields = self.__dict__
@@ -31,6 +46,8 @@ class Lease(Generic[T]):
         fields["item_id"] = item_id
         fields["attempt"] = attempt
         fields["expires_at"] = expires_at
+        if reply:  # else the class's
+            fields["reply"] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +55,7 @@ class Attempt:
     """One lease of an item that ended without `done`.
 
     Args:
-        error: Why the taker could not unpickle the item, where the outcome is `unreadable`.
+        error: Why the taker could not unpickle the item, or the error that it gave to `release`.
     """
 
     number: int
@@ -62,12 +79,14 @@ class DeadLetter(Generic[T]):
 
     Args:
         item: An `UnreadableItem`, with the bytes as they were pushed, where it cannot be unpickled here.
+        reason: `expired` where its `ttl` passed before anybody took it, else `attempts`.
     """
 
     item: T
     item_id: str
     attempts: int
     history: tuple[Attempt, ...]
+    reason: GivenUp = "attempts"
 
     @property
     def error(self) -> str | None:

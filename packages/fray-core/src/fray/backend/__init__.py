@@ -138,10 +138,11 @@ if TYPE_CHECKING:
     from fray._jobs.supervisor import SUPERVISOR_MODULE, supervisor_command
     from fray._jobs.usage import UsageMeter, in_words, over_asked
     from fray._queues import lease_machine
+    from fray._queues.answers import Answer, answer_of, check_error, pack_answer
     from fray._queues.clocks import steady_time
     from fray._queues.heartbeat import kept_alive
     from fray._queues.lease_machine import LeaseState
-    from fray._queues.reading import dead_letter, read_item, take_readable
+    from fray._queues.reading import dead_letter, describe, read_item, take_readable
     from fray._serialization.functions import is_async_class, is_async_function, is_generator_function
     from fray._serialization.values import (
         callable_name,
@@ -160,6 +161,7 @@ if TYPE_CHECKING:
     from fray._values.checks import check_count, check_seconds, invalid
     from fray._values.delays import poll_delays, retry_delays
     from fray._values.errors import did_you_mean
+    from fray._values.push_options import PLAIN, PushOptions
 
 __all__ = [
     "API_VERSION",
@@ -171,12 +173,14 @@ __all__ = [
     "LOCK",
     "OUTLIVES_JOBS",
     "PENDING",
+    "PLAIN",
     "PORTS",
     "SUPERVISOR_MODULE",
     "VALUE",
     "Actor",
     "ActorRunner",
     "Admission",
+    "Answer",
     "AttemptEnd",
     "Begin",
     "Call",
@@ -228,6 +232,7 @@ __all__ = [
     "Policy",
     "Preparation",
     "ProcessIdentity",
+    "PushOptions",
     "QueueCapabilities",
     "Ready",
     "Records",
@@ -252,6 +257,7 @@ __all__ = [
     "TreeEnded",
     "TreeKill",
     "UsageMeter",
+    "answer_of",
     "apart",
     "arguments_of",
     "become_subreaper",
@@ -260,6 +266,7 @@ __all__ = [
     "callable_name",
     "change_since",
     "check_count",
+    "check_error",
     "check_may_block",
     "check_seconds",
     "command_of",
@@ -268,6 +275,7 @@ __all__ = [
     "current_context_var",
     "dead_letter",
     "descendants",
+    "describe",
     "did_you_mean",
     "die_with_parent",
     "disown_in_children",
@@ -306,6 +314,7 @@ __all__ = [
     "one_line",
     "outcome",
     "over_asked",
+    "pack_answer",
     "pack_exception",
     "path_in_copy",
     "pause_after",
@@ -356,6 +365,13 @@ __all__ = [
 
 # The module below `fray` that each name comes from.
 _HOMES = {
+    "Answer": "_queues.answers",
+    "answer_of": "_queues.answers",
+    "check_error": "_queues.answers",
+    "pack_answer": "_queues.answers",
+    "describe": "_queues.reading",
+    "PLAIN": "_values.push_options",
+    "PushOptions": "_values.push_options",
     "Actor": "_engine.actors",
     "ActorRunner": "_contracts.task_runner",
     "Admission": "_jobs.plan",

@@ -4,10 +4,17 @@ from typing import Any
 
 from fray import _legacy
 from fray._contracts.queue import Queue
+from fray._contracts.replies import Reply, Ticket
 from fray._queues.base import QueueBase
 from fray._queues.opening import open_queue
 from fray._queues.stored import ItemStore, StoredItem, StoredQueue
-from fray._values.errors import LeaseExpiredError, QueueUnavailableError, UnreadableItemError
+from fray._values.errors import (
+    LeaseExpiredError,
+    NoReplyError,
+    QueueFullError,
+    QueueUnavailableError,
+    UnreadableItemError,
+)
 from fray._values.leases import Attempt, DeadLetter, Lease, UnreadableItem
 
 __all__ = [
@@ -16,11 +23,15 @@ __all__ = [
     "ItemStore",
     "Lease",
     "LeaseExpiredError",
+    "NoReplyError",
     "Queue",
     "QueueBase",
+    "QueueFullError",
     "QueueUnavailableError",
+    "Reply",
     "StoredItem",
     "StoredQueue",
+    "Ticket",
     "UnreadableItem",
     "UnreadableItemError",
     "open_queue",

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from fray import FrayError, LeaseExpiredError
-from fray.backend import check_seconds, dead_letter, read_item, take_readable
+from fray.backend import (
+    Answer,
+    PushOptions,
+    check_error,
+    check_seconds,
+    dead_letter,
+    read_item,
+    take_readable,
+)
 from fray.queue import DeadLetter, Lease, QueueBase, UnreadableItem
 from fray_queue._checks import check_count, check_lease
 from fray_queue._codec import encode_many
@@ -124,8 +132,7 @@ class FileQueue(QueueBase[T]):
             **fs_options,
         )
 
-    def push_many(self, items: Iterable[T]) -> list[str]:
-        """Store items in order; see `Queue.push_many`."""
+    def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
         payloads = encode_many(items)
         self._enter()
         sizes = batch_sizes(payloads, self._batch_items)
@@ -188,11 +195,10 @@ class FileQueue(QueueBase[T]):
             raise
         return [_lease(claim) for claim in batch.in_order()]
 
-    def done_many(self, leases: Iterable[Lease[T]]) -> None:
-        """Finish every item whose lease is good; see `Queue.done_many`."""
+    def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
         groups: dict[Any, list[str]] = {}  # leases of one batch are finished by one record
         for lease in leases:
-            lease_id = check_lease(lease).lease_id
+            lease_id = lease.lease_id
             parsed = parse_lease_id(lease_id)
             in_batch = parsed is not None and parsed[1] != ALONE
             groups.setdefault(parsed[0] if parsed and in_batch else lease_id, []).append(lease_id)
@@ -216,12 +222,12 @@ class FileQueue(QueueBase[T]):
         else:
             with ThreadPoolExecutor(min(_ASIDE, len(groups)), thread_name_prefix="fray-queue-done") as pool:
                 list(pool.map(finish, groups.items()))
-        if lost:
-            raise LeaseExpiredError(lost[0])
+        return lost
 
-    def release(self, lease: Lease[Any], *, delay: float = 0.0) -> None:
-        """Give an item back to its place in line; see `Queue.release`."""
+    def release(self, lease: Lease[Any], *, delay: float = 0.0, error: BaseException | None = None) -> None:
+        """Give an item back to its place in line; see `Queue.release`. The error is not kept."""
         check_lease(lease)
+        check_error(error)
         check_seconds("delay", delay, zero=True)
         self._enter()
         self._claims.release(lease.lease_id, delay)

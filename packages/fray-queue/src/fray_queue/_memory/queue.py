@@ -7,11 +7,11 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 from weakref import WeakSet
 
-from fray import WrongProcessError
-from fray.backend import QueueCapabilities, check_seconds, steady_time
+from fray import LeaseExpiredError, WrongProcessError
+from fray.backend import Answer, PushOptions, QueueCapabilities, check_error, check_seconds, steady_time
 from fray.queue import DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease
 from fray_queue._memory.line import Entry, Line
@@ -67,16 +67,31 @@ class MemoryQueue(QueueBase[T]):
             )
         return queue
 
-    def push(self, item: T) -> str:
-        """Store an item; see `Queue.push`."""
-        item_id = f"{self._tag}-{next(self._numbers)}"
-        self._inbox.append((item_id, item))
-        if self._sleepers or len(self._inbox) > _FULL_INBOX:
-            self._announce(1)
-        return item_id
+    if not TYPE_CHECKING:  # the types are those of QueueBase
 
-    def push_many(self, items: Iterable[T]) -> list[str]:
-        """Store items in order; see `Queue.push_many`."""
+        def push(self, item, **options):
+            """Store an item; see `Queue.push`."""
+            if options:
+                return super().push(item, **options)
+            item_id = f"{self._tag}-{next(self._numbers)}"
+            self._inbox.append((item_id, item))
+            if self._sleepers or len(self._inbox) > _FULL_INBOX:
+                self._announce(1)
+            return item_id
+
+        def done(self, lease, **answer):
+            """Finish an item; see `Queue.done`."""
+            if answer:
+                super().done(lease, **answer)
+                return
+            if lease.__class__ is not Lease:
+                check_lease(lease)
+            if self._lock.locked():
+                self._keep_out_of_line()
+            with self._lock:
+                self._line.done(lease.item_id, lease.lease_id, self._clock())
+
+    def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
         entries = [(f"{self._tag}-{next(self._numbers)}", item) for item in items]
         self._inbox.extend(entries)
         if self._sleepers or len(self._inbox) > _FULL_INBOX:
@@ -158,31 +173,21 @@ class MemoryQueue(QueueBase[T]):
         finally:
             self._sleepers -= 1
 
-    def done(self, lease: Lease[T]) -> None:
-        """Finish an item; see `Queue.done`."""
-        if lease.__class__ is not Lease:
-            check_lease(lease)
-        if self._lock.locked():
-            self._keep_out_of_line()
-        with self._lock:
-            self._line.done(lease.item_id, lease.lease_id, self._clock())
-
-    def done_many(self, leases: Iterable[Lease[T]]) -> None:
-        """Finish every item whose lease is good; see `Queue.done_many`."""
-        leases = [check_lease(lease) for lease in leases]
-        first: ValueError | None = None
+    def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
+        lost = []
         for lease in leases:
             try:
-                self.done(lease)
-            except ValueError as error:
-                first = first or error
-        if first:
-            raise first
+                with self._lock:
+                    self._line.done(lease.item_id, lease.lease_id, self._clock())
+            except LeaseExpiredError:
+                lost.append(lease.lease_id)
+        return lost
 
-    def release(self, lease: Lease[T], *, delay: float = 0.0) -> None:
+    def release(self, lease: Lease[Any], *, delay: float = 0.0, error: BaseException | None = None) -> None:
         """Give an item back to its place in line; see `Queue.release`."""
         check_lease(lease)
         check_seconds("delay", delay, zero=True)
+        check_error(error)
         with self._lock:
             self._line.release(lease.item_id, lease.lease_id, delay, self._clock())
             # Whoever sleeps computed its time without this delay, so one wakes in any case.
@@ -275,5 +280,5 @@ os.register_at_fork(after_in_child=_leave_behind)
 
 
 def _lease(entry: Entry[T]) -> Lease[T]:
-    attempt, lease_id, leased_at, until, _, _ = entry.state
+    attempt, lease_id, leased_at, until, *_ = entry.state
     return Lease(entry.item, lease_id, leased_at, entry.item_id, attempt, until)

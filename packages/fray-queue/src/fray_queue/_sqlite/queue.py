@@ -9,8 +9,18 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote
 from weakref import WeakSet
 
-from fray import LeaseExpiredError, QueueUnavailableError, SpecError
-from fray.backend import QueueCapabilities, check_seconds, dead_letter, poll_delays, read_item, take_readable
+from fray import QueueUnavailableError, SpecError
+from fray.backend import (
+    Answer,
+    PushOptions,
+    QueueCapabilities,
+    check_error,
+    check_seconds,
+    dead_letter,
+    poll_delays,
+    read_item,
+    take_readable,
+)
 from fray.queue import DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import encode_many
@@ -107,8 +117,7 @@ class SqliteQueue(QueueBase[T]):
         """The queue's name in its file."""
         return self._name
 
-    def push_many(self, items: Iterable[T]) -> list[str]:
-        """Store items in order, all or none; see `Queue.push_many`."""
+    def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
         payloads = encode_many(items)
         if not payloads:
             return []
@@ -142,18 +151,15 @@ class SqliteQueue(QueueBase[T]):
         taken = self._run(lambda store, queue: store.pop(queue, n, lease_timeout), durable=False)
         return [_lease(each) for each in taken]
 
-    def done_many(self, leases: Iterable[Lease[T]]) -> None:
-        """Finish every item whose lease is good; see `Queue.done_many`."""
-        ids = [check_lease(lease).lease_id for lease in leases]
-        if ids:
-            refused = self._run(lambda store, queue: store.done(queue, ids), durable=False)
-            if refused:
-                raise LeaseExpiredError(refused[0])
+    def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
+        ids = [lease.lease_id for lease in leases]
+        return self._run(lambda store, queue: store.done(queue, ids), durable=False) if ids else []
 
-    def release(self, lease: Lease[Any], *, delay: float = 0.0) -> None:
+    def release(self, lease: Lease[Any], *, delay: float = 0.0, error: BaseException | None = None) -> None:
         """Give an item back to its place in line; see `Queue.release`."""
         check_lease(lease)
         check_seconds("delay", delay, zero=True)
+        check_error(error)
         self._run(lambda store, queue: store.release(queue, lease.lease_id, delay), durable=False)
         self._announce()
 

@@ -428,7 +428,7 @@ class QueueStore:
         number, *columns = found[0]
         state = _state(*columns)
         lease_machine.check_held(state, lease_id)
-        if lease_machine.is_last_lease_over(state, now, queue.max_attempts):
+        if lease_machine.is_over(state, now, queue.max_attempts):
             raise LeaseExpiredError(lease_id)
         return row, state, number
 

@@ -10,8 +10,17 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
-from fray import FrayError, LeaseExpiredError
-from fray.backend import QueueCapabilities, check_seconds, dead_letter, read_item, take_readable
+from fray import FrayError
+from fray.backend import (
+    Answer,
+    PushOptions,
+    QueueCapabilities,
+    check_error,
+    check_seconds,
+    dead_letter,
+    read_item,
+    take_readable,
+)
 from fray.queue import Attempt, DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import encode_many
@@ -114,18 +123,17 @@ class HttpQueue(QueueBase[T]):
             ca_file=ca_file,
         )
 
-    def push_many(self, items: Iterable[T]) -> list[str]:
-        """Store items in order; see `Queue.push_many`."""
+    def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
         payloads = encode_many(items)
         parts = list(batches(payloads, BATCH))
         if len(parts) != 1 or len(payloads[0]) > ITEM_BYTES:
-            return self._push(self._within_limits(payloads))
+            return self._send_items(self._within_limits(payloads))
         try:
-            return self._push(parts)
+            return self._send_items(parts)
         except LimitError:  # the server takes less at once than others; it stored nothing
             if len(smaller := self._within_limits(payloads)) == 1:
                 raise
-        return self._push(smaller)
+        return self._send_items(smaller)
 
     def _within_limits(self, payloads: list[bytes]) -> list[list[bytes]]:
         """Part payloads as the server takes them; when one is too large, no other is sent either."""
@@ -137,7 +145,7 @@ class HttpQueue(QueueBase[T]):
                 raise LimitError(item_too_large(limits["item_bytes"], len(payload)))
         return list(batches(payloads, min(BATCH, limits["batch"])))
 
-    def _push(self, parts: list[list[bytes]]) -> list[str]:
+    def _send_items(self, parts: list[list[bytes]]) -> list[str]:
         ids: list[str] = []
         for batch in parts:
             new = [next(self._ids) for _ in batch]
@@ -181,19 +189,18 @@ class HttpQueue(QueueBase[T]):
     def _set_aside(self, lease: Lease[bytes], error: str) -> None:
         self._json("release", {"item_id": lease.item_id, "lease_id": lease.lease_id, "error": error})
 
-    def done_many(self, leases: Iterable[Lease[T]]) -> None:
-        """Finish every item whose lease is good; see `Queue.done_many`."""
-        pairs = [(check_lease(lease).item_id, lease.lease_id) for lease in leases]
+    def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
+        pairs = [(lease.item_id, lease.lease_id) for lease in leases]
         refused: list[str] = []
         for start in range(0, len(pairs), BATCH):
             refused += self._json("done", {"leases": pairs[start : start + BATCH]})["refused"]
-        if refused:
-            raise LeaseExpiredError(refused[0])
+        return refused
 
-    def release(self, lease: Lease[Any], *, delay: float = 0.0) -> None:
+    def release(self, lease: Lease[Any], *, delay: float = 0.0, error: BaseException | None = None) -> None:
         """Give an item back to its place in line; see `Queue.release`."""
         check_lease(lease)
         check_seconds("delay", delay, zero=True)
+        check_error(error)
         self._json("release", {"item_id": lease.item_id, "lease_id": lease.lease_id, "delay": delay})
 
     def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:

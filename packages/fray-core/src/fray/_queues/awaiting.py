@@ -1,0 +1,111 @@
+"""Answers for coroutines: one thread asks a queue for all who wait on it."""
+
+import asyncio
+import contextlib
+import os
+import threading
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fray._contracts.replies import Reply
+
+_MOST_THREADS = 8
+_LONGEST_ASK = 1.0  # seconds; so long a thread may outlive the last who waits
+_MOST_ASKED = 500  # items in one question
+
+Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Reply]"]
+
+
+class ReplyWatcher:
+    """Asks one queue for the answers that coroutines wait for.
+
+    A question that is under way does not learn of items that come later. Those are asked for by another
+    thread, up to a few; threads whose questions end leave what is left to one of them.
+    """
+
+    def __init__(self, queue: Any) -> None:
+        self._fetch = queue.fetch_replies
+        self._lock = threading.Lock()
+        self._waiting: dict[str, list[Waiter]] = {}
+        self._unasked: dict[str, None] = {}
+        self._threads = 0
+
+    async def wait(self, item_id: str) -> Reply:
+        """Return the answer to an item when it is there."""
+        loop = asyncio.get_running_loop()
+        waiter: Waiter = (loop, loop.create_future())
+        with self._lock:
+            known = item_id in self._waiting
+            self._waiting.setdefault(item_id, []).append(waiter)
+            if not known:
+                self._unasked[item_id] = None
+            start = not known and self._threads < _MOST_THREADS
+            self._threads += start
+        if start:
+            threading.Thread(target=self._ask, name="fray-replies", daemon=True).start()
+        try:
+            return await waiter[1]
+        finally:
+            with self._lock:
+                self._forget(item_id, waiter)
+
+    def _forget(self, item_id: str, waiter: Waiter) -> None:
+        waiters = self._waiting.get(item_id, [])
+        if waiter in waiters:
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiting[item_id]
+                self._unasked.pop(item_id, None)
+
+    def _ask(self) -> None:
+        while asked := self._next():
+            try:
+                found = self._fetch(asked, wait=_LONGEST_ASK)
+            except Exception as error:  # noqa: BLE001 - it belongs to those who wait
+                for item_id in asked:
+                    self._settle(item_id, None, error)
+                continue
+            for item_id, reply in found.items():
+                self._settle(item_id, reply, None)
+            with self._lock:
+                left = (item_id for item_id in asked if item_id in self._waiting)
+                self._unasked.update(dict.fromkeys(left))
+
+    def _next(self) -> list[str]:
+        with self._lock:
+            asked = list(self._unasked)[:_MOST_ASKED]
+            for item_id in asked:
+                del self._unasked[item_id]
+            if not asked:
+                self._threads -= 1
+            return asked
+
+    def _settle(self, item_id: str, reply: Reply | None, error: Exception | None) -> None:
+        with self._lock:
+            waiters = self._waiting.pop(item_id, [])
+        for loop, future in waiters:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_tell, future, reply, error)
+
+
+def _tell(future: "asyncio.Future[Reply]", reply: Reply | None, error: Exception | None) -> None:
+    if future.done():
+        return
+    if reply is not None:
+        future.set_result(reply)
+    elif error is not None:
+        future.set_exception(error)
+
+
+_watchers: "WeakKeyDictionary[Any, tuple[int, ReplyWatcher]]" = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def watcher_of(queue: Any) -> ReplyWatcher:
+    """Return the one that asks this queue, in this process."""
+    with _lock:
+        pid, watcher = _watchers.get(queue, (0, None))
+        if watcher is None or pid != os.getpid():  # a forked child has none of its parent's threads
+            watcher = ReplyWatcher(queue)
+            _watchers[queue] = os.getpid(), watcher
+        return watcher
