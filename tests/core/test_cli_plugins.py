@@ -85,3 +85,45 @@ def test_the_console_script_runs() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert isinstance(json.loads(done.stdout), list)
+
+
+SLOW = """
+import threading
+class Slow:
+    def list_jobs(self):
+        threading.Event().wait(60)
+"""
+
+
+def test_doctor_gives_up_a_cluster_that_does_not_answer(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("fray-slow", {"fray.clusters": {"slow": "slow_backend:Slow"}}, slow_backend=SLOW)
+    assert main(["doctor", "--cluster", "slow", "--timeout", "0.2s", "--json"]) == 1
+    (row,) = [row for row in json.loads(capsys.readouterr().out)["findings"] if row["cluster"] == "slow"]
+    assert (row["health"], row["found"]) == ("error", "no answer within 0.2 s")
+    assert row["advice"]
+
+
+def test_doctor_tells_of_a_plugin_that_is_broken(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("fray-broken", {"fray.queues": {"odd": "odd_backend:Odd"}}, odd_backend="import not_there")
+    install("fray-empty", {"fray.clusters": {"empty": "empty_backend:Empty"}}, empty_backend=EMPTY)
+    assert main(["doctor", "--cluster", "empty"]) == 1
+    out = capsys.readouterr().out
+    assert "not_there" in out
+    assert "uninstall its distribution" in out
+
+
+EMPTY = """
+class Empty:
+    def list_jobs(self):
+        return []
+"""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "_FRAY_COMPLETE" in capsys.readouterr().out

@@ -29,6 +29,7 @@ def process_wide() -> tuple[str, ...]:
 def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     state = tmp_path / "state"
     monkeypatch.setenv("FRAY_STATE_DIR", os.fspath(state))
+    monkeypatch.setenv("XDG_CONFIG_HOME", os.fspath(tmp_path / "config"))  # not the developer's settings
     yield state
     try:
         until(lambda: not job_processes(state), "the processes of jobs end", 10.0)

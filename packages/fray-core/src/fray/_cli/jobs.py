@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fray._cli.log_output import moment, print_lines
+from fray._cli.completion import complete_ids
+from fray._cli.log_output import print_lines
 from fray._cli.shared import (
     STYLES,
     as_dict,
@@ -20,6 +21,7 @@ from fray._cli.shared import (
     print_json,
     talk,
 )
+from fray._cli.values import DURATION, MOMENT
 
 if TYPE_CHECKING:
     from fray._values.jobs import JobInfo
@@ -57,7 +59,7 @@ def list_jobs(spec: str | None, only: tuple[str, ...], as_json: bool) -> None:
 @click.command()
 @cluster_option
 @json_option
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="ID", shell_complete=complete_ids)
 def status(spec: str | None, as_json: bool, job_id: str) -> None:
     """Show a job and each of its replicas."""
     cluster = open_cluster(spec)
@@ -98,14 +100,14 @@ def status(spec: str | None, as_json: bool, job_id: str) -> None:
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @click.option(
     "--since",
-    callback=moment,
+    type=MOMENT,
     metavar="TIME",
     help="Only what was written since: 30s, 10m, 2h, 1d ago, or at a time.",
 )
 @click.option("--grep", metavar="REGEX", help="Only lines in which this is found.")
 @click.option("--replica", type=int, metavar="N", help="Only the lines of this replica.")
 @json_option
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="ID", shell_complete=complete_ids)
 def logs(spec: str | None, as_json: bool, job_id: str, **chosen: Any) -> None:
     """Print what a job has written."""
     cluster = open_cluster(spec)
@@ -121,11 +123,9 @@ def logs(spec: str | None, as_json: bool, job_id: str, **chosen: Any) -> None:
 
 @click.command()
 @cluster_option
-@click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up waiting after so long."
-)
+@click.option("--timeout", type=DURATION, metavar="TIME", help="Give up waiting after so long: 90, 30m, 2h.")
 @json_option
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_ids)
 def wait(spec: str | None, timeout: float | None, as_json: bool, job_ids: tuple[str, ...]) -> int:
     """Wait until jobs are finished; the exit code is that of the first one that did not succeed."""
     cluster = open_cluster(spec)
@@ -144,13 +144,14 @@ def wait(spec: str | None, timeout: float | None, as_json: bool, job_ids: tuple[
 @cluster_option
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=DURATION,
     default=10.0,
     show_default=True,
-    help="Seconds from SIGTERM to SIGKILL.",
+    metavar="TIME",
+    help="From SIGTERM to SIGKILL, in seconds or as 1m.",
 )
 @json_option
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_ids)
 def stop(spec: str | None, grace: float, as_json: bool, job_ids: tuple[str, ...]) -> None:
     """Stop jobs, and the jobs that they launched; returns when no process of theirs is left."""
     cluster = open_cluster(spec)

@@ -6,11 +6,14 @@
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fray._values.errors import FrayError, PluginError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # Verb -> where its command is and what `fray --help` says of it; a command's module is imported when it runs.
 _VERBS = {
@@ -22,6 +25,9 @@ _VERBS = {
     "stop": ("fray._cli.jobs:stop", "Stop jobs, and the jobs that they launched."),
     "rm": ("fray._cli.pruning:remove", "Forget finished jobs: their records, logs and files."),
     "prune": ("fray._cli.pruning:prune", "Forget old jobs, and environments that nothing uses."),
+    "config": ("fray._cli.config:config", "Show what files and variables set, and where."),
+    "doctor": ("fray._cli.doctor:doctor", "Say what is wrong with this installation, and what to do."),
+    "completion": ("fray._cli.completion:completion", "Print what makes a shell complete job ids."),
     "plugins": ("fray._cli.plugins:plugins", "List the installed plugins, broken ones with the reason."),
 }
 
@@ -43,6 +49,16 @@ class _Verbs(click.Group):
 
         loaded: click.Command = load(COMMANDS, cmd_name)
         return loaded
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Complete a verb; none of them is imported for that."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
+        summaries = {verb: summary for verb, (_, summary) in _VERBS.items()}
+        verbs = [verb for verb in self.list_commands(ctx) if verb.startswith(incomplete)]
+        return [CompletionItem(verb, help=summaries.get(verb, "")) for verb in verbs]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(verb, summary) for verb, (_, summary) in _VERBS.items()]

@@ -1,9 +1,8 @@
 """`fray rm` and `fray prune`: forget jobs."""
 
-import re
-
 import click
 
+from fray._cli.completion import complete_ids
 from fray._cli.shared import (
     cluster_option,
     find_job,
@@ -13,22 +12,14 @@ from fray._cli.shared import (
     open_cluster,
     print_json,
 )
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def _age(_ctx: click.Context, _option: click.Parameter, value: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value.strip())
-    if found is None:
-        raise click.BadParameter(f"expected an age such as 30m, 12h or 7d, got {value!r}")
-    return float(found[1]) * _UNITS[found[2]]
+from fray._cli.values import AGE
 
 
 @click.command("rm")
 @cluster_option
 @click.option("--force", is_flag=True, help="Also jobs that are not known to have ended.")
 @json_option
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_ids)
 def remove(spec: str | None, force: bool, as_json: bool, job_ids: tuple[str, ...]) -> None:
     """Forget finished jobs, and those that they launched: their records, logs and files."""
     cluster = open_cluster(spec)
@@ -47,7 +38,7 @@ def remove(spec: str | None, force: bool, as_json: bool, job_ids: tuple[str, ...
 @cluster_option
 @click.option(
     "--older-than",
-    callback=_age,
+    type=AGE,
     default="7d",
     show_default=True,
     metavar="AGE",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fray._values.jobs import JobId, JobInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
+_MOST_SHOWN = 10
 STYLES = {"succeeded": "green", "failed": "red", "stopped": "yellow", "running": "cyan", "pending": "dim"}
 
 
@@ -24,7 +25,7 @@ def cluster_option(command: F) -> F:
         "--cluster",
         "spec",
         metavar="SPEC",
-        help="The cluster, e.g. local or ray; the current one by default.",
+        help="The cluster, e.g. local or ray, or a name that `fray config` gives one; else the current one.",
     )
     return decorate(command)
 
@@ -52,15 +53,25 @@ def one_line() -> Iterator[None]:
 
 
 def open_cluster(spec: str | None) -> "Cluster":
-    """Return the cluster of a spec, the current one without."""
-    from fray._discovery.current import create_cluster, current_cluster
+    """Return the cluster of a spec, or of a name that a file gives to one; without, the current one.
 
+    What the program or its environment says of the current one wins over what a file says.
+    """
+    from fray._cli.settings import settings
+    from fray._discovery.current import cluster_is_chosen, create_cluster, current_cluster
+
+    said = settings()
+    if spec is None and not cluster_is_chosen():
+        spec = said.text("cluster")
+    named = said.text(f"clusters.{spec}")
     with one_line():
-        return current_cluster() if spec is None else create_cluster(spec)
+        return current_cluster() if spec is None else create_cluster(named or spec)
 
 
 def find_job(cluster: "Cluster", text: str) -> "JobId":
     """Return the one job whose id, or the last part of whose id, starts with `text`.
+
+    A job goes before those that it launched, whose ids start as its own does.
 
     Raises:
         JobNotFoundError: There is none.
@@ -68,17 +79,29 @@ def find_job(cluster: "Cluster", text: str) -> "JobId":
     """
     from fray._values.errors import JobNotFoundError
 
-    ids = [info.job_id for info in cluster.list_jobs()]
-    exact = [job_id for job_id in ids if job_id == text]
-    found = exact or [
-        job_id for job_id in ids if text and (job_id.startswith(text) or job_id.leaf.startswith(text))
-    ]
+    with contextlib.suppress(JobNotFoundError, ValueError):
+        return cluster.poll(text).job_id  # the whole id, as a rule: no need to look at all others
+    infos = {info.job_id: info for info in cluster.list_jobs()}
+    found = [job_id for job_id in infos if text and (job_id.startswith(text) or job_id.leaf.startswith(text))]
+    found = [job_id for job_id in found if not _is_below(job_id, set(found))]
     if len(found) > 1:
-        shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
-        raise click.UsageError(f"{text!r} fits {len(found)} jobs: {shown}")
+        # The latest last, where the eye is: it is the one that is meant, as a rule.
+        rows = [f"  {each}  {infos[each].status}" for each in found[-_MOST_SHOWN:]]
+        more = [f"  and {len(found) - _MOST_SHOWN} older ones"] if len(found) > _MOST_SHOWN else []
+        lines = "\n".join([*more, *rows])
+        raise click.UsageError(f"{text!r} fits {len(found)} jobs, give more of the id:\n{lines}")
     if not found:
         raise JobNotFoundError(text)
     return found[0]
+
+
+def _is_below(job_id: "JobId", others: "set[JobId]") -> bool:
+    parent = job_id.parent
+    while parent is not None:
+        if parent in others:
+            return True
+        parent = parent.parent
+    return False
 
 
 def as_dict(info: "JobInfo") -> dict[str, Any]:

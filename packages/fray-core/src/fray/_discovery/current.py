@@ -61,6 +61,10 @@ class _Current:
                 self._made[spec] = self.create(spec, {})
             return self._made[spec]
 
+    def chosen_by_program(self) -> bool:
+        """Whether the program or its environment says what is current."""
+        return self._explicit() is not None or os.environ.get(self._variable, AUTO) not in ("", AUTO)
+
     def _explicit(self) -> Any:
         chosen = self.chosen.get(None)
         return self._preset if chosen is None else chosen
@@ -186,6 +190,11 @@ def current_cluster() -> "Cluster":
     """Return the current cluster; inside a job, the one that runs it. `local` where none is set."""
     cluster: Cluster = _clusters.get()
     return cluster
+
+
+def cluster_is_chosen() -> bool:
+    """Whether the program or its environment says which cluster is the current one."""
+    return _clusters.chosen_by_program()
 
 
 def use_context(context: "JobContext") -> "contextlib.AbstractContextManager[JobContext]":

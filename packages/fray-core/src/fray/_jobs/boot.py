@@ -11,7 +11,7 @@ import signal
 import sys
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_LOCK = "lock"
+_LOCK, _ON_EXIT = "lock", "on_exit"
 
 
 def main(record: str, handed: str | None = None) -> None:
@@ -32,7 +32,7 @@ def main(record: str, handed: str | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # the supervisor is asked, not its guardian
     _become_subreaper()
-    _guard(record, supervisor)
+    _guard(record, supervisor, lock)
 
 
 def _become_subreaper() -> None:
@@ -70,7 +70,7 @@ def _supervise(record: str, lock: int, *, handed: bool) -> None:
         os._exit(code)
 
 
-def _guard(record: str, supervisor: int) -> None:
+def _guard(record: str, supervisor: int, lock: int) -> None:
     from fray._jobs.control_group import ControlGroup, leave_group
 
     leave_group()
@@ -87,6 +87,11 @@ def _guard(record: str, supervisor: int) -> None:
     from fray._jobs.predecessors import wake_waiters
 
     wake_waiters(record)
+    if os.path.exists(os.path.join(record, _ON_EXIT)):
+        from fray._jobs.on_exit import run_on_exit
+
+        os.close(lock)  # the job has ended, whatever comes now
+        run_on_exit(record)
     from fray._jobs.housekeeping import keep_house
 
     keep_house(record)

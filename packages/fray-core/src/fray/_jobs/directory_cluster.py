@@ -12,10 +12,12 @@ from pathlib import Path
 from fray._jobs import control_pipe
 from fray._jobs.clusters import ClusterBase
 from fray._jobs.details import described
+from fray._jobs.diagnosis import check_folder, check_machine
 from fray._jobs.launch_keys import LaunchKey, held_key
 from fray._jobs.liveness import SupervisorLock
 from fray._jobs.log_files import LOGS, log_name
 from fray._jobs.logs.reader import LogReader
+from fray._jobs.on_exit import write_on_exit
 from fray._jobs.plan import JobPlan, Keep
 from fray._jobs.planning import PAYLOAD, import_paths, plan_of
 from fray._jobs.process_tree import TreeKill
@@ -29,6 +31,7 @@ from fray._jobs.supervisor import supervisor_command
 from fray._values.capabilities import ClusterCapabilities
 from fray._values.checks import check_seconds
 from fray._values.errors import JobNotFoundError
+from fray._values.findings import Finding
 from fray._values.job_states import JobId, JobInfo
 from fray._values.jobs import JobRequest, Pruned
 
@@ -50,7 +53,7 @@ class DirectoryCluster(ClusterBase):
             to which none leads any more are deleted with old records.
     """
 
-    _SUPPORTED = frozenset({"snapshot", "log_limit", "labels", "after"})
+    _SUPPORTED = frozenset({"snapshot", "log_limit", "labels", "after", "on_exit"})
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class DirectoryCluster(ClusterBase):
         log_limit=True,
         shared_between_machines=True,
         removal=True,
+        on_exit=True,
     )
 
     @abstractmethod
@@ -152,6 +156,10 @@ class DirectoryCluster(ClusterBase):
         check_seconds("older_than", older_than, zero=True)
         return prune_now(self._records, older_than, self._keep.shared)
 
+    def diagnose(self) -> list[Finding]:
+        """Check the folder of records and this machine, for `fray doctor`."""
+        return [*check_folder(self._records), *check_machine()]
+
     def _read_log(self, job_id: str, replica: int | None, attempt: int, offset: int) -> bytes:
         raise NotImplementedError("a directory has files: `_log` opens them")
 
@@ -190,6 +198,8 @@ def write_record(draft: Path, plan: JobPlan) -> SupervisorLock:
     write_json(os.fspath(draft / REQUEST), {"version": VERSION, **plan.shown})
     if plan.keep is not None and plan.keep != Keep():
         write_keep(path, plan.keep)
+    if plan.on_exit is not None:
+        write_on_exit(path, plan)
     if plan.payload is not None:
         replace_file(os.fspath(draft / PAYLOAD), plan.payload)
     replace_file(os.fspath(draft / SUPERVISOR_LOG), b"")

@@ -93,6 +93,7 @@ class JobPlan(NamedTuple):
         snapshot_of: What `workspace`, a folder of the record, is to be a copy of.
         commit: Of the workspace at launch, where it is no copy; None also where it is in no repository.
         after: The ids of the jobs that must have succeeded before anything of it starts.
+        on_exit: A shell command that runs once when the job has ended.
         host_end: Who knows why the supervisor is told to end. Such a job may be resumed: the same
             command runs again, on another host, when the first was killed before the job had ended.
     """
@@ -124,6 +125,7 @@ class JobPlan(NamedTuple):
     warnings: tuple[str, ...] = ()
     host_end: HostEnd | None = None
     after: tuple[str, ...] = ()
+    on_exit: str | None = None
 
     def __repr__(self) -> str:
         return f"<JobPlan of {self.job_id}>"  # its variables are secret

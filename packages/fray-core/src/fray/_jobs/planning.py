@@ -96,6 +96,7 @@ def plan_of(
         snapshot_of=os.fspath(workspace) if copied else None,
         commit=about["commit"],
         after=tuple(str(each) for each in request.after),
+        on_exit=request.on_exit,
     )
 
 

@@ -9,8 +9,9 @@ ROOT/train-3f9a2c/
     lock              held by the supervisor for as long as it lives; says who that is
     supervisor.log    what went wrong with it
     control, stop     how it is reached
+    on_exit           the command that runs when the job has ended; on_exit.done when it was started
     environment       a link to the environment that was built for the job
-    logs/             environment.log, replica-N.attempt-M.log
+    logs/             environment.log, replica-N.attempt-M.log, on-exit.log
     jobs/             the records of jobs that this one launched
 """
 

@@ -13,6 +13,7 @@ _FIELDS = {
     "ports": ("ports=", "let the program choose a free port itself"),
     "snapshot": ("snapshot=True", "its jobs run the files of the workspace as they are when they start"),
     "log_limit": ("log_limit=", "its logs have no limit of their own"),
+    "on_exit": ("on_exit=", "wait for the job where it is launched, and act then"),
     "labels": ("labels=", "its jobs are found by their names"),
 }
 

@@ -32,7 +32,7 @@ def start_program(argv: tuple[str, ...], environ: Mapping[str, str], cwd: str, o
             _settle(cwd, output)
             os.execvpe(argv[0], argv, environ)  # noqa: S606 - no shell is the point
         except OSError as error:
-            os.write(tell, f"{error.errno} {error.filename or argv[0]}".encode())
+            os.write(tell, f"{error.errno} {os.fsdecode(error.filename or argv[0])}".encode())
         os._exit(127)
 
     pid = _fork(become)

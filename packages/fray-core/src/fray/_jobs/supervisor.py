@@ -74,6 +74,7 @@ class Supervisor:
 
     def __init__(self, record: str, plan: JobPlan, lock: SupervisorLock) -> None:
         self._record, self._plan, self._lock = record, plan, lock
+        self._guardian = os.getppid()
         self._control = ControlPipe(record)
         self._logs = AttemptLogs(record, plan.log_limit)
         self._meters: dict[int, UsageMeter] = {}  # of what runs, by process
@@ -466,6 +467,10 @@ class Supervisor:
         while not self._write():
             self._control.wait(_LOOK, [])
             self._lock.renew()
+        if self._plan.on_exit is not None and os.getppid() != self._guardian:
+            from fray._jobs.on_exit import run_on_exit
+
+            run_on_exit(self._record)  # the guardian, whose part it is, was killed
 
 
 def members(record: str, root: int | None = None) -> list[int]:

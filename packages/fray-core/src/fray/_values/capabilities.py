@@ -129,6 +129,7 @@ class ClusterCapabilities(Capabilities):
         log_limit: A log can be bounded.
         shared_between_machines: Programs on other machines see the same jobs.
         removal: Finished jobs can be removed.
+        on_exit: A command is run when a job has ended, though nobody looks.
     """
 
     environments: bool = False
@@ -154,6 +155,7 @@ class ClusterCapabilities(Capabilities):
     log_limit: bool = False
     shared_between_machines: bool = False
     removal: bool = False
+    on_exit: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,8 @@ class JobRequest:
         log_limit: Bytes kept of what one attempt of a replica writes, e.g. `"64m"`, its beginning and
             its end; None for all, as far as the disk has room.
         backend: Native options of one kind of cluster, by its name; the others pass them over.
+        on_exit: A shell command that runs once when the job has ended, on the host that supervised it, with
+            the launcher's variables; it finds how in `FRAY_JOB_STATUS`, `FRAY_JOB_REASON` and others.
 
     Raises:
         ValueError: A field is wrong; the message names it and its value.
@@ -64,6 +66,7 @@ class JobRequest:
     snapshot: bool = False
     log_limit: int | str | None = None
     backend: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    on_exit: str | None = None
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -84,6 +87,8 @@ class JobRequest:
             raise invalid("gang", "True or None for TPUs: the hosts of a slice are one program", self.gang)
         if not isinstance(self.snapshot, bool):
             raise invalid("snapshot", "True or False", self.snapshot)
+        if self.on_exit is not None and (not isinstance(self.on_exit, str) or not self.on_exit.strip()):
+            raise invalid("on_exit", "a shell command", self.on_exit)
         self._set("after", _after(self.after))
         self._set("labels", _labels(self.labels))
         self._set("ports", _ports(self.ports))
@@ -114,6 +119,7 @@ class JobRequest:
             "snapshot": self.snapshot,
             "log_limit": self.log_limit,
             "backend": sorted(self.backend),
+            "on_exit": self.on_exit,
         }
 
     def _set(self, name: str, value: Any) -> None:

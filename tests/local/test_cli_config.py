@@ -1,0 +1,138 @@
+"""Settings of a user and a project: what wins, where it is from, and what is no setting."""
+
+import os
+from pathlib import Path
+
+import pytest
+from command_line import answer, fray
+
+USER = """
+cluster = "local?overcommit=true"
+[clusters]
+big = "local?overcommit=true&keep_jobs=7"
+[run]
+ram = "2g"
+cpu = 2
+label = {team = "nlp", who = "ada"}
+"""
+PROJECT = """
+[project]
+name = "theirs"
+[tool.fray]
+context = "sync"
+[tool.fray.run]
+cpu = 4
+timeout = "1h"
+snapshot = true
+env = {SECRET = "s3cret-s3cret"}
+"""
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    user = tmp_path / "config" / "fray" / "config.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text(USER)
+    monkeypatch.setenv("XDG_CONFIG_HOME", os.fspath(tmp_path / "config"))
+    work = tmp_path / "work"
+    (work / "below").mkdir(parents=True)
+    (work / "pyproject.toml").write_text(PROJECT)
+    (work / "below" / "train.py").write_text("import os; print(os.environ['FRAY_CONTEXT_SPEC'])\n")
+    return work
+
+
+def test_the_project_wins_over_the_user_a_variable_over_both_and_the_line_over_all(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*argv: str) -> tuple[float, str, float, bool]:
+        shown = answer("run", "--dry-run", *argv, "train.py", cwd=work / "below")
+        resources = shown["resources"]
+        return resources["cpu"], resources["ram"], shown["timeout"], shown["snapshot"]
+
+    assert asked() == (4, "2g", 3600, True)
+    monkeypatch.setenv("FRAY_RUN_CPU", "8")
+    assert asked() == (8, "2g", 3600, True)
+    assert asked("--cpu", "1", "--timeout", "10s") == (1, "2g", 10, True)
+
+
+def test_labels_and_variables_of_files_and_the_line_are_taken_together(work: Path) -> None:
+    argv = ["--label", "who=bob", "--label", "x=1", "-e", "A=1", "train.py"]
+    shown = answer("run", "--dry-run", *argv, cwd=work / "below")
+    assert shown["labels"] == {"team": "nlp", "who": "bob", "x": "1"}
+    assert shown["environment"]["env_vars"] == ["A", "FRAY_CONTEXT_SPEC", "SECRET"]
+
+
+def test_where_each_value_is_from(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAY_RUN_RAM", "3g")
+    shown = answer_config(work)
+    user, project = os.fspath(tmp_path / "config/fray/config.toml"), os.fspath(work / "pyproject.toml")
+    assert shown["cluster"] == ("local?overcommit=true", user)
+    assert shown["clusters.big"][1] == user
+    assert shown["run.cpu"] == (4, project)
+    assert shown["run.ram"] == ("3g", "variable FRAY_RUN_RAM")
+    assert shown["context"] == ("sync", project)
+    text = fray("config", "show", "--origin", cwd=work).stdout
+    (row,) = [line for line in text.splitlines() if line.startswith("run.cpu ")]
+    assert row.split() == ["run.cpu", "4", project]
+    monkeypatch.setenv("FRAY_CLUSTER_SPEC", "local?cpus=1")
+    assert answer_config(work)["cluster"] == ("local?cpus=1", "variable FRAY_CLUSTER_SPEC")
+
+
+def answer_config(folder: Path) -> dict[str, tuple[object, str]]:
+    import json
+
+    shown = json.loads(fray("config", "show", "--json", cwd=folder).stdout)
+    return {row["key"]: (row["value"], row["origin"]) for row in shown["settings"]}
+
+
+def test_values_of_variables_are_never_shown(work: Path) -> None:
+    for argv in (["show"], ["show", "--origin"], ["show", "--json"]):
+        out = fray("config", *argv, cwd=work).stdout
+        assert "SECRET" in out
+        assert "s3cret" not in out
+
+
+def test_the_cluster_and_context_of_a_file_are_used(work: Path) -> None:
+    # More CPUs than any machine has: only a cluster that does not count them takes it.
+    assert fray("run", "--cpu", "9999", "train.py", cwd=work / "below").stdout == "sync\n"
+    assert fray("run", "--context", "process", "train.py", cwd=work / "below").stdout == "process\n"
+    assert fray("list", "--cluster", "big", cwd=work).stdout.count("train-") == 2
+    assert "Unknown cluster type 'small'" in fray("list", "--cluster", "small", cwd=work, code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[tool.fray]\nclutser = 'local'", "unknown key 'clutser'; known: cluster, context, clusters, run"),
+        ("[tool.fray]\ncluster = 3", "'cluster' must be a spec"),
+        ("[tool.fray]\nrun = 3", "'run' must be a table"),
+        (
+            "[tool.fray.run]\ncpus = 3",
+            "'run.cpus' is no option of fray run that a file can set; did you mean",
+        ),
+        ("[tool.fray.run]\nkey = 'x'", "'run.key' is no option of fray run that a file can set"),
+        ("[tool.fray.run]\ncpu = 'many'", "'run.cpu': 'many' is not a valid float"),
+        ("[tool.fray.run]\ncpu = [1, 2]", "'run.cpu': expected one value"),
+        ("[tool.fray.run]\nsnapshot = 'yes'", "'run.snapshot': expected true or false"),
+        ("[tool.fray.run]\ntimeout = 'soon'", "'run.timeout': expected a duration"),
+        ("[tool.fray", "pyproject.toml cannot be read"),
+    ],
+)
+def test_what_is_no_setting_is_one_clear_line(work: Path, text: str, told: str) -> None:
+    (work / "pyproject.toml").write_text(text)
+    err = fray("run", "--dry-run", "true", cwd=work, code=2).stderr
+    assert told in err
+    assert "pyproject.toml" in err
+    assert "Traceback" not in err
+
+
+def test_a_project_that_says_nothing_of_fray_is_passed_over(work: Path) -> None:
+    (work / "below" / "pyproject.toml").write_text("[project]\nname = 'uses-fray'\n")
+    assert answer("run", "--dry-run", "true", cwd=work / "below")["resources"]["cpu"] == 4
+
+
+def test_every_key_is_listed_with_its_variable(work: Path) -> None:
+    rows = {row.split()[0]: row.split() for row in fray("config", "keys", cwd=work).stdout.splitlines()}
+    assert rows["run.cpu"][1] == "FRAY_RUN_CPU"
+    assert rows["cluster"][1] == "FRAY_CLUSTER_SPEC"
+    assert "run.on-exit" in rows
