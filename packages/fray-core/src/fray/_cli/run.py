@@ -38,7 +38,7 @@ class _RunCommand(click.Command):
         super().__init__(*args, **kwargs)
         for name, option in configurable(self).items():
             if not option.multiple:
-                option.envvar = f"FRAY_RUN_{name.replace('-', '_').upper()}"
+                option.envvar = "_".join(["FRAY", "RUN", *name.upper().split("-")])
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

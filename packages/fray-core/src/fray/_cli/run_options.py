@@ -73,7 +73,7 @@ _OPTIONS = [
     ),
     _option(
         "--port", "ports", multiple=True, metavar="NAME",
-        help="A free port for each replica, which finds it in FRAY_PORT_NAME.",
+        help="A free port for each replica, in the variable FRAY_PORT_ and this name.",
     ),
     _option("--log-limit", metavar="SIZE", help="Keep so much of what a replica writes, e.g. 64m."),
     _option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A text to find the job by."),

@@ -161,6 +161,7 @@ if TYPE_CHECKING:
     from fray._values.checks import check_count, check_seconds, invalid
     from fray._values.delays import poll_delays, retry_delays
     from fray._values.errors import did_you_mean
+    from fray._values.findings import Finding, Health
     from fray._values.push_options import PLAIN, PushOptions
 
 __all__ = [
@@ -204,8 +205,10 @@ __all__ = [
     "EngineOutcome",
     "EngineRef",
     "EngineStream",
+    "Finding",
     "GangLayout",
     "Grant",
+    "Health",
     "Holder",
     "HostEnd",
     "HostEnding",
@@ -377,6 +380,8 @@ _HOMES = {
     "Admission": "_jobs.plan",
     "SUPERVISOR_MODULE": "_jobs.supervisor",
     "ends_path": "_jobs.exits",
+    "Finding": "_values.findings",
+    "Health": "_values.findings",
     "HostEnd": "_jobs.plan",
     "HostEnding": "_jobs.plan",
     "settle_stopped": "_jobs.stopping",

@@ -84,6 +84,19 @@ class RequestContract(ClusterFixtures):
         assert len([line for line in lines if "dropped here: log_limit" in line]) == 1
         assert sum(map(len, lines)) < 140_000
 
+    def test_a_command_given_for_its_end_runs_once(self, cluster: Cluster, tmp_path: Path) -> None:
+        said = tmp_path / "said"
+        how = "$FRAY_JOB_ID $FRAY_JOB_STATUS $FRAY_JOB_REASON $FRAY_JOB_EXIT_CODE"
+        request = JobRequest("ends", program("raise SystemExit(3)"), on_exit=f"echo {how} >> {said}")
+        if not self.keeps_records(cluster):
+            with self.refuses("on_exit"):
+                cluster.launch(request)
+            return
+        job_id = cluster.launch(request)
+        until(said.exists, "the command has run, though nobody looked", self.PATIENCE)
+        cluster.wait(job_id, timeout=self.PATIENCE)
+        assert said.read_text() == f"{job_id} failed exited 3\n"
+
     def test_what_is_known_of_a_job_is_told_by_poll(self, cluster: Cluster, tmp_path: Path) -> None:
         request = JobRequest(
             "known",
