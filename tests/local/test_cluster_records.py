@@ -16,10 +16,8 @@ import pytest
 
 from fray import FrayError, JobNotFoundError, SerializationError
 from fray._jobs.oom import oom_kills
-from fray.backend import supervisor_command
 from fray.cluster import (
     Cluster,
-    DirectoryCluster,
     Entrypoint,
     JobId,
     JobRequest,
@@ -269,35 +267,48 @@ def test_the_spec_opens_the_same_cluster() -> None:
         assert current_cluster() is cluster
 
 
-HEAVY = {"pathlib", "dataclasses", "subprocess", "threading", "logging", "inspect", "fray_resources"}
+# Beside what a bare interpreter has. `signal` imports `enum`, and that the next seven; only `ctypes`
+# calls `prctl`, and `_pickle` is the half of `pickle` that is written in C.
+NEEDED_TO_START = {
+    *("os", "os.path", "posixpath", "stat", "genericpath", "gc", "errno", "fcntl", "select", "signal"),
+    *("enum", "types", "functools", "collections", "itertools", "keyword", "operator", "reprlib"),
+    *("ctypes", "ctypes._endian", "struct", "copyreg"),
+    "warnings",  # of os.execvpe, in the process of the replica
+}
+AT_EXEC = """if 1:
+    import sys
+    def note(event, args):
+        if event == "os.exec":
+            with open({!r}, "w") as file:
+                file.write(" ".join(sys.modules))
+    sys.addaudithook(note)
+"""
 
 
-def modules_of_a_supervisor(then: str = "pass") -> set[str]:
-    """Return what a supervisor has imported when it has done no more than a statement."""
-    command = supervisor_command("/record", sys.path)
-    imports, main = "from fray._jobs.boot import main; ", "main(*sys.argv[4:])"
-    assert command[4].endswith(imports + main)
-    code = command[4].removesuffix(imports + main)
-    code += f"import fray._jobs.boot, fray._jobs.supervisor; {then}; print(*sys.modules)"
-    done = subprocess.run([*command[:4], code, *command[5:]], capture_output=True, text=True, check=True)
-    assert "fray._jobs.supervision" in done.stdout.split()
-    return set(done.stdout.split())
-
-
-def test_the_supervisor_loads_little_of_the_standard_library() -> None:
-    # Its start is most of what a launch costs.
-    assert HEAVY & modules_of_a_supervisor() == set()
-
-
-def test_what_a_supervisor_is_told_loads_little_of_the_standard_library(tmp_path: Path) -> None:
-    class Queueing(DirectoryCluster):
-        def _start(self, job_id: str, command: list[str]) -> None:
-            """Leave the plan where the supervisor would read it."""
-
-    cluster = Queueing("queueing", tmp_path / "jobs")
-    job_id = launch(cluster, Entrypoint.from_binary("true"))
-    plan = tmp_path / "jobs" / job_id / "plan.pickle"
-    assert HEAVY & modules_of_a_supervisor(f"import pickle; pickle.load(open({str(plan)!r}, 'rb'))") == set()
+def test_a_supervisor_loads_little_before_its_replica_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its imports are most of what a launch costs: each module that comes to this list costs every job."""
+    seen, watch, python = tmp_path / "modules", tmp_path / "watch.py", tmp_path / "python"
+    watch.write_text(AT_EXEC.format(str(seen)))
+    # In place of the interpreter: the same one, that notes in the process of a replica what it has there.
+    python.write_text(
+        f'''#!/bin/sh
+code="exec(open('{watch}').read()); $4"; flags="$1 $2 $3"; shift 4
+exec "{sys.executable}" $flags "$code" "$@"
+'''
+    )
+    python.chmod(0o700)
+    bare = subprocess.run([sys.executable, "-ISc", "import sys; print(*sys.modules)"], capture_output=True)
+    monkeypatch.setattr(sys, "executable", str(python))
+    cluster = LocalCluster()
+    cluster.wait(launch(cluster, Entrypoint.from_binary("true")), timeout=30, raise_on_failure=True)
+    loaded = set(seen.read_text().split())
+    ours = {name for name in loaded if name.startswith("fray")}
+    assert "fray._jobs.supervision" in ours
+    assert not {name for name in ours if name.startswith(("fray_", "fray.backend", "fray._serialization"))}
+    others = {name for name in loaded - ours if not name.startswith("_")}
+    assert others - set(bare.stdout.decode().split()) - NEEDED_TO_START == set()
 
 
 def test_a_timeout_does_not_count_what_was_spent_waiting_for_room(tmp_path: Path) -> None:

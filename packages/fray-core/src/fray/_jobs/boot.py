@@ -1,16 +1,16 @@
 """The first steps of a supervisor's process: it forks into a guardian and the supervisor.
 
-The supervisor imports the rest of the runtime, and enters its control group meanwhile. The guardian imports
-nothing more until the supervisor has ended; where it was killed, the guardian ends the tree. Both hold the
-record's lock.
+The supervisor imports the rest of the runtime. The guardian imports nothing more until the supervisor has
+ended; where it was killed, the guardian ends the tree. Both hold the record's lock, and neither is in the
+control group of the job, or of the job that launched this one: they are to outlive a kill of it.
 """
 
-import _thread
 import os
 import signal
-import sys
 
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+from fray._jobs.control_group import ControlGroup, leave_group
+from fray._jobs.process_tree import become_subreaper
+
 _LOCK, _ON_EXIT = "lock", "on_exit"
 
 
@@ -26,41 +26,22 @@ def main(record: str, handed: str | None = None) -> None:
     else:
         lock = int(handed)
         os.set_inheritable(lock, False)
+    leave_group()
+    become_subreaper()
     supervisor = os.fork()
     if supervisor == 0:
         _supervise(record, lock, handed=handed is not None)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # the supervisor is asked, not its guardian
-    _become_subreaper()
     _guard(record, supervisor, lock)
-
-
-def _become_subreaper() -> None:
-    if sys.platform == "linux":
-        import ctypes  # 3 ms; there is no other way to call prctl
-
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _supervise(record: str, lock: int, *, handed: bool) -> None:
     code = 1
     try:
-        from fray._jobs.control_group import ControlGroup
+        from fray._jobs.supervisor_start import supervise
 
-        entered: list[ControlGroup] = []
-        done = _thread.allocate_lock()
-        done.acquire()
-
-        def enter() -> None:
-            group = ControlGroup.create(_group_name(record, os.getpid()))
-            if group is not None and group.enter():
-                entered.append(group)
-            done.release()
-
-        _thread.start_new_thread(enter, ())
-        from fray._jobs.supervisor import supervise
-
-        supervise(record, lock, lambda: entered[0] if done.acquire() and entered else None, handed=handed)
+        supervise(record, lock, _group_name(record, os.getpid()), handed=handed)
         code = 0
     except BaseException:  # noqa: BLE001 - the guardian ends the tree and writes the status
         import traceback
@@ -71,9 +52,6 @@ def _supervise(record: str, lock: int, *, handed: bool) -> None:
 
 
 def _guard(record: str, supervisor: int, lock: int) -> None:
-    from fray._jobs.control_group import ControlGroup, leave_group
-
-    leave_group()
     pid = status = 0
     while pid != supervisor:
         pid, status = os.waitpid(-1, 0)

@@ -1,7 +1,9 @@
 """A control group (version 2) that holds one process tree, where the machine lets us make one.
 
-Imports `os` alone: a supervisor enters its group while it still imports the rest, as that takes as long.
+The supervisor of a job stays outside, so that a limit is the job's, and a kill of the group ends nobody else.
 """
+
+from __future__ import annotations
 
 import os
 
@@ -15,13 +17,13 @@ class ControlGroup:
         self.path = path
 
     @classmethod
-    def named(cls, name: str) -> "ControlGroup | None":
+    def named(cls, name: str) -> ControlGroup | None:
         """Return the group of a name, made or not; None where this machine lets us make none."""
         folder = groups_folder()
         return None if folder is None else cls(os.path.join(folder, f"{_PREFIX}{name}"))
 
     @classmethod
-    def create(cls, name: str) -> "ControlGroup | None":
+    def create(cls, name: str) -> ControlGroup | None:
         """Make a group beside that of this process; None where this machine does not let us."""
         group = cls.named(name)
         try:

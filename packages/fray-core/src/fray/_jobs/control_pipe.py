@@ -10,6 +10,7 @@ import signal
 from types import FrameType
 
 PIPE, STOP = "control", "stop"
+WAKE = "look"  # the message that asks a supervisor to look at once for what it waits for
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pickle
 import shutil
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,7 @@ from fray._jobs.liveness import SupervisorLock
 from fray._jobs.log_files import LOGS, log_name
 from fray._jobs.logs.reader import LogReader
 from fray._jobs.on_exit import write_on_exit
-from fray._jobs.plan import JobPlan, Keep
+from fray._jobs.plan import JobPlan, Keep, packed_plan
 from fray._jobs.planning import PAYLOAD, import_paths, plan_of
 from fray._jobs.process_tree import TreeKill
 from fray._jobs.pruning import KEYS, delete, has_ended, prune_now, write_keep
@@ -27,7 +26,7 @@ from fray._jobs.record_index import infos_of, list_records
 from fray._jobs.snapshots import take_snapshot
 from fray._jobs.status_file import VERSION, replace_file, reserve_room, write_json, write_status
 from fray._jobs.stopping import stop_family
-from fray._jobs.supervisor import supervisor_command
+from fray._jobs.supervisor_start import supervisor_command
 from fray._values.capabilities import ClusterCapabilities
 from fray._values.checks import check_seconds
 from fray._values.errors import JobNotFoundError
@@ -100,7 +99,7 @@ class DirectoryCluster(ClusterBase):
             if plan.snapshot_of is not None:
                 copy = draft / Path(plan.workspace).name
                 take_snapshot(Path(plan.snapshot_of), copy, leave_out=self._records.folder)
-            lock = write_record(draft, plan)
+            lock = take_lock(draft)
             try:
                 self._start_supervisor(plan, draft, record, lock)
             finally:
@@ -112,12 +111,13 @@ class DirectoryCluster(ClusterBase):
             raise
 
     def _start_supervisor(self, plan: JobPlan, draft: Path, record: Path, lock: SupervisorLock) -> None:
-        """Let the record appear and its supervisor be started somewhere.
+        """Write the record, let it appear, and its supervisor be started somewhere.
 
         The launcher holds the lock while the record is a draft; who starts the supervisor as a child of its
         own hands it on, so that it is never free.
         """
-        replace_file(os.fspath(draft / PLAN), pickle.dumps(plan._replace(payload=None)))
+        write_record(draft, plan)
+        replace_file(os.fspath(draft / PLAN), packed_plan(plan))
         draft.rename(record)
         lock.close()
         self._start(plan.job_id, supervisor_command(os.fspath(record), import_paths()))
@@ -189,8 +189,8 @@ class DirectoryCluster(ClusterBase):
         return self._records.find(job_id)
 
 
-def write_record(draft: Path, plan: JobPlan) -> SupervisorLock:
-    """Write the record of a job that is to be started; return its lock, taken."""
+def write_record(draft: Path, plan: JobPlan) -> None:
+    """Write the record of a job that is to be started."""
     path = os.fspath(draft)
     (draft / LOGS).mkdir(mode=0o700)
     control_pipe.create(path)
@@ -202,11 +202,15 @@ def write_record(draft: Path, plan: JobPlan) -> SupervisorLock:
         write_on_exit(path, plan)
     if plan.payload is not None:
         replace_file(os.fspath(draft / PAYLOAD), plan.payload)
-    replace_file(os.fspath(draft / SUPERVISOR_LOG), b"")
     if not write_status(path, plan.described, final=False):
         raise OSError(
             f"the status of {plan.job_id} cannot be written to {path}: the disk is full or read-only"
         )
+
+
+def take_lock(draft: Path) -> SupervisorLock:
+    """Take the lock of a record that is being made, and make the log of who will hold it."""
+    replace_file(os.fspath(draft / SUPERVISOR_LOG), b"")
     # Under its name it is seen taken or not at all: who prunes meanwhile deletes a draft that nobody holds.
     taken = draft / f"{LOCK}.new"
     lock = SupervisorLock.acquire(os.fspath(taken))

@@ -4,8 +4,8 @@ import errno
 import os
 import signal
 
+from fray._jobs.events import AttemptEnd
 from fray._jobs.status_file import read_json
-from fray._jobs.supervision import AttemptEnd
 from fray._values.job_words import ExitReason
 
 

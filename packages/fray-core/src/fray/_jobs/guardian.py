@@ -7,10 +7,11 @@ from fray._jobs import process_tree
 from fray._jobs.control_group import ControlGroup
 from fray._jobs.control_pipe import post_to_supervisor
 from fray._jobs.endings import lost, read_status
+from fray._jobs.job_tree import CHILDREN, members
 from fray._jobs.liveness import Liveness, holder_of, liveness_of
 from fray._jobs.status_file import write_status
 
-CHILDREN, LOCK, PLAN = "jobs", "lock", "plan.pickle"
+LOCK, PLAN = "lock", "plan.pickle"
 _GRACE = 10.0  # seconds for the jobs below one whose supervisor was killed
 _HOST_GOES = 3.0  # seconds within which all processes of a host that is taken away are killed
 _PAUSE = 1.0  # seconds between two tries to write
@@ -18,8 +19,6 @@ _PAUSE = 1.0  # seconds between two tries to write
 
 def clear(record: str, supervisor: int, code: int) -> None:
     """The supervisor was killed, or failed: end the tree, and write so."""
-    from fray._jobs.supervisor import members
-
     holder = holder_of(os.path.join(record, LOCK))
     if holder is not None and holder.group is not None:
         ControlGroup(holder.group).kill()

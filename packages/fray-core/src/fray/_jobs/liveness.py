@@ -8,22 +8,23 @@ The text of the lock's file says who holds it. It has a fixed length, so that it
 disk, and its time of change is renewed while the supervisor lives: who cannot ask says when that was.
 """
 
+from __future__ import annotations
+
 import enum
 import errno
 import fcntl
-import json
 import os
-import struct
 import sys
 import time
-from typing import NamedTuple
 
 from fray._jobs.process_tree import ProcessIdentity, boot_id
+from fray._values.light_json import to_json
+from fray._values.light_tuples import NamedTuple
 
 HEARTBEAT = 10.0  # seconds between two renewals
 _LENGTH = 1024
 _LINUX = sys.platform == "linux"
-_FLOCK = struct.Struct("hhqqi4x")  # struct flock of linux: type, whence, start, length, pid
+_FLOCK = "hhqqi4x"  # struct flock of linux: type, whence, start, length, pid
 
 
 class Liveness(enum.Enum):
@@ -74,7 +75,7 @@ class SupervisorLock:
         self._file = file
 
     @classmethod
-    def acquire(cls, path: str) -> "SupervisorLock | None":
+    def acquire(cls, path: str) -> SupervisorLock | None:
         """Take the lock; None where another process has it."""
         low = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -101,8 +102,7 @@ class SupervisorLock:
 
     def say(self, holder: Holder) -> None:
         """Write who holds it."""
-        text = json.dumps(holder._asdict())
-        os.pwrite(self._file, text.encode().ljust(_LENGTH), 0)
+        os.pwrite(self._file, to_json(holder._asdict()).encode().ljust(_LENGTH), 0)
 
     def renew(self) -> None:
         """Note that the holder lives; on a disk that is read-only this is left out."""
@@ -121,6 +121,8 @@ class SupervisorLock:
 
 def holder_of(path: str) -> Holder | None:
     """Return who holds, or held, a lock; None where nobody has come, or the file is damaged."""
+    import json
+
     try:
         with open(path, "rb") as file:
             data = json.loads(file.read() or b"null")
@@ -172,7 +174,7 @@ def _ask(path: str) -> Liveness:
 def _take(file: int) -> bool:
     try:
         if _LINUX:
-            fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_WRLCK))
         else:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -184,15 +186,20 @@ def _take(file: int) -> bool:
 
 def _taken(file: int) -> bool:
     if _LINUX:
-        question = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-        answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, question)
-        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+        answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _whole_file(fcntl.F_RDLCK))
+        return int.from_bytes(answer[:2], sys.byteorder) != fcntl.F_UNLCK
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     fcntl.flock(file, fcntl.LOCK_UN)
     return False
+
+
+def _whole_file(kind: int) -> bytes:
+    import struct  # a supervisor that was handed its lock needs none
+
+    return struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0)
 
 
 def _booted_at() -> float:

@@ -1,10 +1,14 @@
 """What the attempts of a job write, as its supervisor sees it: where it goes, and how it ends."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 
 from fray._jobs.logs.pump import OutputPump
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 LOGS = "logs"
 
@@ -26,20 +30,12 @@ class AttemptLogs:
         self._record, self._limit = record, limit
         self._pump = OutputPump()
 
-    @contextmanager
-    def attempt(self, replica: int | None, attempt: int) -> Iterator[int]:
-        """Give the pipe that an attempt is to write to, until its process has it."""
-        file = self._pump.open(log_path(self._record, replica, attempt), self._limit)
-        try:
-            yield file
-        finally:
-            os.close(file)
+    def open(self, replica: int | None, attempt: int) -> int:
+        """Begin a log; return the pipe that an attempt is to write to, which the caller closes.
 
-    @contextmanager
-    def environment(self) -> Iterator[int]:
-        """Give the file of what prepares the job."""
-        with self.attempt(None, 0) as file:
-            yield file
+        For replica None: the log of what prepares the job.
+        """
+        return self._pump.open(log_path(self._record, replica, attempt), self._limit)
 
     def readable(self) -> list[int]:
         """Return the pipes that have output to be copied when they are readable."""

@@ -1,26 +1,21 @@
 """What a job's supervisor is told: a request, checked, as what has to be run.
 
-Imports little: a job's supervisor starts with it. What makes plans of requests is in `planning`.
+Imports little: a job's supervisor starts with it. What makes plans of requests is in `planning`; what a plan
+may bring along that has a life of its own is in `plan_parts`.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from __future__ import annotations
 
-from fray._jobs.ranks import GangLayout
-from fray._values.job_words import ExitReason
+from fray._values.light_tuples import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
-class Preparation(Protocol):
-    """What is done in a job before its replicas start, in a child of the supervisor; pickled."""
-
-    @property
-    def waits_for(self) -> str:
-        """What a pending job is said to wait for meanwhile."""
-        ...
-
-    def prepare(self, record: str) -> None:
-        """Do it; what is printed goes to the job's environment log, and `SystemExit` fails the job."""
-        ...
+    from fray._jobs.plan_parts import Admission, HostEnd, Preparation
+    from fray._jobs.ranks import GangLayout
+    from fray._values.job_words import ExitReason
 
 
 class Grant(NamedTuple):
@@ -35,26 +30,6 @@ class HostEnding(NamedTuple):
     reason: ExitReason
     message: str
     grace: float
-
-
-class HostEnd(Protocol):
-    """Who is asked when the supervisor itself is told to end (SIGTERM). Pickled with the plan."""
-
-    def why(self) -> HostEnding | None:
-        """Say how the job ends by that; None where it is to be started again, on this host or another."""
-        ...
-
-
-class Admission(Protocol):
-    """Where a job waits for room. Pickled with the plan."""
-
-    def enter(self) -> Grant | str:
-        """Ask for room, or ask again; where there is none yet, return what the job waits for."""
-        ...
-
-    def leave(self) -> None:
-        """Give back the room, or the place in line."""
-        ...
 
 
 class Keep(NamedTuple):
@@ -84,6 +59,7 @@ class JobPlan(NamedTuple):
         shown: What may be shown of the request, fit for JSON.
         described: The `JobInfo` that the job begins with, fit for JSON; the supervisor writes over it.
         keep: Which records are kept when this job has ended.
+        granted: What `admission` has given already, before the supervisor came.
         gpus: The GPUs of a job that reserves none.
         gpus_per_replica: How many of the job's GPUs each replica is told of.
         timeout: Seconds that an attempt may run.
@@ -115,6 +91,7 @@ class JobPlan(NamedTuple):
     preparation: Preparation | None = None
     admission: Admission | None = None
     keep: Keep | None = None
+    granted: Grant | None = None
     gpus: tuple[str, ...] = ()
     gpus_per_replica: int = 0
     log_limit: int | None = None
@@ -129,3 +106,46 @@ class JobPlan(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<JobPlan of {self.job_id}>"  # its variables are secret
+
+
+class PackedAdmission(NamedTuple):
+    """An `Admission` that is unpickled when it is asked: no replica waits for what it imports."""
+
+    pickled: bytes
+
+    def enter(self) -> Grant | str:
+        """See `Admission.enter`."""
+        return self._unpacked().enter()
+
+    def leave(self) -> None:
+        """See `Admission.leave`."""
+        self._unpacked().leave()
+
+    def _unpacked(self) -> Admission:
+        admission: Admission = _loads(self.pickled)
+        return admission
+
+
+def packed_plan(plan: JobPlan) -> bytes:
+    """Return a plan as its supervisor is given it: without the payload, which is in the record."""
+    import pickle
+
+    if plan.admission is not None:
+        plan = plan._replace(admission=PackedAdmission(pickle.dumps(plan.admission)))
+    return pickle.dumps(plan._replace(payload=None))
+
+
+def unpacked_plan(data: bytes) -> JobPlan:
+    """Read what `packed_plan` gave."""
+    plan: JobPlan = _loads(data)
+    return plan
+
+
+def _loads(data: bytes) -> Any:
+    # Importing `pickle` takes 3 ms, for its half that is written in Python.
+    try:
+        from _pickle import loads
+    except ImportError:
+        from pickle import loads
+
+    return loads(data)

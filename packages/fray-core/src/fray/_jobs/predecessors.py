@@ -5,16 +5,21 @@ noted there. Where no word can come (another host, a guardian that was killed) a
 Imports little, as a supervisor does.
 """
 
-import os
-from collections.abc import Iterable
-from typing import NamedTuple
+from __future__ import annotations
 
-from fray._jobs.control_pipe import post_to_supervisor
+import os
+
+from fray._jobs.control_pipe import WAKE, post_to_supervisor
 from fray._jobs.liveness import Liveness, liveness_of
 from fray._jobs.status_file import STATUS, read_json
 from fray._values.job_words import JobStatus
+from fray._values.light_tuples import NamedTuple
 
-WAITERS, WAKE = "waiters", "look"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+WAITERS = "waiters"
 _CHILDREN, _LOCK, _PLAN = "jobs", "lock", "plan.pickle"
 _PHRASES: dict[str, str] = {JobStatus.FAILED: "failed", JobStatus.STOPPED: "was stopped"}
 _AT_ONCE = 16  # jobs that have not ended and are looked at in one look

@@ -9,17 +9,21 @@ session     elsewhere processes are known by a variable in their environment
 Imports little: a job's supervisor starts with it. psutil answers where there is no `/proc`.
 """
 
-import contextlib
+from __future__ import annotations
+
 import enum
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
 
 from fray._jobs.control_group import ControlGroup as ControlGroup
 from fray._jobs.control_group import groups_folder
+from fray._values.light_tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
 
 JOB_VARIABLE = "FRAY_JOB_DIR"
 """In the environment of every process of a job: the directory of its record, unlike any other job's."""
@@ -127,9 +131,10 @@ def command_of(pid: int) -> list[str]:
     if not _LINUX:
         import psutil
 
-        with contextlib.suppress(psutil.Error, OSError):
+        try:
             return list(psutil.Process(pid).cmdline())
-        return []
+        except (psutil.Error, OSError):
+            return []
     return _read(f"/proc/{pid}/cmdline").split("\0")
 
 
@@ -138,9 +143,10 @@ def environment_of(pid: int) -> dict[str, str]:
     if not _LINUX:
         import psutil
 
-        with contextlib.suppress(psutil.Error, OSError):
+        try:
             return dict(psutil.Process(pid).environ())
-        return {}
+        except (psutil.Error, OSError):
+            return {}
     pairs = _read(f"/proc/{pid}/environ").split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
@@ -148,8 +154,10 @@ def environment_of(pid: int) -> dict[str, str]:
 def send(pids: Iterable[int], number: int) -> None:
     """Send a signal to processes; those that have ended meanwhile are passed over."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        try:
             os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
 
 
 def kill_until_gone(find: Callable[[], list[int]], patience: float = 30.0) -> bool:
@@ -183,12 +191,13 @@ def _children_of(pid: int) -> list[int]:
     if not _LINUX:
         return [child for child, parent in _living() if parent == pid]
     found: list[int] = []
-    with contextlib.suppress(OSError):
+    try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as file:
                 found += map(int, file.read().split())
-        return found
-    return found or [child for child, parent in _living() if parent == pid]
+    except OSError:  # it ended meanwhile, or the kernel does not say
+        return found or [child for child, parent in _living() if parent == pid]
+    return found
 
 
 def _living() -> Iterator[tuple[int, int]]:
@@ -211,10 +220,11 @@ def _started(pid: int) -> float | None:
     if not _LINUX:
         import psutil
 
-        with contextlib.suppress(psutil.Error):
+        try:
             process = psutil.Process(pid)
             return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
-        return None
+        except psutil.Error:
+            return None
     stat = _stat(str(pid))
     return None if not stat or stat[0] in "ZX" else int(stat[19])
 

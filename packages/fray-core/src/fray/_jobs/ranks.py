@@ -1,6 +1,8 @@
 """What a member of a gang finds in its environment: its place, and where its peers meet in this attempt."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from fray._values.light_tuples import NamedTuple
 
 PORTS = 2
 """How many ports a meeting takes."""

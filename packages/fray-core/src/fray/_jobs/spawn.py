@@ -4,23 +4,38 @@ Plain fork and exec: the supervisor has one thread and is small, and `subprocess
 start.
 """
 
+from __future__ import annotations
+
 import os
 import signal
-from collections.abc import Callable, Mapping
-from typing import NoReturn
 
+from fray._jobs.fork_into import fork_into
 from fray._jobs.process_tree import die_with_parent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import NoReturn
+
+    from fray._jobs.control_group import ControlGroup
 
 _FAILED = 1
 _HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python; programs do not expect that
 
 
-def start_program(argv: tuple[str, ...], environ: Mapping[str, str], cwd: str, output: int) -> int:
+def start_program(
+    argv: tuple[str, ...],
+    environ: Mapping[str, str],
+    cwd: str,
+    output: int,
+    group: ControlGroup | None = None,
+) -> int:
     """Start a program and return its process id once it runs.
 
     Args:
         output: The file for what it writes.
+        group: The control group that it starts in.
 
     Raises:
         OSError: It could not be started; the child is gone.
@@ -35,7 +50,9 @@ def start_program(argv: tuple[str, ...], environ: Mapping[str, str], cwd: str, o
             os.write(tell, f"{error.errno} {os.fsdecode(error.filename or argv[0])}".encode())
         os._exit(127)
 
-    pid = _fork(become)
+    pid = fork_into(group)
+    if pid == 0:
+        become()
     os.close(tell)
     failure = os.read(told, 4096).decode()
     os.close(told)
@@ -46,13 +63,15 @@ def start_program(argv: tuple[str, ...], environ: Mapping[str, str], cwd: str, o
     return pid
 
 
-def start_function(act: Callable[[], None], cwd: str, output: int) -> int:
+def start_function(act: Callable[[], None], cwd: str, output: int, group: ControlGroup | None = None) -> int:
     """Run a function in a child process and return its id; what it raises is printed, and exits with 1."""
 
     def become() -> NoReturn:
         code = _FAILED
         try:
             _settle(cwd, output)
+            if group is not None:
+                group.enter()
             act()
             code = 0
         except SystemExit as error:
@@ -64,10 +83,6 @@ def start_function(act: Callable[[], None], cwd: str, output: int) -> int:
         finally:
             os._exit(code)
 
-    return _fork(become)
-
-
-def _fork(become: Callable[[], NoReturn]) -> int:
     pid = os.fork()
     if pid == 0:
         become()

@@ -4,10 +4,15 @@ Named tuples: `dataclasses` would cost a job twice the start of a bare interpret
 the fields against those of `JobInfo` and `TaskStatus`.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from __future__ import annotations
 
 from fray._values.job_words import ExitReason, JobStatus
+from fray._values.light_tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 NO_PORTS: Mapping[str, int] = {}
 
@@ -26,10 +31,10 @@ class ReplicaState(NamedTuple):
     peak_memory: int | None = None
     cpu_time: float | None = None
     ports: Mapping[str, int] = NO_PORTS
-    previous: "tuple[ReplicaState, ...]" = ()
+    previous: tuple[ReplicaState, ...] = ()
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "ReplicaState":
+    def from_dict(cls, data: Mapping[str, Any]) -> ReplicaState:
         """Read what `to_dict` gave."""
         known = {name: data[name] for name in cls._fields if name in data}
         reason = known.get("reason")

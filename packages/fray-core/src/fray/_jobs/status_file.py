@@ -2,13 +2,21 @@
 
 At launch room is reserved for the final status (`RESERVE`). When a disk is full the final status is written
 into that file, in place, which takes its name then: neither needs room.
+
+`json` is imported where something is read: a supervisor writes alone, as a rule.
 """
 
+from __future__ import annotations
+
 import errno
-import json
 import os
-from collections.abc import Mapping
-from typing import Any
+
+from fray._values.light_json import to_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 VERSION = 2
 """Raised when records of before cannot be read any more; 0.1.0 wrote 1."""
@@ -49,15 +57,21 @@ def read_json(path: str) -> dict[str, Any] | None:
     """Return what a file of ours holds; None where it is missing or damaged."""
     try:
         with open(path, "rb") as file:
-            data = json.loads(file.read())
-    except (OSError, ValueError):
+            text = file.read()
+    except OSError:
+        return None
+    import json
+
+    try:
+        data = json.loads(text)
+    except ValueError:
         return None
     return data if isinstance(data, dict) else None
 
 
 def write_json(path: str, data: Mapping[str, Any]) -> None:
     """Write a file that is either as before or complete, and nobody else's to read."""
-    replace_file(path, json.dumps(data, indent=2).encode() + b"\n")
+    replace_file(path, f"{to_json(data)}\n".encode())
 
 
 def replace_file(path: str, data: bytes) -> None:
@@ -95,7 +109,7 @@ def _write_into_reserve(record: str, data: Mapping[str, Any], text: bytes) -> bo
 
 
 def _encoded(data: Mapping[str, Any]) -> bytes:
-    return json.dumps({"version": VERSION, **data}, indent=2).encode() + b"\n"
+    return f"{to_json({'version': VERSION, **data})}\n".encode()
 
 
 def _shortened(data: Mapping[str, Any], longest: int) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from fray._jobs import process_tree
 from fray._jobs.control_pipe import STOP, post_to_supervisor
 from fray._jobs.endings import read_status, stopped
+from fray._jobs.job_tree import SUPERVISOR_MODULE, members
 from fray._jobs.liveness import Holder, Liveness, SupervisorLock, last_renewed
 from fray._jobs.older_records import children_of_0_1, claim_of_0_1
 from fray._jobs.process_tree import JOB_VARIABLE, ControlGroup
 from fray._jobs.record import LOCK, PLAN, JobRecord, Records
 from fray._jobs.status_file import replace_file, write_status
-from fray._jobs.supervisor import MODULE, members
 from fray._values.delays import poll_delays
 from fray._values.errors import ClusterUnavailableError, JobNotFoundError
 
@@ -199,7 +199,7 @@ def end_leftovers(record: JobRecord) -> None:
 
 
 def _supervises(pid: int) -> bool:
-    return MODULE in process_tree.command_of(pid)
+    return SUPERVISOR_MODULE in process_tree.command_of(pid)
 
 
 def _remove(path: str) -> None:

@@ -11,151 +11,41 @@ A job:       pending -> running -> ending (somebody stopped it, or its time is u
 `MOVES` is the whole table of a replica: what is not in it changes nothing (an event that comes too late).
 """
 
-import enum
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from __future__ import annotations
 
+import enum
+
+from fray._jobs.events import (
+    Action,
+    AttemptEnd,
+    Begin,
+    CannotRun,
+    ClearReplica,
+    ClearTree,
+    Ended,
+    EndTree,
+    Event,
+    Noticed,
+    NotifyReplica,
+    Policy,
+    SettleJob,
+    StartFailed,
+    StartReplica,
+    StopReplica,
+    StopRequested,
+    TreeEnded,
+)
 from fray._jobs.states import ReplicaState
 from fray._values.job_words import ExitReason, JobStatus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
 PEER_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for the peers of a replica that failed
 TIMEOUT_GRACE = 10.0  # seconds that replicas have after SIGTERM when their time is up
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds between a failure and the next attempt
-
-
-class Policy(NamedTuple):
-    """What a request says of the life of its replicas."""
-
-    replicas: int
-    gang: bool = False
-    max_retries_failure: int = 0
-    max_retries_preemption: int = 0
-    timeout: float | None = None
-
-
-# --- events ---
-
-
-class AttemptEnd(NamedTuple):
-    """How an attempt ended: `how` completes "replica 0 ...", `details` are further lines of the message."""
-
-    reason: ExitReason
-    exit_code: int | None
-    how: str = ""
-    details: str = ""
-    peak_memory: int | None = None
-    cpu_time: float | None = None
-
-    @property
-    def good(self) -> bool:
-        return self.exit_code == 0 and self.reason is ExitReason.EXITED
-
-
-class Begin(NamedTuple):
-    """The job has what it needs: its replicas may start."""
-
-
-class StartFailed(NamedTuple):
-    """An attempt could not be started."""
-
-    replica: int
-    attempt: int
-    end: AttemptEnd
-
-
-class Ended(NamedTuple):
-    """The main process of an attempt has ended."""
-
-    replica: int
-    attempt: int
-    end: AttemptEnd
-
-
-class Noticed(NamedTuple):
-    """The host of a replica goes in so many seconds."""
-
-    replica: int
-    attempt: int
-    grace: float
-
-
-class StopRequested(NamedTuple):
-    """Somebody wants the job to end, and gives it so many seconds."""
-
-    grace: float
-
-
-class CannotRun(NamedTuple):
-    """The job cannot start, or not be supervised any more."""
-
-    reason: ExitReason
-    message: str
-    grace: float = 0.0
-
-
-class TreeEnded(NamedTuple):
-    """After `EndTree` or `ClearTree`: no process of the job is left."""
-
-
-class Tick(NamedTuple):
-    """Time has passed."""
-
-
-Event = Begin | StartFailed | Ended | Noticed | StopRequested | CannotRun | TreeEnded | Tick
-
-# --- actions ---
-
-
-class StartReplica(NamedTuple):
-    """Start an attempt; those of a gang come in one list, with one attempt number."""
-
-    replica: int
-    attempt: int
-
-
-class NotifyReplica(NamedTuple):
-    """Tell a replica that its host goes, before `StopReplica` does."""
-
-    replica: int
-    attempt: int
-    grace: float
-
-
-class StopReplica(NamedTuple):
-    """SIGTERM to the session of a replica, or SIGKILL where it is forced."""
-
-    replica: int
-    attempt: int
-    grace: float
-    forced: bool = False
-
-
-class ClearReplica(NamedTuple):
-    """The main process of an attempt has ended: kill what is left in its session."""
-
-    replica: int
-    attempt: int
-
-
-class ClearTree(NamedTuple):
-    """No replica runs: kill what is left of the tree, and say `TreeEnded`; another attempt may follow."""
-
-
-class EndTree(NamedTuple):
-    """End the job's tree and the jobs below it: SIGTERM, or SIGKILL where it is forced; then `TreeEnded`."""
-
-    grace: float
-    forced: bool = False
-
-
-class SettleJob(NamedTuple):
-    """Nothing is left: write down how the job ended."""
-
-    status: JobStatus
-    error_message: str | None
-
-
-Action = StartReplica | NotifyReplica | StopReplica | ClearReplica | ClearTree | EndTree | SettleJob
 
 
 class Phase(enum.Enum):
@@ -561,8 +451,7 @@ def pause_after(failures: int) -> float:
     return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 1, 16))
 
 
-Move = Callable[[Supervision, _Replica, Any], None]
-MOVES: dict[tuple[Phase, type], Move] = {
+MOVES: dict[tuple[Phase, type], Callable[[Supervision, _Replica, Any], None]] = {
     (Phase.RUNNING, Ended): Supervision._exited,
     (Phase.RUNNING, StartFailed): Supervision._could_not_start,
     (Phase.RUNNING, Noticed): Supervision._notice,

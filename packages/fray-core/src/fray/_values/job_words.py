@@ -1,21 +1,29 @@
 """The words for where a job is and why an attempt ended; a job's supervisor starts with them."""
 
+from __future__ import annotations
+
 import enum
-from collections.abc import Callable
-from typing import overload
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import overload
 
 
 class _Finished:
     """A property that the class answers as a function, with a warning."""
 
-    def __init__(self, test: "Callable[[JobStatus], bool]") -> None:
+    def __init__(self, test: Callable[[JobStatus], bool]) -> None:
         self._test, self.__doc__ = test, test.__doc__
 
-    @overload
-    def __get__(self, status: None, owner: type) -> "Callable[[str], bool]": ...
-    @overload
-    def __get__(self, status: "JobStatus", owner: type) -> bool: ...
-    def __get__(self, status: "JobStatus | None", owner: type) -> "Callable[[str], bool] | bool":
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, status: None, owner: type) -> Callable[[str], bool]: ...
+        @overload
+        def __get__(self, status: JobStatus, owner: type) -> bool: ...
+
+    def __get__(self, status: JobStatus | None, owner: type) -> Callable[[str], bool] | bool:
         return self._older if status is None else self._test(status)
 
     def _older(self, status: str) -> bool:

@@ -6,10 +6,14 @@ Names are loaded when they are asked for, so that a worker imports only what it 
 added. A backend calls `require_api` where it is imported, with the version that it was written for.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+from importlib import import_module
+
+TYPE_CHECKING = False  # importing typing would cost the supervisor of a job a third of its time
 if TYPE_CHECKING:
+    from typing import Any
+
     from fray._cli.output import print_table
     from fray._cli.shared import one_line
     from fray._contexts.base import DEFAULT_TASK, ContextBase
@@ -80,15 +84,37 @@ if TYPE_CHECKING:
     )
     from fray._jobs.control_group import leave_group, limits_memory
     from fray._jobs.control_pipe import post_to_supervisor
+    from fray._jobs.directory_cluster import write_record
     from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
+    from fray._jobs.events import (
+        AttemptEnd,
+        Begin,
+        CannotRun,
+        ClearReplica,
+        ClearTree,
+        Ended,
+        EndTree,
+        Noticed,
+        NotifyReplica,
+        Policy,
+        SettleJob,
+        StartFailed,
+        StartReplica,
+        StopReplica,
+        StopRequested,
+        Tick,
+        TreeEnded,
+    )
     from fray._jobs.exits import ends_path
+    from fray._jobs.job_tree import SUPERVISOR_MODULE
     from fray._jobs.launch_keys import held_key, prune_keys
     from fray._jobs.liveness import Holder, Liveness, SupervisorLock, holder_of, liveness_of, this_host
     from fray._jobs.logs.lines import LineSplitter, PartialLine, complete_lines
     from fray._jobs.logs.pump import OutputPump
     from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
     from fray._jobs.logs.writer import LogWriter
-    from fray._jobs.plan import Admission, Grant, HostEnd, HostEnding, Keep, Preparation
+    from fray._jobs.plan import Grant, HostEnding, Keep, packed_plan
+    from fray._jobs.plan_parts import Admission, HostEnd, Preparation
     from fray._jobs.planning import command_of, import_paths, path_in_copy, payload_of, plan_of, workspace_of
     from fray._jobs.ports import free_ports
     from fray._jobs.process_tree import (
@@ -113,29 +139,8 @@ if TYPE_CHECKING:
     from fray._jobs.snapshots import SourceState, change_since, source_state, take_snapshot, workspace_files
     from fray._jobs.status_file import replace_file
     from fray._jobs.stopping import settle_stopped
-    from fray._jobs.supervision import (
-        AttemptEnd,
-        Begin,
-        CannotRun,
-        ClearReplica,
-        ClearTree,
-        Ended,
-        EndTree,
-        JobPhase,
-        Noticed,
-        NotifyReplica,
-        Policy,
-        SettleJob,
-        StartFailed,
-        StartReplica,
-        StopReplica,
-        StopRequested,
-        Supervision,
-        Tick,
-        TreeEnded,
-        pause_after,
-    )
-    from fray._jobs.supervisor import SUPERVISOR_MODULE, supervisor_command
+    from fray._jobs.supervision import JobPhase, Supervision, pause_after
+    from fray._jobs.supervisor_start import supervisor_command
     from fray._jobs.usage import UsageMeter, in_words, over_asked
     from fray._queues import lease_machine
     from fray._queues.answers import Answer, answer_of, check_error, pack_answer
@@ -162,6 +167,7 @@ if TYPE_CHECKING:
     from fray._values.delays import poll_delays, retry_delays
     from fray._values.errors import did_you_mean
     from fray._values.findings import Finding, Health
+    from fray._values.light_tuples import NamedTuple
     from fray._values.push_options import PLAIN, PushOptions
 
 __all__ = [
@@ -225,6 +231,7 @@ __all__ = [
     "LogSource",
     "LogWriter",
     "Meeting",
+    "NamedTuple",
     "Noticed",
     "NotifyReplica",
     "OffsetLog",
@@ -319,6 +326,7 @@ __all__ = [
     "over_asked",
     "pack_answer",
     "pack_exception",
+    "packed_plan",
     "path_in_copy",
     "pause_after",
     "payload_of",
@@ -364,6 +372,7 @@ __all__ = [
     "with_variable",
     "workspace_files",
     "workspace_of",
+    "write_record",
 ]
 
 # The module below `fray` that each name comes from.
@@ -377,24 +386,24 @@ _HOMES = {
     "PushOptions": "_values.push_options",
     "Actor": "_engine.actors",
     "ActorRunner": "_contracts.task_runner",
-    "Admission": "_jobs.plan",
-    "SUPERVISOR_MODULE": "_jobs.supervisor",
+    "Admission": "_jobs.plan_parts",
+    "SUPERVISOR_MODULE": "_jobs.job_tree",
     "ends_path": "_jobs.exits",
     "Finding": "_values.findings",
     "Health": "_values.findings",
-    "HostEnd": "_jobs.plan",
+    "HostEnd": "_jobs.plan_parts",
     "HostEnding": "_jobs.plan",
     "settle_stopped": "_jobs.stopping",
-    "AttemptEnd": "_jobs.supervision",
-    "Begin": "_jobs.supervision",
+    "AttemptEnd": "_jobs.events",
+    "Begin": "_jobs.events",
     "Call": "_engine.calls",
     "CallExecutor": "_engine.execution",
     "CallPacker": "_engine.execution",
     "CallRunner": "_contracts.task_runner",
-    "CannotRun": "_jobs.supervision",
+    "CannotRun": "_jobs.events",
     "Capabilities": "_values.capabilities",
-    "ClearReplica": "_jobs.supervision",
-    "ClearTree": "_jobs.supervision",
+    "ClearReplica": "_jobs.events",
+    "ClearTree": "_jobs.events",
     "ClusterCapabilities": "_values.capabilities",
     "ContextBase": "_contexts.base",
     "ContextCapabilities": "_values.capabilities",
@@ -403,8 +412,8 @@ _HOMES = {
     "ENVIRONMENT_LINK": "_jobs.environment_folder",
     "ENVIRONMENT_READY": "_jobs.environment_folder",
     "ERROR": "_engine.refs",
-    "EndTree": "_jobs.supervision",
-    "Ended": "_jobs.supervision",
+    "EndTree": "_jobs.events",
+    "Ended": "_jobs.events",
     "Engine": "_engine.engine",
     "EngineContext": "_contracts.engine_context",
     "EngineEndpoint": "_engine.actors",
@@ -430,8 +439,9 @@ _HOMES = {
     "LogSource": "_jobs.logs.reader",
     "LogWriter": "_jobs.logs.writer",
     "Meeting": "_jobs.ranks",
-    "Noticed": "_jobs.supervision",
-    "NotifyReplica": "_jobs.supervision",
+    "NamedTuple": "_values.light_tuples",
+    "Noticed": "_jobs.events",
+    "NotifyReplica": "_jobs.events",
     "OUTLIVES_JOBS": "_jobs.process_tree",
     "OffsetLog": "_jobs.logs.reader",
     "OutputPump": "_jobs.logs.pump",
@@ -440,8 +450,8 @@ _HOMES = {
     "PackedCall": "_contracts.task_runner",
     "PartialLine": "_jobs.logs.lines",
     "PickledValue": "_engine.refs",
-    "Policy": "_jobs.supervision",
-    "Preparation": "_jobs.plan",
+    "Policy": "_jobs.events",
+    "Preparation": "_jobs.plan_parts",
     "ProcessIdentity": "_jobs.process_tree",
     "QueueCapabilities": "_values.capabilities",
     "Ready": "_contracts.task_runner",
@@ -449,13 +459,13 @@ _HOMES = {
     "RunnerActor": "_contracts.task_runner",
     "RunnerCall": "_contracts.task_runner",
     "Scope": "_engine.scope",
-    "SettleJob": "_jobs.supervision",
+    "SettleJob": "_jobs.events",
     "SourceState": "_jobs.snapshots",
     "Spec": "_discovery.specs",
-    "StartFailed": "_jobs.supervision",
-    "StartReplica": "_jobs.supervision",
-    "StopReplica": "_jobs.supervision",
-    "StopRequested": "_jobs.supervision",
+    "StartFailed": "_jobs.events",
+    "StartReplica": "_jobs.events",
+    "StopReplica": "_jobs.events",
+    "StopRequested": "_jobs.events",
     "StoredError": "_contracts.task_runner",
     "StoredValue": "_contracts.task_runner",
     "StreamCall": "_engine.streams",
@@ -463,8 +473,8 @@ _HOMES = {
     "SupervisorLock": "_jobs.liveness",
     "TaskRunner": "_contracts.task_runner",
     "TaskRunnerContext": "_contexts.runner_context",
-    "Tick": "_jobs.supervision",
-    "TreeEnded": "_jobs.supervision",
+    "Tick": "_jobs.events",
+    "TreeEnded": "_jobs.events",
     "TreeKill": "_jobs.process_tree",
     "UsageMeter": "_jobs.usage",
     "VALUE": "_engine.refs",
@@ -522,6 +532,7 @@ _HOMES = {
     "outcome": "_engine.refs",
     "over_asked": "_jobs.usage",
     "pack_exception": "_serialization.values",
+    "packed_plan": "_jobs.plan",
     "path_in_copy": "_jobs.planning",
     "pause_after": "_jobs.supervision",
     "payload_of": "_jobs.planning",
@@ -553,7 +564,7 @@ _HOMES = {
     "sources_of": "_engine.waiting",
     "steady_time": "_queues.clocks",
     "strip_frames": "_engine.execution",
-    "supervisor_command": "_jobs.supervisor",
+    "supervisor_command": "_jobs.supervisor_start",
     "take_readable": "_queues.reading",
     "take_snapshot": "_jobs.snapshots",
     "thing_by_key": "_engine.identity",
@@ -565,6 +576,7 @@ _HOMES = {
     "with_variable": "_jobs.process_tree",
     "workspace_files": "_jobs.snapshots",
     "workspace_of": "_jobs.planning",
+    "write_record": "_jobs.directory_cluster",
 }
 
 API_VERSION = 1

@@ -5,14 +5,16 @@ when it is done; whoever changes the file decides for all and wakes those that m
 that are gone are dropped by the next one who looks.
 """
 
-import contextlib
-import fcntl
-import json
-import os
-from collections.abc import Iterator
-from typing import NamedTuple
+from __future__ import annotations
 
-from fray.backend import Grant, Liveness, boot_id, liveness_of, post_to_supervisor, replace_file
+import fcntl
+import os
+
+from fray.backend import Grant, Liveness, NamedTuple, boot_id, liveness_of, post_to_supervisor, replace_file
+
+TYPE_CHECKING = False  # a supervisor loads this, and imports little
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _KINDS = ("cpu", "ram", "gpu", "slice")
 
@@ -30,7 +32,7 @@ class Amounts(NamedTuple):
         amount: float = getattr(self, kind)
         return amount
 
-    def plus(self, other: "Amounts") -> "Amounts":
+    def plus(self, other: Amounts) -> Amounts:
         """Return the sum."""
         return Amounts(*(self.of(kind) + other.of(kind) for kind in _KINDS))
 
@@ -79,6 +81,11 @@ class MachineRoom(NamedTuple):
             return Grant(entered.gpus)
         return explain(entered, Ledger(self.state_dir).claims())
 
+    def enter_at_launch(self) -> Grant | None:
+        """Ask for room for a job whose record is a draft; None where there is none yet."""
+        entered = Ledger(self.state_dir, draft=self.claim.record).enter(self.claim)
+        return Grant(entered.gpus) if entered.granted else None
+
     def leave(self) -> None:
         """Give back the room, or the place in line."""
         Ledger(self.state_dir).leave(self.claim.record)
@@ -97,38 +104,66 @@ class Ledger(NamedTuple):
 
     def enter(self, claim: Claim) -> Claim:
         """Enter a claim, or look again where it is entered; return it as it stands, granted or not."""
-        with self._changing() as claims:
+
+        def add(claims: list[Claim]) -> None:
             if not any(entered.record == claim.record for entered in claims):
                 claims.append(claim)
+
+        lock = self._lock()
+        try:
+            claims, granted = self._change(add)
+        finally:
+            os.close(lock)
+        _tell(granted)
         return next(entered for entered in claims if entered.record == claim.record)
 
     def leave(self, record: str) -> None:
         """Give back what a job holds or waits for."""
-        with self._changing() as claims:
+
+        def remove(claims: list[Claim]) -> None:
             claims[:] = [claim for claim in claims if claim.record != record]
+
+        lock = self._lock()
+        try:
+            granted = [] if self._clear_where_alone(record) else self._change(remove)[1]
+        finally:
+            os.close(lock)
+        _tell(granted)
 
     def claims(self) -> list[Claim]:
         """Return the claims of living supervisors; changes nothing."""
         return [claim for claim in self._read() if claim.alive]
 
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[list[Claim]]:
-        """The living claims, locked; what is granted and written afterwards follows from them."""
+    def _lock(self) -> int:
         lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return lock
+
+    def _change(self, change: Callable[[list[Claim]], None]) -> tuple[list[Claim], list[Claim]]:
+        """Let a function change the living claims; return them, and those that were granted by that."""
+        before = self._read()
+        claims = [claim for claim in before if claim.alive or claim.record == self.draft]
+        change(claims)
+        granted = admit(claims)
+        if claims != before:
+            self._write(claims)
+        return claims, granted
+
+    def _clear_where_alone(self, record: str) -> bool:
+        """Remove the claim of a job that is the only one: its end would wait for the import of `json`."""
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            before = self._read()
-            claims = [claim for claim in before if claim.alive or claim.record == self.draft]
-            yield claims
-            granted = admit(claims)
-            if claims != before:
-                self._write(claims)
-        finally:
-            os.close(lock)
-        for claim in granted:
-            post_to_supervisor(claim.record, "granted")
+            with open(self.path) as file:
+                _, row, *others = file.read().splitlines()
+        except (OSError, ValueError):
+            return False
+        alone = len(others) == 1 and f'/{os.path.basename(record)}", "child"' in row
+        if alone:
+            replace_file(self.path, b"[]")
+        return alone
 
     def _read(self) -> list[Claim]:
+        import json
+
         try:
             with open(self.path) as file:
                 return [_claim_of(data) for data in json.load(file)]
@@ -136,7 +171,15 @@ class Ledger(NamedTuple):
             return []
 
     def _write(self, claims: list[Claim]) -> None:
-        replace_file(self.path, json.dumps([_data_of(claim) for claim in claims]).encode())
+        import json
+
+        rows = ",\n".join(json.dumps(_data_of(claim)) for claim in claims)
+        replace_file(self.path, f"[\n{rows}\n]\n".encode())
+
+
+def _tell(granted: list[Claim]) -> None:
+    for claim in granted:
+        post_to_supervisor(claim.record, "granted")
 
 
 def admit(claims: list[Claim]) -> list[Claim]:

@@ -1,7 +1,6 @@
 """Jobs on this machine, each a process tree that outlives who launched it."""
 
 import os
-import pickle
 import subprocess
 import threading
 from collections.abc import Mapping
@@ -21,11 +20,13 @@ from fray.backend import (
     check_seconds,
     import_paths,
     limits_memory,
+    packed_plan,
     supervisor_command,
     this_host,
+    write_record,
 )
 from fray.cluster import DirectoryCluster, JobPlan
-from fray_local._cluster.admission import Ledger, MachineRoom
+from fray_local._cluster.admission import MachineRoom
 from fray_local._cluster.planning import Machine, Settings, plan_local
 from fray_local._cluster.slices import Slices
 from fray_local._cluster_config import LocalClusterConfig
@@ -158,26 +159,27 @@ class LocalCluster(DirectoryCluster):
         ):
             assert shell.stdin is not None
             assert shell.stdout is not None
+            write_record(draft, plan)  # meanwhile the supervisor comes up; it ends if it is told nothing
             pid = int(shell.stdout.readline())
             # Here, so that jobs stand in line as they were launched, not as their supervisors came up.
-            entered = _enter(plan)
+            room = _room_to_enter(plan)
             try:
+                granted = room.enter_at_launch() if room else None
                 draft.rename(record)
-                shell.stdin.write(pickle.dumps(plan._replace(payload=None)))
+                shell.stdin.write(packed_plan(plan._replace(granted=granted)))
             except BaseException:
-                if entered:
-                    entered.leave()
+                if room:
+                    room.leave()
                 raise
         if os.getpid() == 1:  # of a container: what is nobody's child is ours, and nobody else collects it
             threading.Thread(target=_collect, args=[pid], name=f"fray-collect-{pid}", daemon=True).start()
 
 
-def _enter(plan: JobPlan) -> MachineRoom | None:
+def _room_to_enter(plan: JobPlan) -> MachineRoom | None:
+    """Where a job stands in line from its launch on; one that waits for more does so when it is ready."""
     room = plan.admission
-    if plan.after or plan.preparation is not None or not isinstance(room, MachineRoom):
-        return None
-    Ledger(room.state_dir, draft=room.claim.record).enter(room.claim)
-    return room
+    at_once = plan.preparation is None and not plan.after
+    return room if at_once and isinstance(room, MachineRoom) else None
 
 
 def _collect(pid: int) -> None:

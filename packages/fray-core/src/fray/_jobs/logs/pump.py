@@ -1,10 +1,8 @@
 """Copy what replicas write from pipes into logs, in the loop of a supervisor. Imports little."""
 
-import contextlib
 import fcntl
 import os
 import sys
-import termios
 
 from fray._jobs.logs.writer import LogWriter
 
@@ -28,8 +26,7 @@ class OutputPump:
         reads, writes = os.pipe2(os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
         os.set_blocking(reads, False)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
-            with contextlib.suppress(OSError):  # the user has many pipes: a small one does as well
-                fcntl.fcntl(reads, fcntl.F_SETPIPE_SZ, _PIPE)
+            _enlarge(reads)
         self._logs[reads] = (path, LogWriter(path, limit))
         return writes
 
@@ -56,6 +53,8 @@ class OutputPump:
                 self._end(pipe)
 
     def _drain(self, pipe: int) -> None:
+        import termios  # no replica's start waits for it
+
         # What is there now, and no more: a child that the process left may write for ever.
         there = fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0")
         self._copy(pipe, max(1, int.from_bytes(there, sys.byteorder)))
@@ -78,3 +77,10 @@ class OutputPump:
         _, log = self._logs.pop(pipe)
         os.close(pipe)
         log.close()
+
+
+def _enlarge(pipe: int) -> None:
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
+    except OSError:  # the user has many pipes: a small one does as well
+        return

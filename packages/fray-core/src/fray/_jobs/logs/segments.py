@@ -1,7 +1,10 @@
 """Where the parts of a log are: the names of its files. Imports little: each supervisor loads this."""
 
+from __future__ import annotations
+
 import os
-from typing import NamedTuple
+
+from fray._values.light_tuples import NamedTuple
 
 _DIGITS = 15  # of an offset in a name: a petabyte
 _DROPPED = ".dropped"

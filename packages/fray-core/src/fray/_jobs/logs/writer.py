@@ -1,6 +1,5 @@
 """Write a log: in segments, within a limit, on a disk that may be full."""
 
-import contextlib
 import errno
 import os
 import time
@@ -278,12 +277,14 @@ class _Index:
         if not self._rows:
             self._first = row
             return
-        with contextlib.suppress(OSError):  # a row that is not there makes a search less exact
+        try:
             if self._file < 0:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 self._file = os.open(self._path, flags, 0o600)
             os.write(self._file, self._first + row)
             self._first = b""
+        except OSError:  # a row that is not there makes a search less exact
+            return
 
     def _interval(self) -> float:
         return _INDEXED * max(1, self._rows // _ROWS_AT_THAT_RATE)
@@ -299,8 +300,10 @@ def _room(path: str) -> tuple[int, int]:
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
+    try:
         os.unlink(path)
+    except OSError:
+        return
 
 
 def _replace(path: str, data: bytes) -> bool:

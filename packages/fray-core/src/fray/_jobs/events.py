@@ -1,0 +1,141 @@
+"""What supervision is told, and what it answers: events go in, actions come out."""
+
+from __future__ import annotations
+
+from fray._values.job_words import ExitReason, JobStatus
+from fray._values.light_tuples import NamedTuple
+
+
+class Policy(NamedTuple):
+    """What a request says of the life of its replicas."""
+
+    replicas: int
+    gang: bool = False
+    max_retries_failure: int = 0
+    max_retries_preemption: int = 0
+    timeout: float | None = None
+
+
+# --- events ---
+
+
+class AttemptEnd(NamedTuple):
+    """How an attempt ended: `how` completes "replica 0 ...", `details` are further lines of the message."""
+
+    reason: ExitReason
+    exit_code: int | None
+    how: str = ""
+    details: str = ""
+    peak_memory: int | None = None
+    cpu_time: float | None = None
+
+    @property
+    def good(self) -> bool:
+        return self.exit_code == 0 and self.reason is ExitReason.EXITED
+
+
+class Begin(NamedTuple):
+    """The job has what it needs: its replicas may start."""
+
+
+class StartFailed(NamedTuple):
+    """An attempt could not be started."""
+
+    replica: int
+    attempt: int
+    end: AttemptEnd
+
+
+class Ended(NamedTuple):
+    """The main process of an attempt has ended."""
+
+    replica: int
+    attempt: int
+    end: AttemptEnd
+
+
+class Noticed(NamedTuple):
+    """The host of a replica goes in so many seconds."""
+
+    replica: int
+    attempt: int
+    grace: float
+
+
+class StopRequested(NamedTuple):
+    """Somebody wants the job to end, and gives it so many seconds."""
+
+    grace: float
+
+
+class CannotRun(NamedTuple):
+    """The job cannot start, or not be supervised any more."""
+
+    reason: ExitReason
+    message: str
+    grace: float = 0.0
+
+
+class TreeEnded(NamedTuple):
+    """After `EndTree` or `ClearTree`: no process of the job is left."""
+
+
+class Tick(NamedTuple):
+    """Time has passed."""
+
+
+Event = Begin | StartFailed | Ended | Noticed | StopRequested | CannotRun | TreeEnded | Tick
+
+# --- actions ---
+
+
+class StartReplica(NamedTuple):
+    """Start an attempt; those of a gang come in one list, with one attempt number."""
+
+    replica: int
+    attempt: int
+
+
+class NotifyReplica(NamedTuple):
+    """Tell a replica that its host goes, before `StopReplica` does."""
+
+    replica: int
+    attempt: int
+    grace: float
+
+
+class StopReplica(NamedTuple):
+    """SIGTERM to the session of a replica, or SIGKILL where it is forced."""
+
+    replica: int
+    attempt: int
+    grace: float
+    forced: bool = False
+
+
+class ClearReplica(NamedTuple):
+    """The main process of an attempt has ended: kill what is left in its session."""
+
+    replica: int
+    attempt: int
+
+
+class ClearTree(NamedTuple):
+    """No replica runs: kill what is left of the tree, and say `TreeEnded`; another attempt may follow."""
+
+
+class EndTree(NamedTuple):
+    """End the job's tree and the jobs below it: SIGTERM, or SIGKILL where it is forced; then `TreeEnded`."""
+
+    grace: float
+    forced: bool = False
+
+
+class SettleJob(NamedTuple):
+    """Nothing is left: write down how the job ended."""
+
+    status: JobStatus
+    error_message: str | None
+
+
+Action = StartReplica | NotifyReplica | StopReplica | ClearReplica | ClearTree | EndTree | SettleJob

@@ -1,0 +1,147 @@
+"""The main processes of a job's replicas: how an attempt is started, measured, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from fray._jobs import process_tree
+from fray._jobs.events import AttemptEnd, Ended
+from fray._jobs.oom import oom_kills
+from fray._jobs.plan import Grant
+from fray._jobs.spawn import start_program
+from fray._jobs.usage import UsageMeter, over_asked
+from fray._values.job_words import ExitReason
+from fray._values.light_tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import resource
+    from collections.abc import Callable
+
+    from fray._jobs.control_group import ControlGroup
+    from fray._jobs.job_tree import JobTree
+    from fray._jobs.log_files import AttemptLogs
+    from fray._jobs.plan import JobPlan
+
+
+class _Attempt(NamedTuple):
+    """An attempt that runs; `oom_kills` are those that the system had counted before it."""
+
+    replica: int
+    attempt: int
+    oom_kills: int
+    meter: UsageMeter
+
+
+class ReplicaProcesses:
+    """Those of one job.
+
+    Args:
+        group: What they are started in.
+        warn: Is told what whoever looks at the job should know.
+    """
+
+    def __init__(
+        self,
+        record: str,
+        plan: JobPlan,
+        tree: JobTree,
+        logs: AttemptLogs,
+        group: ControlGroup | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._record, self._plan, self._tree, self._logs = record, plan, tree, logs
+        self._group, self._warn = group, warn
+        self._running: dict[int, _Attempt] = {}  # by process
+        self._meeting: tuple[int, dict[int, dict[str, str]]] = 0, {}
+        self.grant = Grant(plan.gpus)
+        """What the job has of the machine."""
+
+    def start(self, replica: int, attempt: int) -> AttemptEnd | None:
+        """Start an attempt; return how that failed, if it did."""
+        plan = self._plan
+        self._tree.childless = False
+        own = {"FRAY_REPLICA_ID": str(replica), "FRAY_ATTEMPT": str(attempt)}
+        environ = plan.environ | own | self._own_gpus(replica)
+        try:
+            environ |= self._ranks(replica, attempt) | self._logs.variables(replica, attempt)
+            kills = oom_kills()
+            output = self._logs.open(replica, attempt)
+            try:
+                pid = start_program(plan.command, environ, plan.workspace, output, self._group)
+            finally:
+                os.close(output)
+        except OSError as error:
+            from fray._jobs.exits import no_program  # of attempts that failed alone
+
+            return AttemptEnd(ExitReason.COULD_NOT_START, None, no_program(error, plan.command[0]))
+        self._running[pid] = _Attempt(replica, attempt, kills, UsageMeter())
+        return None
+
+    def send(self, replica: int, attempt: int, number: int) -> None:
+        """Send a signal to what an attempt has in its session."""
+        for pid, running in self._running.items():
+            if (running.replica, running.attempt) == (replica, attempt):
+                self._tree.send_session(pid, number)
+
+    def notify(self, replica: int, attempt: int, grace: float) -> None:
+        """Tell an attempt that its host goes in so many seconds."""
+        self._logs.notify(replica, attempt, time.time() + grace)
+
+    def measure(self) -> None:
+        """Look at what each attempt uses: the processes of its session, and of one that is alone, all."""
+        if not self._running:
+            return
+        pids = self._tree.members()
+        sessions = {pid: process_tree.session_of(pid) for pid in pids} if len(self._running) > 1 else {}
+        for leader, running in self._running.items():
+            running.meter.sample(pid for pid in pids if sessions.get(pid, leader) == leader)
+
+    def ended(self, pid: int, status: int, usage: resource.struct_rusage) -> Ended | None:
+        """Say how an attempt ended whose main process was reaped; None for any other process.
+
+        What that left in its session is killed, before the next attempt starts.
+        """
+        from fray._jobs.exits import amended, end_of_exit
+
+        running = self._running.pop(pid, None)
+        if running is None:
+            return None
+        self._tree.send_session(pid, signal.SIGKILL)
+        replica, attempt, kills, meter = running
+        self._logs.settle(replica, attempt)
+        code = os.waitstatus_to_exitcode(status)
+        details = self._logs.last_lines(replica, attempt, self._plan.secrets) if code else ""
+        end = end_of_exit(code, out_of_memory=oom_kills() > kills, details=details)
+        meter.reaped(usage)
+        end = self._with_usage(end, replica, meter)
+        return Ended(replica, attempt, amended(end, self._record, replica, attempt))
+
+    def _with_usage(self, end: AttemptEnd, replica: int, meter: UsageMeter) -> AttemptEnd:
+        over = over_asked(meter.peak_memory, self._plan.memory)
+        if over is not None:
+            unlimited = "" if self._plan.memory_limit else ", which is not limited here"
+            self._warn(f"replica {replica}: {over} of memory{unlimited}")
+            if end.reason is ExitReason.OUT_OF_MEMORY:
+                end = end._replace(how=f"{end.how} ({over})")
+        return end._replace(peak_memory=meter.peak_memory, cpu_time=meter.cpu_time)
+
+    def _own_gpus(self, replica: int) -> dict[str, str]:
+        count = self._plan.gpus_per_replica
+        own = self.grant.gpus[replica * count : (replica + 1) * count]
+        return {"CUDA_VISIBLE_DEVICES": ",".join(own)} if count else {}
+
+    def _ranks(self, replica: int, attempt: int) -> dict[str, str]:
+        layout = self._plan.gang
+        if layout is None:
+            return {}
+        if self._meeting[0] != attempt:  # a meeting of its own for each attempt
+            from fray._jobs.ports import free_ports
+            from fray._jobs.ranks import PORTS, Meeting, rank_variables
+
+            meeting = Meeting("127.0.0.1", tuple(free_ports(PORTS)))
+            found = {rank: rank_variables(layout, rank, meeting) for rank in range(layout.replicas)}
+            self._meeting = attempt, found
+        return self._meeting[1][replica]

@@ -1,0 +1,115 @@
+"""How a job's supervisor is started: the command, and the steps until it has its plan and its lock.
+
+It is the child of its guardian (`fray._jobs.boot`), which ends the tree when the supervisor is killed. Where
+the guardian is killed the supervisor goes on without.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+from fray._jobs import process_tree
+from fray._jobs.control_group import ControlGroup
+from fray._jobs.job_tree import SUPERVISOR_MODULE
+from fray._jobs.liveness import Holder, SupervisorLock, this_host
+from fray._jobs.plan import unpacked_plan
+from fray._jobs.process_tree import boot_id, identify
+from fray._jobs.status_file import STATUS, read_json
+from fray._jobs.supervisor import PLAN, Supervisor, remove_plan
+from fray._values.job_words import JobStatus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fray._jobs.plan import JobPlan
+
+
+def supervisor_command(record: str, paths: list[str], lock: int | None = None) -> list[str]:
+    """Return the command of a supervisor.
+
+    Args:
+        paths: Where it may import from.
+        lock: The file that holds the record's lock, where the process inherits it.
+    """
+    core = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    given = [] if lock is None else [str(lock)]
+    return [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        _BOOT,
+        SUPERVISOR_MODULE,
+        core,
+        os.pathsep.join(paths),
+        record,
+        *given,
+    ]
+
+
+# `fray` itself imports what programs use, which takes longer than all that a supervisor does.
+_BOOT = (
+    "import gc, sys; gc.disable(); core, paths = sys.argv[2:4]; sys.path += paths.split(':'); "
+    "fray = sys.modules['fray'] = type(sys)('fray'); fray.__path__ = [core]; "
+    "from fray._jobs.boot import main; main(*sys.argv[4:])"
+)
+
+
+def supervise(record: str, lock_file: int, group_name: str, *, handed: bool) -> None:
+    """Supervise the job of a record, unless another process has settled it.
+
+    Args:
+        lock_file: Where its lock is, to be held.
+        group_name: What the control group of its tree is called.
+        handed: Whether the launcher took the lock and holds the plan.
+    """
+    process_tree.become_subreaper()
+    lock = SupervisorLock(lock_file)
+    if handed:
+        plan = _read_plan(record)
+    elif not lock.take():
+        return  # it is being stopped before it could start
+    else:
+        written = read_json(os.path.join(record, STATUS))
+        finished = written is not None and JobStatus(written["status"]).finished
+        plan = None if finished else _read_plan(record)
+    if plan is None:
+        return  # or its launcher died before it could say anything
+    gc.freeze()  # what was imported is no garbage, and looking at it takes 2 ms
+    gc.enable()
+    group = ControlGroup.create(group_name)
+    _say(lock, group)
+    if plan.memory_limit is not None and not (group and group.limit_memory(plan.memory_limit)):
+        warning = "its memory is not limited: the control group of the job does not take a limit"
+        plan = plan._replace(warnings=(*plan.warnings, warning), memory_limit=None)
+    Supervisor(record, plan, lock, group).run()
+
+
+def _say(lock: SupervisorLock, group: ControlGroup | None) -> None:
+    """Write who supervises, for those who must end what does not answer."""
+    own, guardian = identify(os.getpid()), identify(os.getppid())
+    lock.say(
+        Holder(
+            host=this_host(),
+            boot=boot_id(),
+            pid=own.pid if own else 0,
+            started=own.started if own else 0.0,
+            guardian=guardian.pid if guardian else 0,
+            guardian_started=guardian.started if guardian else 0.0,
+            group=group.path if group else None,
+        )
+    )
+
+
+def _read_plan(record: str) -> JobPlan | None:
+    """The plan, from the record or, where it is not there, from the launcher."""
+    try:
+        with open(os.path.join(record, PLAN), "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        data = sys.stdin.buffer.read()
+    plan = unpacked_plan(data) if data else None
+    if plan is None or plan.host_end is None:
+        remove_plan(record)
+    return plan
