@@ -7,6 +7,8 @@ from fray.queue import Lease
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LONGEST_NAME = 100
+MOST_DEAD = 100_000
+"""Dead letters that a queue keeps unless it was told otherwise."""
 
 
 def check_count(name: str, value: int) -> int:
@@ -31,3 +33,11 @@ def check_name(name: str) -> str:
             "starting with a letter or a digit, without '..'"
         )
     return name
+
+
+def full_message(size: int, count: int, most: int, wait: float) -> str:
+    """Say that items do not fit."""
+    if count > most:
+        return f"{count} items do not fit a queue of max_size={most} at once; push fewer together"
+    waited = f", and had no room within {wait:g} s" if wait else ""
+    return f"the queue has {size} items of max_size={most}{waited}; take items, or push with a longer wait="

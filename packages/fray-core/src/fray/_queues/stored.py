@@ -23,7 +23,7 @@ from fray._queues.reading import dead_letter, describe, read_item, take_readable
 from fray._serialization.values import dumps
 from fray._values.checks import check_count, check_seconds
 from fray._values.delays import poll_delays
-from fray._values.errors import LeaseExpiredError
+from fray._values.errors import LeaseExpiredError, UnsupportedError
 from fray._values.leases import Attempt, DeadLetter, Lease
 from fray._values.push_options import PushOptions
 
@@ -103,7 +103,17 @@ class StoredQueue(QueueBase[T]):
         clock: Seconds since the epoch, which all who share the queue agree on; tests hand in their own.
     """
 
-    def __init__(self, *, max_attempts: int | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        *,
+        max_attempts: int | None = None,
+        max_size: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if max_size is not None:
+            raise UnsupportedError(
+                f"{type(self).__name__}: max_size is not supported by this backend; bound the producers"
+            )
         if max_attempts is not None:
             check_count("max_attempts", max_attempts, 1)
         self._max_attempts, self._clock = max_attempts, clock

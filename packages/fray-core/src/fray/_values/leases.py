@@ -17,7 +17,8 @@ class Lease(Generic[T]):
     """One worker's hold on one item. Times are seconds since the epoch.
 
     Args:
-        reply: Whether somebody waits for an answer: `done(lease, result=…)`.
+        reply: Whether somebody waits for an answer, `done(lease, result=…)`, or may yet: a later push of
+            the same key can ask for it.
     """
 
     item: T

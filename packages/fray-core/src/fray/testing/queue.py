@@ -13,6 +13,14 @@ from fray.testing.queue_events import EventPromises
 from fray.testing.queue_fixtures import MakeQueue, ManualClock
 from fray.testing.queue_leases import DeadLetterPromises, LeasePromises
 from fray.testing.queue_machine import QueueMachine, check_queue_machine
+from fray.testing.queue_options import (
+    BoundPromises,
+    DelayPromises,
+    KeyPromises,
+    PriorityPromises,
+    TogetherPromises,
+)
+from fray.testing.queue_replies import ReplyPromises
 from fray.testing.queue_unreadable import UnreadablePromises
 from fray.testing.queue_use import InputPromises, SharedQueueContract, WaitingPromises
 
@@ -27,5 +35,17 @@ __all__ = [
 ]
 
 
-class QueueContract(LeasePromises, DeadLetterPromises, WaitingPromises, InputPromises, EventPromises):
+class QueueContract(
+    LeasePromises,
+    DeadLetterPromises,
+    WaitingPromises,
+    InputPromises,
+    EventPromises,
+    PriorityPromises,
+    DelayPromises,
+    KeyPromises,
+    BoundPromises,
+    TogetherPromises,
+    ReplyPromises,
+):
     """What every queue promises."""

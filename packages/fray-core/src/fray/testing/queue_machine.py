@@ -25,8 +25,12 @@ from hypothesis.stateful import (
 from fray._contracts.queue import Queue
 from fray._queues import reading
 from fray._queues.lease_machine import UNREADABLE_DELAYS
-from fray._values.errors import LeaseExpiredError
+from fray._values.capabilities import QueueCapabilities
+from fray._values.errors import LeaseExpiredError, QueueFullError
 from fray._values.leases import Lease
+
+_KEPT_AFTER_FETCH = 60.0
+_OPTIONS = ("priorities", "delays", "ttl", "keys", "replies", "max_size")
 
 
 class _Hold:
@@ -36,10 +40,21 @@ class _Hold:
         self.lease, self.attempt, self.ends = lease, attempt, ends
 
 
+class _Asked:
+    """The model's view of one item that is to be answered, and of its answer."""
+
+    def __init__(self, item_id: str, ttl: float) -> None:
+        self.item_id, self.ttl, self.askers = item_id, ttl, 1
+        self.answer: tuple[str, int | None] | None = None
+        self.until = 0.0
+
+
 class QueueMachine(RuleBasedStateMachine):
     """Compare a queue with a list of numbers, a table of holds, a table of delays and a set of the dead."""
 
     LIMIT = 3  # max_attempts
+    MOST = 8  # max_size, where there is one
+    MOST_DEAD = 3
 
     def __init__(
         self,
@@ -52,7 +67,14 @@ class QueueMachine(RuleBasedStateMachine):
         self.reopen = reopen or (lambda queue: queue)
         self.pickles = pickles
         self.failures: dict[int, int] = {}  # takers that could not read an item
-        self.queue, self.clock = make_queue(max_attempts=self.LIMIT), clock
+        self.can = QueueCapabilities.of(make_queue()) or QueueCapabilities()
+        bounds = {"max_size": self.MOST, "max_dead": self.MOST_DEAD} if self.can.max_size else {}
+        self.queue, self.clock = make_queue(max_attempts=self.LIMIT, **bounds), clock
+        self.priorities: dict[int, int] = {}
+        self.deadlines: dict[int, float] = {}
+        self.expired: set[int] = set()
+        self.keys: dict[str, int] = {}
+        self.asked: dict[int, _Asked] = {}
         self.pushed = 0
         self.alive: list[int] = []  # in line, whatever their state
         self.dead: list[int] = []
@@ -63,33 +85,140 @@ class QueueMachine(RuleBasedStateMachine):
     leases: Bundle[Lease[int]] = Bundle("leases")
 
     def free(self) -> list[int]:
-        """Items that a pop could take now, in order; gives up those whose last lease ended."""
+        """Items that a pop could take now, in order; gives up those that are over."""
         now = self.clock()
         for item in list(self.alive):
             hold = self.holds.get(item)
-            if hold and hold.ends <= now and self.attempts[item] >= self.LIMIT:
-                self.bury(item)
-        return [
+            if hold and hold.ends > now:
+                continue
+            if hold and self.attempts[item] >= self.LIMIT:
+                self.bury(item, "dead")
+            elif self.deadlines.get(item, now + 1.0) <= now:
+                self.bury(item, "expired")
+        found = [
             item
             for item in self.alive
             if self.delays.get(item, now) <= now and (item not in self.holds or self.holds[item].ends <= now)
         ]
+        return sorted(found, key=lambda item: (-self.priorities.get(item, 0), item))
 
-    def bury(self, item: int) -> None:
+    def bury(self, item: int, why: str) -> None:
+        self.leave(item, (why, None))
+        self.dead = sorted([*self.dead, item])
+        if why == "expired":
+            self.expired.add(item)
+        if self.can.max_size:
+            del self.dead[: -self.MOST_DEAD]
+
+    def leave(self, item: int, answer: tuple[str, int | None]) -> None:
+        """Take an item out of the line; who asked gets the answer."""
         self.alive.remove(item)
         self.holds.pop(item, None)
-        self.dead = sorted([*self.dead, item])
+        self.delays.pop(item, None)
+        self.deadlines.pop(item, None)
+        self.keys = {key: known for key, known in self.keys.items() if known != item}
+        if (asked := self.asked.get(item)) is not None:
+            asked.answer, asked.until = answer, self.clock() + asked.ttl
+
+    def full(self, count: int, call: Callable[[], Any]) -> Any:
+        """Make a push; return None when it was refused, which must be as the model says."""
+        self.free()
+        too_many = self.can.max_size and len(self.alive) + count > self.MOST
+        try:
+            found = call()
+        except QueueFullError:
+            assert too_many, f"a push of {count} was refused, and {len(self.alive)} are there"
+            return None
+        assert not too_many, f"a push of {count} was taken, and {len(self.alive)} are there"
+        return found
 
     @rule(count=st.integers(1, 4))
     def push(self, count: int) -> None:
         numbers = list(range(self.pushed, self.pushed + count))
         if count == 1:
-            self.queue.push(numbers[0])
+            stored = self.full(1, lambda: self.queue.push(numbers[0], wait=0))
         else:
-            self.queue.push_many(numbers)
-        self.pushed += count
-        self.alive += numbers
-        self.attempts.update(dict.fromkeys(numbers, 0))
+            stored = self.full(count, lambda: self.queue.push_many(numbers, wait=0))
+        if stored is not None:
+            self.pushed += count
+            self.alive += numbers
+            self.attempts.update(dict.fromkeys(numbers, 0))
+
+    @rule(
+        priority=st.sampled_from([0, 0, 1, -1]),
+        delay=st.sampled_from([0.0, 0.0, 4.0]),
+        ttl=st.sampled_from([None, None, 3.0, 10.0]),
+        key=st.sampled_from([None, None, "k", "l"]),
+        reply=st.booleans(),
+        reply_ttl=st.sampled_from([20.0, 1000.0]),
+    )
+    def push_with(self, **given: Any) -> None:
+        """Push one item with options, as far as the queue has them."""
+        can, number = self.can, self.pushed
+        if not any(getattr(can, name) for name in _OPTIONS):
+            return
+        needs = {"priority": can.priorities, "delay": can.delays, "ttl": can.ttl, "key": can.keys}
+        needs |= {"reply": can.replies, "reply_ttl": True}
+        options = {name: value for name, value in given.items() if needs[name]}
+        self.free()
+        known = self.keys.get(options.get("key") or "")
+        found = self.full(known is None, lambda: self.queue.push(number, **options, wait=0))
+        if found is None:
+            return
+        item = number if known is None else known
+        if known is None:
+            self.pushed += 1
+            self.alive.append(item)
+            self.attempts[item] = 0
+            self.place(item, options)
+        if options.get("reply"):
+            self.ask(item, str(found), options["reply_ttl"])
+
+    def place(self, item: int, options: dict[str, Any]) -> None:
+        now = self.clock()
+        self.priorities[item] = options.get("priority", 0)
+        if options.get("delay"):
+            self.delays[item] = now + options["delay"]
+        if options.get("ttl"):
+            self.deadlines[item] = now + options["ttl"]
+        if options.get("key"):
+            self.keys[options["key"]] = item
+
+    def ask(self, item: int, item_id: str, ttl: float) -> None:
+        asked = self.asked.get(item)
+        if asked is None:
+            self.asked[item] = _Asked(item_id, ttl)
+        else:
+            assert asked.item_id == item_id
+            asked.askers, asked.ttl = asked.askers + 1, max(asked.ttl, ttl)
+
+    @rule(pick=st.integers(0, 1000))
+    def fetch(self, pick: int) -> None:
+        """Ask what became of one item."""
+        if not self.asked:
+            return
+        self.free()
+        self.queue.dead_letters()
+        item = sorted(self.asked)[pick % len(self.asked)]
+        asked, now = self.asked[item], self.clock()
+        reply = self.queue.fetch_replies([asked.item_id]).get(asked.item_id)
+        if asked.answer is not None and asked.until > now:
+            outcome, value = asked.answer
+            assert reply is not None
+            assert reply.outcome == outcome
+            if outcome == "value":
+                assert reply.get() == value
+            asked.askers -= 1
+            if asked.askers <= 0:
+                asked.until = min(asked.until, now + _KEPT_AFTER_FETCH)
+        elif item in self.dead:
+            assert reply is not None
+            assert reply.outcome == ("expired" if item in self.expired else "dead")
+        elif item in self.alive:
+            assert reply is None, f"{item} is in line, and answered: {reply}"
+        else:
+            assert reply is not None
+            assert reply.outcome == "gone"
 
     @rule(target=leases, timeout=st.sampled_from([5.0, 20.0]))
     def pop(self, timeout: float) -> Any:
@@ -101,6 +230,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert lease.item == free[0], f"pop gave {lease.item}, and {free[0]} was first in line"
         self.attempts[lease.item] += 1
         assert lease.attempt == self.attempts[lease.item]
+        assert lease.reply == (lease.item in self.asked or lease.item in self.keys.values())
         self.holds[lease.item] = _Hold(lease, lease.attempt, self.clock() + timeout)
         self.delays.pop(lease.item, None)
         return lease
@@ -123,20 +253,32 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.holder(lease), f"a stale lease of {lease.item} was accepted"
         return True
 
-    @rule(lease=leases)
-    def done(self, lease: Lease[int]) -> None:
-        if self.good(lease, lambda: self.queue.done(lease)):
-            self.alive.remove(lease.item)
-            del self.holds[lease.item]
+    @rule(lease=leases, answers=st.booleans())
+    def done(self, lease: Lease[int], answers: bool) -> None:
+        result = lease.item * 10 if answers else None
+        if self.good(lease, lambda: self.queue.done(lease, result=result)):
+            self.leave(lease.item, ("value", result))
 
-    @rule(lease=consumes(leases), delay=st.sampled_from([0.0, 0.0, 7.0]))
-    def release(self, lease: Lease[int], delay: float) -> None:
-        if self.good(lease, lambda: self.queue.release(lease, delay=delay)):
-            del self.holds[lease.item]
-            if self.attempts[lease.item] >= self.LIMIT:
-                self.bury(lease.item)
-            elif delay:
-                self.delays[lease.item] = self.clock() + delay
+    @rule(lease=leases)
+    def fail(self, lease: Lease[int]) -> None:
+        if self.good(lease, lambda: self.queue.done(lease, error=ValueError(lease.item))):
+            self.leave(lease.item, ("error", None))
+
+    @rule(lease=consumes(leases), delay=st.sampled_from([0.0, 0.0, 7.0]), fails=st.booleans())
+    def release(self, lease: Lease[int], delay: float, fails: bool) -> None:
+        error = ValueError("why") if fails else None
+        if not self.good(lease, lambda: self.queue.release(lease, delay=delay, error=error)):
+            return
+        item, now = lease.item, self.clock()
+        del self.holds[item]
+        if self.attempts[item] >= self.LIMIT:
+            self.bury(item, "dead")
+        elif self.deadlines.get(item, now + 1.0) <= now:
+            self.bury(item, "expired")
+        elif delay:
+            self.delays[item] = now + delay
+        if item not in self.alive and fails and item in self.asked:
+            self.asked[item].answer = ("error", None)
 
     @rule(lease=leases, timeout=st.sampled_from([3.0, 30.0]))
     def extend(self, lease: Lease[int], timeout: float) -> None:
@@ -162,7 +304,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.failures[item] = self.failures.get(item, 0) + 1
             self.holds.pop(item, None)
             if self.attempts[item] >= self.LIMIT:
-                self.bury(item)
+                self.bury(item, "dead")
             else:
                 self.delays[item] = now + UNREADABLE_DELAYS[self.failures[item] - 1]
 
@@ -175,7 +317,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.free()
         letters = self.queue.dead_letters()
         assert [letter.item for letter in letters] == self.dead
-        assert all(letter.attempts == len(letter.history) == self.LIMIT for letter in letters)
+        assert all(
+            letter.attempts == len(letter.history) == self.LIMIT
+            for letter in letters
+            if letter.item not in self.expired
+        )
+        expired = {letter.item for letter in letters if letter.reason == "expired"}
+        assert expired == self.expired.intersection(self.dead)
         chosen = letters[:pick] if pick else letters
         assert self.queue.requeue_dead([letter.item_id for letter in chosen] if pick else None) == len(chosen)
         back = {letter.item for letter in chosen}
@@ -184,6 +332,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.attempts.update(dict.fromkeys(back, 0))
         for item in back:
             self.failures.pop(item, None)
+            self.expired.discard(item)
+            if item in self.asked:
+                self.asked[item].answer = None
 
     @rule()
     def peek(self) -> None:
@@ -193,6 +344,8 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def counts_agree(self) -> None:
         free = self.free()
+        if self.can.replies:  # an answer is kept from when it is noted that an item is over
+            self.queue.dead_letters()
         assert self.queue.pending() == len(free)
         assert self.queue.size() == len(self.alive)
 

@@ -11,6 +11,7 @@ import pytest
 from fray._contracts.queue import Queue
 from fray._values.leases import Lease
 from fray.testing.queue_fixtures import LONG, SOON, MakeQueue, ManualClock, QueueFixtures, refused, take
+from fray.testing.queue_replies import SharedReplyPromises
 from fray.testing.queue_unreadable import UnreadablePromises
 
 
@@ -183,7 +184,7 @@ class InputPromises(QueueFixtures):
         other.done(foreign)
 
 
-class SharedQueueContract(UnreadablePromises):
+class SharedQueueContract(SharedReplyPromises, UnreadablePromises):
     """Rule 8, between processes: a queue that was pickled and unpickled is the same queue."""
 
     @pytest.fixture

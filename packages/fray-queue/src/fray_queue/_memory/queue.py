@@ -1,20 +1,30 @@
 """A queue in this process's memory, for threads."""
 
+import contextlib
 import itertools
 import os
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 from weakref import WeakSet
 
 from fray import LeaseExpiredError, WrongProcessError
-from fray.backend import Answer, PushOptions, QueueCapabilities, check_error, check_seconds, steady_time
-from fray.queue import DeadLetter, Lease, QueueBase
-from fray_queue._checks import check_count, check_lease
+from fray.backend import (
+    Answer,
+    PushOptions,
+    QueueCapabilities,
+    check_error,
+    check_seconds,
+    describe,
+    steady_time,
+)
+from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
+from fray_queue._checks import MOST_DEAD, check_count, check_lease, full_message
 from fray_queue._memory.line import Entry, Line
+from fray_queue._memory.replies import Replies
 
 T = TypeVar("T")
 
@@ -32,18 +42,42 @@ class MemoryQueue(QueueBase[T]):
 
     Args:
         max_attempts: Leases that may end without `done` before an item goes to the dead letters.
+        max_size: Items that it holds at most, dead letters apart; a push waits for room.
+        max_dead: Dead letters that it keeps; the first in line go.
+        timeout: Seconds that a push waits for room, unless it says otherwise.
         clock: Seconds that no step of the wall clock moves; tests hand in their own.
     """
 
-    capabilities: ClassVar[QueueCapabilities] = QueueCapabilities(waiting=True, steady_clock=True)
+    capabilities: ClassVar[QueueCapabilities] = QueueCapabilities(
+        waiting=True,
+        steady_clock=True,
+        priorities=True,
+        delays=True,
+        ttl=True,
+        keys=True,
+        replies=True,
+        max_size=True,
+    )
 
     _shared: ClassVar[dict[str, "MemoryQueue[Any]"]] = {}
     _shared_lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, *, max_attempts: int | None = None, clock: Callable[[], float] = steady_time) -> None:
-        if max_attempts is not None:
-            check_count("max_attempts", max_attempts)
-        self._line: Line[T] = Line(max_attempts)
+    def __init__(
+        self,
+        *,
+        max_attempts: int | None = None,
+        max_size: int | None = None,
+        max_dead: int = MOST_DEAD,
+        timeout: float = 30.0,
+        clock: Callable[[], float] = steady_time,
+    ) -> None:
+        for name, count in (("max_attempts", max_attempts), ("max_size", max_size), ("max_dead", max_dead)):
+            if count is not None or name == "max_dead":
+                check_count(name, cast(int, count))
+        self._timeout = check_seconds("timeout", timeout)
+        self._max_size = max_size
+        self._waiters: dict[str, list[threading.Event]] = {}  # of those who wait for answers, by item
+        self._line: Line[T] = Line(max_attempts, max_dead, Replies(self._tell))
         self._clock = clock
         self._tag = uuid.uuid4().hex[:8]  # so that a lease of another queue is never taken for one of ours
         self._numbers = itertools.count(1)
@@ -51,27 +85,53 @@ class MemoryQueue(QueueBase[T]):
         self._lock = threading.Lock()
         self._arrival = threading.Condition(self._lock)
         self._sleepers = 0
+        self._room = threading.Condition(self._lock)
+        self._room_waiters = 0
         _here.add(self)
 
     @classmethod
-    def from_url(cls, url: str, *, max_attempts: int | None = None) -> "MemoryQueue[Any]":
+    def from_url(
+        cls,
+        url: str,
+        *,
+        max_attempts: int | None = None,
+        max_size: int | None = None,
+        max_dead: int = MOST_DEAD,
+        timeout: float = 30.0,
+    ) -> "MemoryQueue[Any]":
         """Open `memory:` (a new queue) or `memory://name` (one queue of that name in this process)."""
         name = url.partition(":")[2].strip("/")
+        new: MemoryQueue[Any] = cls(
+            max_attempts=max_attempts, max_size=max_size, max_dead=max_dead, timeout=timeout
+        )
         if not name:
-            return cls(max_attempts=max_attempts)
+            return new
         with cls._shared_lock:
-            queue = cls._shared.setdefault(name, cls(max_attempts=max_attempts))
-        if queue._line.max_attempts != max_attempts:
-            raise ValueError(
-                f"{url!r} is open with max_attempts={queue._line.max_attempts}, not {max_attempts}"
-            )
+            queue = cls._shared.setdefault(name, new)
+        for option, has, given in (
+            ("max_attempts", queue._line.max_attempts, max_attempts),
+            ("max_size", queue._max_size, max_size),
+            ("max_dead", queue._line.max_dead, max_dead),
+        ):
+            if has != given:
+                raise ValueError(f"{url!r} is open with {option}={has}, not {given}")
         return queue
+
+    @property
+    def max_attempts(self) -> int | None:
+        """Leases that may end without `done`; None for any number."""
+        return self._line.max_attempts
+
+    @property
+    def max_size(self) -> int | None:
+        """Items that it holds at most; None for any number."""
+        return self._max_size
 
     if not TYPE_CHECKING:  # the types are those of QueueBase
 
         def push(self, item, **options):
             """Store an item; see `Queue.push`."""
-            if options:
+            if options or self._max_size is not None:
                 return super().push(item, **options)
             item_id = f"{self._tag}-{next(self._numbers)}"
             self._inbox.append((item_id, item))
@@ -90,13 +150,63 @@ class MemoryQueue(QueueBase[T]):
                 self._keep_out_of_line()
             with self._lock:
                 self._line.done(lease.item_id, lease.lease_id, self._clock())
+                if self._room_waiters:
+                    self._room.notify_all()
 
     def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
+        if self._max_size is not None or not options.is_plain:
+            return self._store_with(list(items), options)
         entries = [(f"{self._tag}-{next(self._numbers)}", item) for item in items]
         self._inbox.extend(entries)
         if self._sleepers or len(self._inbox) > _FULL_INBOX:
             self._announce(len(entries))
         return [item_id for item_id, _ in entries]
+
+    def _store_with(self, items: list[T], options: PushOptions) -> list[str]:
+        if self._lock.locked():
+            self._keep_out_of_line()
+        with self._lock:
+            self._sort_in()
+            if self._max_size is not None:
+                self._await_room(len(items), options)
+            now = self._clock()
+            ids = []
+            for index, item in enumerate(items):
+                item_id = f"{self._tag}-{next(self._numbers)}"
+                ids.append(self._line.push_with(item_id, item, options.key_of(index), options, now))
+            # Whoever sleeps computed its time without a delay of these.
+            self._arrival.notify(len(items))
+            return ids
+
+    def _await_room(self, count: int, options: PushOptions) -> None:
+        """Return when so many items fit; the caller has the lock."""
+        most = self._max_size or 0
+        wait = self._timeout if options.wait is None else options.wait
+        end = time.monotonic() + wait
+        while True:
+            now = self._clock()
+            new = count - self._known(count, options, now)
+            size = self._line.size(now)
+            if size + new <= most:
+                return
+            left = end - time.monotonic()
+            if new > most or left <= 0:
+                raise QueueFullError(full_message(size, new, most, wait))
+            change = self._line.next_change()
+            if change is not None:  # an item that expires makes room
+                left = max(0.0, min(left, change - now))
+            self._room_waiters += 1
+            try:
+                self._room.wait(min(left, threading.TIMEOUT_MAX))
+            finally:
+                self._room_waiters -= 1
+            self._sort_in()
+
+    def _known(self, count: int, options: PushOptions, now: float) -> int:
+        """Count those of so many items that a key keeps from being stored."""
+        keys = [key for key in options.keys or () if key is not None]
+        known = sum(self._line.has_key(key, now) for key in dict.fromkeys(keys))
+        return known + len(keys) - len(set(keys))
 
     def _keep_out_of_line(self) -> None:
         """Wait a little for a lock that is taken, without standing in line for it.
@@ -175,10 +285,12 @@ class MemoryQueue(QueueBase[T]):
 
     def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
         lost = []
-        for lease in leases:
+        for lease, answer in zip(leases, answers, strict=True):
             try:
                 with self._lock:
-                    self._line.done(lease.item_id, lease.lease_id, self._clock())
+                    self._line.done(lease.item_id, lease.lease_id, self._clock(), answer)
+                    if self._room_waiters:
+                        self._room.notify_all()
             except LeaseExpiredError:
                 lost.append(lease.lease_id)
         return lost
@@ -188,10 +300,12 @@ class MemoryQueue(QueueBase[T]):
         check_lease(lease)
         check_seconds("delay", delay, zero=True)
         check_error(error)
+        text = None if error is None else describe(error)
         with self._lock:
-            self._line.release(lease.item_id, lease.lease_id, delay, self._clock())
+            self._line.release(lease.item_id, lease.lease_id, delay, self._clock(), text, error)
             # Whoever sleeps computed its time without this delay, so one wakes in any case.
             self._arrival.notify()
+            self._room.notify_all()
 
     def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
         """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""
@@ -223,7 +337,13 @@ class MemoryQueue(QueueBase[T]):
         """List the items that were given up."""
         with self._lock:
             return [
-                DeadLetter(entry.item, entry.item_id, entry.state.attempt, entry.state.history)
+                DeadLetter(
+                    entry.item,
+                    entry.item_id,
+                    entry.state.attempt,
+                    entry.state.history,
+                    "expired" if entry.state.expired else "attempts",
+                )
                 for entry in self._line.dead_letters(self._clock())
             ]
 
@@ -238,12 +358,62 @@ class MemoryQueue(QueueBase[T]):
         """Remove every item that is not a dead letter, leased ones too; return how many."""
         with self._lock:
             self._sort_in()
+            self._room.notify_all()
             return self._line.purge()
 
     def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
         with self._lock:
             return self._line.purge_dead(item_ids, self._clock())
+
+    def dead_dropped(self) -> int:
+        """Count the dead letters that were dropped because there were more than `max_dead`."""
+        with self._lock:
+            self._line.size(self._clock())
+            return self._line.dead_dropped
+
+    # --- answers ---
+
+    def fetch_replies(self, item_ids: Sequence[str], *, wait: float = 0.0) -> dict[str, Reply]:
+        """Return what became of items; see `Queue.fetch_replies`."""
+        end = time.monotonic() + check_seconds("wait", wait, zero=True)
+        answered = threading.Event()
+        ids = list(map(str, item_ids))
+        with self._lock, self._watching(ids, answered):
+            while True:
+                self._sort_in()
+                now = self._clock()
+                found = {item_id: self._line.fetch(item_id, now) for item_id in ids}
+                replies = {item_id: reply for item_id, reply in found.items() if reply is not None}
+                left = end - time.monotonic()
+                if replies or left <= 0:
+                    return replies
+                change = self._line.next_change()
+                if change is not None:  # an item may be given up by itself
+                    left = max(0.0, min(left, change - now))
+                self._lock.release()
+                try:
+                    answered.wait(min(left, threading.TIMEOUT_MAX))
+                finally:
+                    self._lock.acquire()
+
+    @contextlib.contextmanager
+    def _watching(self, item_ids: Sequence[str], answered: threading.Event) -> Iterator[None]:
+        """Have an event set when one of these is answered; the caller has the lock."""
+        for item_id in item_ids:
+            self._waiters.setdefault(item_id, []).append(answered)
+        try:
+            yield
+        finally:
+            for item_id in item_ids:
+                waiters = self._waiters[item_id]
+                waiters.remove(answered)
+                if not waiters:
+                    del self._waiters[item_id]
+
+    def _tell(self, item_id: str) -> None:
+        for answered in self._waiters.get(item_id, ()):
+            answered.set()
 
     def __reduce__(self) -> NoReturn:
         _refuse()
@@ -281,4 +451,6 @@ os.register_at_fork(after_in_child=_leave_behind)
 
 def _lease(entry: Entry[T]) -> Lease[T]:
     attempt, lease_id, leased_at, until, *_ = entry.state
-    return Lease(entry.item, lease_id, leased_at, entry.item_id, attempt, until)
+    if entry.extra is None:
+        return Lease(entry.item, lease_id, leased_at, entry.item_id, attempt, until)
+    return Lease(entry.item, lease_id, leased_at, entry.item_id, attempt, until, entry.wants_reply)
