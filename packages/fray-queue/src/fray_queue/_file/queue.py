@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fray import FrayError, LeaseExpiredError
+from fray import FrayError, LeaseExpiredError, UnsupportedError
 from fray.backend import (
     Answer,
     PushOptions,
@@ -68,12 +68,18 @@ class FileQueue(QueueBase[T]):
         path: str | Path,
         *,
         max_attempts: int | None = None,
+        max_size: int | None = None,
         fsync: bool = True,
         max_clock_skew: float | None = None,
         timeout: float = 30.0,
         clock: Callable[[], float] = time.time,
         **fs_options: Any,
     ) -> None:
+        if max_size is not None:
+            raise UnsupportedError(
+                "FileQueue: max_size is not supported by this backend, which would list the queue at each "
+                "push; bound the producers, or use a SqliteQueue or a server"
+            )
         if max_attempts is not None:
             check_count("max_attempts", max_attempts)
         check_seconds("timeout", timeout)
@@ -117,6 +123,7 @@ class FileQueue(QueueBase[T]):
         url: str,
         *,
         max_attempts: int | None = None,
+        max_size: int | None = None,
         fsync: bool = True,
         max_clock_skew: float | None = None,
         timeout: float = 30.0,
@@ -126,6 +133,7 @@ class FileQueue(QueueBase[T]):
         return cls(
             url,
             max_attempts=max_attempts,
+            max_size=max_size,
             fsync=fsync,
             max_clock_skew=max_clock_skew,
             timeout=timeout,
