@@ -1,10 +1,11 @@
 """What RayContext promises beyond the contract of every context."""
 
+import asyncio
 import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -354,3 +355,118 @@ with create_context("ray?address=127.0.0.1:1") as context:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["ContextClosedError", "ClusterUnavailableError"]
+
+
+def test_a_plain_reference_raises_the_exception_of_its_task_by_type(context: JobContext) -> None:
+    def broken() -> None:
+        raise LookupError("in plain Ray")
+
+    with pytest.raises(LookupError, match="in plain Ray") as caught:
+        context.get(ray.remote(broken).remote())
+    assert "broken" in str(caught.value.__cause__)
+
+
+class Generating:
+    """An engine as LLM servers have it: a loop in the background, requests that wait for it, streams."""
+
+    def __init__(self) -> None:
+        self.requests: asyncio.Queue[tuple[int, asyncio.Queue[int | None]]] = asyncio.Queue()
+        self.loop = asyncio.create_task(self.generate_all())
+
+    async def generate_all(self) -> None:
+        while True:
+            length, tokens = await self.requests.get()
+            for token in range(length):
+                tokens.put_nowait(token)
+                await asyncio.sleep(0)
+            tokens.put_nowait(None)
+
+    async def generate(self, length: int) -> AsyncIterator[int]:
+        tokens: asyncio.Queue[int | None] = asyncio.Queue()
+        await self.requests.put((length, tokens))
+        while (token := await tokens.get()) is not None:
+            yield token
+
+    async def waiting(self) -> int:
+        return self.requests.qsize()
+
+
+def test_an_engine_with_a_loop_in_the_background_streams_to_many(context: JobContext) -> None:
+    engine = context.create_actor(Generating)
+    streams = [engine.generate(length) for length in range(1, 6)]
+    assert [[context.get(token) for token in stream] for stream in streams] == [
+        list(range(length)) for length in range(1, 6)
+    ]
+    assert context.get(engine.waiting()) == 0
+
+
+def test_plain_ray_code_calls_an_async_actor(context: JobContext) -> None:
+    keep = context.create_actor(Generating, name="engine")
+    plain = ray.get_actor("engine", namespace=ray.get_runtime_context().namespace)
+    assert ray.get(plain.waiting.remote()) == 0
+    assert [ray.get(token) for token in plain.generate.options(num_returns="streaming").remote(3)] == [
+        0,
+        1,
+        2,
+    ]
+    del keep
+
+
+def test_a_task_with_several_results_has_a_reference_for_each(context: JobContext) -> None:
+    options = TaskOptions(backend={"ray": {"num_returns": 2}})
+    quotient, rest = context.create_task(divmod, 7, 2, options=options)
+    assert context.get([quotient, rest]) == [3, 1]
+
+
+def test_rays_own_options_choose_the_node_and_retry_exceptions(
+    ray_cluster: LocalRayCluster, context: JobContext, tmp_path: Path
+) -> None:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    head = ray.get_runtime_context().get_node_id()
+    there = NodeAffinitySchedulingStrategy(node_id=head, soft=False)
+    options = TaskOptions(backend={"ray": {"scheduling_strategy": there}})
+    node = context.create_task(lambda: ray.get_runtime_context().get_node_id(), options=options)
+    assert context.get(node) == head
+
+    diary = tmp_path / "diary"
+
+    def succeed_at_last() -> int:
+        with diary.open("a") as file:
+            file.write("x")
+        if diary.stat().st_size < 3:
+            raise OSError("not yet")
+        return diary.stat().st_size
+
+    options = TaskOptions(backend={"ray": {"retry_exceptions": [OSError], "max_retries": 5}})
+    assert context.get(context.create_task(succeed_at_last, options=options)) == 3
+
+
+class Grouped:
+    def wait_for(self, path: str) -> str:
+        until(Path(path).exists, path)
+        return path
+
+    def ping(self) -> str:
+        return "pong"
+
+
+def test_concurrency_groups_let_calls_of_one_pass_those_of_another(
+    context: JobContext, tmp_path: Path
+) -> None:
+    options = ActorOptions(backend={"ray": {"concurrency_groups": {"io": 1}}})
+    actor = context.create_actor(Grouped, options=options)
+    slow = actor.wait_for(str(tmp_path / "mark"))
+    assert context.get(actor.ping.options(concurrency_group="io").remote(), timeout=60) == "pong"
+    (tmp_path / "mark").touch()
+    context.get(slow)
+
+
+def test_rays_state_names_the_function_of_the_user(context: JobContext) -> None:
+    from ray.util.state import list_tasks
+
+    def with_a_name_of_its_own() -> None: ...
+
+    context.get(context.run(with_a_name_of_its_own))
+    name = "with_a_name_of_its_own"
+    until(lambda: any(name in task.name for task in list_tasks(limit=10_000)), "the task in Ray's table")

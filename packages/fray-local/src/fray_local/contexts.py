@@ -29,6 +29,7 @@ class _LocalContext(TaskRunnerContext):
     capabilities = ContextCapabilities(
         serializes=True,
         streams=True,
+        parked_streams=True,
         nested_tasks=True,
         actors=True,
         named_actors=True,

@@ -9,13 +9,14 @@ import ray
 from ray import exceptions as rx
 
 from fray import ActorAlreadyExistsError, ActorNotFoundError
+from fray.backend import is_async_class
 from fray.cluster import poll_delays
 from fray.job import ActorEndpoint, ActorHandle, ActorOptions, Lifetime, actor_methods
+from fray_ray._actor_host import host_class
 from fray_ray._calls import explain_unpicklable
 from fray_ray._connection import cluster_resources
 from fray_ray._options import actor_options, uses_accelerator
 from fray_ray._payloads import Payloads
-from fray_ray._remote import host_class
 
 _KEPT = 256
 _GONE_WITHIN = 10.0  # seconds
@@ -70,7 +71,7 @@ class Actors:
 
     def __init__(self, context: Any, base: Mapping[str, Any]) -> None:
         self._context, self._base = context, base
-        self._classes: dict[int, tuple[Any, Any]] = {}
+        self._classes: dict[Any, tuple[Any, Any]] = {}
         self._payloads = Payloads(context)
         # Those that this context made, and ends. Ray ends a named actor whose maker dropped its handle; here
         # it lives as long as the context.
@@ -82,10 +83,13 @@ class Actors:
     ) -> ActorHandle:
         """Make an actor, or find it by name; see `JobContext.create_actor`."""
         resources = {} if options.preemptible else cluster_resources()
-        ray_options = actor_options(self._base, options, self._context.namespace, resources)
+        ray_options = actor_options(
+            self._base, options, self._context.namespace, resources, asynchronous=is_async_class(cls)
+        )
         payload = self._payloads.of(cls, uses_accelerator(ray_options))
         try:
-            handle = self._remote_class(cls).options(**ray_options).remote(payload, *args, **kwargs)
+            remote_class = self._remote_class(cls, ray_options.pop("concurrency_groups", {}))
+            handle = remote_class.options(**ray_options).remote(payload, *args, **kwargs)
         except rx.ActorAlreadyExistsError:
             raise ActorAlreadyExistsError(str(options.name)) from None
         except Exception:
@@ -134,12 +138,17 @@ class Actors:
                 return
             time.sleep(delay)
 
-    def _remote_class(self, cls: Callable[..., Any]) -> Any:
-        known = self._classes.get(id(cls))
+    def _remote_class(self, cls: Callable[..., Any], groups: Mapping[str, int]) -> Any:
+        """Return what hosts `cls`; its concurrency groups are Ray's, and no option of one actor there."""
+        key = id(cls), *groups.items()
+        known = self._classes.get(key)
         if known is None or known[0] is not cls:
             if len(self._classes) >= _KEPT:
                 self._classes.clear()
-            known = self._classes[id(cls)] = cls, ray.remote(host_class(cls, actor_methods(cls)))
+            hosted = host_class(cls, actor_methods(cls))
+            make: Any = ray.remote
+            known = (cls, make(concurrency_groups=dict(groups))(hosted) if groups else make(hosted))
+            self._classes[key] = known
         return known[1]
 
 

@@ -1,11 +1,13 @@
 """Joining Ray: the cluster that this process is in, one at an address, or a private one on this machine."""
 
 import contextlib
+import gc
 import logging
 import os
 import shutil
 import tempfile
 import threading
+from collections.abc import Iterator
 
 import ray
 from ray._private.services import canonicalize_bootstrap_address
@@ -14,7 +16,7 @@ from fray import ClusterUnavailableError, UnsupportedError
 from fray.cluster import parent_job
 from fray_ray._finding import knock
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may come in between
 
 
 class Connection:
@@ -39,7 +41,7 @@ class Connection:
             )
         self._address, self._namespace, self._local = address, namespace, local
         self._owned_dir: str | None = None
-        self.opened = False
+        self.opened = self._opening = False
 
     def open(self) -> None:
         """Join the cluster, or start it; nothing where that was done.
@@ -47,17 +49,27 @@ class Connection:
         Raises:
             ClusterUnavailableError: No cluster answers.
             ValueError: This process is connected to another one.
+            RuntimeError: A signal handler asks for what it has just interrupted: joining a cluster.
         """
-        with _lock:
+        with _lock, _no_finalizers():
             if self.opened:
                 return
-            if ray.is_initialized():
-                _check_same(self._address)
-            elif self._local:
-                self._start(self._namespace)
-            else:
-                _join(self._address or os.environ.get("RAY_ADDRESS") or "auto", self._namespace)
+            if self._opening:
+                raise RuntimeError("a signal handler used a Ray context while its thread was joining Ray")
+            self._opening = True
+            try:
+                self._open()
+            finally:
+                self._opening = False
             self.opened = True
+
+    def _open(self) -> None:
+        if ray.is_initialized():
+            _check_same(self._address)
+        elif self._local:
+            self._start(self._namespace)
+        else:
+            _join(self._address or os.environ.get("RAY_ADDRESS") or "auto", self._namespace)
 
     def _start(self, namespace: str | None) -> None:
         self._owned_dir = tempfile.mkdtemp(prefix="fray-", dir="/tmp")
@@ -76,6 +88,18 @@ class Connection:
                 ray.shutdown()
             shutil.rmtree(self._owned_dir, ignore_errors=True)
             self._owned_dir = None
+
+
+@contextlib.contextmanager
+def _no_finalizers() -> Iterator[None]:
+    """Let the garbage collector wait: a finalizer that uses the context could not wait for this thread."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _join(address: str, namespace: str | None) -> None:

@@ -1,17 +1,25 @@
 """`RayContext`: tasks and actors on a Ray cluster."""
 
-import atexit
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 import ray
 from ray import exceptions as rx
 
 from fray import ContextClosedError, SerializationError
-from fray.backend import ContextCapabilities, check_count, dumps, is_generator_function, seconds
+from fray.backend import (
+    ACTOR_SECONDS,
+    ContextCapabilities,
+    check_count,
+    dumps,
+    end_at_exit,
+    is_generator_function,
+    name_given_up,
+    seconds,
+)
 from fray.job import ActorHandle, ActorOptions, ContextBase, ObjectRef, ObjectStream, TaskOptions
 from fray_ray import _coroutines
 from fray_ray._actors import Actors, RayEndpoint
@@ -56,11 +64,14 @@ class RayContext(ContextBase):
         shared_actors=True,
         detached_actors=True,
         concurrent_actors=True,
+        async_actors=True,
         interrupting_cancel=True,
         enforced_resources=True,
         at_most_once=True,
         retries=True,
         max_restarts=True,
+        reentrant=True,
+        program_end=True,
         runtime_env=True,
     )
 
@@ -78,7 +89,7 @@ class RayContext(ContextBase):
             check_count("max_workers", max_workers, 1)
         self._connection: Connection | None = Connection(address, namespace, local)
         self._set_up(uuid.uuid4().hex, namespace, options)
-        _open_contexts.add(self)
+        end_at_exit(self)  # before Ray disconnects, which was registered when it was imported
 
     def _set_up(self, identity: str, namespace: str | None, options: dict[str, Any]) -> None:
         self._identity, self._namespace, self._options = identity, namespace, options
@@ -206,13 +217,18 @@ class RayContext(ContextBase):
         except Exception:
             explain_unpicklable(target, args, kwargs)
             raise
+        name = f"{target}()" if isinstance(target, str) else None
+        for one in answer if isinstance(answer, list) else (answer,):  # Ray's num_returns gives a list
+            self._note(one, (*args, *kwargs.values()), name)
+        return answer
+
+    def _note(self, answer: Any, args: tuple[Any, ...], actor_call: str | None) -> None:
         if isinstance(answer, ray.ObjectRefGenerator):
             close_when_dropped(answer)
         if self._connection is not None:  # a copy in a worker is never shut down, and need not remember
-            self._pending.add(answer, (*args, *kwargs.values()))
+            self._pending.add(answer, args, actor_call)
         elif isinstance(answer, ray.ObjectRef):
             hold(answer)
-        return answer
 
     def _without_future(self, arg: Any) -> Any:
         return self._promises.argument(arg) if isinstance(arg, Future) else arg
@@ -249,13 +265,28 @@ class RayContext(ContextBase):
             return
         if cancel_pending:
             interrupt(self._pending.all()[::-1])
-        if not wait:
+        if wait:
+            self._pending.drain()
+            self._let_go()
+
+    def at_program_end(self, failed: bool) -> None:
+        """Wait for tasks, and for a while for calls of actors; for nothing where the program failed."""
+        connection = self._connection
+        if connection is None or self._closed or not connection.opened or not ray.is_initialized():
             return
-        self._pending.drain()
+        if failed:
+            interrupt(self._pending.all()[::-1])
+        elif late := self._pending.drain(actor_seconds=ACTOR_SECONDS):
+            name_given_up(late)
+        self._closed = True
+        self._let_go()
+
+    def _let_go(self) -> None:
         interrupt(list(self._pending.streams))
         self._actors.end()
         self._promises.close()
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _attached, (self._identity, self.namespace, self._options)
@@ -263,15 +294,6 @@ class RayContext(ContextBase):
 
 # A context that comes back to its process, or twice to a worker, is the same object.
 _by_identity: WeakValueDictionary[str, RayContext] = WeakValueDictionary()
-_open_contexts: WeakSet[RayContext] = WeakSet()
-
-
-# At exit, a program that never left its context still gets what it submitted done. Ray's own handler was
-# registered before this one, and disconnects after it.
-@atexit.register
-def _shutdown_open_contexts() -> None:
-    for context in list(_open_contexts):
-        context.shutdown()
 
 
 def _attached(identity: str, namespace: str, options: dict[str, Any]) -> RayContext:

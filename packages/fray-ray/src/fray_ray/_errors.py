@@ -93,7 +93,10 @@ def _outside_the_task(error: BaseException, cause: BaseException) -> BaseExcepti
     if "pickle" in text and isinstance(cause, TypeError | pickle.PicklingError | AttributeError):
         what = f"the result of {name[1]}()" if name else "the result"
         return SerializationError(what, f"{type(cause).__name__}: {cause}")
-    return TaskError(type(cause).__name__, str(cause), text)
+    if isinstance(cause, rx.RayError):
+        return TaskError(type(cause).__name__, str(cause), text)
+    cause.__cause__ = TaskError(type(cause).__name__, str(cause), text)  # with the traceback of the worker
+    return cause  # as Ray raises it for its own tasks: by its type
 
 
 def _actor_died(error: BaseException) -> ActorDiedError:

@@ -97,12 +97,18 @@ def task_options(base: Mapping[str, Any], options: TaskOptions) -> dict[str, Any
 
 
 def actor_options(
-    base: Mapping[str, Any], options: ActorOptions, namespace: str, cluster_resources: Mapping[str, float]
+    base: Mapping[str, Any],
+    options: ActorOptions,
+    namespace: str,
+    cluster_resources: Mapping[str, float],
+    *,
+    asynchronous: bool = False,
 ) -> dict[str, Any]:
     """Merge an actor's options over those of its context.
 
     Args:
         cluster_resources: What the cluster has; looked at for `preemptible=False` only.
+        asynchronous: Whether the class has an async method.
     """
     shared = {name: value for name, value in base.items() if name not in _TASKS_ONLY}
     # A context's CPUs and memory are what each task takes; actors coordinate, and take what they ask for.
@@ -115,7 +121,8 @@ def actor_options(
         merged |= {"name": options.name, "namespace": namespace, "get_if_exists": options.get_if_exists}
     if options.lifetime is Lifetime.DETACHED:
         merged["lifetime"] = "detached"
-    merged |= {"max_concurrency": options.max_concurrency or 1, "max_restarts": options.max_restarts}
+    concurrency = options.concurrency(asynchronous)
+    merged |= {"max_concurrency": concurrency, "max_restarts": options.max_restarts}
     merged |= options.backend.get("ray", {})
     return _with_environment(merged, {})
 

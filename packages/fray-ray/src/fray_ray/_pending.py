@@ -1,9 +1,13 @@
 """What a context has submitted and not yet seen the end of."""
 
+import math
+import time
 from typing import Any
 from weakref import WeakSet
 
 import ray
+
+from fray.backend import seconds
 
 _LEAST = 64
 
@@ -17,20 +21,25 @@ class Pending:
     """
 
     def __init__(self) -> None:
-        self._refs: dict[Any, tuple[bytes, ...]] = {}  # with the ids of what each takes, which hold nothing
+        # With the ids of what each takes, which hold nothing, and the name of an actor's call.
+        self._refs: dict[Any, tuple[tuple[bytes, ...], str | None]] = {}
         self._limit = _LEAST
         # Not held: a stream that its consumer drops is to be closed.
         self.streams: WeakSet[ray.ObjectRefGenerator] = WeakSet()
 
-    def add(self, answer: Any, args: tuple[Any, ...]) -> None:
-        """Hold what a call answered; what it takes is done before it is."""
+    def add(self, answer: Any, args: tuple[Any, ...], actor_call: str | None = None) -> None:
+        """Hold what a call answered; what it takes is done before it is.
+
+        Args:
+            actor_call: The name of the call, where it is an actor's.
+        """
         taken = [arg for arg in args if isinstance(arg, ray.ObjectRef)]
         for arg in taken:
             self._refs.pop(arg, None)
         if isinstance(answer, ray.ObjectRefGenerator):
             self.streams.add(answer)
             return
-        self._refs[answer] = tuple(arg.binary() for arg in taken)
+        self._refs[answer] = tuple(arg.binary() for arg in taken), actor_call
         if len(self._refs) >= self._limit:
             self._look()
 
@@ -41,22 +50,37 @@ class Pending:
     def takers(self, ref: Any) -> list[Any]:
         """Return what takes a reference as an argument, and may not be done."""
         identity = ref.binary()
-        return [taker for taker, taken in list(self._refs.items()) if identity in taken]
+        return [taker for taker, (taken, _) in list(self._refs.items()) if identity in taken]
 
     def all(self) -> list[Any]:
         """Return what may not be done."""
         return list(self._refs)
 
-    def drain(self) -> None:
-        """Block until all is done."""
-        while refs := self.all():
-            ray.wait(refs, num_returns=len(refs), fetch_local=False)
-            for ref in refs:
-                self.done(ref)
+    def drain(self, *, actor_seconds: float | None = None) -> list[str]:
+        """Block until all is done.
+
+        Args:
+            actor_seconds: How long calls of actors are waited for, once the tasks are done.
+
+        Returns:
+            The names of the actors' calls that are not done.
+        """
+        while tasks := [ref for ref, (_, name) in list(self._refs.items()) if name is None]:
+            self._wait(tasks, None)
+        deadline = math.inf if actor_seconds is None else time.monotonic() + actor_seconds
+        while calls := self.all():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            self._wait(calls, seconds(left))
+        return [name for _, name in list(self._refs.values()) if name is not None]
+
+    def _wait(self, refs: list[Any], timeout: float | None) -> None:
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=timeout, fetch_local=False)
+        for ref in ready:
+            self.done(ref)
 
     def _look(self) -> None:
         refs = self.all()
-        ready, pending = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
-        for ref in ready:
-            self.done(ref)
-        self._limit = max(_LEAST, 2 * len(pending))
+        self._wait(refs, 0)
+        self._limit = max(_LEAST, 2 * len(self._refs))

@@ -1,4 +1,4 @@
-"""What Ray's workers run: calls of functions, actors, promises.
+"""What Ray's workers run: calls of functions, and promises; `_actor_host` has the actors.
 
 One remote function runs every task: the function that it calls arrives as its first argument,
 pickled. Ray would export each function by itself, three to four times slower for one seen once.
@@ -16,28 +16,27 @@ from typing import Any
 import ray
 
 from fray import use_context
-from fray.backend import is_generator_function, unpack_exception
+from fray.backend import strip_frames, unpack_exception
 from fray_ray import _coroutines, _mail
 from fray_ray._errors import portable
 from fray_ray._stream_refs import produced
 from fray_ray._table import submission_of
 
 _JAX = "JAX_PLATFORMS"
-_INSTANCE = "_fray_instance"
 
 
 def run_task(payload: bytes, /, *args: Any, **kwargs: Any) -> Any:
     """Call the function in a payload, under the context in it."""
-    return _call(lambda: _loaded(payload), None, args, kwargs)
+    return call(lambda: loaded(payload), None, args, kwargs)
 
 
 def run_stream(payload: bytes, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
     """Yield from the generator function in a payload, under the context in it."""
-    yield from _stream(lambda: _loaded(payload), None, args, kwargs)
+    yield from stream(lambda: loaded(payload), None, args, kwargs)
 
 
 @lru_cache(maxsize=64)
-def _loaded(payload: bytes) -> tuple[Any, Any]:
+def loaded(payload: bytes) -> tuple[Any, Any]:
     """Unpickle a function and its context, once for all calls in this worker."""
     _jobs_variables()  # before anything of the user's is imported
     target, context, accelerated = pickle.loads(payload)
@@ -45,7 +44,8 @@ def _loaded(payload: bytes) -> tuple[Any, Any]:
     return target, context
 
 
-def _call(load: Callable[[], tuple[Any, Any]], method: str | None, args: Any, kwargs: Any) -> Any:
+def call(load: Callable[[], tuple[Any, Any]], method: str | None, args: Any, kwargs: Any) -> Any:
+    """Run a function, or a method, under its context; what it raises goes on in a form that travels."""
     try:
         target, context = load()
         with use_context(context):
@@ -54,11 +54,12 @@ def _call(load: Callable[[], tuple[Any, Any]], method: str | None, args: Any, kw
     except KeyboardInterrupt:  # how Ray cancels
         raise
     except BaseException as error:  # noqa: BLE001 - the task's failure, whatever it is, is the caller's to see
-        failure = portable(_without_our_frames(error))
+        failure = portable(strip_frames(error, __file__))
     raise failure
 
 
-def _stream(load: Callable[[], tuple[Any, Any]], method: str | None, args: Any, kwargs: Any) -> Iterator[Any]:
+def stream(load: Callable[[], tuple[Any, Any]], method: str | None, args: Any, kwargs: Any) -> Iterator[Any]:
+    """Yield what a generator function, or method, yields; see `call`."""
     failure: BaseException | None = None
     try:
         target, context = load()
@@ -72,16 +73,9 @@ def _stream(load: Callable[[], tuple[Any, Any]], method: str | None, args: Any, 
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001 - as above
-        failure = portable(_without_our_frames(error))
+        failure = portable(strip_frames(error, __file__))
     if failure is not None:
         raise failure
-
-
-def _without_our_frames(error: BaseException) -> BaseException:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    return error.with_traceback(trace)
 
 
 def _choose_jax_platform(accelerated: bool) -> None:
@@ -109,46 +103,6 @@ def _told() -> dict[str, str]:
     """Return the variables that Ray gave this worker."""
     told: dict[str, str] = ray.get_runtime_context().runtime_env.get("env_vars", {})
     return told
-
-
-def host_class(cls: Callable[..., Any], methods: dict[str, Any]) -> type:
-    """Make the class that hosts an actor: the methods of `cls`, each run as a task is.
-
-    The methods are there by name, so that plain Ray code can find the actor and call them.
-    """
-
-    def __init__(self: Any, payload: bytes, /, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        setattr(self, _INSTANCE, _construct(payload, args, kwargs))
-
-    members: dict[str, Any] = {
-        name: _streaming(name) if is_generator_function(method) else _forwarding(name)
-        for name, method in methods.items()
-    }
-    name = getattr(cls, "__name__", type(cls).__name__)
-    return type(name, (), {**members, "__init__": __init__, "__module__": __name__})
-
-
-def _construct(payload: bytes, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    def load() -> tuple[Any, Any]:
-        return _loaded(payload)
-
-    return _call(load, None, args, kwargs), load()[1]
-
-
-def _forwarding(name: str) -> Callable[..., Any]:
-    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return _call(lambda: getattr(self, _INSTANCE), name, args, kwargs)
-
-    method.__name__ = method.__qualname__ = name
-    return method
-
-
-def _streaming(name: str) -> Callable[..., Any]:
-    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        yield from _stream(lambda: getattr(self, _INSTANCE), name, args, kwargs)
-
-    method.__name__ = method.__qualname__ = name
-    return method
 
 
 class Promises:

@@ -9,18 +9,27 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any, Protocol
-from weakref import WeakSet
+from weakref import ref
 
 from fray._engine.calls import current_call
 from fray._engine.engine import Engine
 from fray._engine.waiting import await_one
 
-_ACTOR_SECONDS = 10.0  # that calls of actors get
+ACTOR_SECONDS = 10.0
+"""Seconds that calls of actors get at the end of a program that ends well."""
 
 
 class Ending(Protocol):
     """A context that can be left open to the end of its program."""
+
+    def at_program_end(self, failed: bool) -> None:
+        """Wait for what was submitted, or, where the program failed, for nothing; end what would stay."""
+
+
+class EngineEnding(Protocol):
+    """A context over an engine of ours."""
 
     engine: Engine
 
@@ -31,13 +40,28 @@ class Ending(Protocol):
         """Everything was waited for: end what would outlive the process."""
 
 
-_open: "WeakSet[Any]" = WeakSet()
-
-
 def end_at_exit(context: Ending) -> None:
-    """Let a context end with the program: after what was submitted, or at once where the program failed."""
+    """Let a context end with the program: after what was submitted, or at once where the program failed.
+
+    The functions that the program itself registers with `atexit` later than this run before.
+    """
     _watch_exits()
-    _open.add(context)
+    atexit.register(_AtExit(context))
+
+
+class _AtExit:
+    """What `atexit` calls for one context, which it does not keep alive."""
+
+    def __init__(self, context: Ending) -> None:
+        self._context = ref(context, self._forget)
+
+    def __call__(self) -> None:
+        context = self._context()
+        if context is not None:
+            context.at_program_end(program_failed())
+
+    def _forget(self, _: Any) -> None:
+        atexit.unregister(self)
 
 
 class _Exit(SystemExit):
@@ -87,35 +111,36 @@ def await_program_end(engine: Engine) -> bool:
             await_one(task if task.streaming else task.ref)
             while task.streaming and not task.over and task in engine.scope.open:
                 time.sleep(0.01)  # a stream has an end only after its items
-    deadline = time.monotonic() + _ACTOR_SECONDS
+    deadline = time.monotonic() + ACTOR_SECONDS
     while calls := [call for call in engine.open_calls() if not call.over]:
         left = deadline - time.monotonic()
         if left <= 0 or not await_one(calls[0] if calls[0].streaming else calls[0].ref, left):
-            names = ", ".join(sorted({f"{call.actor.label}.{call.method}()" for call in calls}))
-            sys.stderr.write(
-                f"fray: the program has ended; after {_ACTOR_SECONDS:.0f} s these calls of actors still run "
-                f"and are given up: {names}\n"
-            )
+            name_given_up({f"{call.actor.label}.{call.method}()" for call in calls})
             return False
     return True
 
 
-def _end() -> None:
-    failed = program_failed()
-    for context in list(_open):
-        if context.engine.scope.foreign or current_call() is not None:
-            continue
-        if failed or not await_program_end(context.engine):
-            context.abort()
-        else:
-            context.end_of_program()
+def name_given_up(calls: Iterable[str]) -> None:
+    """Name on stderr the calls of actors that are not waited for any longer."""
+    sys.stderr.write(
+        f"fray: the program has ended; after {ACTOR_SECONDS:.0f} s these calls of actors still run "
+        f"and are given up: {', '.join(sorted(set(calls)))}\n"
+    )
+
+
+def end_engine(context: EngineEnding, failed: bool) -> None:
+    """Do `at_program_end` for a context over an engine of ours."""
+    if context.engine.scope.foreign or current_call() is not None:
+        return
+    if failed or not await_program_end(context.engine):
+        context.abort()
+    else:
+        context.end_of_program()
 
 
 def _forget() -> None:
     global _failed
     _failed = False
-    _open.clear()
 
 
-atexit.register(_end)
 os.register_at_fork(after_in_child=_forget)

@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from fray._contexts.base import ContextBase
+from fray._contexts.exits import end_engine
 from fray._contracts.context import ActorHandle, actor_methods
 from fray._contracts.task_runner import PackedCall, TaskRunner
 from fray._engine.actors import Actor, EngineEndpoint
@@ -184,6 +185,10 @@ class TaskRunnerContext(ContextBase):
         if not self.engine.scope.foreign:
             self._closed = True
             self.engine.abort()
+
+    def at_program_end(self, failed: bool) -> None:
+        """Wait for what was submitted, or for nothing; see `end_at_exit`."""
+        end_engine(self, failed)
 
     def end_of_program(self) -> None:
         """Do nothing: the program has ended, and what it submitted is done; see `end_at_exit`."""

@@ -58,6 +58,7 @@ class ContextCapabilities(Capabilities):
         isolation: Tasks and actors run in processes of their own, which may die alone.
         streams: Generator functions are streaming tasks.
         run_ahead: Items that a producer may be ahead of its consumer, at the most.
+        parked_streams: A producer that waits for its consumer holds no worker.
         nested_tasks: Tasks may run tasks and wait for them, to any depth.
         actors: Actors can be made.
         named_actors: Actors can have a name, and be found by it.
@@ -82,6 +83,7 @@ class ContextCapabilities(Capabilities):
     isolation: bool = False
     streams: bool = False
     run_ahead: int = 64
+    parked_streams: bool = False
     nested_tasks: bool = False
     actors: bool = False
     named_actors: bool = False

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fray._cli.output import print_table
     from fray._cli.shared import one_line
     from fray._contexts.base import DEFAULT_TASK, ContextBase
-    from fray._contexts.exits import end_at_exit, program_failed
+    from fray._contexts.exits import ACTOR_SECONDS, end_at_exit, name_given_up, program_failed
     from fray._contexts.in_process import InProcessRunner
     from fray._contexts.runner_context import TaskRunnerContext
     from fray._contracts.engine_context import EngineContext, EngineOutcome
@@ -171,6 +171,7 @@ if TYPE_CHECKING:
     from fray._values.push_options import PLAIN, PushOptions
 
 __all__ = [
+    "ACTOR_SECONDS",
     "API_VERSION",
     "DEFAULT_TASK",
     "ENVIRONMENT_LINK",
@@ -319,6 +320,7 @@ __all__ = [
     "liveness_of",
     "locked_environment",
     "may_block",
+    "name_given_up",
     "named_arguments",
     "note_kept",
     "one_line",
@@ -500,7 +502,9 @@ _HOMES = {
     "dispatch": "_engine.calls",
     "dumps": "_serialization.values",
     "dumps_call": "_serialization.values",
+    "ACTOR_SECONDS": "_contexts.exits",
     "end_at_exit": "_contexts.exits",
+    "name_given_up": "_contexts.exits",
     "environment_of": "_jobs.process_tree",
     "error_ref": "_engine.refs",
     "find_by_identity": "_engine.identity",

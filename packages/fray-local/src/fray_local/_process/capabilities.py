@@ -7,6 +7,7 @@ CAPABILITIES = ContextCapabilities(
     max_workers=True,
     isolation=True,
     streams=True,
+    parked_streams=True,
     run_ahead=64,
     nested_tasks=True,
     actors=True,
