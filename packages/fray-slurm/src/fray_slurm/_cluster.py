@@ -59,6 +59,8 @@ class SlurmCluster(DirectoryCluster):
 
     capabilities = DirectoryCluster.capabilities.but(
         gpus=True,
+        sweeps=False,
+        retry=False,
         preemptible=True,
         admission=True,
         tree_kill=TreeKill.SUBREAPER,  # a site with proctrack/cgroup is stricter

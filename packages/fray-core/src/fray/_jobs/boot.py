@@ -62,9 +62,9 @@ def _guard(record: str, supervisor: int, lock: int) -> None:
     group = ControlGroup.named(_group_name(record, supervisor))
     if group is not None:
         group.remove()
-    from fray._jobs.predecessors import wake_waiters
+    from fray._jobs.predecessors import tell_of_end
 
-    wake_waiters(record)
+    tell_of_end(record)
     if os.path.exists(os.path.join(record, _ON_EXIT)):
         from fray._jobs.on_exit import run_on_exit
 

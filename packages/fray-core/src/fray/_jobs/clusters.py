@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import ClassVar
@@ -11,17 +11,21 @@ from fray._contracts.cluster import LogStream
 from fray._jobs.cluster_calls import ClusterCalls
 from fray._jobs.following import parent_job
 from fray._jobs.launch_keys import LaunchKey, check_key
+from fray._jobs.logs.members import follow_members
 from fray._jobs.logs.reader import LogSource, OffsetLog
 from fray._jobs.logs.stream import follow_logs
 from fray._jobs.plan import JobPlan
 from fray._jobs.planning import plan_of
 from fray._jobs.refusals import refuse_fields, refuse_python
+from fray._jobs.sweep_plan import SweepPlan
+from fray._jobs.sweeps import as_members, checked_requests, sweep_name, sweep_plan
 from fray._telemetry.job_instrumentation import launching
+from fray._values.capabilities import ClusterCapabilities
 from fray._values.checks import check_seconds, invalid
 from fray._values.delays import poll_delays
 from fray._values.environment import EnvironmentConfig
 from fray._values.errors import JobNotFoundError, UnsupportedError
-from fray._values.jobs import JobId, JobInfo, JobRequest
+from fray._values.jobs import JobId, JobInfo, JobRequest, SweepId
 from fray_resources import CpuConfig
 
 
@@ -104,15 +108,54 @@ class ClusterBase(ClusterCalls, ABC):
         self._check_predecessors(request)
         parent = self._parent()
         job_id = JobId.new(request.name, parent)
+        return self._once(key, parent, job_id, lambda: self._launch(request, job_id))
+
+    def launch_many(
+        self,
+        requests: Iterable[JobRequest],
+        max_parallel: int | None = None,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+    ) -> SweepId:
+        """See `Cluster.launch_many`."""
+        capabilities = ClusterCapabilities.of(self) or ClusterCapabilities()
+        capabilities.check("sweeps", f"{type(self).__name__}: launch_many", "launch the jobs one by one")
+        asked = checked_requests(requests, max_parallel)
+        for request in asked:
+            self._check_supported(request)
+            self._check_predecessors(request, positions=True)
+        parent, called = self._parent(), sweep_name(asked) if name is None else name
+        sweep_id = SweepId.new(called, parent)
+
+        def launch() -> None:
+            plans = []
+            for position, request in enumerate(as_members(asked, sweep_id)):
+                member = sweep_id.member(position)
+                with launching(request, member) as variables:
+                    plans.append(self._plan(request, member, variables))
+            self._submit_many(sweep_plan(sweep_id, called, asked, plans, max_parallel), plans)
+            self._note_launched(sweep_id)
+
+        return SweepId(self._once(key, parent, sweep_id, launch))
+
+    def _submit_many(self, sweep: SweepPlan, plans: Sequence[JobPlan]) -> None:
+        """Start a sweep at once: all of it, or, where this raises, nothing; for a backend that has sweeps."""
+        raise NotImplementedError(f"{type(self).__name__} declares sweeps and has no `_submit_many`")
+
+    def _once(
+        self, key: str | None, parent: JobId | None, job_id: JobId, launch: Callable[[], None]
+    ) -> JobId:
+        """Launch, unless a launch with the same key has done so; return the id of the job that there is."""
         if key is None:
-            self._launch(request, job_id)
+            launch()
             return job_id
         check_key(key)
         with self._held_key(key, parent) as held:
             if held.job_id is not None:
                 return held.job_id
             held.record(job_id)
-            self._launch(request, job_id)
+            launch()
         return job_id
 
     def _parent(self) -> JobId | None:
@@ -120,11 +163,12 @@ class ClusterBase(ClusterCalls, ABC):
         parent = parent_job()
         return None if parent is None or self._info(parent) is None else parent
 
-    def _check_predecessors(self, request: JobRequest) -> None:
+    def _check_predecessors(self, request: JobRequest, *, positions: bool = False) -> None:
         for each in request.after:
-            if isinstance(each, int):
+            if isinstance(each, str):
+                self.poll(each)
+            elif not positions:
                 raise invalid("each of after", "a job id; positions are of launch_many", each)
-            self.poll(each)
 
     def _launch(self, request: JobRequest, job_id: JobId) -> None:
         with launching(request, job_id) as variables:
@@ -154,6 +198,18 @@ class ClusterBase(ClusterCalls, ABC):
         follow: bool = True,
     ) -> LogStream:
         """See `Cluster.monitor`."""
+        if self.poll(job_id).is_sweep:
+            return follow_members(
+                self.poll,
+                job_id,
+                lambda: self.list_jobs(parent=job_id),
+                self._log,
+                replica=replica,
+                tail=tail,
+                since=since,
+                grep=grep,
+                follow=follow,
+            )
         return follow_logs(
             partial(self.poll, job_id),
             open_log=partial(self._log, job_id),

@@ -8,7 +8,7 @@ from typing import Any
 
 from fray._jobs.record import JobRecord
 from fray._jobs.snapshots import source_state
-from fray._values.job_states import JobInfo
+from fray._values.job_states import JobId, JobInfo
 from fray._values.jobs import JobRequest
 from fray_resources import ResourceConfig
 
@@ -40,9 +40,14 @@ def described(record: JobRecord, info: JobInfo) -> JobInfo:
         user=asked.get("user"),
         commit=asked.get("commit"),
         dirty=asked.get("dirty"),
-        children=tuple(child.job_id for child in record.children()),
+        children=tuple(sorted((child.job_id for child in record.children()), key=_place)),
         logs=_logs(record.logs),
     )
+
+
+def _place(job_id: JobId) -> tuple[int, str]:
+    """By which children are in order: the members of a sweep by position."""
+    return (0, job_id) if job_id.sweep is None else (int(job_id.leaf), "")
 
 
 def _logs(folder: Path) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from fray._jobs import control_pipe
 from fray._jobs.clusters import ClusterBase
 from fray._jobs.details import described
 from fray._jobs.diagnosis import check_folder, check_machine
+from fray._jobs.kept_plans import drop_plan, kept_plan, restored, secrets_of, withheld, write_kept
 from fray._jobs.launch_keys import LaunchKey, held_key
 from fray._jobs.liveness import SupervisorLock
 from fray._jobs.log_files import LOGS, log_name
@@ -21,12 +22,22 @@ from fray._jobs.plan import JobPlan, Keep, packed_plan
 from fray._jobs.planning import PAYLOAD, import_paths, plan_of
 from fray._jobs.process_tree import TreeKill
 from fray._jobs.pruning import KEYS, delete, has_ended, prune_now, write_keep
-from fray._jobs.record import LOCK, PLAN, REQUEST, SUPERVISOR_LOG, JobRecord, Records
+from fray._jobs.record import CHILDREN, LOCK, PLAN, REQUEST, SUPERVISOR_LOG, JobRecord, Records
 from fray._jobs.record_index import infos_of, list_records
-from fray._jobs.snapshots import take_snapshot
+from fray._jobs.retrying import (
+    check_kept,
+    check_retry,
+    members_to_retry,
+    reset,
+    reset_members,
+    reset_sweep,
+    taken_lock,
+)
+from fray._jobs.snapshots import SweepCopies, take_snapshot
 from fray._jobs.status_file import VERSION, replace_file, reserve_room, write_json, write_status
 from fray._jobs.stopping import stop_family
 from fray._jobs.supervisor_start import supervisor_command
+from fray._jobs.sweep_plan import SWEEP, SweepPlan
 from fray._values.capabilities import ClusterCapabilities
 from fray._values.checks import check_seconds
 from fray._values.errors import JobNotFoundError
@@ -73,6 +84,8 @@ class DirectoryCluster(ClusterBase):
         retries=True,
         tree_kill=TreeKill.CGROUP,
         dependencies=True,
+        sweeps=True,
+        retry=True,
         snapshots=True,
         usage=True,
         log_limit=True,
@@ -91,11 +104,7 @@ class DirectoryCluster(ClusterBase):
     def _submit(self, plan: JobPlan) -> None:
         """Write the record, and start the supervisor: complete, or nothing is left of either."""
         plan = plan._replace(keep=self._keep if "/" not in plan.job_id else None)
-        record, draft = self._records.path(plan.job_id), self._records.draft_of(plan.job_id)
-        self._records.make_folder()
-        record.parent.mkdir(mode=0o700, exist_ok=True)
-        draft.mkdir(mode=0o700, parents=True)
-        try:
+        with self._record_made(plan.job_id) as (draft, record):
             if plan.snapshot_of is not None:
                 copy = draft / Path(plan.workspace).name
                 take_snapshot(Path(plan.snapshot_of), copy, leave_out=self._records.folder)
@@ -104,21 +113,102 @@ class DirectoryCluster(ClusterBase):
                 self._start_supervisor(plan, draft, record, lock)
             finally:
                 lock.close()
+
+    def _submit_many(self, sweep: SweepPlan, plans: Sequence[JobPlan]) -> None:
+        """Write the record of the sweep and in it those of its members, and start its coordinator."""
+        sweep = sweep._replace(keep=self._keep if "/" not in sweep.job_id else None)
+        with self._record_made(sweep.job_id) as (draft, record):
+            lock = take_lock(draft)
+            try:
+                copies = SweepCopies(draft, self._records.folder)
+                for position, plan in enumerate(plans):
+                    write_member(draft / CHILDREN / str(position), plan, copies)
+                replace_file(os.fspath(draft / SWEEP), packed_plan(sweep))
+                sweep = sweep._replace(secrets=dict(enumerate(map(secrets_of, plans))))
+                self._start_sweep(sweep, draft, record, lock)
+            finally:
+                lock.close()
+
+    def _start_sweep(self, sweep: SweepPlan, draft: Path, record: Path, lock: SupervisorLock) -> None:
+        """Let the record of a sweep appear, and its members be started, now or later.
+
+        By default a coordinator starts them on the host where it runs itself; where a cluster starts each
+        somewhere else, or has arrays of jobs, it overrides this. A member's record has its plan in it, and
+        `supervisor_command` of that record runs it.
+        """
+        self._start_supervisor(sweep, draft, record, lock)
+
+    @contextlib.contextmanager
+    def _record_made(self, job_id: str) -> Iterator[tuple[Path, Path]]:
+        """Be around the making of a record, in a draft of it: gives both paths."""
+        record, draft = self._records.path(job_id), self._records.draft_of(job_id)
+        self._records.make_folder()
+        record.parent.mkdir(mode=0o700, exist_ok=True)
+        draft.mkdir(mode=0o700, parents=True)
+        try:
+            yield draft, record
         except BaseException:
             with contextlib.suppress(OSError):  # as a rule it is not there yet
                 record.rename(draft)
             shutil.rmtree(draft, ignore_errors=True)
             raise
 
-    def _start_supervisor(self, plan: JobPlan, draft: Path, record: Path, lock: SupervisorLock) -> None:
+    def retry(self, job_id: str, /) -> JobId:
+        """See `Cluster.retry`."""
+        self.capabilities.check("retry", f"{type(self).__name__}: retry", "launch the job anew")
+        record = self._records.find(job_id)
+        info = record.info()
+        check_retry(info)
+        if info.is_sweep:
+            self._retry_members(record, members_to_retry(record))
+        elif record.job_id.sweep is not None:
+            sweep = self._records.find(record.job_id.sweep)
+            if not sweep.info().finished:
+                raise ValueError(
+                    f"job {job_id} is of sweep {sweep.job_id}, which has not ended: retry it then"
+                )
+            self._retry_members(sweep, members_to_retry(sweep, record.job_id.leaf))
+        else:
+            self._retry_job(record)
+        return record.job_id
+
+    def _retry_job(self, record: JobRecord) -> None:
+        check_kept(record)
+        lock = taken_lock(record)
+        try:
+            plan = kept_plan(os.fspath(record.path))
+            assert plan is not None, "it was there a moment ago"
+            plan = restored(plan, os.environ)
+            reset(record)
+            lock.reserve()
+            drop_plan(os.fspath(record.path))
+            self._start_supervisor(plan, record.path, record.path, lock)
+        finally:
+            lock.close()
+
+    def _retry_members(self, sweep: JobRecord, members: list[JobRecord]) -> None:
+        lock = taken_lock(sweep)
+        try:
+            secrets = reset_members(members)
+            plan = reset_sweep(sweep)._replace(secrets=secrets)
+            lock.reserve()
+            self._start_sweep(plan, sweep.path, sweep.path, lock)
+        finally:
+            lock.close()
+
+    def _start_supervisor(
+        self, plan: JobPlan | SweepPlan, draft: Path, record: Path, lock: SupervisorLock
+    ) -> None:
         """Write the record, let it appear, and its supervisor be started somewhere.
 
         The launcher holds the lock while the record is a draft; who starts the supervisor as a child of its
         own hands it on, so that it is never free.
         """
-        write_record(draft, plan)
+        if draft != record:  # else it is a job that runs again
+            write_record(draft, plan)
         replace_file(os.fspath(draft / PLAN), packed_plan(plan))
-        draft.rename(record)
+        if draft != record:
+            draft.rename(record)
         lock.close()
         self._start(plan.job_id, supervisor_command(os.fspath(record), import_paths()))
 
@@ -189,7 +279,19 @@ class DirectoryCluster(ClusterBase):
         return self._records.find(job_id)
 
 
-def write_record(draft: Path, plan: JobPlan) -> None:
+def write_member(folder: Path, plan: JobPlan, copies: SweepCopies) -> None:
+    """Write the record of a member of a sweep, complete but for somebody who supervises it."""
+    folder.mkdir(mode=0o700, parents=True)
+    if plan.snapshot_of is not None:
+        copies.link(Path(plan.snapshot_of), folder / Path(plan.workspace).name)
+    take_lock(folder).close()
+    write_record(folder, plan)
+    replace_file(os.fspath(folder / PLAN), packed_plan(withheld(plan)))
+    # Kept from the start: where the machine stops, so do all supervisors, and nobody else has the plan.
+    write_kept(os.fspath(folder), plan)
+
+
+def write_record(draft: Path, plan: JobPlan | SweepPlan) -> None:
     """Write the record of a job that is to be started."""
     path = os.fspath(draft)
     (draft / LOGS).mkdir(mode=0o700)
@@ -198,7 +300,7 @@ def write_record(draft: Path, plan: JobPlan) -> None:
     write_json(os.fspath(draft / REQUEST), {"version": VERSION, **plan.shown})
     if plan.keep is not None and plan.keep != Keep():
         write_keep(path, plan.keep)
-    if plan.on_exit is not None:
+    if isinstance(plan, JobPlan) and plan.on_exit is not None:
         write_on_exit(path, plan)
     if plan.payload is not None:
         replace_file(os.fspath(draft / PAYLOAD), plan.payload)

@@ -10,6 +10,7 @@ from fray._jobs.endings import lost, read_status
 from fray._jobs.job_tree import CHILDREN, members
 from fray._jobs.liveness import Liveness, holder_of, liveness_of
 from fray._jobs.status_file import write_status
+from fray._jobs.sweep_plan import SWEEP
 
 LOCK, PLAN = "lock", "plan.pickle"
 _GRACE = 10.0  # seconds for the jobs below one whose supervisor was killed
@@ -27,6 +28,13 @@ def clear(record: str, supervisor: int, code: int) -> None:
     while tell_children(record, _GRACE):
         time.sleep(0.01)
         _reap()
+    if os.path.exists(os.path.join(record, SWEEP)):
+        from fray._jobs.sweep_endings import settle_sweep
+
+        while not settle_sweep(record):
+            tell_children(record, _GRACE)
+            time.sleep(_PAUSE / 10)
+            _reap()
 
 
 def _settle(record: str, supervisor: int, code: int) -> None:

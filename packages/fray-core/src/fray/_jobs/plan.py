@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from fray._jobs.plan_parts import Admission, HostEnd, Preparation
     from fray._jobs.ranks import GangLayout
+    from fray._jobs.sweep_plan import SweepPlan
     from fray._values.job_words import ExitReason
 
 
@@ -68,6 +69,8 @@ class JobPlan(NamedTuple):
         memory_limit: Bytes that the whole job may have, where its control group can be limited.
         snapshot_of: What `workspace`, a folder of the record, is to be a copy of.
         commit: Of the workspace at launch, where it is no copy; None also where it is in no repository.
+        again: Whether the job has ended before: what did not succeed runs again, with a number of its own.
+        withheld: The variables of the request whose values are in no file; None for a plan that has all.
         after: The ids of the jobs that must have succeeded before anything of it starts.
         on_exit: A shell command that runs once when the job has ended.
         host_end: Who knows why the supervisor is told to end. Such a job may be resumed: the same
@@ -103,6 +106,13 @@ class JobPlan(NamedTuple):
     host_end: HostEnd | None = None
     after: tuple[str, ...] = ()
     on_exit: str | None = None
+    again: bool = False
+    withheld: tuple[str, ...] | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether the plan may be in the record: of what ran before, and of a member of a sweep."""
+        return self.again or self.job_id.rpartition("/")[2].isdecimal()
 
     def __repr__(self) -> str:
         return f"<JobPlan of {self.job_id}>"  # its variables are secret
@@ -126,7 +136,7 @@ class PackedAdmission(NamedTuple):
         return admission
 
 
-def packed_plan(plan: JobPlan) -> bytes:
+def packed_plan(plan: JobPlan | SweepPlan) -> bytes:
     """Return a plan as its supervisor is given it: without the payload, which is in the record."""
     import pickle
 

@@ -22,7 +22,12 @@ from fray_resources import TpuConfig
 
 NO_VARIABLES: Mapping[str, str] = {}
 # Of the launcher, when it is a replica itself: a job that it launches finds its own.
-_OF_THE_LAUNCHER = rank_variable_names() | {JOB_VARIABLE, "FRAY_PREEMPTION_NOTICE"}
+_OF_THE_LAUNCHER = rank_variable_names() | {
+    JOB_VARIABLE,
+    "FRAY_PREEMPTION_NOTICE",
+    "FRAY_SWEEP_ID",
+    "FRAY_SWEEP_INDEX",
+}
 PAYLOAD = "payload.pkl"
 COPY = "workspace"  # in a record
 FAMILY = "FRAY_JOB_FAMILY"
@@ -78,6 +83,7 @@ def plan_of(
         environ={JOB_CONTEXT: "process", FAMILY: _own_family()}
         | environ
         | own
+        | _of_a_member(job_id)
         | place
         | _copied_paths(workspace, runs_in, environ),
         secrets=tuple(environment.env_vars.values()),
@@ -98,6 +104,10 @@ def plan_of(
         after=tuple(str(each) for each in request.after),
         on_exit=request.on_exit,
     )
+
+
+def _of_a_member(job_id: JobId) -> dict[str, str]:
+    return {} if job_id.sweep is None else {"FRAY_SWEEP_ID": job_id.sweep, "FRAY_SWEEP_INDEX": job_id.leaf}
 
 
 def path_in_copy(path: str, workspace: Path, copy: Path) -> str:

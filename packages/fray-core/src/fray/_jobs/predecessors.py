@@ -102,6 +102,21 @@ def wake_waiters(record: str) -> None:
             post_to_supervisor(os.fsdecode(waiter), WAKE)
 
 
+def tell_of_end(record: str) -> None:
+    """Give word of the end of a job to those that wait for it, and of a member to its sweep."""
+    wake_waiters(record)
+    name = os.path.basename(record)
+    if name.isdecimal():
+        post_to_supervisor(os.path.dirname(os.path.dirname(record)), f"member {name}")
+
+
+def tell_of_start(record: str) -> None:
+    """Give word to the sweep of a member that a replica has started."""
+    name = os.path.basename(record)
+    if name.isdecimal():
+        post_to_supervisor(os.path.dirname(os.path.dirname(record)), f"running {name}")
+
+
 def _ended(record: str) -> str | None:
     """How a job ended: "succeeded", or what to say of it; None for one that has not."""
     how = _written(record)

@@ -50,7 +50,9 @@ class JobRecord:
         if info.finished:
             return info
         liveness = self.liveness()
-        if liveness in (Liveness.ALIVE, Liveness.NOT_STARTED):
+        if liveness is Liveness.NOT_STARTED:
+            return _never_started(info) if self._sweep_has_ended() else info
+        if liveness is Liveness.ALIVE:
             return info
         if liveness is Liveness.UNKNOWN:
             return replace(info, last_seen=self._last_seen())
@@ -108,6 +110,11 @@ class JobRecord:
             tasks=(),
             error_message=f"its record is damaged: {path} {problem}",
         )
+
+    def _sweep_has_ended(self) -> bool:
+        """Whether it is a member of a sweep that nobody coordinates any more: nobody will start it."""
+        sweep = self.job_id.sweep
+        return sweep is not None and JobRecord(self.path.parent.parent, sweep).info().finished
 
     def _last_seen(self) -> LastSeen:
         holder = self.holder()
@@ -199,6 +206,13 @@ def check_own(folder: Path) -> None:
 
 def _is_record(entry: "os.DirEntry[str]") -> bool:
     return not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+
+
+def _never_started(info: JobInfo) -> JobInfo:
+    """How a member of a sweep reads that was to start when that ended; nothing of it is written."""
+    message = "its sweep ended before it could start"
+    tasks = tuple(replace(task, status=JobStatus.STOPPED, reason=ExitReason.STOPPED) for task in info.tasks)
+    return replace(info, status=JobStatus.STOPPED, tasks=tasks, error_message=message, pending_reason=None)
 
 
 def _lost(info: JobInfo, holder: Holder | None) -> JobInfo:

@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fray._jobs.housekeeping import COUNT, FEW, index_is_due
@@ -19,7 +19,7 @@ from fray._values.errors import JobNotFoundError
 from fray._values.job_states import JobInfo
 
 _INDEX, _LOCK = ".index.pickle", ".index.lock"
-_FORMAT = 1
+_FORMAT = 2
 _CHILDREN = "jobs"
 
 # The time and size of the status file, what the job reads, and whether jobs are below it.
@@ -27,7 +27,10 @@ Entry = tuple[int, int, JobInfo, bool]
 
 
 def list_records(records: Records) -> list[JobInfo]:
-    """Return the state of every job below a folder, those of jobs included, in no order."""
+    """Return the state of every job below a folder, those of jobs included, in no order.
+
+    What is below a sweep is left out.
+    """
     names = records.names()
     index = _load(records.folder) if len(names) > FEW else {}
     infos: list[JobInfo] = []
@@ -35,14 +38,23 @@ def list_records(records: Records) -> list[JobInfo]:
         entry = index.get(name)
         if entry is not None and _stamp(records.folder, name) == entry[:2]:
             infos.append(entry[2])
-            if not entry[3]:
-                continue
-            below = records.record(name).with_descendants()
-            next(below)  # itself
+            if entry[3] and not entry[2].is_sweep:
+                infos += _below(records.record(name))
         else:
-            below = records.record(name).with_descendants()
-        infos += infos_of(below)
+            infos += _with_descendants(records.record(name))
     return infos
+
+
+def _with_descendants(record: JobRecord) -> Iterator[JobInfo]:
+    found = infos_of([record])
+    yield from found
+    if not any(info.is_sweep for info in found):
+        yield from _below(record)
+
+
+def _below(record: JobRecord) -> Iterator[JobInfo]:
+    for child in record.children():
+        yield from _with_descendants(child)
 
 
 def infos_of(records: Iterable[JobRecord]) -> list[JobInfo]:

@@ -49,6 +49,27 @@ def source_state(workspace: Path) -> SourceState:
     return state
 
 
+class SweepCopies:
+    """The copies of workspaces that the members of a sweep share: one of each, however many members.
+
+    Args:
+        folder: The record of the sweep.
+        leave_out: What is not copied: the records, where they are in the workspace.
+    """
+
+    def __init__(self, folder: Path, leave_out: Path) -> None:
+        self._folder, self._leave_out = folder, leave_out
+        self._copies: dict[Path, str] = {}
+
+    def link(self, workspace: Path, place: Path) -> None:
+        """Let a folder in the record of a member lead to the copy of its workspace."""
+        name = self._copies.get(workspace)
+        if name is None:
+            name = self._copies[workspace] = f"workspace-{len(self._copies)}"
+            take_snapshot(workspace, self._folder / name, leave_out=self._leave_out)
+        place.symlink_to(Path("..", "..", name), target_is_directory=True)
+
+
 def in_git(workspace: Path) -> bool:
     """Whether a folder is in a git repository, without asking git."""
     return any((folder / ".git").exists() for folder in (workspace, *workspace.parents))

@@ -17,6 +17,7 @@ from fray._jobs.endings import read_status, stopped
 from fray._jobs.job_tree import SUPERVISOR_MODULE, members
 from fray._jobs.liveness import Holder, Liveness, SupervisorLock, last_renewed
 from fray._jobs.older_records import children_of_0_1, claim_of_0_1
+from fray._jobs.predecessors import tell_of_end
 from fray._jobs.process_tree import JOB_VARIABLE, ControlGroup
 from fray._jobs.record import LOCK, PLAN, JobRecord, Records
 from fray._jobs.status_file import replace_file, write_status
@@ -163,7 +164,9 @@ def settle_stopped(record: JobRecord, written: Callable[[bool], bool] = bool) ->
             if not claim_of_0_1(path):
                 return False
             _remove(os.path.join(path, PLAN))
-            return written(write_status(path, stopped(info).to_dict(), final=True))
+            done = write_status(path, stopped(info).to_dict(), final=True)
+            tell_of_end(path)
+            return written(done)
         return True
     finally:
         lock.close()

@@ -181,6 +181,14 @@ class Supervision:
             self._end(JobStatus.FAILED, ExitReason.PREEMPTED, message, 0.0)
         return self._actions
 
+    def again(self, tasks: Iterable[ReplicaState]) -> None:
+        """Run again what did not succeed of a job that had ended, with budgets as at first."""
+        for replica, task in zip(self._replicas, tasks, strict=True):
+            if task.status is JobStatus.SUCCEEDED and not self._policy.gang:
+                replica.task, replica.phase = task, Phase.OVER
+            elif task.attempt:
+                replica.task = task._replace(status=JobStatus.PENDING)
+
     def _interrupted(self, task: ReplicaState) -> ReplicaState:
         message = f"replica {task.replica} was preempted with its host, or its host failed"
         return task._replace(

@@ -108,9 +108,12 @@ class Supervisor:
 
     def _resume(self) -> None:
         """Go on after a supervisor that was killed with its host, where the job may be resumed."""
-        written = read_json(os.path.join(self._record, STATUS)) if self._plan.host_end else None
+        resumes = self._plan.host_end or self._plan.again
+        written = read_json(os.path.join(self._record, STATUS)) if resumes else None
         tasks = [ReplicaState.from_dict(task) for task in (written or {}).get("tasks", ())]
-        if any(task.attempt for task in tasks):
+        if self._plan.again:
+            self._machine.again(tasks)
+        elif any(task.attempt for task in tasks):
             self._perform(self._machine.resume(tasks, time.monotonic()))
 
     def _look_at_predecessors(self) -> list[Event]:
@@ -342,6 +345,7 @@ class Supervisor:
             state = state._replace(pending_reason=None, started_at=machine.started_at)
             if not state.status.finished:
                 state = state._replace(status=JobStatus.RUNNING)
+                self._tell_sweep()
         self._state = state
         if state != self._written:
             data = {**self._plan.described, **state.to_dict()}
@@ -352,6 +356,7 @@ class Supervisor:
     def _finish(self) -> None:
         self._logs.close()
         leave_room(self._plan)
+        self._keep_plan()
         if self._plan.host_end is not None:
             remove_plan(self._record)
         self._state = self._state._replace(pending_reason=None, finished_at=time.time())
@@ -363,6 +368,24 @@ class Supervisor:
             from fray._jobs.on_exit import run_on_exit
 
             run_on_exit(self._record)  # the guardian, whose part it is, was killed
+
+    def _tell_sweep(self) -> None:
+        if os.path.basename(self._record).isdecimal():  # it is a member of one
+            from fray._jobs.predecessors import tell_of_start
+
+            tell_of_start(self._record)
+
+    def _keep_plan(self) -> None:
+        """A job that did not succeed may be run again."""
+        succeeded = self._state.status is JobStatus.SUCCEEDED
+        if self._plan.host_end is not None or (succeeded and not self._plan.kept):
+            return
+        from fray._jobs.kept_plans import drop_plan, keep_plan
+
+        if succeeded:
+            drop_plan(self._record)
+        else:
+            keep_plan(self._record, self._plan)
 
 
 def leave_room(plan: JobPlan) -> None:

@@ -80,6 +80,10 @@ def supervise(record: str, lock_file: int, group_name: str, *, handed: bool) -> 
     gc.enable()
     group = ControlGroup.create(group_name)
     _say(lock, group)
+    coordinate = getattr(plan, "coordinate", None)
+    if coordinate is not None:  # the plan of a sweep
+        coordinate(record, lock)
+        return
     if plan.memory_limit is not None and not (group and group.limit_memory(plan.memory_limit)):
         warning = "its memory is not limited: the control group of the job does not take a limit"
         plan = plan._replace(warnings=(*plan.warnings, warning), memory_limit=None)
@@ -112,4 +116,8 @@ def _read_plan(record: str) -> JobPlan | None:
     plan = unpacked_plan(data) if data else None
     if plan is None or plan.host_end is None:
         remove_plan(record)
+    if plan is not None and plan.withheld is not None:
+        from fray._jobs.kept_plans import restored
+
+        plan = restored(plan, os.environ)
     return plan

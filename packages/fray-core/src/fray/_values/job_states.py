@@ -26,7 +26,7 @@ class JobId(str):
     __slots__ = ()
 
     @classmethod
-    def new(cls, name: str, parent: str | None = None) -> "JobId":
+    def new(cls, name: str, parent: str | None = None) -> Self:
         """Make an id for a job of that name, under its parent's where it has one.
 
         The id starts with the name's slug: of `step:tokenized/fineweb` it is `step-tokenized-fineweb`.
@@ -39,6 +39,11 @@ class JobId(str):
         """The id of the job that launched this one."""
         parent, slash, _ = self.rpartition("/")
         return JobId(parent) if slash else None
+
+    @property
+    def sweep(self) -> "SweepId | None":
+        """The sweep that it is a member of: its last part is its position there."""
+        return SweepId(self.rpartition("/")[0]) if "/" in self and self.leaf.isdecimal() else None
 
     @property
     def leaf(self) -> str:
@@ -131,7 +136,6 @@ class JobInfo:
         dirty: Whether the workspace had changes that are not in the commit.
         warnings: What whoever looks at the job should know, e.g. that files changed before it started.
         progress: Of a sweep, how many of its members have each status; None for a job that is no sweep.
-        sweep: The sweep that it is a member of.
         after: The jobs that it runs after.
         environment: What was asked for of its environment: variables by name only.
     """
@@ -157,7 +161,6 @@ class JobInfo:
     dirty: bool | None = None
     warnings: tuple[str, ...] = ()
     progress: Mapping[str, int] | None = None
-    sweep: JobId | None = None
     after: tuple[JobId, ...] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
 
@@ -171,12 +174,16 @@ class JobInfo:
         for name in ("labels", "environment"):
             _set(self, name, dict(getattr(self, name)))
         _set(self, "progress", None if self.progress is None else dict(self.progress))
-        _set(self, "sweep", None if self.sweep is None else JobId(self.sweep))
 
     @property
     def finished(self) -> bool:
         """Whether nothing about the job will change any more."""
         return self.status.finished
+
+    @property
+    def sweep(self) -> SweepId | None:
+        """The sweep that it is a member of."""
+        return self.job_id.sweep
 
     @property
     def is_sweep(self) -> bool:
@@ -201,6 +208,7 @@ class JobInfo:
         return _plain(shown) | {
             "tasks": [task.to_dict() for task in self.tasks],
             "last_seen": seen,
+            "sweep": None if self.sweep is None else str(self.sweep),
             "resources": None if self.resources is None else self.resources.to_dict(),
             "children": [str(child) for child in self.children],
             "after": [str(each) for each in self.after],

@@ -141,6 +141,8 @@ if TYPE_CHECKING:
     from fray._jobs.stopping import settle_stopped
     from fray._jobs.supervision import JobPhase, Supervision, pause_after
     from fray._jobs.supervisor_start import supervisor_command
+    from fray._jobs.sweep_endings import sweep_progress
+    from fray._jobs.sweep_plan import SweepPlan
     from fray._jobs.usage import UsageMeter, in_words, over_asked
     from fray._queues import lease_machine
     from fray._queues.answers import Answer, answer_of, check_error, pack_answer
@@ -262,6 +264,7 @@ __all__ = [
     "StreamCall",
     "Supervision",
     "SupervisorLock",
+    "SweepPlan",
     "TaskRunner",
     "TaskRunnerContext",
     "Tick",
@@ -363,6 +366,7 @@ __all__ = [
     "steady_time",
     "strip_frames",
     "supervisor_command",
+    "sweep_progress",
     "take_readable",
     "take_snapshot",
     "thing_by_key",
@@ -569,6 +573,8 @@ _HOMES = {
     "steady_time": "_queues.clocks",
     "strip_frames": "_engine.execution",
     "supervisor_command": "_jobs.supervisor_start",
+    "sweep_progress": "_jobs.sweep_endings",
+    "SweepPlan": "_jobs.sweep_plan",
     "take_readable": "_queues.reading",
     "take_snapshot": "_jobs.snapshots",
     "thing_by_key": "_engine.identity",

@@ -13,7 +13,18 @@ declares in the class attributes of `ClusterFixtures`.
 
 import pytest
 
-_PARTS = ("dependencies", "events", "faults", "fixtures", "gangs", "life", "reading", "requests", "stopping")
+_PARTS = (
+    "dependencies",
+    "events",
+    "faults",
+    "fixtures",
+    "gangs",
+    "life",
+    "reading",
+    "requests",
+    "stopping",
+    "sweeps",
+)
 pytest.register_assert_rewrite(*(f"fray.testing.cluster_{part}" for part in _PARTS))
 
 from fray.testing.cluster_dependencies import DependencyContract  # noqa: E402
@@ -35,6 +46,7 @@ from fray.testing.cluster_reading import (  # noqa: E402
 )
 from fray.testing.cluster_requests import ForgettingContract, RequestContract  # noqa: E402
 from fray.testing.cluster_stopping import FamilyContract, SharingContract, TerminateContract  # noqa: E402
+from fray.testing.cluster_sweeps import RetryContract, SweepContract  # noqa: E402
 
 __all__ = [
     "ClusterContract",
@@ -51,8 +63,10 @@ __all__ = [
     "LogContract",
     "ReplicaContract",
     "RequestContract",
+    "RetryContract",
     "SecretContract",
     "SharingContract",
+    "SweepContract",
     "TerminateContract",
     "UnsupportedContract",
     "WaitContract",
@@ -77,6 +91,8 @@ class ClusterContract(
     RequestContract,
     ForgettingContract,
     DependencyContract,
+    SweepContract,
+    RetryContract,
     JobEventsContract,
 ):
     """Everything; a backend may also take the areas one by one."""

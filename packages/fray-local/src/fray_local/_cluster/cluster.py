@@ -15,6 +15,7 @@ from fray.backend import (
     Records,
     Spec,
     SupervisorLock,
+    SweepPlan,
     boot_id,
     check_count,
     check_seconds,
@@ -141,7 +142,9 @@ class LocalCluster(DirectoryCluster):
     def _start(self, job_id: str, command: list[str]) -> None:
         raise NotImplementedError("a local supervisor is started with its lock in hand")
 
-    def _start_supervisor(self, plan: JobPlan, draft: Path, record: Path, lock: SupervisorLock) -> None:
+    def _start_supervisor(
+        self, plan: JobPlan | SweepPlan, draft: Path, record: Path, lock: SupervisorLock
+    ) -> None:
         lock.say(Holder(host=this_host(), boot=boot_id()))  # the lock is never free from here on
         command = supervisor_command(os.fspath(record), import_paths(), lock.fileno())
         with (
@@ -159,13 +162,15 @@ class LocalCluster(DirectoryCluster):
         ):
             assert shell.stdin is not None
             assert shell.stdout is not None
-            write_record(draft, plan)  # meanwhile the supervisor comes up; it ends if it is told nothing
+            if draft != record:  # else it is a job that runs again
+                write_record(draft, plan)  # meanwhile the supervisor comes up; it ends if it is told nothing
             pid = int(shell.stdout.readline())
             # Here, so that jobs stand in line as they were launched, not as their supervisors came up.
             room = _room_to_enter(plan)
             try:
                 granted = room.enter_at_launch() if room else None
-                draft.rename(record)
+                if draft != record:
+                    draft.rename(record)
                 shell.stdin.write(packed_plan(plan._replace(granted=granted)))
             except BaseException:
                 if room:
@@ -175,7 +180,7 @@ class LocalCluster(DirectoryCluster):
             threading.Thread(target=_collect, args=[pid], name=f"fray-collect-{pid}", daemon=True).start()
 
 
-def _room_to_enter(plan: JobPlan) -> MachineRoom | None:
+def _room_to_enter(plan: JobPlan | SweepPlan) -> MachineRoom | None:
     """Where a job stands in line from its launch on; one that waits for more does so when it is ready."""
     room = plan.admission
     at_once = plan.preparation is None and not plan.after

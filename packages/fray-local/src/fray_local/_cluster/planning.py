@@ -193,7 +193,7 @@ def _claim(request: JobRequest, plan: JobPlan, record: Path, settings: Settings)
     return Claim(
         job=plan.job_id,
         record=os.fspath(record),
-        child="/" in plan.job_id,
+        child="/" in (JobId(plan.job_id).sweep or plan.job_id),
         ticket=plan.submitted_at,
         need=need,
         room=room,

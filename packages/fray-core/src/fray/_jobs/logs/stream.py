@@ -56,16 +56,14 @@ def follow_logs(
     count = len(poll().tasks)
     if replica is not None and not 0 <= replica < count:
         raise ValueError(f"replica must be 0 to {count - 1}, got {replica}")
-    if tail is not None and tail < 0:
-        raise ValueError(f"tail must be 0 or more, got {tail}")
     if since is not None:
         open_log(0, 1).since(since)  # where it is refused, it is refused here
-    chosen = _Chosen(replica=replica, tail=tail, since=since, matches=_pattern(grep), follow=follow)
+    chosen = chosen_lines(replica=replica, tail=tail, since=since, grep=grep, follow=follow)
     return LogStream(_lines(poll, open_log, chosen, interval), partial(final_info, poll))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Chosen:
+class ChosenLines:
     """Which lines are asked for."""
 
     replica: int | None
@@ -78,10 +76,23 @@ class _Chosen:
         return lines if self.matches is None else list(filter(self.matches, lines))
 
 
+def chosen_lines(
+    *, replica: int | None = None, tail: int | None, since: float | None, grep: str | None, follow: bool
+) -> ChosenLines:
+    """Check which lines are asked for.
+
+    Raises:
+        ValueError: An argument is wrong.
+    """
+    if tail is not None and tail < 0:
+        raise ValueError(f"tail must be 0 or more, got {tail}")
+    return ChosenLines(replica=replica, tail=tail, since=since, matches=_pattern(grep), follow=follow)
+
+
 class _Part:
     """The log of one replica, or of the job itself: where reading it has come to."""
 
-    def __init__(self, open_log: OpenLog, replica: int | None, chosen: _Chosen) -> None:
+    def __init__(self, open_log: OpenLog, replica: int | None, chosen: ChosenLines) -> None:
         self._open_log, self.replica, self._chosen = open_log, replica, chosen
         self._attempt = self._offset = 0
         self._until: int | None = None
@@ -143,10 +154,10 @@ class _Part:
             self._until = self._log.end()
 
 
-class _Parts:
+class Parts:
     """The logs of a job that are read: a gang may have more of them when it starts again."""
 
-    def __init__(self, open_log: OpenLog, chosen: _Chosen) -> None:
+    def __init__(self, open_log: OpenLog, chosen: ChosenLines) -> None:
         self._open_log, self._chosen = open_log, chosen
         self._setup = _Part(open_log, None, chosen)
         self._replicas: dict[int, _Part] = {}
@@ -206,10 +217,12 @@ def fair_shares(sizes: list[int], count: int) -> list[int]:
     return shares
 
 
-def _lines(poll: Callable[[], JobInfo], open_log: OpenLog, chosen: _Chosen, interval: float) -> Iterator[str]:
+def _lines(
+    poll: Callable[[], JobInfo], open_log: OpenLog, chosen: ChosenLines, interval: float
+) -> Iterator[str]:
     # The state is read before the logs: what a job wrote before it ended is there when its end is seen.
     info = poll()
-    parts = _Parts(open_log, chosen)
+    parts = Parts(open_log, chosen)
     if not chosen.follow:
         parts.stop_here(info)
     if chosen.tail is not None:
@@ -230,7 +243,7 @@ def _lines(poll: Callable[[], JobInfo], open_log: OpenLog, chosen: _Chosen, inte
             info, seen = poll(), time.monotonic()
 
 
-def _last(windows: Iterator[list[str]], chosen: _Chosen, count: int) -> list[str]:
+def _last(windows: Iterator[list[str]], chosen: ChosenLines, count: int) -> list[str]:
     """The last lines of a log that are asked for."""
     backwards = (line for lines in windows for line in reversed(chosen.of(lines)))
     return list(islice(backwards, count))[::-1] if count > 0 else []

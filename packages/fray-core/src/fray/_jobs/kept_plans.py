@@ -1,0 +1,101 @@
+"""The plan of a job that may be run later, in its record: what did not succeed, and the members of sweeps.
+
+The values of variables that are named like secrets are withheld: no file has them. Who runs the plan has them
+in its own environment. Imports little: a job's supervisor ends with it.
+"""
+
+import os
+import pickle
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+from fray._jobs.plan import JobPlan
+from fray._jobs.status_file import replace_file
+
+AGAIN = "again.pickle"
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "COOKIE", "PRIVATE", "DSN")
+
+
+def keep_plan(record: str, plan: JobPlan) -> None:
+    """Keep the plan of a job that did not succeed; where the disk is full, the job cannot be run again."""
+    if os.path.exists(os.path.join(record, AGAIN)):
+        return
+    try:
+        write_kept(record, plan)
+    except OSError:
+        return
+
+
+def write_kept(record: str, plan: JobPlan) -> None:
+    """Write the plan, as it is run again."""
+    plan = withheld(plan._replace(payload=None, granted=None, again=True))
+    replace_file(os.path.join(record, AGAIN), pickle.dumps(plan))
+
+
+def kept_plan(record: str) -> JobPlan | None:
+    """Return the plan that was kept, without what was withheld; None where there is none."""
+    try:
+        with open(os.path.join(record, AGAIN), "rb") as file:
+            plan: JobPlan = pickle.load(file)
+    except FileNotFoundError:
+        return None
+    return plan
+
+
+def drop_plan(record: str) -> None:
+    """Forget it: the job has succeeded, or runs again."""
+    try:
+        os.unlink(os.path.join(record, AGAIN))
+    except OSError:
+        return
+
+
+def withheld(plan: JobPlan) -> JobPlan:
+    """Return a plan for a file: without the values of variables that are named like secrets."""
+    if plan.withheld is not None:
+        return plan
+    secret = secrets_of(plan)
+    return _with_environ(
+        plan._replace(
+            secrets=tuple(value for value in plan.secrets if value not in secret.values()),
+            withheld=tuple(name for name, value in secret.items() if value in plan.secrets),
+        ),
+        {name: value for name, value in plan.environ.items() if name not in secret},
+    )
+
+
+def restored(plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
+    """Return a plan with what was withheld, from the environment of who runs it.
+
+    Raises:
+        ValueError: A variable that the request set is not there.
+    """
+    if plan.withheld is None:
+        return plan
+    missing = [name for name in plan.withheld if name not in environ]
+    if missing:
+        raise ValueError(
+            f"job {plan.job_id} was launched with {', '.join(missing)} in env_vars, and no file has the "
+            "values of such variables: set them in your environment, and run it again"
+        )
+    # Those that its launcher had in its own environment come from here too, as far as they are here.
+    given = {name: value for name, value in environ.items() if _is_secret(name) and name not in plan.environ}
+    secrets = (*plan.secrets, *(environ[name] for name in plan.withheld))
+    return _with_environ(plan._replace(secrets=secrets, withheld=None), {**plan.environ, **given})
+
+
+def secrets_of(plan: JobPlan) -> dict[str, str]:
+    """Return the variables of a plan that are named like secrets."""
+    return {name: value for name, value in plan.environ.items() if _is_secret(name)}
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name.upper() for word in _SECRET)
+
+
+def _with_environ(plan: JobPlan, environ: dict[str, str]) -> JobPlan:
+    preparation: Any = plan.preparation
+    if is_dataclass(preparation) and hasattr(preparation, "environ"):
+        preparation = replace(preparation, environ=environ)  # type: ignore[type-var]
+    return plan._replace(environ=environ, preparation=preparation)

@@ -1,0 +1,139 @@
+"""Make the record of a job that has ended as it was before its start, but for its earlier attempts."""
+
+import os
+import pickle
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from fray._jobs.control_pipe import STOP
+from fray._jobs.endings import read_status
+from fray._jobs.kept_plans import AGAIN, kept_plan, restored, secrets_of
+from fray._jobs.liveness import SupervisorLock
+from fray._jobs.on_exit import DONE, ON_EXIT
+from fray._jobs.record import LOCK, PLAN, JobRecord
+from fray._jobs.status_file import replace_file, reserve_room, write_status
+from fray._jobs.sweep_endings import progress_of
+from fray._jobs.sweep_plan import SWEEP, SweepPlan
+from fray._values.delays import poll_delays
+from fray._values.errors import ClusterUnavailableError, UnsupportedError
+from fray._values.job_states import JobInfo, JobStatus
+
+_PATIENCE = 10.0  # seconds in which a supervisor that has written the final status goes
+
+
+def check_retry(info: JobInfo) -> None:
+    """Refuse what is not to be run again.
+
+    Raises:
+        ValueError: It has not ended, or it has succeeded.
+    """
+    if not info.finished:
+        raise ValueError(f"job {info.job_id} is {info.status}: it can be run again when it has ended")
+    if info.status is JobStatus.SUCCEEDED:
+        raise ValueError(f"job {info.job_id} has succeeded: there is nothing to run again")
+
+
+def members_to_retry(record: JobRecord, position: str | None = None) -> list[JobRecord]:
+    """Return the members of a sweep that did not succeed; of one position, that one."""
+    infos = [(each, each.info()) for each in record.children() if position in (None, each.job_id.leaf)]
+    found = [each for each, info in infos if info.status in (JobStatus.FAILED, JobStatus.STOPPED)]
+    for each in found:
+        check_kept(each)
+    return found
+
+
+def check_kept(record: JobRecord) -> None:
+    """Refuse a job whose plan is not there any more.
+
+    Raises:
+        UnsupportedError: It was not kept.
+    """
+    if not (record.path / AGAIN).exists():
+        raise UnsupportedError(
+            f"job {record.job_id} cannot be run again: its record has no plan, which a supervisor keeps when "
+            "its job ends without success, and not where it is killed itself; launch it anew"
+        )
+
+
+def taken_lock(record: JobRecord) -> SupervisorLock:
+    """Take the lock of a job that has ended, as soon as its supervisor is gone.
+
+    Raises:
+        ClusterUnavailableError: It does not go.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    for pause in poll_delays(longest=0.05):
+        lock = SupervisorLock.acquire(os.path.join(record.path, LOCK))
+        if lock is not None:
+            return lock
+        if time.monotonic() > deadline:
+            raise ClusterUnavailableError(f"the supervisor of job {record.job_id} has not gone; try later")
+        time.sleep(pause)
+    raise AssertionError("the pauses do not end")
+
+
+def reset(record: JobRecord) -> None:
+    """Let a job read pending, with its earlier attempts; its caller holds the lock."""
+    path = os.fspath(record.path)
+    info = read_status(path)
+    assert info is not None, "it was read before"
+    reserve_room(path, max(1, len(info.tasks)))
+    (record.path / STOP).unlink(missing_ok=True)
+    if (record.path / DONE).exists():  # each end of the job is told
+        (record.path / DONE).rename(record.path / ON_EXIT)
+    tasks = tuple(
+        task
+        if task.status is JobStatus.SUCCEEDED
+        else replace(task, status=JobStatus.PENDING, reason=task.reason if task.attempt else None)
+        for task in info.tasks
+    )
+    pending = replace(
+        info,
+        status=JobStatus.PENDING,
+        tasks=tasks,
+        error_message=None,
+        pending_reason="starting",
+        started_at=None,
+        finished_at=None,
+        warnings=(),
+    )
+    if not write_status(path, pending.to_dict(), final=False):
+        raise OSError(f"the status of {record.job_id} cannot be written: the disk is full or read-only")
+
+
+def reset_members(records: list[JobRecord]) -> dict[int, dict[str, str]]:
+    """Let members read pending, as they were before a supervisor was started for them.
+
+    Returns:
+        The variables of each that are in no file.
+
+    Raises:
+        ValueError: One of those is not in the environment. Nothing was changed.
+    """
+    secrets = {int(record.job_id.leaf): _secrets_for(record) for record in records}
+    for record in records:
+        lock = taken_lock(record)
+        try:
+            replace_file(os.fspath(record.path / PLAN), (record.path / AGAIN).read_bytes())
+            reset(record)
+            lock.reserve()
+        finally:
+            lock.close()
+    return secrets
+
+
+def _secrets_for(record: JobRecord) -> dict[str, str]:
+    plan = kept_plan(os.fspath(record.path))
+    return {} if plan is None else secrets_of(restored(plan, os.environ))
+
+
+def reset_sweep(record: JobRecord) -> SweepPlan:
+    """Let a sweep read pending, and return the plan by which its coordinator goes on; the lock is held."""
+    path = os.fspath(record.path)
+    plan: SweepPlan = pickle.loads(Path(path, SWEEP).read_bytes())
+    plan = plan._replace(resumed=True)
+    reserve_room(path, 1)
+    (record.path / STOP).unlink(missing_ok=True)
+    write_status(path, {**plan.described, "progress": progress_of(record)}, final=False)
+    return plan

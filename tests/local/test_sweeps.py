@@ -1,0 +1,174 @@
+"""Sweeps on this machine: what waits is no process, who is killed, where secrets are, what is run again."""
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from fray import UnsupportedError
+from fray.backend import environment_of
+from fray.cluster import ExitReason, JobRequest, JobStatus, ResourceConfig, SweepId, create_environment
+from fray.testing.cluster import launch, program, until
+from fray.testing.cluster_fixtures import numbers_in
+from fray_local import LocalCluster
+
+SECRET = "hunter2-hunter2-hunter2"
+SLEEP = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'a', 1)); time.sleep(600)"
+PATIENCE = 60.0
+
+
+def sleepers(cluster: LocalCluster, pids: Path, count: int, max_parallel: int | None = None) -> SweepId:
+    """Launch a sweep of jobs that do not end."""
+    return cluster.launch_many([JobRequest("sleeper", program(SLEEP, pids))] * count, max_parallel)
+
+
+def supervised(state: Path) -> set[str]:
+    """The records that processes of this machine are about."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    records = {environment_of(pid).get("FRAY_JOB_DIR", "") for pid in pids}
+    return {record for record in records if record.startswith(f"{state}/")}
+
+
+def test_members_that_wait_are_no_processes(state_dir: Path, tmp_path: Path) -> None:
+    cluster, pids = LocalCluster(cpus=2), tmp_path / "pids"
+    sweep = sleepers(cluster, pids, 100)
+    until(lambda: len(numbers_in(pids)) == 2, "as many run as there is room for", PATIENCE)
+    until(lambda: (cluster.poll(sweep).progress or {}).get("running") == 2, "they read running", PATIENCE)
+    assert cluster.poll(sweep).progress == {"pending": 98, "running": 2}
+    assert len(supervised(state_dir)) <= 2 + 1 + 8  # those that run, the coordinator, and the next ones
+    assert [info.job_id for info in cluster.list_jobs(status="running")] == [sweep]
+    assert len(cluster.list_jobs(parent=sweep, status="pending")) == 98
+    cluster.terminate(sweep, grace=0.0)
+    assert cluster.poll(sweep).progress == {"stopped": 100}
+    assert len(numbers_in(pids)) == 2
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_sweep_ends_with_its_coordinator(state_dir: Path, tmp_path: Path, guarded: bool) -> None:
+    cluster, pids = LocalCluster(overcommit=True), tmp_path / "pids"
+    sweep = sleepers(cluster, pids, 4, max_parallel=2)
+    until(lambda: len(numbers_in(pids)) == 2, "two members run", PATIENCE)
+    holder = cluster.record(sweep).holder()
+    assert holder is not None
+    victims = [holder.pid] if guarded else [holder.guardian, holder.pid]
+    for pid in victims:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    info = cluster.wait(sweep, timeout=PATIENCE)
+    assert info.status is JobStatus.FAILED
+    assert "was killed before" in str(info.error_message)
+    waiting = [each for each in cluster.list_jobs(parent=sweep) if not each.started_at]
+    if guarded:
+        until(lambda: cluster.poll(sweep).progress == {"stopped": 4}, "all of it ends", PATIENCE)
+    else:
+        assert [each.status for each in waiting] == [JobStatus.STOPPED] * 2
+        assert "its sweep ended" in str(waiting[0].error_message)
+        cluster.terminate(sweep, grace=0.0)
+    assert all(each.finished for each in cluster.list_jobs(parent=sweep))
+    assert len(numbers_in(pids)) == 2
+
+
+def test_members_whose_supervisors_were_killed_run_again_with_the_rest(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    cluster, pids, go = LocalCluster(overcommit=True), tmp_path / "pids", tmp_path / "go"
+    code = """
+        import os, sys, time
+        print(os.getpid(), file=open(sys.argv[1], "a", 1))
+        while not os.path.exists(sys.argv[2]):
+            time.sleep(0.01)
+    """
+    sweep = cluster.launch_many([JobRequest("one", program(code, pids, go))] * 2)
+    until(lambda: len(numbers_in(pids)) == 2, "both members run", PATIENCE)
+    holder = cluster.record(sweep.member(0)).holder()
+    assert holder is not None
+    os.kill(holder.pid, signal.SIGKILL)
+    until(lambda: (cluster.poll(sweep).progress or {}).get("failed") == 1, "one member is lost", PATIENCE)
+    assert cluster.poll(sweep.member(0)).tasks[0].reason is ExitReason.LOST
+    with pytest.raises(ValueError, match="when it has ended"):
+        cluster.retry(sweep)
+    with pytest.raises(ValueError, match="retry it then"):
+        cluster.retry(sweep.member(0))
+    go.touch()
+    assert cluster.wait(sweep, timeout=PATIENCE).progress == {"succeeded": 1, "failed": 1}
+    cluster.retry(sweep.member(0))
+    assert cluster.wait(sweep, timeout=PATIENCE).progress == {"succeeded": 2}
+
+
+def test_a_job_whose_supervisor_was_killed_cannot_be_run_again(state_dir: Path, tmp_path: Path) -> None:
+    cluster, pids = LocalCluster(overcommit=True), tmp_path / "pids"
+    job_id = launch(cluster, program(SLEEP, pids))
+    until(lambda: numbers_in(pids), "it runs", PATIENCE)
+    holder = cluster.record(job_id).holder()
+    assert holder is not None
+    os.kill(holder.pid, signal.SIGKILL)
+    cluster.wait(job_id, timeout=PATIENCE)
+    with pytest.raises(UnsupportedError, match="launch it anew"):
+        cluster.retry(job_id)
+
+
+def test_secrets_are_in_no_file_and_come_from_who_runs_it_again(
+    state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, go = LocalCluster(overcommit=True), tmp_path / "go"
+    code = f"""
+        import os, sys, time
+        assert os.environ['API_TOKEN'] == {SECRET[::-1]!r}[::-1] and os.environ['LEVEL'] == '3'
+        while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+        raise SystemExit(int(open(sys.argv[1]).read() or 0))
+    """
+    environment = create_environment(env_vars={"API_TOKEN": SECRET, "LEVEL": "3"})
+    request = JobRequest("secret", program(code, go), environment=environment)
+    job_id, sweep = cluster.launch(request), cluster.launch_many([request] * 2, max_parallel=1)
+
+    def in_files() -> list[Path]:
+        files = [path for path in state_dir.rglob("*") if path.is_file()]
+        assert [path for path in files if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
+        return [path for path in files if SECRET in path.read_text(errors="replace")]
+
+    assert in_files() == []
+    go.write_text("3")
+    assert [info.exit_code for info in cluster.wait([job_id, sweep], timeout=PATIENCE)] == [3, 1]
+    assert cluster.poll(sweep).progress == {"failed": 2}
+    assert in_files() == []
+    for each in (job_id, sweep):
+        with pytest.raises(ValueError, match="API_TOKEN in env_vars"):
+            cluster.retry(each)
+        assert cluster.poll(each).status is JobStatus.FAILED
+    go.write_text("")
+    monkeypatch.setenv("API_TOKEN", SECRET)
+    for each in (job_id, sweep):
+        cluster.retry(each)
+        assert cluster.wait(each, timeout=PATIENCE).status is JobStatus.SUCCEEDED
+    assert in_files() == []
+
+
+def test_a_sweep_of_a_snapshot_has_one_copy(state_dir: Path, tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "step.py").write_text("print('as it was')")
+    cluster, environment = LocalCluster(overcommit=True), create_environment(workspace=workspace)
+    blocker = launch(cluster, program("import time; time.sleep(0.5)"))
+    request = JobRequest("step", "step", environment=environment, snapshot=True, after=[blocker])
+    sweep = cluster.launch_many([request] * 3)
+    (workspace / "step.py").write_text("print('as it is')")
+    cluster.wait(sweep, timeout=PATIENCE, raise_on_failure=True)
+    assert sorted(cluster.monitor(sweep)) == [f"[{position}] as it was" for position in range(3)]
+    assert len([path for path in state_dir.rglob("step.py") if not path.parent.is_symlink()]) == 1
+
+
+def test_a_job_runs_only_those_replicas_again_that_failed(state_dir: Path, tmp_path: Path) -> None:
+    cluster, fixed = LocalCluster(overcommit=True), tmp_path / "fixed"
+    code = """
+        import os, sys
+        sys.exit(int(os.environ["FRAY_REPLICA_ID"] == "1" and not os.path.exists(sys.argv[1])))
+    """
+    job_id = launch(cluster, program(code, fixed), resources=ResourceConfig(replicas=2))
+    assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.FAILED
+    fixed.touch()
+    cluster.retry(job_id)
+    assert [task.attempt for task in cluster.wait(job_id, timeout=PATIENCE).tasks] == [1, 2]
+    assert cluster.poll(job_id).status is JobStatus.SUCCEEDED
