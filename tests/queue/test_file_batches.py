@@ -216,6 +216,51 @@ def test_items_together_take_less_than_a_request_each(
     assert requests <= 1.0
 
 
+def test_items_that_were_pushed_one_by_one_are_counted_by_twenty_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A third of a million items, and of what a store lists by one request: as many requests.
+    monkeypatch.setattr(gcs_emulator, "_PAGE", 333)
+    with GcsEmulator() as emulator:
+        options = {"endpoint_url": emulator.url, "token": "anon", "project": "p"}
+        clock = ManualClock()
+        queue: FileQueue[int] = FileQueue("gs://bucket/q", clock=clock, max_clock_skew=0, **options)
+        ids = [queue.push(number) for number in range(270)]  # a full bucket, and the next
+        pushed = {name: found for name, found in emulator.objects.items() if ids[0].partition(".")[0] in name}
+        mine = next(iter(pushed)).split("/")[1]
+        for number in range(1301):
+            bucket = f"{int(clock() * 1000) + 10_000 + number:012x}-aaaaaaaaaaaa"
+            emulator.objects |= {name.replace(mine, bucket): found for name, found in pushed.items()}
+        leases = queue.pop_many(5)
+        queue.done(leases[0])
+        queue.close()  # and the files of the first are gone
+        fresh: FileQueue[int] = FileQueue("gs://bucket/q", clock=clock, max_clock_skew=0, **options)
+        fresh._enter()
+        asked: dict[str, int] = {}
+        for name, expected in (("size", 1301 * 256 + 269), ("pending", 1301 * 256 + 265), ("peek", 5)):
+            before = emulator.requests
+            assert getattr(fresh, name)() == expected
+            asked[name] = emulator.requests - before
+        print(f"\nGCS, many single items: {asked} requests")
+        assert max(asked.values()) <= 20
+        fresh.close()
+
+
+def test_what_tells_of_full_buckets_goes_with_them(path: str, clock: ManualClock) -> None:
+    with opened(path, clock) as queue:
+        for number in range(256):
+            queue.push(number)
+        assert len(files(queue)) == 258
+        assert (queue.size(), queue.pending()) == (256, 256)
+        queue.done_many(queue.pop_many(256))
+        assert queue.size() == 0
+    with opened(path, clock) as queue:
+        assert queue.pop() is None
+        clock.advance(1000)
+        assert queue.pop() is None
+        assert files(queue) == {}
+
+
 def test_a_million_items_are_counted_by_twenty_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcs_emulator, "_PAGE", 1000)  # as stores have it
     with GcsEmulator() as emulator:

@@ -4,13 +4,14 @@ import itertools
 from typing import Any, ClassVar
 
 import pytest
-from queue_simulation import Schedule, Variant
+from queue_simulation import Counted, Schedule, Variant
 from simulated_store import SimStore, Violation, World
 
-from fray_queue._file import item_log
+from fray_queue._file import full_buckets, item_log
 from fray_queue._file import listing as file_listing
 from fray_queue._file.batches import Plan
 from fray_queue._file.claims import Claims
+from fray_queue._file.full_buckets import FullBuckets
 from fray_queue._file.item_log import Claim
 from fray_queue._file.listing import Spot
 from fray_queue._file.records import LEASE, Address, BatchState, Record, SharedRecord, Slot, encode_extension
@@ -40,13 +41,19 @@ def leases_that_share_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(item_log, "SHORTENED", 0.5)
 
 
+@pytest.fixture(autouse=True)
+def buckets_that_are_counted_and_swept_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_listing, "FEW", 0)
+    monkeypatch.setattr(full_buckets, "SWEEP_EVERY", 5.0)
+
+
 @pytest.mark.timeout(300)
 def test_no_schedule_breaks_a_promise(torture: int) -> None:
     totals = dict.fromkeys(("requests", "crashes", "stalls", "lost_answers", "taken"), 0)
     count = 2500 * torture
     for seed in range(count):
-        variant = (Variant, Sharing, Batched)[seed % 3]
-        world = run(seed, variant, clients=5 if seed % 4 > 1 else 3)
+        variant = (Variant, Sharing, Batched, Counted)[seed % 4]
+        world = run(seed, variant, clients=5 if seed % 8 > 3 else 3)
         for name in totals:
             totals[name] += getattr(world, name)
     print(f"\nsimulation: {count} schedules, {totals}, 0 violations")
@@ -270,7 +277,44 @@ class BatchHistoryFirst(Batched):
     remove = HistoryFirst.remove
 
 
+# --- broken ways to count ---
+
+
+class _LooksFirst(FullBuckets):
+    def took(self, bucket: str) -> None:
+        """The look was before the record."""
+
+
+class _RecordsAfterTheLook(Claims):
+    def _append(self, address: Address, number: int, record: Record) -> bool:
+        assert self._full is not None
+        FullBuckets.took(self._full, address.bucket)
+        return super()._append(address, number, record)
+
+
+class LooksBeforeItsRecord(Counted):
+    claims, full = _RecordsAfterTheLook, _LooksFirst
+
+
+class NeverTellsThatItTook(Counted):
+    full = _LooksFirst
+
+
+class _Unchecked(FullBuckets):
+    def tell(self, bucket: str, files: int, items: int) -> None:
+        if self._is_untouched(bucket, files):
+            self._store.create(f"{full_buckets.SEALED}/{bucket}", b"")
+            self._store.create(f"{full_buckets.FULL}/{bucket}.{items:x}", b"")
+
+
+class FullWithoutAnotherLook(Counted):
+    full = _Unchecked
+
+
 BROKEN = [
+    LooksBeforeItsRecord,
+    NeverTellsThatItTook,
+    FullWithoutAnotherLook,
     HistoryFirst,
     NoLateCheck,
     PayloadReadBeforeTheClaim,

@@ -15,6 +15,7 @@ from fray.queue import LeaseExpiredError
 from fray_queue._file import item_log
 from fray_queue._file import listing as file_listing
 from fray_queue._file.claims import Claims
+from fray_queue._file.full_buckets import FullBuckets
 from fray_queue._file.item_log import Claim
 from fray_queue._file.listing import Listing
 from fray_queue._file.records import Address, seal_batch, seal_payload
@@ -57,9 +58,19 @@ class Client:
             remove=lambda payload, records: variant.remove(self.store, payload, records),
             share=variant.share,
         )
+        self.full: FullBuckets | None = None
+        if variant.full is not None:
+            self.full = variant.full(self.store, self.clock, self.clock())
+            self.claims.know_full_buckets(self.full)
 
     def work(self, rounds: int) -> None:
+        if self.full is not None and self.number == 0:
+            for _ in range(self.world.chance.choice([0, 5, 10, 20])):
+                self.step(self.number)  # others have come so far meanwhile
+            self.full.tell(BUCKET, len(self.world.stored), len(self.world.stored))
         for _ in range(rounds):
+            if self.full is not None and self.world.chance.random() < 0.5:
+                self.count()
             if self.world.chance.random() < self.pushes:
                 self._push()
             count = self.world.chance.choice([1, 1, 2, 5]) if self.batch else 1
@@ -73,6 +84,15 @@ class Client:
                 continue
             for claim in claims:
                 self._use(claim)
+
+    def count(self) -> None:
+        """Count the items, while others finish some."""
+        most = self.world.live()
+        size, pending = self.claims.count()
+        if not self.world.live() <= size <= most:
+            raise Violation(f"{size} items counted, where there were {self.world.live()} to {most}")
+        if pending > size:
+            raise Violation(f"{pending} of {size} items are pending")
 
     def _finish_together(self, claims: list[Claim]) -> None:
         ids = [claim.lease_id for claim in claims]
@@ -148,6 +168,7 @@ class Variant:
     store: Any = SimStore
     remove_orphans: Any = staticmethod(file_listing.remove_orphans)
     taker_skew: float | None = None
+    full: Any = None  # where a producer tells of full buckets
     share = 0.0  # seconds for which clients use a record again
     batch = 0  # how many items are stored together
     items, pushes = 3, 0.3  # files there at the start; chance of a push before each take
@@ -157,6 +178,13 @@ class Variant:
         store.delete([payload])
         store.delete(records)
         return True
+
+
+class Counted(Variant):
+    """One client tells that the bucket is full while others take from it, and all count."""
+
+    full = FullBuckets
+    pushes = 0.0
 
 
 class Schedule:
@@ -226,7 +254,10 @@ class Schedule:
         world.believed.clear()
         world.skews[-1] = 0.0
         world.chance.random = lambda: 0.99  # type: ignore[method-assign]
-        last = Client(world, len(world.skews) - 1, lambda client: None, Variant, self._skew)
+        whole = Variant if self._variant.full is None else Counted
+        last = Client(world, len(world.skews) - 1, lambda client: None, whole, self._skew)
+        if last.full is not None:
+            last.count()
         drained = set()
         while (claim := last.claims.take(LEASE_SECONDS)) is not None:
             last._took(claim)

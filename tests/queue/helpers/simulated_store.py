@@ -42,6 +42,10 @@ class World:
         self.taken = self.pushed = 0
         self.stored: set[str] = set()  # items whose push was answered
 
+    def live(self) -> int:
+        """Count the items that nobody wrote `done` for."""
+        return len(self.stored - self.finishing)
+
     def clock(self, client: int) -> Callable[[], float]:
         return lambda: self.now + self.skews[client]
 
@@ -136,6 +140,9 @@ class SimStore:
         self._between_pages()
         second = self._request(lambda: [name for name in self._names(folder) if _page(name) == 1])
         return sorted({*first, *second})
+
+    def tree(self) -> dict[str, list[str]]:
+        return {name: self.names(name) for name in self.names("")}
 
     def _between_pages(self) -> None:
         """Where a slow listing may hang."""

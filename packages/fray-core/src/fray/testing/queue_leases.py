@@ -181,6 +181,12 @@ class LeasePromises(QueueFixtures):
         queue.done_many([])
         assert queue.push_many([]) == []
 
+    def test_so_many_are_taken_as_were_asked_for(self, queue: Queue[Any]) -> None:
+        for item in range(5):
+            queue.push(item)
+        assert [lease.item for lease in queue.pop_many(3)] == [0, 1, 2]
+        assert queue.pending() == 2
+
 
 class DeadLetterPromises(QueueFixtures):
     """Rule 5: what becomes of an item that nobody can finish."""

@@ -85,6 +85,7 @@ class Batches(ItemLog):
         path, data = address.record(number), encode_batch(state, new_nonce())
         if not self._store.create(path, data) and (found := self._store.read(path)) != data:
             return found or b""  # nothing: it is removed already
+        self._took_from(address)
         self._note_batch(address, number, state)
         return None
 

@@ -264,8 +264,10 @@ class Claims(Batches):
 
     def count(self) -> tuple[int, int]:
         """Count the items that are neither finished, dead nor set aside, and those that a pop could take."""
-        size = pending = 0
-        for spot in self._spots():
+        with self._lock:
+            untouched, spots = self._listing.countable(self._clock())
+        size = pending = untouched
+        for spot in spots:
             if spot.number == 0:  # what nobody has leased needs no look
                 size, pending = size + (spot.address.count or 1), pending + (spot.address.count or 1)
                 continue

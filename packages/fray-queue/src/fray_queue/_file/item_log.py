@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fray_queue._errors import DamagedError
+from fray_queue._file.full_buckets import FullBuckets
 from fray_queue._file.listing import Listing, Spot
 from fray_queue._file.records import (
     ALONE,
@@ -89,7 +90,12 @@ class ItemLog:
         self._reported: set[str] = set()  # damaged files
         self._lock = threading.Lock()  # guards beliefs and holds; never held during a claim's own requests
         self._extending = threading.Lock()  # the later of two extensions must be the one that stays
+        self._full: FullBuckets | None = None
         self._prepare()
+
+    def know_full_buckets(self, full: FullBuckets) -> None:
+        """Count full buckets without a look into them, and tell of those that this client takes from."""
+        self._full = self._listing.full = full
 
     def _prepare(self) -> None:
         """Make what a subclass needs."""
@@ -214,10 +220,15 @@ class ItemLog:
             self._store.create(path, data) or self._store.read(path) == data
         )
         if won:
+            self._took_from(address)
             self._note(address, number, record)
         else:
             self._unknown(address, number)
         return won
+
+    def _took_from(self, address: Address) -> None:
+        if self._full is not None:
+            self._full.took(address.bucket)
 
     def _is_first(self, path: str, record: Record) -> bool:
         """Tell whether no other thread writes the same record there: its nonce could not tell them apart."""

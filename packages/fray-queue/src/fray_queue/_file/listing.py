@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fray_queue._errors import QueueRemovedError
+from fray_queue._file.full_buckets import FullBuckets
 from fray_queue._file.records import (
     ALONE,
     LEASE,
@@ -26,6 +27,7 @@ from fray_queue._file.records import (
 from fray_queue._file.stores.store import Store
 
 FRESH_FOR = 5.0  # seconds after which listings are taken again, and unknown histories looked at
+FEW = 8  # buckets that are counted by a listing of all that there is
 
 
 @dataclass(slots=True)
@@ -93,6 +95,7 @@ class Listing:
         self._skew = skew
         self._chance = chance
         self._marker = marker
+        self.full: FullBuckets | None = None
         self._views: dict[str, View] = {}  # opened, in order
         self._unopened: list[str] = []  # in reverse order
         self._listed_at = -math.inf
@@ -132,13 +135,31 @@ class Listing:
             self._list_bucket(view, now, look_now=True, names=tree.get(view.bucket, []))
         return [view.spots[item] for view in self._views.values() for item in sorted(view.spots)]
 
+    def countable(self, now: float) -> tuple[int, list[Spot]]:
+        """Return how many items are in buckets that nobody touched, and every other item and batch."""
+        if self._listed_at == -math.inf:
+            self._list_root(now)
+        if self.full is None or len(self._views) + len(self._unopened) <= FEW:
+            return 0, self.spots(now)
+        counts = self.full.counts()
+        self._list_root(now)  # after the counts: they hold for what it shows
+        buckets = sorted([*self._views, *self._unopened])
+        others = [bucket for bucket in buckets if bucket not in counts]
+        if len(others) > FEW + len(buckets) // 4:  # a bucket a listing; all names are about four a listing
+            return 0, self.spots(now)
+        untouched = sum(counts.get(bucket, 0) for bucket in buckets)
+        return untouched, [spot for bucket in others for spot in self._spots_of(bucket, now)]
+
     def in_line(self, now: float) -> Iterator[Spot]:
         """Return items and batches in order, bucket by bucket, from new listings."""
         self._list_root(now)
         for bucket in sorted([*self._views, *self._unopened]):
-            view = self._views.get(bucket) or self._open(bucket)
-            self._list_bucket(view, now, look_now=True)
-            yield from [view.spots[item] for item in sorted(view.spots)]
+            yield from self._spots_of(bucket, now)
+
+    def _spots_of(self, bucket: str, now: float) -> list[Spot]:
+        view = self._views.get(bucket) or self._open(bucket)
+        self._list_bucket(view, now, look_now=True)
+        return [view.spots[item] for item in sorted(view.spots)]
 
     def note(self, address: Address, number: int, record: Record | None, until: float | None = None) -> None:
         """Believe that this is an item's newest record (`until`: the lease was extended)."""
@@ -207,16 +228,21 @@ class Listing:
         return spot
 
     def _list_root(self, now: float, names: list[str] | None = None) -> None:
-        names = self._store.names("") if names is None else names
-        if self._marker and self._marker not in names:
-            raise QueueRemovedError(self._store.name)
-        buckets = {name for name in names if is_bucket(name)}
+        buckets = self._list_buckets(names)
+        if self.full is not None:
+            self.full.sweep_if_due(self._list_buckets)
         for gone in self._views.keys() - buckets:
             del self._views[gone]
         for view in self._views.values():
             view.listed_at = -math.inf  # an older bucket may have grown since; its items come first
         self._unopened = sorted(buckets - self._views.keys(), reverse=True)
         self._listed_at = now
+
+    def _list_buckets(self, names: list[str] | None = None) -> set[str]:
+        names = self._store.names("") if names is None else names
+        if self._marker and self._marker not in names:
+            raise QueueRemovedError(self._store.name)
+        return {name for name in names if is_bucket(name)}
 
     def _open(self, bucket: str) -> View:
         if bucket in self._unopened:

@@ -27,6 +27,7 @@ from fray_queue._codec import encode_many
 from fray_queue._errors import DamagedError, QueueRemovedError
 from fray_queue._file.claims import Claims, history_of, is_live
 from fray_queue._file.cleanup import Cleanup
+from fray_queue._file.full_buckets import SWEEP_EVERY, FullBuckets
 from fray_queue._file.item_log import Claim
 from fray_queue._file.listing import Listing, Spot
 from fray_queue._file.opening import compare_clocks, enter, open_store
@@ -101,6 +102,7 @@ class FileQueue(QueueBase[T]):
 
     def _start(self, max_attempts: int | None) -> None:
         self._entered, self._bucket = False, ""
+        self._full: FullBuckets | None = None
         # One file for many items saves requests. On a disk a link costs less than the record of a batch.
         self._batch_items = 1 if self._local else BATCH_ITEMS
         self._entering = threading.Lock()
@@ -157,7 +159,15 @@ class FileQueue(QueueBase[T]):
                 files.append((address.path, seal_batch(of_file)))
                 item_ids += [address.item_id(index) for index in range(size)]
         self._store.put(files)
+        self._tell_full(addresses)
         return item_ids
+
+    def _tell_full(self, addresses: list[Address]) -> None:
+        if self._full is None:
+            return
+        for full in self._producer.stored(addresses):
+            with contextlib.suppress(OSError):  # the items are stored; it only makes counting quicker
+                self._full.tell(*full)
 
     def _check_there(self, addresses: list[Address]) -> None:
         """Refuse to begin a removed queue anew; looked for with each new bucket."""
@@ -190,9 +200,10 @@ class FileQueue(QueueBase[T]):
         """Claim up to `n` items, each once; what an error cuts short is returned, or given back."""
         batch = _Batch(self._claims, self._clock, lease_timeout)
         try:
-            while batch.take(n - len(batch.claims)) and len(batch.claims) < n:
-                if not self._local and not batch.claims[-1].address.count:
-                    batch.take_beside(n - len(batch.claims))
+            while len(batch.claims) < n and batch.take(n - len(batch.claims)):
+                left = n - len(batch.claims)
+                if left and not self._local and not batch.claims[-1].address.count:
+                    batch.take_beside(left)
         except Exception:
             if not batch.claims:
                 raise
@@ -343,6 +354,11 @@ class FileQueue(QueueBase[T]):
             if not self._entered:
                 if enter(self._store) < 2:  # clients of 0.1.0 may share it, and know no batches
                     self._batch_items = 1
+                elif not self._local:  # a disk lists a million names in a second
+                    # Clients that live for a moment sweep as often, together, as one that lives as long.
+                    sweep_at = self._clock() + random.uniform(0, SWEEP_EVERY)  # noqa: S311 - no secret
+                    self._full = FullBuckets(self._store, self._clock, sweep_at)
+                    self._claims.know_full_buckets(self._full)
                 if self._clock is time.time:
                     compare_clocks(self._store, new_nonce(), self._skew)
                 self._entered = True

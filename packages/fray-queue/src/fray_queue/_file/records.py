@@ -8,6 +8,8 @@
     <bucket>/<item>x<k>~<n>      record n of their history: the state of each
     <bucket>/<item>x<k>~<n>.<i>+ a later end for the lease that item i got by record n
 
+    .sealed/, .full/, .taken/    which buckets need no look to be counted; see `full_buckets`
+
 Bucket names begin with the time in hex and item names count up, so that names sort by age.
 """
 
