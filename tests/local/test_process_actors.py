@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,13 @@ from fray_local._process.owner import shared_actors as peers
 def context() -> Iterator[JobContext]:
     with create_context("process", max_workers=2) as context:
         yield context
+
+
+def pid_of(context: JobContext, mortal: Any) -> int | None:
+    try:
+        return int(context.get(mortal.pid(), timeout=60))
+    except ActorDiedError:
+        return None
 
 
 class Mortal:
@@ -231,6 +239,16 @@ class TestSharing:
             assert first.get(counter.value()) == 2
         with create_context("process", namespace="team") as third:
             assert third.get(third.create_actor(Counter, 9, name="tally").value()) == 9
+
+    def test_a_shared_actor_that_is_made_anew_is_found_again(self) -> None:
+        with create_context("process", namespace="team") as first:
+            mortal = first.create_actor(Mortal, name="mortal", options=ActorOptions(max_restarts=1))
+            pid = first.get(mortal.pid())
+            os.kill(pid, signal.SIGKILL)
+            assert until(lambda: pid_of(first, mortal) not in (pid, None), "it is there again")
+            with create_context("process", namespace="team") as second:
+                found = second.get_actor("mortal")
+                assert second.get(found.pid(), timeout=60) == first.get(mortal.pid())
 
     def test_a_handle_of_a_shared_actor_travels_to_another_context(self) -> None:
         with create_context("process", namespace="team") as first:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 
 from fray import create_context
+from fray._discovery.plugins import forget_plugins
 from fray.job import JobContext, get_job_context
+from fray.testing.interrupting import interrupted
 
 
 @pytest.fixture
@@ -212,6 +215,54 @@ class TestAsyncActors:
         context.get(clock.wait_for_ticks(1))
         assert context.cancel(asleep)
         assert context.get(clock.wait_for_ticks(2), timeout=60)
+
+
+class TestInterruptions:
+    """One call comes between two lines of another, on its thread, as from a finalizer or a signal handler."""
+
+    @pytest.mark.parametrize("module", ["actor_directory", "actor_registry"])
+    def test_actors_that_others_share_may_be_made_while_one_is_made(self, module: str) -> None:
+        with create_context("process", namespace=f"interrupted-{module}-{os.getpid()}") as context:
+            numbers = itertools.count()
+            refs: list[Any] = []
+            actors: list[Any] = []
+
+            def make() -> None:
+                actor = context.create_actor(set, name=f"set-{next(numbers)}")
+                refs.append(actor.copy())
+                actors.append(actor)
+                context.kill(context.create_actor(set, name="same", get_if_exists=True))
+
+            lines = interrupted(make, make, 0, module)
+            for line in range(1, lines, max(1, lines // 12)):
+                interrupted(make, make, line, module)
+                assert context.get(refs, timeout=60) == [set()] * len(refs)
+                refs.clear()
+                while actors:
+                    context.kill(actors.pop())
+
+    def test_the_current_context_may_be_asked_for_while_plugins_are_looked_up(self) -> None:
+        refs: list[Any] = []
+
+        def ask() -> None:
+            forget_plugins()
+            refs.append(create_context("sync").run(abs, -1))
+
+        lines = interrupted(ask, ask, 0, "fray._discovery.plugins")
+        for line in range(1, lines, max(1, lines // 40)):
+            interrupted(ask, ask, line, "fray._discovery.plugins")
+        assert {ref.content for ref in refs} == {1}
+
+    @pytest.mark.parametrize("line", range(2, 26, 3))
+    def test_the_first_call_of_all_may_be_interrupted_by_another(self, line: int) -> None:
+        with create_context("process", max_workers=1) as context:
+            refs: list[Any] = []
+
+            def run() -> None:
+                refs.append(context.run(abs, -1))
+
+            interrupted(run, run, line, "owner.runner")
+            assert context.get(refs, timeout=60) == [1, 1]
 
 
 class TestTheEndOfAProgram:

@@ -68,7 +68,7 @@ class _LocalContext(TaskRunnerContext):
             home = _homes.get(key)
             if home is None and make:
                 home = type(self)(check_serialization=self._checked, namespace=self._namespace)  # type: ignore[call-arg]
-                _homes[key] = home
+                home = _homes.setdefault(key, home)  # a finalizer in this thread may have been faster
         return home
 
     def put(self, obj: T, /) -> EngineRef[T]:

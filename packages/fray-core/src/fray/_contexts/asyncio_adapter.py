@@ -24,7 +24,7 @@ class ContextExecutor(Executor):
 
     def __init__(self, context: "ContextBase") -> None:
         self._context = context
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may submit while its own thread is in here
         self._futures: dict[Future[Any], None] = {}  # in the order of their making
         self._closed = False
 

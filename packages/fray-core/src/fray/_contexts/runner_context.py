@@ -141,8 +141,8 @@ class TaskRunnerContext(ContextBase):
             endpoint.close_when_dropped()
         try:
             endpoint.actor.construct(packed)
-        except BaseException:
-            _forget(self._named, str(name), endpoint)
+        except BaseException as error:  # somebody may have found it by its name meanwhile
+            dispatch(endpoint.actor.die("it could not be made: {cause}", error))
             raise
         return ActorHandle(endpoint)
 

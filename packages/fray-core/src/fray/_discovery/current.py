@@ -57,8 +57,11 @@ class _Current:
         spec = self._current_text()
         with self._lock:
             # Whoever shut down what all share had it for the time being: the next one gets another.
-            if spec not in self._made or getattr(self._made[spec], "_closed", False):
-                self._made[spec] = self.create(spec, {})
+            known = self._made.get(spec)
+            if known is None or getattr(known, "_closed", False):
+                made = self.create(spec, {})
+                if self._made.get(spec) is known:  # and no finalizer has made one meanwhile, in this thread
+                    self._made[spec] = made
             return self._made[spec]
 
     def chosen_by_program(self) -> bool:

@@ -91,7 +91,7 @@ class Plugin:
             ) from error
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer that makes a context may interrupt its own thread in here
 _found: dict[str, dict[str, tuple[Plugin, ...]]] | None = None
 
 

@@ -77,8 +77,13 @@ class Actor:
             self._packed = packed
         call = self._construction(packed)
         self.scope.enter(call, caller is not None or inside(self.scope))
-        self.open_calls.add(call)
-        call.begin()
+        with LOCK:
+            self.open_calls.add(call)
+            death = self._death
+        if death is None:
+            call.begin()
+        else:  # whoever found it by its name has killed it already
+            dispatch(call.fail(death))
 
     def open(self) -> None:
         """Pass calls on without a constructor's: the actor lives elsewhere already."""
@@ -252,7 +257,11 @@ class Actor:
             call.unclaim()
         with LOCK:
             self._outbox.extendleft(reversed([first, *kept]))
-        self._send()
+            death = self._death
+        if death is None:
+            self._send()
+        else:  # it was killed meanwhile
+            ready.extend(first.fail(death))
         return ready
 
 

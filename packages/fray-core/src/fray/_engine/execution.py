@@ -89,13 +89,14 @@ class CallExecutor:
         if call.scope.cancelling:
             ready: Ready = call.cancel_unstarted(shutting_down(call))
             return ready
+        payload, refs = call.payload, call.refs  # before the claim: a `kill` takes both from a claimed call
         if not call.claim():
             return ()
-        fn, args, kwargs, context = call.payload
+        fn, args, kwargs, context = payload
         before, _thread.call = _thread.call, call
         try:
             # The function is called from here and not from a helper: inline nesting costs a frame for each.
-            if call.refs:
+            if refs:
                 args, kwargs = resolved(args, kwargs)
             if fn is None:
                 fn = getattr(instance, call.method)

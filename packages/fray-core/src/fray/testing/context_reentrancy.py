@@ -13,6 +13,7 @@ import pytest
 from fray._contracts.context import JobContext
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.interrupting import interrupted
 
 
 class Cycle:
@@ -34,6 +35,9 @@ async def add_soon(number: int) -> int:
 
 class ReentrancyContract(ContextFixtures):
     """Every call may be made from a finalizer, a signal handler or a callback."""
+
+    INTERRUPTIONS = 25
+    """Lines of a program at which a call is interrupted by another."""
 
     def test_finalizers_run_tasks_and_get_their_results(self, context: JobContext) -> None:
         if not self.can.reentrant:
@@ -89,6 +93,27 @@ class ReentrancyContract(ContextFixtures):
             disturber.join()
             signal.signal(signal.SIGUSR1, before)
         assert set(context.get(made)) == {2}
+
+    def test_a_call_may_interrupt_another_of_its_thread(self, context: JobContext) -> None:
+        if not self.can.reentrant:
+            self.moot("reentrant")
+            return
+        refs: list[Any] = []
+        actors: list[Any] = []
+
+        def call() -> None:
+            refs.append(context.run(tasks.add, 1))
+            actor = context.create_actor(tasks.Counter, 2)
+            refs.append(actor.value())
+            actors.append(actor)
+            context.kill(context.create_actor(tasks.Counter, name="shared", get_if_exists=True))
+
+        call()  # the first one imports what is needed
+        lines = interrupted(call, call, 0)
+        for step in range(self.INTERRUPTIONS):
+            interrupted(call, call, 1 + lines * step // self.INTERRUPTIONS)
+        assert context.get(refs, timeout=60) == [2] * len(refs)
+        assert len(refs) == 4 + 4 * self.INTERRUPTIONS
 
     def test_a_callback_of_a_future_uses_the_context(self, context: JobContext) -> None:
         with context.as_executor() as executor:

@@ -66,11 +66,11 @@ class EventLoopActor:
             self._instance = call.state
             dispatch(ready)
             return
+        payload = call.payload  # before the claim: a `kill` takes it from a claimed call
         if not call.claim():
             return
-        context = call.payload[3]
         assert self._loop is not None
-        task = self._loop.create_task(self._run(call), context=context)
+        task = self._loop.create_task(self._run(call), context=payload[3])
         self._tasks[call] = task
         task.add_done_callback(lambda _: self._tasks.pop(call, None))
 

@@ -16,12 +16,14 @@ import hashlib
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from fray.backend import guarded
 from fray_local._state import state_dir
 
 DEFAULT = "default"
@@ -40,6 +42,14 @@ class ActorRecord:
     concurrency: int = 1
     created_at: float = 0.0
     job_id: str | None = None
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.locks: dict[Path, int] = {}  # that this thread waits for or holds
+
+
+_thread = _Thread()
 
 
 class ActorDirectory:
@@ -141,12 +151,20 @@ class ActorDirectory:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        """Hold the lock of the folder; a finalizer that interrupts its own thread in here has it as well."""
+        held = _thread.locks
+        below = held.get(self.folder)
+        lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600) if below is None else below
+        held[self.folder] = lock
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            with guarded():
+                fcntl.flock(lock, fcntl.LOCK_EX)  # an open file that has it already gets it at once
+                yield
         finally:
-            os.close(lock)
+            if below is None:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # first: who interrupts the next lines opens it anew
+                del held[self.folder]
+                os.close(lock)
 
 
 def namespaces(root: Path | None = None) -> list[str]:

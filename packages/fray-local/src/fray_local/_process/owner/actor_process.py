@@ -1,5 +1,6 @@
 """The processes that actors run in, and what handles of one actor share."""
 
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -44,6 +45,7 @@ class ActorProcess:
     ) -> None:
         self.is_own = own
         self.actor: Any = None  # set by who makes it, which needs this first
+        self.listener: socket.socket | None = None  # where others call it; kept for the next process
         self._loop, self._budget, self._start_worker = loop, budget, start_worker
         self._serial = SerialQueue()
         self._worker: WorkerConnection | None = None
@@ -103,7 +105,8 @@ class ActorProcess:
             claimed += [call for call in self._returned if call.claim()]
             self._returned.clear()
         for call in claimed:
-            call.state = CallState(call.payload.function, PLAIN, 0)
+            payload = call.payload
+            call.state = CallState(payload and payload.function, PLAIN, 0)  # None: it was killed meanwhile
         if claimed and self._worker is not None:
             self._worker.give(claimed)
 
@@ -111,7 +114,7 @@ class ActorProcess:
         worker, first = self._worker, not self._retired
         self._retired = True
         if worker is None:
-            self._gone.set()  # never started
+            self._leave()  # never started
         elif kill:
             worker.kill()
         elif first:
@@ -148,7 +151,12 @@ class ActorProcess:
         reason = f"{worker.pid} {how}" if worker.pid else how
         dispatch(self.actor.process_died(reason, started, unstarted))
         if self.actor.dead or self._retired:
-            self._gone.set()
+            self._leave()
+
+    def _leave(self) -> None:
+        if self.listener is not None:
+            self.listener.close()
+        self._gone.set()
 
 
 class ProcessEndpoint(EngineEndpoint):

@@ -2,16 +2,15 @@
 
 import os
 import socket
-import threading
 import uuid
+import weakref
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
 from fray import ActorAlreadyExistsError, ActorNotFoundError, UnsupportedError
-from fray.backend import PackedCall, dispatch, guarded
+from fray.backend import PackedCall, dispatch
 from fray.job import ActorHandle, ActorOptions, Lifetime, TaskOptions
 from fray_local._process.owner.actor_directory import DEFAULT, ActorDirectory, ActorRecord, family, new_record
 from fray_local._process.owner.actor_process import ActorProcess, ProcessEndpoint
@@ -28,30 +27,11 @@ if TYPE_CHECKING:
 StartWorker = Callable[[ActorProcess], WorkerConnection]
 
 
-class NotReentrantLock:
-    """A lock that raises where its own thread holds it: a finalizer in there would never get it."""
-
-    def __init__(self) -> None:
-        self._lock, self._holder = threading.Lock(), 0
-
-    def __enter__(self) -> None:
-        if self._holder == threading.get_ident():
-            raise RuntimeError(
-                "a finalizer or a signal handler interrupted this thread while it made or looked for an "
-                "actor, and asks for one itself: do that in a task or a thread"
-            )
-        self._lock.acquire()
-        self._holder = threading.get_ident()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._holder = 0
-        self._lock.release()
-
-
 class ActorRegistry:
     """Makes, finds and ends the actors of a context.
+
+    There is no lock: a finalizer that makes an actor may interrupt its own thread while that makes one. A
+    name is taken by one `dict.setdefault`, before its actor is made; calls wait in the actor until it is.
 
     Args:
         namespace: Where named actors are shared; None shares none but detached ones.
@@ -60,7 +40,6 @@ class ActorRegistry:
     def __init__(self, context: "ProcessContext", runner: "ProcessRunner", namespace: str | None) -> None:
         self._context, self._runner = context, runner
         self._shared = namespace or family()
-        self._lock = NotReentrantLock()
         self._named: dict[str, ProcessEndpoint] = {}
         self._at: WeakValueDictionary[tuple[str, str, str], ProcessEndpoint] = WeakValueDictionary()
         self._processes: WeakSet[ActorProcess] = WeakSet()
@@ -87,34 +66,24 @@ class ActorRegistry:
         """
         self._runner.ensure_started()
         self._runner.machine.needs_of(TaskOptions(resources={"CPU": 0, **options.resources}))
-        with self._lock, guarded():
-            existing = None if options.name is None else self._find(options.name)
-            if existing is not None:
-                if options.get_if_exists:
-                    return ActorHandle(existing)
-                raise ActorAlreadyExistsError(str(options.name))
-            record, listener = self._claim(title, methods, options, asynchronous=asynchronous)
-            if record is not None and listener is None:  # somebody else was faster
-                return self._lost_claim(options)
-            try:
-                endpoint = self._new(title, methods, options, record, listener, asynchronous=asynchronous)
-                endpoint.actor.construct(packed, caller=caller)
-            except BaseException:  # the context is closing, say: the name must not stay taken
-                if record is not None and listener is not None:
-                    listener.close()
-                    self.directory.remove(record)
-                raise
-            if options.name is not None:
-                self._named[options.name] = endpoint
-        if options.name is None:
-            endpoint.close_when_dropped()
-        return ActorHandle(endpoint)
+        name = options.name
+        existing = None if name is None else self._find(name)
+        if existing is None:
+            made = self._new(title, methods, options, asynchronous=asynchronous)
+            existing = None if name is None else self._name(name, made)
+            if existing in (None, made) and self._construct(made, packed, caller):
+                if name is None:
+                    made.close_when_dropped()
+                return ActorHandle(made)
+            existing = existing if existing is not made else self._find(str(name))  # somebody else was faster
+        if existing is None or not options.get_if_exists:
+            raise ActorAlreadyExistsError(str(name))
+        return ActorHandle(existing)
 
     def get(self, name: str) -> ActorHandle:
         """Return a handle to the living actor of that name, or raise ActorNotFoundError."""
         self._runner.ensure_started()
-        with self._lock, guarded():
-            endpoint = self._find(name)
+        endpoint = self._find(name)
         if endpoint is None:
             known = {*self._named, *(record.name for record in self.directory.living())}
             raise ActorNotFoundError(name, sorted(known))
@@ -124,11 +93,10 @@ class ActorRegistry:
         """Return the endpoint of an actor whose handle came from another process."""
         self._runner.ensure_started()
         namespace, name, _ = address
-        with self._lock, guarded():
-            known = self._at.get(address)
-            if known is not None and not known.actor.dead:
-                return known
-            endpoint = self._connect(ActorDirectory(namespace), name)
+        known = self._at.get(address)
+        if known is not None and not known.actor.dead:
+            return known
+        endpoint = self._connect(ActorDirectory(namespace), name)
         if endpoint is None:
             raise ActorNotFoundError(name)
         return endpoint
@@ -152,66 +120,87 @@ class ActorRegistry:
         for process in list(self._processes):
             process.kill()
 
-    # Under the lock.
+    # Names.
 
     def _find(self, name: str) -> ProcessEndpoint | None:
         known = self._named.get(name)
         if known is not None and not known.actor.dead:
             return known
         endpoint = self._connect(self.directory, name)
-        if endpoint is not None:
-            self._named[name] = endpoint
+        if endpoint is None:
+            return None
+        named = self._name(name, endpoint)
+        if named is not endpoint:  # another thread was faster, or a finalizer in this one
+            endpoint.actor.retire()
+        return named
+
+    def _name(self, name: str, endpoint: ProcessEndpoint) -> ProcessEndpoint:
+        """Give an endpoint a name, unless a living one has it; return the one that has it."""
+        while (known := self._named.setdefault(name, endpoint)) is not endpoint:
+            if not known.actor.dead:
+                return known
+            self._forget(name, known)
         return endpoint
 
-    def _claim(
+    def _forget(self, name: str, endpoint: ProcessEndpoint) -> None:
+        # No call comes between the look and the deletion: nobody else runs there.
+        try:
+            if self._named[name] is endpoint:
+                del self._named[name]
+        except KeyError:
+            return
+
+    # Making.
+
+    def _construct(self, endpoint: ProcessEndpoint, packed: PackedCall, caller: Hashable) -> bool:
+        """Take the actor's name in its namespace, if it has one, and make it; False where it is taken."""
+        actor, process, record = endpoint.actor, endpoint.process, endpoint.record
+        try:
+            if record is not None:
+                process.listener = ActorDirectory(record.namespace).claim(record)
+                if process.listener is None:
+                    dispatch(actor.die("another process has made an actor of that name"))
+                    return False
+            actor.construct(packed, caller=caller)
+        except BaseException as error:  # the context is closing, say: the name must not stay taken
+            dispatch(actor.die("it could not be made: {cause}", error))
+            raise
+        finally:
+            if actor.dead:  # also where somebody found it by its name and killed it, before it had a record
+                process.close(wait=False)
+                if record is not None:
+                    ActorDirectory(record.namespace).remove(record)
+        return True
+
+    def _record(
         self, title: str, methods: Mapping[str, bool], options: ActorOptions, *, asynchronous: bool
-    ) -> tuple[ActorRecord | None, socket.socket | None]:
+    ) -> ActorRecord | None:
+        """Return what others may know of an actor that is to be made; None where nobody may."""
         detached = options.lifetime is Lifetime.DETACHED
         if not detached and (self._shared is None or options.name is None):
-            return None, None
+            return None
         if detached and options.max_restarts:
             raise UnsupportedError("on 'process' nobody restarts a detached actor; leave max_restarts out")
-        name = options.name or f"unnamed-{uuid.uuid4().hex[:8]}"
-        label = f"{title}({options.name!r})" if options.name else title
-        directory = self.directory
-        record = new_record(
-            directory.namespace,
-            name,
-            label,
+        return new_record(
+            self.directory.namespace,
+            options.name or f"unnamed-{uuid.uuid4().hex[:8]}",
+            f"{title}({options.name!r})" if options.name else title,
             dict(methods),
             detached=detached,
             concurrency=options.concurrency(asynchronous),
         )
-        return record, directory.claim(record)
-
-    def _lost_claim(self, options: ActorOptions) -> ActorHandle:
-        endpoint = self._find(str(options.name)) if options.get_if_exists else None
-        if endpoint is None:
-            raise ActorAlreadyExistsError(str(options.name))
-        return ActorHandle(endpoint)
 
     def _new(
-        self,
-        title: str,
-        methods: Mapping[str, bool],
-        options: ActorOptions,
-        record: ActorRecord | None,
-        listener: socket.socket | None,
-        *,
-        asynchronous: bool,
+        self, title: str, methods: Mapping[str, bool], options: ActorOptions, *, asynchronous: bool
     ) -> ProcessEndpoint:
+        record = self._record(title, methods, options, asynchronous=asynchronous)
         detached = options.lifetime is Lifetime.DETACHED
-        concurrency = options.concurrency(asynchronous)
         start_worker: StartWorker = (
-            partial(self._start_detached, record, listener)
+            partial(self._start_detached, record)
             if detached
-            else partial(self._start_own, concurrency, listener)
+            else partial(self._start_own, options.concurrency(asynchronous))
         )
-        endpoint = self._endpoint(title, methods, options, start_worker, record, own=not detached)
-        if not detached:
-            actor = endpoint.actor
-            actor.on_death.append(lambda: self._died(options.name, actor, record))
-        return endpoint
+        return self._endpoint(title, methods, options, start_worker, record, own=not detached)
 
     def _connect(self, directory: ActorDirectory, name: str) -> ProcessEndpoint | None:
         found = directory.find(name)
@@ -247,11 +236,12 @@ class ActorRegistry:
         endpoint = ProcessEndpoint(actor, process, context, record)
         if endpoint.address is not None:
             self._at[endpoint.address] = endpoint
+        if options.name is not None or own:
+            known, name = weakref.ref(endpoint), options.name
+            actor.on_death.append(lambda: self._died(name, known(), record if own else None))
         return endpoint
 
-    def _start_own(
-        self, concurrency: int, listener: socket.socket | None, process: ActorProcess
-    ) -> WorkerConnection:
+    def _start_own(self, concurrency: int, process: ActorProcess) -> WorkerConnection:
         runner = self._runner
         return WorkerProcess(
             runner.loop,
@@ -260,12 +250,11 @@ class ActorRegistry:
             runner.requests,
             dict(os.environ),
             concurrency,
-            listener,
+            process.listener and process.listener.dup(),
         )
 
-    def _start_detached(
-        self, record: ActorRecord | None, listener: socket.socket | None, process: ActorProcess
-    ) -> WorkerConnection:
+    def _start_detached(self, record: ActorRecord | None, process: ActorProcess) -> WorkerConnection:
+        listener, process.listener = process.listener, None
         assert record is not None
         assert listener is not None
         runner = self._runner
@@ -276,9 +265,8 @@ class ActorRegistry:
         runner.fork_servers.start_detached(StartDetached(env, import_path(), log), given, Closing(given))
         return SharedActorConnection(runner.loop, ours, process, runner.budget, record.concurrency)
 
-    def _died(self, name: str | None, actor: Any, record: ActorRecord | None) -> None:
-        known = self._named.get(name) if name is not None else None
-        if known is not None and known.actor is actor:
-            del self._named[known.actor.name or ""]
+    def _died(self, name: str | None, endpoint: ProcessEndpoint | None, record: ActorRecord | None) -> None:
+        if name is not None and endpoint is not None:
+            self._forget(name, endpoint)
         if record is not None:
             ActorDirectory(record.namespace).remove(record)

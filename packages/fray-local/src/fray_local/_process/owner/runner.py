@@ -64,10 +64,15 @@ class ProcessRunner:
         self._size, self._max_tasks, self._preload = size, max_tasks_per_worker, preload
         self._functions: WeakValueDictionary[bytes, SerializedFunction] = WeakValueDictionary()
         self._callbacks = CallbackThreads()
-        self._starting = threading.RLock()
         self._order = count(1)
         self._started = self._closed = False
-        self._ender: threading.Thread | None = None
+        self._unended = True  # deleted by whoever ends it
+        self._ended = threading.Event()
+        self._ender: threading.Thread
+        self.loop: EventLoop
+        self.fork_servers: ForkServers
+        self.requests: RequestHandler
+        self.scheduler: Scheduler
         self.registry: ActorRegistry
         self._context: ProcessContext
 
@@ -77,29 +82,38 @@ class ProcessRunner:
         self.registry = ActorRegistry(context, self, self._namespace)
 
     def ensure_started(self) -> None:
-        """Start the thread that reads, unless it runs; processes start with the first calls."""
+        """Start the thread that reads, unless it runs; processes start with the first calls.
+
+        Nobody waits here: a finalizer may interrupt its own thread in the middle of it. Of several that are
+        made at the same time one is published, and the others end unused.
+        """
         if self._started:
             return
         self._context.engine.scope.check_open()
-        with self._starting:
-            if not self._started:
-                self._start()
+        loop = EventLoop("fray-event-loop")
+        if vars(self).setdefault("loop", loop) is not loop:
+            loop.stop()
+        self._start(self.loop)
         if self._closed:  # meanwhile, when there was nothing to end
             self.close(wait=False)
 
-    def _start(self) -> None:
+    def _start(self, loop: EventLoop) -> None:
+        """Publish what is not published yet; making it has no effect."""
         raise_descriptor_limit()
-        self.loop = EventLoop("fray-event-loop")
-        self.loop.call_soon(_refuse_to_wait)
-        self.fork_servers = ForkServers(self.loop, self._preload)
-        self.requests = RequestHandler(self._context, self, identity_of(self._context))
-        self.scheduler = Scheduler(
-            self._size,
-            self.machine,
-            self.loop,
-            self._start_worker,
-            self.fork_servers.expect_more,
-            self._max_tasks,
+        loop.call_soon(_refuse_to_wait)
+        publish = vars(self).setdefault
+        publish("fork_servers", ForkServers(loop, self._preload))
+        publish("requests", RequestHandler(self._context, self, identity_of(self._context)))
+        publish(
+            "scheduler",
+            Scheduler(
+                self._size,
+                self.machine,
+                loop,
+                self._start_worker,
+                self.fork_servers.expect_more,
+                self._max_tasks,
+            ),
         )
         self._started = True
 
@@ -151,9 +165,10 @@ class ProcessRunner:
         self.ensure_started()
         ready = []
         for call in calls:
-            if call.refs and not packs_values(call, self.budget):
+            payload = call.payload  # None where it was cancelled meanwhile
+            if payload is None or (call.refs and not packs_values(call, self.budget)):
                 continue
-            call.state = CallState(call.payload.function, self.needs_of(call.options), next(self._order))
+            call.state = CallState(payload.function, self.needs_of(call.options), next(self._order))
             ready.append(call)
         if ready:
             self.scheduler.start(ready)
@@ -198,11 +213,17 @@ class ProcessRunner:
     def close(self, *, wait: bool) -> None:
         """End every process; with `wait`, block until all are gone."""
         self._closed = True
-        with self._starting:
-            if self._started and self._ender is None:
-                self._ender = threading.Thread(target=self._end, name="fray-end", daemon=True)
-                self._ender.start()
-        if wait and self._ender is not None and self._ender is not threading.current_thread():
+        if not self._started:
+            return
+        try:
+            del self._unended
+        except AttributeError:  # somebody ends it already
+            pass
+        else:
+            self._ender = threading.Thread(target=self._end, name="fray-end", daemon=True)
+            self._ender.start()
+        if wait and threading.current_thread() is not getattr(self, "_ender", None):
+            self._ended.wait()
             self._ender.join()
 
     def _end(self) -> None:
@@ -210,6 +231,7 @@ class ProcessRunner:
         self.registry.end()
         self.fork_servers.stop()
         self.loop.stop()
+        self._ended.set()
 
     def abort(self) -> None:
         """Kill every process, and fail every call: Ctrl-C may have come between any two steps."""
