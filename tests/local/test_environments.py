@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fray.backend import fits
 from fray.cluster import Entrypoint, ExitReason, JobId, JobInfo, JobStatus, Pruned, create_environment
 from fray.testing.cluster import launch, program, until
 from fray_local import LocalCluster
-from fray_local._cluster.pythons import fits
 
 MakeWheel = Callable[..., Path]
 pytestmark = pytest.mark.usefixtures("wheels")

@@ -12,7 +12,6 @@ from fray_slurm.testing import LocalSlurm
 
 class TestSlurmCluster(GangContract, ClusterContract):
     PATIENCE = 60.0
-    BUILDS_ENVIRONMENTS = False
     GANGS: ClassVar[dict[str, ResourceConfig]] = {
         "cpus": ResourceConfig(replicas=2),
         "gpus": ResourceConfig.with_gpu("A100", count=2, replicas=2, ram="1g"),  # a node each

@@ -55,7 +55,6 @@ def test_making_a_cluster_asks_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path:
         ({"resources": ResourceConfig(regions=["us-east"])}, "region_constraint=true"),
         ({"environment": create_environment(docker_image="ubuntu:24.04")}, r"ubuntu:24\.04"),
         ({"ports": ["http"]}, "ports"),
-        ({"after": ["train-1"]}, "after"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -84,7 +84,7 @@ def test_a_job_that_must_not_be_started_again_is_not_requeued() -> None:
 @pytest.mark.parametrize(
     ("native", "problem"),
     [
-        ({"array": "0-9"}, "launch several jobs"),
+        ({"array": "0-9"}, "launch_many"),
         ({"export": "A=1"}, "env_vars"),
         ({"no_requeue": True}, "max_retries_preemption"),
         ({"--mem": "1G"}, "long option"),

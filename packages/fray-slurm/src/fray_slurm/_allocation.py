@@ -48,8 +48,8 @@ class Allocation:
 
     @property
     def job_id(self) -> str:
-        """The Slurm job's number."""
-        return self.variables["SLURM_JOB_ID"]
+        """The Slurm job's number, that of a task where it is one of an array."""
+        return array_id(self.variables)
 
     def step_variables(self) -> dict[str, str]:
         """Return what srun needs to know of the allocation, without what would be options of the step."""
@@ -63,6 +63,16 @@ class Allocation:
         if by_node is not None and by_node.isdigit():
             return [f"--mem={int(by_node) // max(1, self.nodes.count(node))}M"]
         return []
+
+
+def array_id(variables: Mapping[str, str]) -> str:
+    """Return a job's number as all of Slurm's commands take it: `7`, or `6_1` for a task of an array.
+
+    A task has a number of its own too; but that of the last one is the array's, and means all of it.
+    """
+    if "SLURM_ARRAY_TASK_ID" in variables:
+        return f"{variables['SLURM_ARRAY_JOB_ID']}_{variables['SLURM_ARRAY_TASK_ID']}"
+    return variables["SLURM_JOB_ID"]
 
 
 def path_of(record: str, name: str) -> str:

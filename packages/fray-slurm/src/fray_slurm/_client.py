@@ -77,7 +77,8 @@ class SlurmClient:
 
     def queue(self) -> dict[str, SlurmJob]:
         """Return all jobs of this user that Slurm remembers, ended ones too: one call."""
-        command = ["squeue", "-h", "-t", "all", "-u", getpass.getuser(), "-o", QUEUE_FORMAT]
+        # -r: a line for each task of an array, also of those that wait.
+        command = ["squeue", "-h", "-r", "-t", "all", "-u", getpass.getuser(), "-o", QUEUE_FORMAT]
         return read_queue(self._run(command))
 
     def accounts(self, jobs: Iterable[str], since: float) -> dict[str, SlurmJob]:
@@ -90,8 +91,9 @@ class SlurmClient:
             return {}
         start = _local_time(since)
         command = ["sacct", "-X", "--parsable2", "--noheader", f"--format={ACCOUNT_FORMAT}"]
+        wanted = ",".join(dict.fromkeys(job.partition("_")[0] for job in jobs))  # tasks: by their array
         try:
-            return read_accounts(self._run([*command, f"--starttime={start}", f"--jobs={','.join(jobs)}"]))
+            return read_accounts(self._run([*command, f"--starttime={start}", f"--jobs={wanted}"]))
         except SlurmError as error:
             self._accounting = "disabled" not in str(error)
             return {}

@@ -9,7 +9,16 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from fray import ClusterUnavailableError, JobNotFoundError, UnsupportedError
-from fray.backend import JobRecord, Spec, TreeKill, check_seconds, poll_delays, settle_stopped
+from fray.backend import (
+    JobRecord,
+    Spec,
+    TreeKill,
+    check_seconds,
+    own_python,
+    plan_with_environment,
+    poll_delays,
+    settle_stopped,
+)
 from fray.cluster import (
     DirectoryCluster,
     EnvironmentConfig,
@@ -22,17 +31,20 @@ from fray.cluster import (
     ResourceConfig,
     TpuConfig,
 )
+from fray_slurm._after import dependency, failed_before, not_started
 from fray_slurm._allocation import FOLDER, JOB, SCRIPT, path_of, read, write
 from fray_slurm._client import SlurmClient
 from fray_slurm._ending import SlurmEnd
+from fray_slurm._own_engine import own_engine, with_engine
 from fray_slurm._readings import SlurmJob
-from fray_slurm._script import batch_script, directives, gres_of, without_allocation
+from fray_slurm._script import NOT_SUCCEEDED, batch_script, directives, gres_of, without_allocation
 from fray_slurm._settings import SlurmSettings, native_options
 from fray_slurm._shared_folder import check_shared
 from fray_slurm._states import ENDED, WAITING, End, end_of, forgotten, pending_reason
 from fray_slurm._watch import JobTable
 
 _SETTLES_WITHIN = 30.0  # seconds in which a last status crosses a network file system
+ENVIRONMENTS = ".environments"  # in the folder of records
 _STEP = (sys.executable, "-P", "-m", "fray_slurm._step")
 _BATCH = (sys.executable, "-P", "-m", "fray_slurm._batch")
 
@@ -58,6 +70,8 @@ class SlurmCluster(DirectoryCluster):
     """
 
     capabilities = DirectoryCluster.capabilities.but(
+        environments=True,
+        python_versions=True,
         gpus=True,
         sweeps=False,
         retry=False,
@@ -96,7 +110,8 @@ class SlurmCluster(DirectoryCluster):
         )
         check_seconds("poll_interval", poll_interval)
         folder = Path(root).expanduser().absolute() if root is not None else _state_dir() / "slurm"
-        super().__init__(_spec_of(self._settings, folder, poll_interval), folder)
+        spec = _spec_of(self._settings, folder, poll_interval)
+        super().__init__(spec, folder, environments=folder / ENVIRONMENTS)
         self._client = SlurmClient(cluster)
         self._table = JobTable(self._client, poll_interval)
         self._scripts: dict[str, dict[str, str | None]] = {}  # options of what is being launched
@@ -127,15 +142,24 @@ class SlurmCluster(DirectoryCluster):
                 "'slurm?region_constraint=true'; else say a partition or a constraint"
             )
         native_options(request.backend.get("slurm", {}))
-        super()._check_supported(replace(request, resources=_on_cpus(request.resources)))
+        own_engine(request)
+        super()._check_supported(_portable(request))
 
     def _plan(self, request: JobRequest, job_id: JobId, variables: Mapping[str, str]) -> JobPlan:
-        plan = super()._plan(request, job_id, variables)
-        folder = os.fspath(self._records.path(job_id) / FOLDER)
+        engine = own_engine(request)
+        request = replace(request, gang=True) if engine else request
+        record, python = self._records.path(job_id), sys.executable
+        if request.environment is not None and request.environment.builds:
+            python, kept = os.fspath(own_python(record)), self._records.folder / ENVIRONMENTS
+            plan = plan_with_environment(request, job_id, self.spec, variables, record=record, folder=kept)
+        else:
+            plan = super()._plan(request, job_id, variables)
+        program = plan.command if engine is None else with_engine(engine, request, python, plan.command)
+        folder = os.fspath(record / FOLDER)
         self._scripts[job_id] = directives(request, job_id, self._settings, folder)
         own = dict((request.environment or EnvironmentConfig()).env_vars)
         environ = without_allocation(plan.environ) | own
-        command = (*_STEP, *_gres(request), "--", *plan.command)
+        command = (*_STEP, *_gres(request), "--", *program)
         ending = SlurmEnd(may_resume=request.max_retries_preemption > 0)
         return plan._replace(command=command, environ=environ, host_end=ending)
 
@@ -150,15 +174,29 @@ class SlurmCluster(DirectoryCluster):
             self._scripts.pop(plan.job_id, None)
 
     def _start(self, job_id: str, command: list[str]) -> None:
-        record = self._records.path(job_id)
-        (record / FOLDER).mkdir(mode=0o700)
-        script = batch_script(
-            self._scripts[job_id], [*_BATCH, os.fspath(record), *command], os.fspath(record)
-        )
-        Path(path_of(os.fspath(record), SCRIPT)).write_text(script)
+        path = self._records.path(job_id)
+        record = os.fspath(path)
+        (path / FOLDER).mkdir(mode=0o700)
+        before = self._predecessors(job_id)
+        failed = failed_before(before, self._info)
+        if failed is not None:  # Slurm may have forgotten those; and why should it wait in the queue
+            write(path_of(record, JOB), {"never": failed.message})
+            return
+        numbers = [number for number in map(self._unfinished_number, before) if number is not None]
+        options = self._scripts[job_id] | ({"dependency": dependency(numbers)} if numbers else {})
+        script = batch_script(options, [*_BATCH, record, *command], record)
+        Path(path_of(record, SCRIPT)).write_text(script)
         number, _, cluster = self._client.submit(script, job_id).partition(";")
-        write(path_of(os.fspath(record), JOB), {"id": number, "cluster": cluster or None})
+        write(path_of(record, JOB), {"id": number, "cluster": cluster or None})
         self._table.expect_change()
+
+    def _predecessors(self, job_id: str) -> list[str]:
+        return [str(each) for each in self._records.find(job_id).request().get("after", ())]
+
+    def _unfinished_number(self, job_id: str) -> str | None:
+        """Return the number of a job that has not ended; None where it has none yet: the supervisor looks."""
+        info = self._info(job_id)
+        return None if info is None or info.finished else self._number(self._records.find(job_id))
 
     # --- the state of a job ---
 
@@ -168,9 +206,12 @@ class SlurmCluster(DirectoryCluster):
             info = record.written()
         except JobNotFoundError:
             return None
-        number = None if info.finished else self._number(record)
-        if number is None:
+        if info.finished:
             return info
+        number = self._number(record)
+        if number is None:
+            never = read(path_of(os.fspath(record.path), JOB)).get("never")
+            return info if never is None else _ended(info, not_started(never))
         job = self._table.look(number, info.submitted_at or time.time())
         if job is None:
             if not self._table.is_gone(number):
@@ -179,12 +220,21 @@ class SlurmCluster(DirectoryCluster):
         else:
             found = end_of(job)
             if found is None:
-                return _shown(info, job, self._table.answered_at)
+                return self._shown(info, job)
             end = found
         fresh = record.written()
         if fresh.finished or not self._settled(job, number):
             return fresh
+        if not any(task.attempt for task in fresh.tasks):
+            end = failed_before(self._predecessors(job_id), self._info) or end
         return _ended(fresh, end)
+
+    def _shown(self, info: JobInfo, job: SlurmJob) -> JobInfo:
+        shown = _shown(info, job, self._table.answered_at)
+        if shown.pending_reason and job.reason.startswith("Dependency"):
+            names = ", ".join(self._predecessors(info.job_id))
+            return replace(shown, pending_reason=f"waiting for {names} to succeed ({job.reason})")
+        return shown
 
     def _all_jobs(self, parent: str | None) -> Iterable[JobInfo]:
         found = ((info if info.finished else self._info(info.job_id)) for info in super()._all_jobs(parent))
@@ -206,7 +256,12 @@ class SlurmCluster(DirectoryCluster):
 
     def _settled(self, job: SlurmJob | None, number: str) -> bool:
         """Whether a last status that is to come would have come."""
-        if job is None or job.state != "COMPLETED":
+        if job is None or job.state not in ("COMPLETED", "FAILED"):
+            return True
+        if job.state == "FAILED" and job.exit_code is None:  # which squeue does not say
+            with contextlib.suppress(ClusterUnavailableError):
+                job = self._client.details(number) or job
+        if job.state == "FAILED" and job.exit_code not in (None, NOT_SUCCEEDED):
             return True
         since = self._ended_at.setdefault(number, time.monotonic())
         return time.monotonic() - since > _SETTLES_WITHIN
@@ -245,9 +300,14 @@ class SlurmCluster(DirectoryCluster):
             time.sleep(pause)
 
 
-def _on_cpus(resources: ResourceConfig) -> ResourceConfig:
-    """Return what the base class knows of resources; a GPU it would refuse."""
-    return ResourceConfig(cpu=resources.cpu, ram=resources.ram, replicas=resources.replicas)
+def _portable(request: JobRequest) -> JobRequest:
+    """Return a request without what the base class would refuse, and this one has: GPUs, environments."""
+    resources, environment = request.resources, request.environment or EnvironmentConfig()
+    return replace(
+        request,
+        resources=ResourceConfig(cpu=resources.cpu, ram=resources.ram, replicas=resources.replicas),
+        environment=EnvironmentConfig(docker_image=environment.docker_image),
+    )
 
 
 def _gres(request: JobRequest) -> list[str]:

@@ -8,6 +8,8 @@ import re
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
+from fray_slurm._allocation import array_id
+
 if TYPE_CHECKING:
     from fray.backend import HostEnding
 
@@ -24,7 +26,7 @@ class SlurmEnd(NamedTuple):
         from fray.backend import HostEnding
         from fray.cluster import ExitReason
 
-        job_id = os.environ["SLURM_JOB_ID"]
+        job_id = array_id(os.environ)
         shown = _ask("scontrol", "show", "job", "-o", job_id)
         state, reason = _field(shown, "JobState"), _field(shown, "Reason")
         grace = kill_wait() / 2  # what is left after it is for the last status

@@ -4,9 +4,10 @@ import re
 import time
 from dataclasses import dataclass
 
+_JOB_ID = re.compile(r"\d+(_\d+)?")  # of a job, or of a task of an array
 QUEUE_FORMAT = "%i|%T|%l|%r"
 """For `squeue -o`: never its default, which SQUEUE_FORMAT changes. Not the name, which may hold a `|`."""
-ACCOUNT_FORMAT = "JobIDRaw,State,ExitCode,Reason"
+ACCOUNT_FORMAT = "JobID,State,ExitCode,Reason"
 _SUBMITTED = re.compile(r"(?:^|\s)(\d+)(?:;(\S+))?\s*$")
 _SENTENCE = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?")
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w/:]*)=")
@@ -17,7 +18,7 @@ class SlurmJob:
     """What Slurm says of a job.
 
     Args:
-        job_id: `N`, without a cluster.
+        job_id: `N`, or `N_I` for a task of an array; without a cluster.
         state: As Slurm spells it, without what follows it: `CANCELLED by 1000` is `CANCELLED`.
         by: The user id that cancelled it.
         exit_code: Of the batch step; None where it is not said.
@@ -59,7 +60,7 @@ def read_queue(text: str) -> dict[str, SlurmJob]:
     found = {}
     for line in text.splitlines():
         number, *rest = line.strip().split("|", 3)
-        if number.isdigit() and len(rest) == 3:
+        if _JOB_ID.fullmatch(number) and len(rest) == 3:
             word, by = _state(rest[0])
             found[number] = SlurmJob(number, word, _reason(rest[2]), by, limit=_limit(rest[1]))
     return found
@@ -70,7 +71,7 @@ def read_accounts(text: str) -> dict[str, SlurmJob]:
     found = {}
     for line in text.splitlines():
         number, *rest = line.strip().split("|")
-        if number.isdigit() and len(rest) >= 2:
+        if _JOB_ID.fullmatch(number) and len(rest) >= 2:
             state, by = _state(rest[0])
             code, number_of_signal = _exit(rest[1])
             reason = _reason(rest[2]) if len(rest) > 2 else ""

@@ -10,8 +10,9 @@ from fray_slurm._settings import SlurmSettings, native_options
 _MIB = 1 << 20
 _ANY_GPU = "any"
 _LONGEST_COMMENT = 1024
-MISSING_FOLDER = 97
-"""The exit code of a batch step on a node that does not see the record."""
+NOT_SUCCEEDED, LOST_SUPERVISOR, MISSING_FOLDER = 1, 96, 97
+"""Exit codes of a batch step: its job has failed or was stopped, and the record says how; its supervisor was
+killed; its node does not see the record."""
 
 
 def directives(

@@ -11,13 +11,13 @@ _OPTION = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 
 # Options of sbatch that Fray gives a meaning of its own: a request says these in another way, or not at all.
 OWNED: Mapping[str, str] = {
-    "array": "launch several jobs",
+    "array": "launch_many",
     "batch": "the first node runs the supervisor",
     "chdir": "create_environment(workspace=...)",
     "clusters": "the option `cluster` of the spec",
     "comment": "labels=",
     "cpus-per-task": "ResourceConfig(cpu=...)",
-    "dependency": "launch the job when the others have succeeded",
+    "dependency": "after=",
     "error": "the job's logs",
     "export": "create_environment(env_vars=...)",
     "export-file": "create_environment(env_vars=...)",

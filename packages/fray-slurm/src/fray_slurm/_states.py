@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fray.cluster import ExitReason, JobStatus
 from fray_slurm._readings import SlurmJob
-from fray_slurm._script import MISSING_FOLDER
+from fray_slurm._script import LOST_SUPERVISOR, MISSING_FOLDER
 
 WAITING = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
@@ -107,6 +107,8 @@ def _failure(job: SlurmJob, name: str, why: str) -> End:
     failed = JobStatus.FAILED
     if job.reason in _NEVER:
         return End(failed, ExitReason.COULD_NOT_START, f"{name} failed: {_NEVER[job.reason]}{why}")
+    if job.exit_code == LOST_SUPERVISOR:
+        return End(failed, ExitReason.LOST, f"the supervisor of {name} was killed")
     if job.exit_code == MISSING_FOLDER:
         text = f"{name}: the node does not see the folder of records, which all nodes must share"
         return End(failed, ExitReason.COULD_NOT_START, text)

@@ -13,8 +13,9 @@ from fray._values.errors import PluginConflictError, PluginError, PluginLoadErro
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-CONTEXTS, CLUSTERS, QUEUES, COMMANDS, LISTENERS, NAMES = (
-    f"fray.{group}" for group in ("contexts", "clusters", "queues", "commands", "listeners", "names")
+CONTEXTS, CLUSTERS, QUEUES, COMMANDS, LISTENERS, NAMES, GANG_RUNTIMES = (
+    f"fray.{group}"
+    for group in ("contexts", "clusters", "queues", "commands", "listeners", "names", "gang_runtimes")
 )
 KINDS = {
     CONTEXTS: "context type",
@@ -23,6 +24,7 @@ KINDS = {
     COMMANDS: "command",
     LISTENERS: "listener",
     NAMES: "name",
+    GANG_RUNTIMES: "engine for the nodes of a job",
 }
 
 # Which known distribution would provide a name that is not installed. Text only: nothing here is imported.
@@ -41,6 +43,7 @@ _PROVIDERS = {
     },
     COMMANDS: {"queue": "fray-queue", "actors": "fray-local"},
     LISTENERS: {},
+    GANG_RUNTIMES: {"ray": "fray-ray"},
     NAMES: {
         "job.SyncContext": "fray-local",
         "job.ThreadContext": "fray-local",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fray._contexts.in_process import InProcessRunner
     from fray._contexts.runner_context import TaskRunnerContext
     from fray._contracts.engine_context import EngineContext, EngineOutcome
+    from fray._contracts.gang_runtime import GangRuntime
     from fray._contracts.task_runner import (
         ActorRunner,
         CallRunner,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         TaskRunner,
     )
     from fray._discovery.current import current_context_var
+    from fray._discovery.gang_runtimes import gang_runtime
     from fray._discovery.specs import Spec
     from fray._engine.actors import Actor, EngineEndpoint
     from fray._engine.calls import Call, apart, current_call, dispatch, set_current_call
@@ -113,6 +115,7 @@ if TYPE_CHECKING:
     from fray._jobs.logs.pump import OutputPump
     from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
     from fray._jobs.logs.writer import LogWriter
+    from fray._jobs.own_environment import own_python, plan_with_environment, warn_of_another_python
     from fray._jobs.plan import Grant, HostEnding, Keep, packed_plan
     from fray._jobs.plan_parts import Admission, HostEnd, Preparation
     from fray._jobs.planning import command_of, import_paths, path_in_copy, payload_of, plan_of, workspace_of
@@ -133,6 +136,7 @@ if TYPE_CHECKING:
         tree_kill,
         with_variable,
     )
+    from fray._jobs.pythons import fits
     from fray._jobs.ranks import PORTS, GangLayout, Meeting, rank_variable_names, rank_variables
     from fray._jobs.record import JobRecord, Records
     from fray._jobs.refusals import refuse_fields, refuse_other_python, refuse_python
@@ -216,6 +220,7 @@ __all__ = [
     "EngineStream",
     "Finding",
     "GangLayout",
+    "GangRuntime",
     "Grant",
     "Health",
     "Holder",
@@ -301,8 +306,10 @@ __all__ = [
     "environment_of",
     "error_ref",
     "find_by_identity",
+    "fits",
     "free_ports",
     "future_as_ref",
+    "gang_runtime",
     "guarded",
     "held_key",
     "holder_of",
@@ -329,6 +336,7 @@ __all__ = [
     "one_line",
     "outcome",
     "over_asked",
+    "own_python",
     "pack_answer",
     "pack_exception",
     "packed_plan",
@@ -336,6 +344,7 @@ __all__ = [
     "pause_after",
     "payload_of",
     "plan_of",
+    "plan_with_environment",
     "poll_delays",
     "post_to_supervisor",
     "print_table",
@@ -374,6 +383,7 @@ __all__ = [
     "tree_kill",
     "unpack_exception",
     "value_ref",
+    "warn_of_another_python",
     "watch_for",
     "with_variable",
     "workspace_files",
@@ -428,6 +438,7 @@ _HOMES = {
     "EngineRef": "_engine.refs",
     "EngineStream": "_engine.streams",
     "GangLayout": "_jobs.ranks",
+    "GangRuntime": "_contracts.gang_runtime",
     "Grant": "_jobs.plan",
     "Holder": "_jobs.liveness",
     "InProcessRunner": "_contexts.in_process",
@@ -512,8 +523,10 @@ _HOMES = {
     "environment_of": "_jobs.process_tree",
     "error_ref": "_engine.refs",
     "find_by_identity": "_engine.identity",
+    "fits": "_jobs.pythons",
     "free_ports": "_jobs.ports",
     "future_as_ref": "_engine.execution",
+    "gang_runtime": "_discovery.gang_runtimes",
     "guarded": "_engine.locking",
     "held_key": "_jobs.launch_keys",
     "holder_of": "_jobs.liveness",
@@ -539,12 +552,14 @@ _HOMES = {
     "one_line": "_cli.shared",
     "outcome": "_engine.refs",
     "over_asked": "_jobs.usage",
+    "own_python": "_jobs.own_environment",
     "pack_exception": "_serialization.values",
     "packed_plan": "_jobs.plan",
     "path_in_copy": "_jobs.planning",
     "pause_after": "_jobs.supervision",
     "payload_of": "_jobs.planning",
     "plan_of": "_jobs.planning",
+    "plan_with_environment": "_jobs.own_environment",
     "poll_delays": "_values.delays",
     "post_to_supervisor": "_jobs.control_pipe",
     "print_table": "_cli.output",
@@ -582,6 +597,7 @@ _HOMES = {
     "tree_kill": "_jobs.process_tree",
     "unpack_exception": "_serialization.values",
     "value_ref": "_engine.refs",
+    "warn_of_another_python": "_jobs.own_environment",
     "watch_for": "_engine.waiting",
     "with_variable": "_jobs.process_tree",
     "workspace_files": "_jobs.snapshots",

@@ -4,30 +4,26 @@ import os
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from fray import EnvironmentConfig, JobRequest, UnsupportedError
 from fray.backend import (
     check_count,
-    import_paths,
     invalid,
     limits_memory,
-    path_in_copy,
-    payload_of,
     plan_of,
+    plan_with_environment,
     refuse_fields,
+    warn_of_another_python,
     workspace_of,
 )
-from fray.cluster import Entrypoint, JobId, JobPlan
+from fray.cluster import JobId, JobPlan
 from fray_local import _machine
 from fray_local._cluster.admission import Amounts, Claim, MachineRoom, amount
-from fray_local._cluster.environments import BuildEnvironment
-from fray_local._cluster.pythons import find_uv, fits, python_for, required_python, this_python
 from fray_local._cluster.slices import Slices
 from fray_resources import GpuConfig, TpuConfig, parse_size
 
-_PATH_VARIABLES = ("PYTHONPATH", "PYTHONHOME")  # of the launcher's interpreter, not of an isolated one
+_FITTING = "python= or local?use_isolated_env=true"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,27 +90,23 @@ def plan_local(
     _check_supported(request, environment, settings)
     refuse_fields("LocalCluster", request, supported)
     isolated = settings.isolated or environment.builds
-    workspace = workspace_of(environment)
-    python = record / "environment" / "bin" / "python" if isolated else Path(sys.executable)
-    plan = plan_of(
-        request,
-        job_id,
-        spec,
-        settings.variables,
-        record=os.fspath(record),
-        python=os.fspath(python),
-        units=_units(request, settings),
-    )
+    units = _units(request, settings)
+    if isolated:
+        plan = plan_with_environment(
+            request,
+            job_id,
+            spec,
+            settings.variables,
+            record=record,
+            folder=settings.state_dir / "environments",
+            units=units,
+        )
+    else:
+        plan = plan_of(request, job_id, spec, settings.variables, record=os.fspath(record), units=units)
     claim = _claim(request, plan, record, settings)
-    payload = plan.payload
-    if isolated and payload is not None:
-        payload = payload_of(Entrypoint.of(request.entrypoint), _paths(workspace, Path(plan.workspace)))
-    wanted = python_for(request, environment, workspace) if isolated else ""
     return plan._replace(
-        environ=_environ(plan, environment, isolated, python, settings),
-        payload=payload,
-        preparation=_build(environment, workspace, wanted, plan, settings) if isolated else None,
-        warnings=() if isolated else _of_another_python(workspace),
+        environ=_environ(plan, environment, isolated, settings),
+        warnings=() if isolated else warn_of_another_python(workspace_of(environment), _FITTING),
         admission=MachineRoom(state_dir=os.fspath(settings.state_dir), claim=claim) if claim else None,
         gpus=_gpus_uncounted(request, plan.replicas, settings.machine),
         gpus_per_replica=_gpus(request),
@@ -202,57 +194,12 @@ def _claim(request: JobRequest, plan: JobPlan, record: Path, settings: Settings)
 
 
 def _environ(
-    plan: JobPlan, environment: EnvironmentConfig, isolated: bool, python: Path, settings: Settings
+    plan: JobPlan, environment: EnvironmentConfig, isolated: bool, settings: Settings
 ) -> dict[str, str]:
     environ = dict(plan.environ)
     given = environment.env_vars
-    if isolated:
-        for name in _PATH_VARIABLES:
-            if name not in given:
-                environ.pop(name, None)
-    if (isolated or sys.prefix != sys.base_prefix) and "VIRTUAL_ENV" not in given:
-        environ["VIRTUAL_ENV"] = os.fspath(python.parent.parent)
+    if not isolated and sys.prefix != sys.base_prefix and "VIRTUAL_ENV" not in given:
+        environ["VIRTUAL_ENV"] = os.fspath(Path(sys.executable).parent.parent)
     if plan.gang is not None and plan.gang.slices and "JAX_PLATFORMS" not in given:
         environ["JAX_PLATFORMS"] = "cpu"
     return environ | {_machine.GPUS_VARIABLE: ",".join(settings.machine.gpus)}
-
-
-def _paths(workspace: Path, runs_in: Path) -> list[str]:
-    """The folders that a callable's modules may come from in an isolated environment: the workspace's."""
-    return [
-        path_in_copy(path, workspace, runs_in)
-        for path in import_paths()
-        if Path(path).is_relative_to(workspace) and "site-packages" not in path
-    ]
-
-
-def _of_another_python(workspace: Path) -> tuple[str, ...]:
-    required = required_python(workspace)
-    if required is None or fits(this_python(), required):
-        return ()
-    return (
-        f"the project requires Python {required}, and the job runs its launcher's, {this_python()}; "
-        "with python= or local?use_isolated_env=true it gets one that fits",
-    )
-
-
-def _build(
-    environment: EnvironmentConfig, workspace: Path, python: str, plan: JobPlan, settings: Settings
-) -> BuildEnvironment:
-    """What the environment is made of, and with what."""
-    cloudpickle = find_spec("cloudpickle")
-    assert cloudpickle is not None
-    assert cloudpickle.origin is not None
-    return BuildEnvironment(
-        uv=find_uv(),
-        python=python,
-        cloudpickle=os.fspath(Path(cloudpickle.origin).parent),
-        workspace=plan.workspace,
-        state_dir=os.fspath(settings.state_dir),
-        environ=plan.environ,
-        pip_packages=tuple(environment.pip_packages),
-        extras=tuple(sorted(environment.extras)),
-        groups=tuple(sorted(environment.dependency_groups)),
-        project=(workspace / "pyproject.toml").is_file(),
-        lock=(workspace / "uv.lock").is_file(),
-    )

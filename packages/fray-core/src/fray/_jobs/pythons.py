@@ -6,8 +6,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-from fray import EnvironmentConfig, JobRequest, UnsupportedError
-from fray.backend import refuse_other_python
+from fray._jobs.refusals import refuse_other_python
+from fray._values.environment import EnvironmentConfig
+from fray._values.errors import UnsupportedError
+from fray._values.jobs import JobRequest
 
 _CLAUSE = re.compile(r"\s*(===|==|!=|<=|>=|~=|<|>)\s*(\d+(?:\.\d+)*)(\.\*)?\s*")
 
@@ -45,7 +47,7 @@ def find_uv() -> str:
         found = shutil.which("uv")
         if found is None:
             raise UnsupportedError(
-                "an environment of the job's own needs uv: pip install 'fray-local[uv]', or a uv on the PATH"
+                "an environment of the job's own needs uv: pip install uv, or have one on the PATH"
             ) from None
         return found
     return str(uv.find_uv_bin())

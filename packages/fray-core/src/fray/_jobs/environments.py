@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from fray.backend import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
+from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
 
 _FORMAT = 2  # part of every key: raise it when environments are made in another way
 
@@ -28,13 +28,14 @@ class BuildEnvironment:
 
     Args:
         python: An interpreter, or what uv finds one by: a version, or a project's `requires-python`.
+        folder: Where environments are kept, for all jobs of a cluster; its hosts share it.
     """
 
     uv: str
     python: str
     cloudpickle: str
     workspace: str
-    state_dir: str
+    folder: str
     environ: dict[str, str] = field(repr=False)
     pip_packages: tuple[str, ...]
     extras: tuple[str, ...]
@@ -53,9 +54,8 @@ class BuildEnvironment:
         Raises:
             SystemExit: uv failed; what it said is in the log.
         """
-        root = os.path.join(self.state_dir, "environments")
-        os.makedirs(root, mode=0o700, exist_ok=True)
-        path = os.path.join(root, _key(self))
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        path = os.path.join(self.folder, _key(self))
         with locked_environment(path):
             if not os.path.exists(os.path.join(path, ENVIRONMENT_READY)):
                 shutil.rmtree(path, ignore_errors=True)  # somebody died building it

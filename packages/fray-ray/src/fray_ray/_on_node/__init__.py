@@ -1,0 +1,1 @@
+"""Programs that run on the nodes of a job which brings its own Ray."""
