@@ -1,4 +1,4 @@
-"""`fray list`, `status`, `logs`, `wait` and `stop`: jobs that have been launched."""
+"""`fray list`, `logs`, `wait` and `stop`: jobs that have been launched."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,89 +9,86 @@ from fray._cli.completion import complete_ids
 from fray._cli.log_output import print_lines
 from fray._cli.shared import (
     STYLES,
+    age,
     as_dict,
     cluster_option,
     duration,
     find_job,
     first_line,
-    in_words,
+    in_numbers,
     json_option,
     one_line,
     open_cluster,
     print_json,
+    progress,
+    styled,
     talk,
 )
-from fray._cli.values import DURATION, MOMENT
+from fray._cli.values import DURATION, MOMENT, pairs
 
 if TYPE_CHECKING:
     from fray._values.jobs import JobInfo
-    from fray_resources import ResourceConfig
 
 
 @click.command("list")
 @cluster_option
+@click.option("--name", metavar="PATTERN", help="Only those whose name or id fits, e.g. 'train*'.")
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only those with this label; * fits anything.",
+)
 @click.option(
     "--status", "only", multiple=True, type=click.Choice([*STYLES]), help="Only jobs in this state."
 )
+@click.option("--since", type=MOMENT, metavar="TIME", help="Only those launched since: 2h, 7d, or a time.")
+@click.option(
+    "--parent", metavar="ID", shell_complete=complete_ids,
+    help="Only those that this job launched, or the members of this sweep.",
+)  # fmt: skip
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Only the last N.")
+@click.option(
+    "--sort", metavar="KEY", default="submitted", show_default=True,
+    help="By submitted, finished, name or status; -KEY for the other way round.",
+)  # fmt: skip
 @json_option
-def list_jobs(spec: str | None, only: tuple[str, ...], as_json: bool) -> None:
-    """List the jobs of the cluster, the latest last."""
-    infos = [info for info in open_cluster(spec).list_jobs() if not only or info.status in only]
+def list_jobs(
+    spec: str | None, only: tuple[str, ...], labels: tuple[str, ...], as_json: bool, **given: Any
+) -> None:
+    """List the jobs of the cluster, the latest last; a sweep is one row."""
+    cluster = open_cluster(spec)
+    if given["parent"] is not None:
+        given["parent"] = find_job(cluster, given["parent"])
+    given |= {"labels": pairs("--label", labels), "status": only}
+    if given["sort"] == "submitted":
+        given["sort"] = None  # as it is where nothing is asked
+    with one_line():
+        infos = cluster.list_jobs(
+            **{key: value for key, value in given.items() if value not in (None, (), {})}
+        )
     if as_json:
         print_json([as_dict(info) for info in infos])
         return
-    from fray._cli.output import print_table
+    from fray._cli.output import print_rows
 
-    rows = [
-        [
-            info.job_id,
-            str(info.status),
-            _progress(info),
-            f"{duration(info.submitted_at, None)} ago",
-            duration(info.started_at, info.finished_at),
-            first_line(info.error_message or info.pending_reason),
-        ]
-        for info in infos
+    columns = ["id", "status", "replicas", "launched", "ran", "message"]
+    print_rows(columns, [_row(info) for info in infos], STYLES, shrink={"message": 10, "id": 20})
+
+
+def _row(info: "JobInfo") -> list[str]:
+    message = info.error_message or info.pending_reason
+    if info.progress is not None and not message:
+        message = in_numbers(info.progress)
+    return [
+        info.job_id,
+        str(info.status),
+        progress(info),
+        age(info.submitted_at),
+        duration(info.started_at, info.finished_at),
+        first_line(message),
     ]
-    print_table(["id", "status", "replicas", "launched", "ran", "message"], rows, STYLES)
-
-
-@click.command()
-@cluster_option
-@json_option
-@click.argument("job_id", metavar="ID", shell_complete=complete_ids)
-def status(spec: str | None, as_json: bool, job_id: str) -> None:
-    """Show a job and each of its replicas."""
-    cluster = open_cluster(spec)
-    info = cluster.poll(find_job(cluster, job_id))
-    if as_json:
-        print_json(as_dict(info))
-        return
-    from fray._cli.output import print_table
-
-    click.echo(f"{info.job_id}  {_styled(info)}  ran {duration(info.started_at, info.finished_at)}")
-    if info.pending_reason or info.error_message:
-        click.echo(info.pending_reason or info.error_message)
-    for warning in info.warnings:
-        click.echo(f"warning: {warning}")
-    for what, text in _facts(info):
-        click.echo(f"  {what:10} {text}")
-    rows = [
-        [
-            str(task.replica),
-            str(task.status),
-            str(task.attempt),
-            "-" if task.exit_code is None else str(task.exit_code),
-            str(task.reason or "-"),
-            duration(task.started_at, task.finished_at),
-            "-" if task.cpu_time is None else f"{task.cpu_time:.1f}s",
-            "-" if task.peak_memory is None else in_words(task.peak_memory),
-        ]
-        for replica in info.tasks
-        for task in (*replica.previous, replica)
-    ]
-    columns = ["replica", "status", "attempt", "exit code", "reason", "ran", "cpu", "memory"]
-    print_table(columns, rows, STYLES)
 
 
 @click.command()
@@ -134,7 +131,7 @@ def wait(spec: str | None, timeout: float | None, as_json: bool, job_ids: tuple[
         print_json([as_dict(info) for info in infos])
     else:
         for info in infos:
-            click.echo(f"{info.job_id}  {_styled(info)}")
+            click.echo(f"{info.job_id}  {styled(info)}")
             if info.error_message:
                 talk(info.error_message)
     return next((info.exit_code for info in infos if info.exit_code), 0)
@@ -164,37 +161,4 @@ def stop(spec: str | None, grace: float, as_json: bool, job_ids: tuple[str, ...]
         print_json([as_dict(info) for info in infos])
         return
     for info in infos:
-        click.echo(f"{info.job_id}  {_styled(info)}")
-
-
-def _facts(info: "JobInfo") -> list[tuple[str, str]]:
-    """What is known of a job beside its state."""
-    commit = "" if info.commit is None else info.commit[:10] + (" with changes" if info.dirty else "")
-    facts = [
-        ("name", info.name),
-        ("command", info.command or ""),
-        ("directory", info.directory or ""),
-        ("commit", commit),
-        ("resources", "" if info.resources is None else _resources_of(info.resources)),
-        ("labels", " ".join(f"{key}={value}" for key, value in info.labels.items())),
-        ("user", info.user or ""),
-        ("children", " ".join(info.children)),
-        ("logs", "\n             ".join(info.logs)),
-    ]
-    return [(what, text) for what, text in facts if text]
-
-
-def _resources_of(resources: "ResourceConfig") -> str:
-    device = "" if resources.device.kind == "cpu" else f", {resources.device}"
-    return f"{resources.cpu:g} CPU, {in_words(resources.ram_bytes)}{device} for each replica"
-
-
-def _styled(info: "JobInfo") -> str:
-    # click drops the colour where stdout is no terminal.
-    colour = STYLES[info.status]
-    return click.style(info.status, dim=True) if colour == "dim" else click.style(info.status, fg=colour)
-
-
-def _progress(info: "JobInfo") -> str:
-    """How many replicas of how many are in the job's own state: `2/8`."""
-    return f"{sum(task.status == info.status for task in info.tasks)}/{len(info.tasks)}"
+        click.echo(f"{info.job_id}  {styled(info)}")

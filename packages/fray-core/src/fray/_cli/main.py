@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _VERBS = {
     "run": ("fray._cli.run:run", "Launch a command as a job and follow its log."),
     "list": ("fray._cli.jobs:list_jobs", "List the jobs of the cluster."),
-    "status": ("fray._cli.jobs:status", "Show a job and each of its replicas."),
+    "status": ("fray._cli.status:status", "Show all that is known of a job, or of a sweep."),
     "logs": ("fray._cli.jobs:logs", "Print what a job has written."),
     "wait": ("fray._cli.jobs:wait", "Wait until jobs are finished."),
     "stop": ("fray._cli.jobs:stop", "Stop jobs, and the jobs that they launched."),

@@ -11,11 +11,14 @@ import click
 from fray._values.errors import FrayError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fray._contracts.cluster import Cluster
     from fray._values.jobs import JobId, JobInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MOST_SHOWN = 10
+SHORTENED = "…"
 STYLES = {"succeeded": "green", "failed": "red", "stopped": "yellow", "running": "cyan", "pending": "dim"}
 
 
@@ -69,9 +72,10 @@ def open_cluster(spec: str | None) -> "Cluster":
 
 
 def find_job(cluster: "Cluster", text: str) -> "JobId":
-    """Return the one job whose id, or the last part of whose id, starts with `text`.
+    """Return the one job whose id, or the last part of whose id, starts with `text` or ends with it.
 
-    A job goes before those that it launched, whose ids start as its own does.
+    A job goes before those that it launched, whose ids start as its own does. `SWEEP/3` may shorten the
+    sweep's id too, and an id that a list has shortened (`long-na…-3f9a2c`) is taken as it is shown.
 
     Raises:
         JobNotFoundError: There is none.
@@ -81,8 +85,15 @@ def find_job(cluster: "Cluster", text: str) -> "JobId":
 
     with contextlib.suppress(JobNotFoundError, ValueError):
         return cluster.poll(text).job_id  # the whole id, as a rule: no need to look at all others
-    infos = {info.job_id: info for info in cluster.list_jobs()}
-    found = [job_id for job_id in infos if text and (job_id.startswith(text) or job_id.leaf.startswith(text))]
+    head, slash, leaf = text.rpartition("/")
+    if slash and head:
+        parent = find_job(cluster, head)
+        with contextlib.suppress(JobNotFoundError, ValueError):
+            return cluster.poll(f"{parent}/{leaf}").job_id
+        infos = {info.job_id: info for info in cluster.list_jobs(parent=parent)}
+    else:
+        infos = {info.job_id: info for info in cluster.list_jobs()}
+    found = [job_id for job_id in infos if leaf and _fits(job_id, leaf)]
     found = [job_id for job_id in found if not _is_below(job_id, set(found))]
     if len(found) > 1:
         # The latest last, where the eye is: it is the one that is meant, as a rule.
@@ -93,6 +104,13 @@ def find_job(cluster: "Cluster", text: str) -> "JobId":
     if not found:
         raise JobNotFoundError(text)
     return found[0]
+
+
+def _fits(job_id: "JobId", text: str) -> bool:
+    start, shortened, end = text.partition(SHORTENED)
+    if shortened:
+        return any(each.startswith(start) and each.endswith(end) for each in (job_id, job_id.leaf))
+    return job_id.startswith(text) or job_id.leaf.startswith(text) or job_id.endswith(f"-{text}")
 
 
 def _is_below(job_id: "JobId", others: "set[JobId]") -> bool:
@@ -134,6 +152,36 @@ def duration(start: float | None, end: float | None) -> str:
     if hours:
         return f"{hours}h{minutes:02}m"
     return f"{minutes}m{seconds:02}s" if minutes else f"{seconds}s"
+
+
+def age(start: float | None) -> str:
+    """Write how long ago something was, in one unit: `12s ago`, `5m ago`, `3d ago`."""
+    if start is None:
+        return "-"
+    passed = max(0.0, time.time() - start)
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if passed >= 2 * size:
+            return f"{passed // size:.0f}{unit} ago"
+    return f"{passed:.0f}s ago"
+
+
+def styled(info: "JobInfo") -> str:
+    """Return the status of a job in its colour."""
+    # click drops the colour where stdout is no terminal.
+    colour = STYLES[info.status]
+    return click.style(info.status, dim=True) if colour == "dim" else click.style(info.status, fg=colour)
+
+
+def progress(info: "JobInfo") -> str:
+    """How many replicas of how many are in the job's own state: `2/8`; of a sweep, members that succeeded."""
+    if info.progress is not None:
+        return f"{info.progress.get('succeeded', 0)}/{sum(info.progress.values())}"
+    return f"{sum(task.status == info.status for task in info.tasks)}/{len(info.tasks)}"
+
+
+def in_numbers(counts: "Mapping[str, int]") -> str:
+    """Write how many members of a sweep have each status: `3 succeeded, 1 running`."""
+    return ", ".join(f"{count} {status}" for status, count in counts.items() if count)
 
 
 def first_line(text: str | None) -> str:
