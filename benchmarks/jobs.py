@@ -14,6 +14,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -132,6 +133,16 @@ def remembered(state: Path, count: int = 10_000) -> None:
         for name, old, new in zip(("launch", "poll"), before, after, strict=True)
     ]
     lines(f"{count} finished records", [*rows, ("list", f"{middle(cluster.list_jobs):.2f} s")])
+    verbs = ["--help", "list", "list --limit 10", "list --name nothing --status failed", f"status {first}"]
+    asked = [(f"fray {verb}", middle(partial(on_the_command_line, *verb.split()))) for verb in verbs]
+    shortened = middle(partial(on_the_command_line, "status", first[:-1]))
+    asked.append(("fray status, by the beginning of an id", shortened))
+    lines("... on the command line", [(what, f"{seconds:.2f} s") for what, seconds in asked])
+
+
+def on_the_command_line(*argv: str) -> None:
+    fray = Path(sys.executable).with_name("fray")
+    subprocess.run([fray, *argv], check=True, stdout=subprocess.DEVNULL)
 
 
 def isolated(folder: Path) -> None:

@@ -185,12 +185,12 @@ def test_status_shows_every_attempt(capsys: Capture, cluster: LocalCluster) -> N
         "its last lines:",
         "  why",
     )
-    columns = ["replica", "status", "attempt", "exit", "code", "reason", "ran", "cpu", "memory"]
+    columns = ["replica", "attempt", "status", "exit", "code", "reason", "started", "ran", "cpu", "memory"]
     assert header.split() == columns
     told = "\n".join(facts)
-    for fact in ("command", "directory", "resources", "user", "logs", "attempt-2.log"):
+    for fact in ("command", "directory", "asked", "used", "user", "launched", "logs", "attempt-2.log"):
         assert fact in told
-    assert [row.split()[:5] for row in rows] == [["0", "failed", str(n), "7", "exited"] for n in (1, 2)]
+    assert [row.split()[:5] for row in rows] == [["0", str(n), "failed", "7", "exited"] for n in (1, 2)]
     assert main(["status", job_id, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["exit_code"], len(shown["tasks"][0]["previous"])) == (7, 1)
@@ -201,7 +201,7 @@ def test_status_shows_the_name_of_a_job(capsys: Capture, cluster: LocalCluster, 
     job_id = launch(cluster, program("pass"), name)
     cluster.wait(job_id, timeout=30)
     assert main(["status", job_id]) == 0
-    assert f"  name       {name}" in capsys.readouterr().out.splitlines()
+    assert f"  name         {name}" in capsys.readouterr().out.splitlines()
 
 
 def test_logs_of_one_replica_and_their_tail(capsys: Capture, cluster: LocalCluster) -> None:

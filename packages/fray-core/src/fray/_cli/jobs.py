@@ -74,7 +74,9 @@ def list_jobs(
     from fray._cli.output import print_rows
 
     columns = ["id", "status", "replicas", "launched", "ran", "message"]
-    print_rows(columns, [_row(info) for info in infos], STYLES, shrink={"message": 10, "id": 20})
+    print_rows(
+        columns, [_row(info) for info in infos], STYLES, shrink=[("message", 24), ("id", 24), ("message", 10)]
+    )
 
 
 def _row(info: "JobInfo") -> list[str]:

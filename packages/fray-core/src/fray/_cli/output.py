@@ -44,7 +44,7 @@ def print_rows(
     rows: Sequence[Sequence[str]],
     styles: Mapping[str, str],
     *,
-    shrink: Mapping[str, int],
+    shrink: Sequence[tuple[str, int]],
 ) -> None:
     """Print one line a row; on a terminal as wide as it is, in a pipe as wide as the rows are.
 
@@ -55,7 +55,7 @@ def print_rows(
     widths = [max(map(_width, column)) for column in zip(columns, *rows, strict=True)]
     if sys.stdout.isatty():
         over = sum(widths) + 2 * (len(widths) - 1) - shutil.get_terminal_size().columns
-        for name, least in shrink.items():
+        for name, least in shrink:
             index = columns.index(name)
             taken = max(0, min(over, widths[index] - least))
             widths[index] -= taken

@@ -1,5 +1,8 @@
 """`fray rm` and `fray prune`: forget jobs."""
 
+import sys
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from fray._cli.completion import complete_ids
@@ -13,6 +16,9 @@ from fray._cli.shared import (
     print_json,
 )
 from fray._cli.values import AGE
+
+if TYPE_CHECKING:
+    from fray._values.jobs import Pruned
 
 
 @click.command("rm")
@@ -44,12 +50,44 @@ def remove(spec: str | None, force: bool, as_json: bool, job_ids: tuple[str, ...
     metavar="AGE",
     help="How long ago a job must have ended: 30m, 12h, 7d.",
 )
+@click.option("--dry-run", is_flag=True, help="Say what would go, and how much it is; forget nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, on a terminal.")
 @json_option
-def prune(spec: str | None, older_than: float, as_json: bool) -> None:
-    """Forget jobs that ended long ago, and environments that nothing uses any more."""
+def prune(spec: str | None, older_than: float, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Forget jobs that ended long ago, and environments that nothing uses any more.
+
+    On a terminal it says first what would go and how much that is, and asks.
+    """
+    cluster = open_cluster(spec)
+    asks = sys.stdin.isatty() and sys.stdout.isatty() and not (yes or as_json)
+    if dry_run or asks:
+        with one_line():
+            found = cluster.prune(older_than, dry_run=True)
+        if as_json:
+            print_json(_as_dict(found))
+            return
+        click.echo(_in_words(found))
+        if dry_run or not (found.jobs or found.environments):
+            return
+        click.confirm("Forget these?", abort=True)
     with one_line():
-        pruned = open_cluster(spec).prune(older_than)
+        pruned = cluster.prune(older_than)
     if as_json:
-        print_json({"jobs": list(pruned.jobs), "environments": pruned.environments, "size": pruned.size})
-        return
-    click.echo(f"{len(pruned.jobs)} jobs, {pruned.environments} environments, {in_words(pruned.size)}")
+        print_json(_as_dict(pruned))
+    else:
+        click.echo(f"forgotten: {_in_words(pruned)}" if not asks else "forgotten")
+
+
+def _in_words(pruned: "Pruned") -> str:
+    kinds = ", ".join(f"{kind} {in_words(size)}" for kind, size in pruned.sizes.items() if size)
+    total = in_words(pruned.size) + (f" ({kinds})" if kinds else "")
+    return f"{len(pruned.jobs)} jobs, {pruned.environments} environments, {total}"
+
+
+def _as_dict(pruned: "Pruned") -> dict[str, Any]:
+    return {
+        "jobs": list(pruned.jobs),
+        "environments": pruned.environments,
+        "size": pruned.size,
+        "sizes": dict(pruned.sizes),
+    }

@@ -49,7 +49,7 @@ def status(spec: str | None, as_json: bool, job_id: str) -> None:
         return
     _head(info)
     for what, text in _facts(info, endpoints, [] if info.is_sweep else below):
-        click.echo(f"  {what:11} {text}".replace("\n", f"\n{' ' * 14}"))
+        click.echo(f"  {what:11}  {text}".replace("\n", f"\n{' ' * 15}"))
     if info.is_sweep:
         print_members(below)
     else:
@@ -193,7 +193,7 @@ def _print_attempts(info: "JobInfo") -> None:
 
     columns = ["replica", "attempt", "status", "exit code", "reason", "started", "ran", "cpu", "memory"]
     rows = [_attempt(task) for replica in info.tasks for task in (*replica.previous, replica)]
-    print_rows(columns, rows, STYLES, shrink={})
+    print_rows(columns, rows, STYLES, shrink=())
 
 
 def _attempt(task: "TaskStatus") -> list[str]:
@@ -227,7 +227,7 @@ def print_members(members: "Sequence[JobInfo]") -> None:
         for each in members
     ]
     columns = ["member", "status", *keys, "ran", "message"]
-    print_rows(columns, rows, STYLES, shrink={"message": 10} | dict.fromkeys(keys, 4))
+    print_rows(columns, rows, STYLES, shrink=[("message", 24), *((key, 8) for key in keys), ("message", 10)])
 
 
 def parameters(members: "Sequence[JobInfo]") -> list[str]:

@@ -260,8 +260,11 @@ class Cluster(Protocol):
         """
         ...
 
-    def prune(self, older_than: float = 0.0) -> Pruned:
+    def prune(self, older_than: float = 0.0, *, dry_run: bool = False) -> Pruned:
         """Forget every job that ended longer ago than so many seconds, and what nothing uses any more.
+
+        Args:
+            dry_run: Forget nothing, and say what would be.
 
         Raises:
             UnsupportedError: This cluster's records cannot be removed.

@@ -78,7 +78,7 @@ class ClusterCalls:
             f"{type(self).__name__} cannot remove job {job_id!r}: its records are not its own"
         )
 
-    def prune(self, older_than: float = 0.0) -> Pruned:
+    def prune(self, older_than: float = 0.0, *, dry_run: bool = False) -> Pruned:
         """See `Cluster.prune`; a backend whose records can be removed overrides this."""
         raise UnsupportedError(f"{type(self).__name__} cannot prune its jobs: the records are not its own")
 

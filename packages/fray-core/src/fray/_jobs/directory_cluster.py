@@ -241,10 +241,10 @@ class DirectoryCluster(ClusterBase):
                 )
         delete(os.fspath(record.path.parent), record.path.name)
 
-    def prune(self, older_than: float = 0.0) -> Pruned:
+    def prune(self, older_than: float = 0.0, *, dry_run: bool = False) -> Pruned:
         """See `Cluster.prune`."""
         check_seconds("older_than", older_than, zero=True)
-        return prune_now(self._records, older_than, self._keep.shared)
+        return prune_now(self._records, older_than, self._keep.shared, dry_run=dry_run)
 
     def diagnose(self) -> list[Finding]:
         """Check the folder of records and this machine, for `fray doctor`."""

@@ -22,11 +22,14 @@ def locked_environment(path: str) -> Iterator[None]:
         os.close(lock)
 
 
-def prune_environments(folder: str, records: list[str], unused_for: float) -> tuple[int, int]:
+def prune_environments(
+    folder: str, records: list[str], unused_for: float, *, dry_run: bool = False
+) -> tuple[int, int]:
     """Delete environments that nobody used for so many seconds, and what builds that were killed left.
 
     Args:
         records: The folders of all records that there are; what one leads to stays.
+        dry_run: Delete nothing, and say what would be.
 
     Returns:
         How many were deleted, and the bytes of their files.
@@ -38,7 +41,8 @@ def prune_environments(folder: str, records: list[str], unused_for: float) -> tu
     used = {os.path.basename(_linked(record)) for record in records}
     count = size = 0
     for name in sorted({name.removeprefix(_DOOMED).removesuffix(".lock") for name in names} - used):
-        freed = _delete(os.path.join(folder, name), os.path.join(folder, f"{_DOOMED}{name}"), unused_for)
+        path, doomed = os.path.join(folder, name), os.path.join(folder, f"{_DOOMED}{name}")
+        freed = _unused(path, unused_for) if dry_run else _delete(path, doomed, unused_for)
         count, size = count + (freed is not None), size + (freed or 0)
     return count, size
 
@@ -94,6 +98,11 @@ def _delete(path: str, doomed: str, unused_for: float) -> int | None:
     finally:
         os.close(lock)
     return size
+
+
+def _unused(path: str, unused_for: float) -> int | None:
+    """Return the size of an environment that nobody used lately; None for another."""
+    return size_of(path) if time.time() - _last_used(path) >= unused_for else None
 
 
 def _last_used(path: str) -> float:

@@ -65,7 +65,10 @@ class JobFilter(NamedTuple):
             (self.statuses is None or info.status in self.statuses)
             and (self.since is None or (info.submitted_at or 0.0) >= self.since)
             and (self.name is None or any(fnmatchcase(text, self.name) for text in (info.name, info.job_id)))
-            and all(fnmatchcase(info.labels.get(key, "\0"), value) for key, value in self.labels.items())
+            and all(
+                key in info.labels and fnmatchcase(info.labels[key], value)
+                for key, value in self.labels.items()
+            )
         )
 
 

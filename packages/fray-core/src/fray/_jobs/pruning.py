@@ -29,6 +29,7 @@ _LOCK = ".pruning.lock"
 _RECORD_LOCK, _CHILDREN, _PLAN = "lock", "jobs", "plan.pickle"
 _DRAFT, _DOOMED = ".new-", ".old-"
 _DAY = 86400.0
+_KINDS = {"logs": "logs", "workspace": "snapshots"}  # folders of a record
 
 
 def write_keep(record: str, keep: Keep) -> None:
@@ -71,27 +72,46 @@ def delete(folder: str, name: str) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def prune_now(records: "Records", older_than: float, environments: str | None) -> "Pruned":
+def prune_now(
+    records: "Records", older_than: float, environments: str | None, *, dry_run: bool = False
+) -> "Pruned":
     """Forget the jobs that ended so many seconds ago, environments that none leads to, and old keys."""
     from fray._jobs.environment_folder import prune_environments
     from fray._jobs.launch_keys import prune_keys
     from fray._values.jobs import Pruned
 
     folder, before = os.fspath(records.folder), time.time() - older_than
-    gone, size, count = [], 0, 0
+    gone, count = [], 0
+    sizes = {"records": 0, "logs": 0, "snapshots": 0, "environments": 0}
     for record in records.all():
         path = os.fspath(record.path)
         if _modified(folder, record.path.name) <= before and settled(path):
-            freed = size_of(path)
-            delete(folder, record.path.name)
+            _add_sizes(path, sizes)
+            if not dry_run:
+                delete(folder, record.path.name)
             gone.append(record.job_id)
-            size += freed
-    prune_keys(records.folder / KEYS, lambda job_id: records.path(job_id).is_dir())
+    if not dry_run:
+        prune_keys(records.folder / KEYS, lambda job_id: records.path(job_id).is_dir())
     if environments is not None:
-        paths = [os.fspath(record.path) for record in records.with_descendants()]
-        count, freed = prune_environments(environments, paths, older_than)
-        size += freed
-    return Pruned(jobs=tuple(gone), environments=count, size=size)
+        left = [record for record in records.all() if record.job_id not in set(gone)]
+        paths = [os.fspath(each.path) for record in left for each in record.with_descendants()]
+        count, freed = prune_environments(environments, paths, older_than, dry_run=dry_run)
+        sizes["environments"] = freed
+    return Pruned(jobs=tuple(gone), environments=count, size=sum(sizes.values()), sizes=sizes)
+
+
+def _add_sizes(record: str, sizes: dict[str, int]) -> None:
+    """Add what is in a record, and in those below it, to what there is of each kind."""
+    with os.scandir(record) as entries:
+        for entry in entries:
+            if entry.name == _CHILDREN and entry.is_dir(follow_symlinks=False):
+                for name in os.listdir(entry.path):
+                    if os.path.isdir(os.path.join(entry.path, name)):
+                        _add_sizes(os.path.join(entry.path, name), sizes)
+            elif entry.is_dir(follow_symlinks=False):
+                sizes[_KINDS.get(entry.name, "records")] += size_of(entry.path)
+            else:
+                sizes["records"] += entry.stat(follow_symlinks=False).st_size
 
 
 def has_ended(record: str, *, force: bool = False) -> bool:

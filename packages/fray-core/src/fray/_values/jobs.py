@@ -134,11 +134,13 @@ class Pruned:
         jobs: The jobs that are forgotten.
         environments: How many environments nothing used any more.
         size: The bytes that their files had.
+        sizes: These by kind: `records`, `logs`, `snapshots`, `environments`.
     """
 
     jobs: tuple[JobId, ...] = ()
     environments: int = 0
     size: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def _check_name(name: Any) -> None:

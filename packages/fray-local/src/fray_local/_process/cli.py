@@ -32,7 +32,8 @@ def list_actors(as_json: bool) -> None:
 @actors.command("kill")
 @click.argument("name")
 @click.option("--namespace", help="Where it is, should several namespaces have the name.")
-def kill(name: str, namespace: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+def kill(name: str, namespace: str | None, as_json: bool) -> None:
     """End an actor: its callers get ActorDiedError, its name is free."""
     found = [
         (directory, record)
@@ -54,7 +55,7 @@ def kill(name: str, namespace: str | None) -> None:
             f"{record.label} was told to end and its name is free, but its process does not answer: it may "
             "be stopped, and ends when it goes on; `ps` shows it as fray_local._process.worker.detached_actor"
         )
-    click.echo(f"killed {record.label}")
+    click.echo(json.dumps(_row(record), indent=2) if as_json else f"killed {record.label}")
 
 
 def _row(record: ActorRecord) -> dict[str, Any]:
