@@ -12,6 +12,7 @@ import pytest
 
 from fray.backend import (
     ControlGroup,
+    MemoryGroup,
     SourceState,
     UsageMeter,
     change_since,
@@ -207,6 +208,39 @@ def test_a_control_group_limits_memory_where_it_has_the_controller(tmp_path: Pat
     (tmp_path / "memory.max").write_text("max")
     assert group.limit_memory(1 << 30)
     assert (tmp_path / "memory.max").read_text() == "1073741824"
+
+
+def test_a_memory_group_of_version_1_writes_its_own_file(tmp_path: Path) -> None:
+    group = MemoryGroup(os.fspath(tmp_path))
+    assert not group.limit_memory(1 << 30)
+    (tmp_path / "memory.limit_in_bytes").write_text("-1")
+    assert group.limit_memory(1 << 30)
+    assert (tmp_path / "memory.limit_in_bytes").read_text() == "1073741824"
+
+
+def test_an_attempt_has_a_group_below_that_of_its_job_which_counts_what_it_used(tmp_path: Path) -> None:
+    job = ControlGroup(os.fspath(tmp_path))
+    (tmp_path / "cgroup.procs").write_text("1\n")
+    (tmp_path / "cgroup.controllers").write_text("cpu memory")
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    attempt = job.below("replica-0.attempt-1")
+    assert attempt is not None
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory"
+    assert (attempt.memory_peak(), attempt.cpu_time()) == (None, None)
+    folder = tmp_path / "replica-0.attempt-1"
+    (folder / "cgroup.procs").write_text("0\n22\n")  # 0 is one of another process namespace
+    (folder / "memory.peak").write_text("1048576\n")
+    (folder / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 2000000\n")
+    assert (attempt.memory_peak(), attempt.cpu_time()) == (1 << 20, 2.5)
+    assert sorted(job.pids()) == [1, 22]
+    assert job.below("replica-0.attempt-1") is None
+    meter = UsageMeter()
+    meter.counted(attempt.memory_peak(), attempt.cpu_time())
+    assert (meter.peak_memory, meter.cpu_time) == (1 << 20, 2.5)
+    for path in (*folder.iterdir(), *(each for each in tmp_path.iterdir() if each.is_file())):
+        path.unlink()  # as the kernel does with its own
+    job.remove()
+    assert not tmp_path.exists()
 
 
 def test_more_memory_than_was_asked_for_is_said() -> None:

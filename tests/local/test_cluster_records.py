@@ -323,16 +323,20 @@ def test_a_kill_for_memory_is_read_where_the_system_counts_it(tmp_path: Path) ->
     group = tmp_path / "cgroup" / "memory" / "jobs"
     group.mkdir(parents=True)
     (tmp_path / "proc" / "self").mkdir(parents=True)
-    assert oom_kills(str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 0
+    assert oom_kills((), str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 0
     (tmp_path / "proc" / "vmstat").write_text("nr_free_pages 1\noom_kill 7\n")
-    assert oom_kills(str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 7
+    assert oom_kills((), str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 7
     (tmp_path / "proc" / "self" / "cgroup").write_text("4:memory:/jobs\n0::/\n")
     (group / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
-    assert oom_kills(str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 3
+    assert oom_kills((), str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 3
     (tmp_path / "proc" / "self" / "cgroup").write_text("0::/jobs\n")
     (tmp_path / "cgroup" / "jobs").mkdir()
     (tmp_path / "cgroup" / "jobs" / "memory.events").write_text("low 0\noom 2\noom_kill 1\n")
-    assert oom_kills(str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 1
+    assert oom_kills((), str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 1
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "memory.events").write_text("oom 9\noom_kill 5\n")
+    assert oom_kills([str(own)], str(tmp_path / "proc"), str(tmp_path / "cgroup")) == 5
 
 
 def test_a_state_directory_that_was_open_is_closed_and_somebody_elses_is_refused(state_dir: Path) -> None:

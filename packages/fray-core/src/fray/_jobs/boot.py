@@ -8,7 +8,7 @@ control group of the job, or of the job that launched this one: they are to outl
 import os
 import signal
 
-from fray._jobs.control_group import ControlGroup, leave_group
+from fray._jobs.memory_group import groups_named, leave_group
 from fray._jobs.process_tree import become_subreaper
 
 _LOCK, _ON_EXIT = "lock", "on_exit"
@@ -59,9 +59,7 @@ def _guard(record: str, supervisor: int, lock: int) -> None:
         from fray._jobs.guardian import clear
 
         clear(record, supervisor, os.waitstatus_to_exitcode(status))
-    group = ControlGroup.named(_group_name(record, supervisor))
-    if group is not None:
-        group.remove()
+    groups_named(_group_name(record, supervisor)).remove()
     from fray._jobs.predecessors import tell_of_end
 
     tell_of_end(record)

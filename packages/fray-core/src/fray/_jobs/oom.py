@@ -1,13 +1,22 @@
 """How often the system has killed a process of ours to regain memory."""
 
+from __future__ import annotations
+
 import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _COUNTERS = (("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill"))
 
 
-def oom_kills(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int:
-    """Return the kills counted for this control group, or else for the machine; 0 where nobody counts."""
-    for directory in _groups(proc, cgroups):
+def oom_kills(groups: Iterable[str] = (), proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int:
+    """Return the kills that were counted for these control groups; 0 where nobody counts.
+
+    Where they are not counted: those of this process's own group, or of the machine.
+    """
+    for directory in (*groups, *_groups(proc, cgroups)):
         for name, key in _COUNTERS:
             count = _read(os.path.join(directory, name), key)
             if count is not None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fray._jobs.control_group import ControlGroup
     from fray._jobs.job_tree import JobTree
     from fray._jobs.log_files import AttemptLogs
+    from fray._jobs.memory_group import JobGroups
     from fray._jobs.plan import JobPlan
 
 
@@ -33,13 +34,14 @@ class _Attempt(NamedTuple):
     attempt: int
     oom_kills: int
     meter: UsageMeter
+    group: ControlGroup | None
 
 
 class ReplicaProcesses:
     """Those of one job.
 
     Args:
-        group: What they are started in.
+        groups: What they are started in: each attempt in a group of its own below.
         warn: Is told what whoever looks at the job should know.
     """
 
@@ -49,11 +51,11 @@ class ReplicaProcesses:
         plan: JobPlan,
         tree: JobTree,
         logs: AttemptLogs,
-        group: ControlGroup | None,
+        groups: JobGroups,
         warn: Callable[[str], None],
     ) -> None:
         self._record, self._plan, self._tree, self._logs = record, plan, tree, logs
-        self._group, self._warn = group, warn
+        self._groups, self._warn = groups, warn
         self._running: dict[int, _Attempt] = {}  # by process
         self._meeting: tuple[int, dict[int, dict[str, str]]] = 0, {}
         self.grant = Grant(plan.gpus)
@@ -67,17 +69,18 @@ class ReplicaProcesses:
         environ = plan.environ | own | self._own_gpus(replica)
         try:
             environ |= self._ranks(replica, attempt) | self._logs.variables(replica, attempt)
-            kills = oom_kills()
+            kills = oom_kills(self._groups.folders)
+            group = self._groups.tree and self._groups.tree.below(f"replica-{replica}.attempt-{attempt}")
             output = self._logs.open(replica, attempt)
             try:
-                pid = start_program(plan.command, environ, plan.workspace, output, self._group)
+                pid = start_program(plan.command, environ, plan.workspace, output, group, self._groups.memory)
             finally:
                 os.close(output)
         except OSError as error:
             from fray._jobs.exits import no_program  # of attempts that failed alone
 
             return AttemptEnd(ExitReason.COULD_NOT_START, None, no_program(error, plan.command[0]))
-        self._running[pid] = _Attempt(replica, attempt, kills, UsageMeter())
+        self._running[pid] = _Attempt(replica, attempt, kills, UsageMeter(), group)
         return None
 
     def send(self, replica: int, attempt: int, number: int) -> None:
@@ -110,12 +113,15 @@ class ReplicaProcesses:
         if running is None:
             return None
         self._tree.send_session(pid, signal.SIGKILL)
-        replica, attempt, kills, meter = running
+        replica, attempt, kills, meter, group = running
         self._logs.settle(replica, attempt)
         code = os.waitstatus_to_exitcode(status)
         details = self._logs.last_lines(replica, attempt, self._plan.secrets) if code else ""
-        end = end_of_exit(code, out_of_memory=oom_kills() > kills, details=details)
+        end = end_of_exit(code, out_of_memory=oom_kills(self._groups.folders) > kills, details=details)
         meter.reaped(usage)
+        if group is not None:
+            meter.counted(group.memory_peak(), group.cpu_time())
+            group.remove()
         end = self._with_usage(end, replica, meter)
         return Ended(replica, attempt, amended(end, self._record, replica, attempt))
 

@@ -6,6 +6,7 @@ start.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 
@@ -30,12 +31,14 @@ def start_program(
     cwd: str,
     output: int,
     group: ControlGroup | None = None,
+    limited_by: ControlGroup | None = None,
 ) -> int:
     """Start a program and return its process id once it runs.
 
     Args:
         output: The file for what it writes.
         group: The control group that it starts in.
+        limited_by: Another that it enters; it does not start where that is refused.
 
     Raises:
         OSError: It could not be started; the child is gone.
@@ -45,6 +48,8 @@ def start_program(
     def become() -> NoReturn:
         try:
             _settle(cwd, output)
+            if limited_by is not None and not limited_by.enter():
+                raise PermissionError(errno.EACCES, "", limited_by.path)
             os.execvpe(argv[0], argv, environ)  # noqa: S606 - no shell is the point
         except OSError as error:
             os.write(tell, f"{error.errno} {os.fsdecode(error.filename or argv[0])}".encode())

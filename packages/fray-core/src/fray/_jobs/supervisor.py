@@ -44,9 +44,9 @@ from fray._values.job_words import ExitReason, JobStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fray._jobs.control_group import ControlGroup
     from fray._jobs.events import Action, Event
     from fray._jobs.liveness import SupervisorLock
+    from fray._jobs.memory_group import JobGroups
     from fray._jobs.plan import JobPlan
 
 PLAN, CHANGED = "plan.pickle", "changed"
@@ -58,15 +58,13 @@ _OWN_GRACE = 10.0  # seconds for a job whose supervisor has SIGTERM
 class Supervisor:
     """One job, from its plan to its final status."""
 
-    def __init__(
-        self, record: str, plan: JobPlan, lock: SupervisorLock, group: ControlGroup | None = None
-    ) -> None:
-        self._record, self._plan, self._lock, self._group = record, plan, lock, group
+    def __init__(self, record: str, plan: JobPlan, lock: SupervisorLock, groups: JobGroups) -> None:
+        self._record, self._plan, self._lock, self._group = record, plan, lock, groups.tree
         self._guardian = os.getppid()
         self._control = ControlPipe(record)
         self._logs = AttemptLogs(record, plan.log_limit)
         self._tree = JobTree(record)
-        self._replicas = ReplicaProcesses(record, plan, self._tree, self._logs, group, self._warn)
+        self._replicas = ReplicaProcesses(record, plan, self._tree, self._logs, groups, self._warn)
         policy = Policy(
             replicas=plan.replicas,
             gang=plan.gang is not None,

@@ -14,6 +14,7 @@ from fray._jobs import process_tree
 from fray._jobs.control_group import ControlGroup
 from fray._jobs.job_tree import SUPERVISOR_MODULE
 from fray._jobs.liveness import Holder, SupervisorLock, this_host
+from fray._jobs.memory_group import JobGroups, MemoryGroup
 from fray._jobs.plan import unpacked_plan
 from fray._jobs.process_tree import boot_id, identify
 from fray._jobs.status_file import STATUS, read_json
@@ -84,10 +85,20 @@ def supervise(record: str, lock_file: int, group_name: str, *, handed: bool) -> 
     if coordinate is not None:  # the plan of a sweep
         coordinate(record, lock)
         return
-    if plan.memory_limit is not None and not (group and group.limit_memory(plan.memory_limit)):
-        warning = "its memory is not limited: the control group of the job does not take a limit"
-        plan = plan._replace(warnings=(*plan.warnings, warning), memory_limit=None)
-    Supervisor(record, plan, lock, group).run()
+    plan, groups = _limited(plan, group, group_name)
+    Supervisor(record, plan, lock, groups).run()
+
+
+def _limited(plan: JobPlan, group: ControlGroup | None, name: str) -> tuple[JobPlan, JobGroups]:
+    """Limit the memory of a job for which that was asked; return its groups."""
+    limit = plan.memory_limit
+    if limit is None or (group is not None and group.limit_memory(limit)):
+        return plan, JobGroups(group)
+    memory = MemoryGroup.create(name)
+    if memory is not None and memory.limit_memory(limit):
+        return plan, JobGroups(group, memory)
+    warning = "its memory is not limited: no control group of the job takes a limit"
+    return plan._replace(warnings=(*plan.warnings, warning), memory_limit=None), JobGroups(group)
 
 
 def _say(lock: SupervisorLock, group: ControlGroup | None) -> None:

@@ -53,6 +53,11 @@ class UsageMeter:
         if own + shared > 0:
             self.peak_memory = max(self.peak_memory or 0, own + shared)
 
+    def counted(self, peak_memory: int | None, cpu_time: float | None) -> None:
+        """Take what the system says of all processes of the attempt, where it counts them together."""
+        self.peak_memory = peak_memory or self.peak_memory
+        self._reaped = max(self._reaped, cpu_time or 0.0)
+
     def reaped(self, usage: "resource.struct_rusage | None") -> None:
         """Take what the system says of the main process, and of its children that it waited for."""
         if usage is not None:

@@ -84,7 +84,6 @@ if TYPE_CHECKING:
         sources_of,
         watch_for,
     )
-    from fray._jobs.control_group import leave_group, limits_memory
     from fray._jobs.control_pipe import post_to_supervisor
     from fray._jobs.directory_cluster import write_record
     from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
@@ -115,6 +114,7 @@ if TYPE_CHECKING:
     from fray._jobs.logs.pump import OutputPump
     from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
     from fray._jobs.logs.writer import LogWriter
+    from fray._jobs.memory_group import MemoryGroup, leave_group, limits_memory
     from fray._jobs.own_environment import own_python, plan_with_environment, warn_of_another_python
     from fray._jobs.plan import Grant, HostEnding, Keep, packed_plan
     from fray._jobs.plan_parts import Admission, HostEnd, Preparation
@@ -239,6 +239,7 @@ __all__ = [
     "LogSource",
     "LogWriter",
     "Meeting",
+    "MemoryGroup",
     "NamedTuple",
     "Noticed",
     "NotifyReplica",
@@ -456,6 +457,7 @@ _HOMES = {
     "LogSource": "_jobs.logs.reader",
     "LogWriter": "_jobs.logs.writer",
     "Meeting": "_jobs.ranks",
+    "MemoryGroup": "_jobs.memory_group",
     "NamedTuple": "_values.light_tuples",
     "Noticed": "_jobs.events",
     "NotifyReplica": "_jobs.events",
@@ -542,8 +544,8 @@ _HOMES = {
     "kept_alive": "_queues.heartbeat",
     "kill_until_gone": "_jobs.process_tree",
     "lease_machine": "_queues",
-    "leave_group": "_jobs.control_group",
-    "limits_memory": "_jobs.control_group",
+    "leave_group": "_jobs.memory_group",
+    "limits_memory": "_jobs.memory_group",
     "liveness_of": "_jobs.liveness",
     "locked_environment": "_jobs.environment_folder",
     "may_block": "_engine.locking",
