@@ -209,7 +209,7 @@ class RayContext(ContextBase):
         """Make a call through Ray and remember it; what cannot be pickled is named after `target`."""
         if self._closed:
             raise ContextClosedError(_CLOSED)
-        if any(isinstance(arg, Future) for arg in (*args, *kwargs.values())):
+        if (args or kwargs) and any(isinstance(arg, Future) for arg in (*args, *kwargs.values())):
             args = tuple(map(self._without_future, args))
             kwargs = {key: self._without_future(arg) for key, arg in kwargs.items()}
         try:
