@@ -154,6 +154,7 @@ if TYPE_CHECKING:
     from fray._queues.heartbeat import kept_alive
     from fray._queues.lease_machine import LeaseState
     from fray._queues.reading import dead_letter, describe, read_item, take_readable
+    from fray._serialization.captures import captures, found_by_name, is_importable, same_captures
     from fray._serialization.functions import is_async_class, is_async_function, is_generator_function
     from fray._serialization.values import (
         callable_name,
@@ -284,6 +285,7 @@ __all__ = [
     "blocking",
     "boot_id",
     "callable_name",
+    "captures",
     "change_since",
     "check_count",
     "check_error",
@@ -308,6 +310,7 @@ __all__ = [
     "error_ref",
     "find_by_identity",
     "fits",
+    "found_by_name",
     "free_ports",
     "future_as_ref",
     "gang_runtime",
@@ -322,6 +325,7 @@ __all__ = [
     "is_async_class",
     "is_async_function",
     "is_generator_function",
+    "is_importable",
     "keeping",
     "kept_alive",
     "kill_until_gone",
@@ -364,6 +368,7 @@ __all__ = [
     "require_api",
     "retry_delays",
     "run_coroutine",
+    "same_captures",
     "seconds",
     "set_current_call",
     "set_foreign_finder",
@@ -503,6 +508,10 @@ _HOMES = {
     "blocking": "_engine.waiting",
     "boot_id": "_jobs.process_tree",
     "callable_name": "_serialization.values",
+    "same_captures": "_serialization.captures",
+    "is_importable": "_serialization.captures",
+    "found_by_name": "_serialization.captures",
+    "captures": "_serialization.captures",
     "change_since": "_jobs.snapshots",
     "check_count": "_values.checks",
     "check_may_block": "_engine.locking",

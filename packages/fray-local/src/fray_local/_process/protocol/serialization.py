@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fray import SerializationError
-from fray.backend import callable_name, dumps_call, keeping
+from fray.backend import callable_name, captures, dumps_call, is_importable, keeping, same_captures
 from fray_local._process.protocol.values import LARGE, Blob, Budget, lay_out
 
 Position = int | str
@@ -120,7 +120,7 @@ def serialized_function(fn: Callable[..., Any]) -> SerializedFunction | None:
         known = _functions.get(fn)
     except TypeError:  # a class that cannot be hashed
         return None
-    if known is not None and known.captured is not None and _unchanged(known.captured, fn):
+    if known is not None and known.captured is not None and same_captures(known.captured, fn):
         return known
     load_pickler()
     import hashlib
@@ -131,7 +131,7 @@ def serialized_function(fn: Callable[..., Any]) -> SerializedFunction | None:
     key = hashlib.blake2b(data, digest_size=16).digest()
     if known is not None and known.key == key:
         return known
-    function = SerializedFunction(key, data, tuple(keeps), () if _by_reference(fn) else _captured(fn))
+    function = SerializedFunction(key, data, tuple(keeps), captures(fn))
     if known is not None:
         function.seconds = known.seconds
     _functions[fn] = function
@@ -217,96 +217,11 @@ def _pickler_class() -> Any:
     return Pickler
 
 
-def _by_reference(fn: Any) -> bool:
-    """Whether a worker finds it by its name alone."""
-    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "<locals>")
-    if type(fn) is types.BuiltinFunctionType:
-        return True
-    if module is None or module == "__main__" or "<locals>" in name or not _importable(module):
-        return False
-    found = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is fn
-
-
 @functools.cache
 def _check_module(name: str | None) -> None:
     """Let what belongs to a module that a worker cannot import travel by value."""
     module = sys.modules.get(name or "__main__")
-    if name and module is not None and name != "__main__" and not _importable(name):
+    if name and module is not None and name != "__main__" and not is_importable(name):
         import cloudpickle
 
         cloudpickle.register_pickle_by_value(module)
-
-
-@functools.cache
-def _importable(name: str) -> bool:
-    """Whether a process with the same path finds the module; one that is loaded here may be no file's."""
-    path, parts = None, name.split(".")
-    for end in range(1, len(parts) + 1):
-        full = ".".join(parts[:end])
-        spec = _find(full, path)
-        if spec is None:
-            return False
-        path = spec.submodule_search_locations
-    return True
-
-
-def _find(name: str, path: Any) -> Any:
-    for finder in sys.meta_path:
-        find_spec = getattr(finder, "find_spec", None)
-        spec = find_spec and find_spec(name, path)
-        if spec is not None:
-            return spec
-    # What a package makes of its attributes (six.moves, os.path) is there once the package is.
-    parent = sys.modules.get(name.rpartition(".")[0])
-    return getattr(sys.modules.get(name), "__spec__", None) if parent is not None and path is None else None
-
-
-def _unchanged(before: tuple[Any, ...], fn: Any) -> bool:
-    """Whether a function refers to what it did; with nothing to compare, only its name travels."""
-    if not before:
-        return True
-    now = _captured(fn)
-    return now is not None and len(before) == len(now) and all(map(lambda a, b: a is b, before, now))
-
-
-def _captured(fn: Any) -> tuple[Any, ...] | None:
-    """Return everything a function refers to, where all of it is immutable; else None."""
-    found: dict[int, Any] = {}
-    if not _collect(fn, found):
-        return None
-    del found[id(fn)]  # who keeps what was captured must not keep the function
-    return fn.__code__, *found.values()
-
-
-def _collect(value: Any, found: dict[int, Any]) -> bool:
-    if id(value) in found:
-        return True
-    found[id(value)] = value
-    kind = type(value)
-    if kind in _ATOMS or kind in _TEXTS or kind is types.ModuleType:
-        return True
-    if kind is tuple or kind is frozenset:
-        return all(_collect(part, found) for part in value)
-    if _by_reference(value) if callable(value) else False:
-        return True
-    if kind is not types.FunctionType or value.__dict__:
-        return False
-    try:
-        parts = [cell.cell_contents for cell in value.__closure__ or ()]
-    except ValueError:  # a cell that has no value yet
-        return False
-    parts += [value.__code__, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    parts += [value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__]
-    return all(part is value.__code__ or _collect(part, found) for part in parts)
-
-
-@functools.lru_cache(maxsize=1024)
-def _names(code: types.CodeType) -> frozenset[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names(constant)
-    return frozenset(names)
