@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fray_queue._errors import QueueFullError as QueueFullError
     from fray_queue._errors import QueueNotFoundError as QueueNotFoundError
     from fray_queue._errors import QueueRemovedError as QueueRemovedError
+    from fray_queue._errors import TimeLimitError as TimeLimitError
     from fray_queue._errors import TokenError as TokenError
     from fray_queue._file.queue import FileQueue as FileQueue
     from fray_queue._http.client.queue import HttpQueue as HttpQueue
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from fray_queue._http.server.server import HttpQueueServer as HttpQueueServer
     from fray_queue._memory.queue import MemoryQueue as MemoryQueue
     from fray_queue._sqlite.queue import SqliteQueue as SqliteQueue
-    from fray_queue._work import WorkSummary as WorkSummary
-    from fray_queue._work import work as work
+    from fray_queue._work.options import WorkSummary as WorkSummary
+    from fray_queue._work.pools import awork as awork
+    from fray_queue._work.pools import work as work
 
 # Public name -> its module: a program that uses one backend does not load what another needs.
 _HOMES = {
@@ -36,9 +38,11 @@ _HOMES = {
     "QueueNotFoundError": "_errors",
     "QueueRemovedError": "_errors",
     "SqliteQueue": "_sqlite.queue",
+    "TimeLimitError": "_errors",
     "TokenError": "_errors",
-    "WorkSummary": "_work",
-    "work": "_work",
+    "WorkSummary": "_work.options",
+    "awork": "_work.pools",
+    "work": "_work.pools",
 }
 
 __all__ = sorted(_HOMES)

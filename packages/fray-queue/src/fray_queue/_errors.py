@@ -53,3 +53,7 @@ class QueueRemovedError(FrayError, FileNotFoundError):
             f"the queue {self.name!r} was removed while it was open, with the items in it; "
             "open a new FileQueue there to start an empty one"
         )
+
+
+class TimeLimitError(FrayError, TimeoutError):
+    """The function of a pool ran beyond `time_limit`; its item went back to the queue."""

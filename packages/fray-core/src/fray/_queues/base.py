@@ -3,14 +3,15 @@
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from fray._contracts.queue import Queue
 from fray._contracts.replies import Reply, Ticket
 from fray._queues.answers import Answer, answer_of, answers_of, check_lease
+from fray._queues.aio import AsyncQueue, release_each
 from fray._queues.awaiting import watcher_of
-from fray._queues.heartbeat import kept_alive
+from fray._queues.heartbeat import extend_each, kept_alive
 from fray._queues.mapping import map_in_order
 from fray._telemetry import listeners as _listeners
 from fray._values.capabilities import QueueCapabilities
@@ -225,6 +226,31 @@ class QueueBase(ABC, Generic[T]):
                     self.release(lease)
                 raise
         self.done(lease)
+
+    def extend_many(
+        self, leases: Iterable[Lease[T]], lease_timeout: float
+    ) -> list[Lease[T] | LeaseExpiredError]:
+        """Extend leases; return, for each in its place, the longer lease, or the error that it is lost."""
+        return extend_each(cast(Queue[T], self), leases, lease_timeout)
+
+    def give_back(self, leases: Iterable[Lease[T]]) -> None:
+        """Give back items that were not worked on; leases that are lost are passed over.
+
+        Where the queue declares `give_back` their attempts do not count; else it is `release`.
+        """
+        release_each(cast(Queue[T], self), leases)
+
+    @cached_property
+    def aio(self) -> AsyncQueue[T]:
+        """The queue's asynchronous twin: every call, to be awaited."""
+        return self._asynchronous()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "aio"}
+
+    def _asynchronous(self) -> AsyncQueue[T]:
+        """Make the asynchronous twin; a queue that need not use threads for it has its own."""
+        return AsyncQueue(cast(Queue[T], self))
 
     # --- answers ---
 

@@ -109,6 +109,16 @@ def release(
     return _given_back(state, history, now + delay if delay else 0.0, now)
 
 
+def give_back(state: LeaseState, lease_id: str) -> LeaseState:
+    """Undo a lease whose taker did not begin to work: its attempt does not count.
+
+    Raises:
+        LeaseExpiredError: Another lease took the item, or this one was settled.
+    """
+    check_held(state, lease_id)
+    return state._replace(attempt=state.attempt - 1, lease_id="", leased_at=0.0, until=0.0)
+
+
 def set_aside(
     state: LeaseState, lease_id: str, error: str, now: float, max_attempts: int | None
 ) -> LeaseState:

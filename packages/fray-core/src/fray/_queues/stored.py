@@ -11,7 +11,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -170,6 +170,15 @@ class StoredQueue(QueueBase[T]):
             item = _held(store, check_lease(lease))
             state = lease_machine.release(item.state, lease.lease_id, delay, now, self._max_attempts, text)
             store.save([item.having(state)])
+
+    def give_back(self, leases: Iterable[Lease[Any]]) -> None:
+        """Give back items that were not worked on; see `QueueBase.give_back`."""
+        leases = [_checked(lease) for lease in leases]
+        with self._swept() as (store, _):
+            for lease in leases:
+                with suppress(LeaseExpiredError):
+                    item = _held(store, lease)
+                    store.save([item.having(lease_machine.give_back(item.state, lease.lease_id))])
 
     def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
         """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""

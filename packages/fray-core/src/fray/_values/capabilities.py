@@ -179,6 +179,7 @@ class QueueCapabilities(Capabilities):
         steady_clock: Leases run on a clock that no step of the wall clock moves.
         exact_order: First in, first out, whatever the number of producers.
         purge: All items can be dropped at once.
+        give_back: Items that were taken and not worked on go back without counting an attempt.
     """
 
     durable: bool = False
@@ -195,3 +196,4 @@ class QueueCapabilities(Capabilities):
     steady_clock: bool = False
     exact_order: bool = True
     purge: bool = True
+    give_back: bool = False

@@ -151,7 +151,8 @@ if TYPE_CHECKING:
     from fray._queues import lease_machine
     from fray._queues.answers import Answer, answer_of, check_error, pack_answer
     from fray._queues.clocks import steady_time
-    from fray._queues.heartbeat import kept_alive
+    from fray._queues.aio import AsyncQueue, async_queue
+    from fray._queues.heartbeat import Heartbeat, kept_alive
     from fray._queues.lease_machine import LeaseState
     from fray._queues.reading import dead_letter, describe, read_item, take_readable
     from fray._serialization.captures import captures, found_by_name, is_importable, same_captures
@@ -196,6 +197,7 @@ __all__ = [
     "ActorRunner",
     "Admission",
     "Answer",
+    "AsyncQueue",
     "AttemptEnd",
     "Begin",
     "Call",
@@ -224,6 +226,7 @@ __all__ = [
     "GangRuntime",
     "Grant",
     "Health",
+    "Heartbeat",
     "Holder",
     "HostEnd",
     "HostEnding",
@@ -281,6 +284,7 @@ __all__ = [
     "answer_of",
     "apart",
     "arguments_of",
+    "async_queue",
     "become_subreaper",
     "blocking",
     "boot_id",
@@ -416,6 +420,7 @@ _HOMES = {
     "HostEnd": "_jobs.plan_parts",
     "HostEnding": "_jobs.plan",
     "settle_stopped": "_jobs.stopping",
+    "AsyncQueue": "_queues.aio",
     "AttemptEnd": "_jobs.events",
     "Begin": "_jobs.events",
     "Call": "_engine.calls",
@@ -446,6 +451,7 @@ _HOMES = {
     "GangLayout": "_jobs.ranks",
     "GangRuntime": "_contracts.gang_runtime",
     "Grant": "_jobs.plan",
+    "Heartbeat": "_queues.heartbeat",
     "Holder": "_jobs.liveness",
     "InProcessRunner": "_contexts.in_process",
     "JOB_VARIABLE": "_jobs.process_tree",
@@ -504,6 +510,7 @@ _HOMES = {
     "VALUE": "_engine.refs",
     "apart": "_engine.calls",
     "arguments_of": "_engine.execution",
+    "async_queue": "_queues.aio",
     "become_subreaper": "_jobs.process_tree",
     "blocking": "_engine.waiting",
     "boot_id": "_jobs.process_tree",

@@ -190,6 +190,12 @@ class Line(Generic[T]):
         state = lease_machine.release(entry.state, lease_id, delay, now, self.max_attempts, error)
         self._settle(entry, state, now, failure)
 
+    def give_back(self, item_id: str, lease_id: str, now: float) -> None:
+        """Give back an item that was not worked on."""
+        self._advance(now)
+        entry = self._find(item_id, lease_id)
+        self._settle(entry, lease_machine.give_back(entry.state, lease_id))
+
     def extend(self, item_id: str, lease_id: str, lease_timeout: float, now: float) -> Entry[T]:
         """Make the lease end `lease_timeout` seconds from now."""
         self._advance(now)

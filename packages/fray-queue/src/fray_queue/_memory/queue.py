@@ -50,6 +50,7 @@ class MemoryQueue(QueueBase[T]):
 
     capabilities: ClassVar[QueueCapabilities] = QueueCapabilities(
         waiting=True,
+        give_back=True,
         steady_clock=True,
         priorities=True,
         delays=True,
@@ -306,6 +307,16 @@ class MemoryQueue(QueueBase[T]):
             # Whoever sleeps computed its time without this delay, so one wakes in any case.
             self._arrival.notify()
             self._room.notify_all()
+
+    def give_back(self, leases: Iterable[Lease[T]]) -> None:
+        """Give back items that were not worked on; see `QueueBase.give_back`."""
+        leases = [check_lease(lease) for lease in leases]
+        with self._lock:
+            now = self._clock()
+            for lease in leases:
+                with contextlib.suppress(LeaseExpiredError):
+                    self._line.give_back(lease.item_id, lease.lease_id, now)
+            self._arrival.notify(len(leases))
 
     def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
         """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""

@@ -25,6 +25,7 @@ from fray.queue import DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import encode_many
 from fray_queue._errors import QueueExistsError, QueueNotFoundError
+from fray_queue._leases import extended
 from fray_queue._sqlite import looking
 from fray_queue._sqlite.clocks import LeaseClock, boot_clock, manual_clock
 from fray_queue._sqlite.commits import GroupCommit
@@ -63,7 +64,7 @@ class SqliteQueue(QueueBase[T]):
     """
 
     capabilities: ClassVar[QueueCapabilities] = QueueCapabilities(
-        durable=True, shared_between_processes=True, steady_clock=True
+        durable=True, shared_between_processes=True, steady_clock=True, give_back=True
     )
 
     def __init__(
@@ -174,6 +175,23 @@ class SqliteQueue(QueueBase[T]):
             lambda store, queue: store.extend(queue, lease.lease_id, lease_timeout), durable=False
         )
         return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, until)
+
+    def extend_many(
+        self, leases: Iterable[Lease[T]], lease_timeout: float
+    ) -> list[Lease[T] | LeaseExpiredError]:
+        """Extend leases in one transaction; see `QueueBase.extend_many`."""
+        leases = [check_lease(lease) for lease in leases]
+        check_seconds("lease_timeout", lease_timeout)
+        ids = [lease.lease_id for lease in leases]
+        ends = self._run(lambda store, queue: store.extend_many(queue, ids, lease_timeout), durable=False)
+        return extended(leases, ends)
+
+    def give_back(self, leases: Iterable[Lease[T]]) -> None:
+        """Give back items that were not worked on; see `QueueBase.give_back`."""
+        ids = [check_lease(lease).lease_id for lease in leases]
+        if ids:
+            self._run(lambda store, queue: store.give_back(queue, ids), durable=False)
+            self._announce()
 
     def peek(self) -> T | None:
         """Return the item that a pop would take now; see `Queue.peek`."""

@@ -309,6 +309,33 @@ class QueueStore:
         if after.until:
             queue.earliest = min(queue.earliest, after.until)
 
+    def give_back(self, queue: QueueRow, lease_ids: Iterable[str]) -> list[str]:
+        """Give back items that were not worked on; return the leases that are not good."""
+        now, refused = self.file.clock.now(), []
+        for lease_id in lease_ids:
+            try:
+                row, before, number = self._held(queue, lease_id, now)
+            except LeaseExpiredError:
+                refused.append(lease_id)
+                continue
+            after = lease_machine.give_back(before, lease_id)
+            self._write(row, before, after)
+            queue.count(number, -1)
+            queue.count(state_number(after), 1)
+        return refused
+
+    def extend_many(
+        self, queue: QueueRow, lease_ids: Iterable[str], lease_timeout: float
+    ) -> list[float | None]:
+        """Make leases end `lease_timeout` seconds from now; return each one's end, None if it is not good."""
+        ends: list[float | None] = []
+        for lease_id in lease_ids:
+            try:
+                ends.append(self.extend(queue, lease_id, lease_timeout))
+            except LeaseExpiredError:
+                ends.append(None)
+        return ends
+
     def extend(self, queue: QueueRow, lease_id: str, lease_timeout: float) -> float:
         """Make a lease end `lease_timeout` seconds from now; return that, in seconds since the epoch.
 

@@ -30,6 +30,7 @@ from fray_queue._http.client.connections import Connections
 from fray_queue._http.protocol.limits import ITEM_BYTES, item_too_large
 from fray_queue._http.protocol.tokens import token_for
 from fray_queue._http.protocol.wire import pack, unpack
+from fray_queue._leases import extended
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ class _Declared:
         shared_between_machines=True,
         waiting=True,
         steady_clock=True,
+        give_back=True,
     )
 
     def __get__(self, queue: "HttpQueue[Any] | None", owner: type) -> QueueCapabilities:
@@ -211,6 +213,22 @@ class HttpQueue(QueueBase[T]):
         until = self._json("extend", body)["expires_at"]
         return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, until)
 
+    def extend_many(
+        self, leases: Iterable[Lease[T]], lease_timeout: float
+    ) -> list[Lease[T] | LeaseExpiredError]:
+        """Extend leases, a thousand in a request; see `QueueBase.extend_many`."""
+        leases = [check_lease(lease) for lease in leases]
+        check_seconds("lease_timeout", lease_timeout)
+        ends: list[float | None] = []
+        for pairs in _pairs(leases):
+            ends += self._json("extend_many", {"leases": pairs, "lease_timeout": lease_timeout})["expires_at"]
+        return extended(leases, ends)
+
+    def give_back(self, leases: Iterable[Lease[T]]) -> None:
+        """Give back items that were not worked on; see `QueueBase.give_back`."""
+        for pairs in _pairs([check_lease(lease) for lease in leases]):
+            self._json("give_back", {"leases": pairs})
+
     def peek(self) -> T | None:
         """Return the item that a pop would take now; see `Queue.peek`."""
         records = self._read("peek")
@@ -347,6 +365,12 @@ def _lease(meta: dict[str, Any], payload: bytes) -> Lease[bytes]:
     return Lease(
         payload, meta["lease_id"], meta["timestamp"], meta["item_id"], meta["attempt"], meta["expires_at"]
     )
+
+
+def _pairs(leases: Sequence[Lease[Any]]) -> Iterator[list[tuple[str, str]]]:
+    """Yield leases as requests name them, as many as one takes."""
+    for start in range(0, len(leases), BATCH):
+        yield [(lease.item_id, lease.lease_id) for lease in leases[start : start + BATCH]]
 
 
 def _listed(item_ids: Sequence[str] | None) -> list[str] | None:

@@ -154,6 +154,16 @@ class Api:
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout"))
         return await self._registry.extend(name, lease_of(body)[1], lease_timeout, key)
 
+    async def _extend_many(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
+        body = await self._body(request, "leases", "lease_timeout")
+        lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout"))
+        lease_ids = [lease_id for _, lease_id in leases_of(body)]
+        return await self._registry.extend_many(name, lease_ids, lease_timeout, key)
+
+    async def _give_back(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
+        leases = leases_of(await self._body(request, "leases"))
+        return await self._registry.give_back(name, [lease_id for _, lease_id in leases], key)
+
     async def _requeue(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         item_ids = ids_of(await self._body(request, "item_ids"))
         return await self._registry.requeue(name, item_ids, key)

@@ -206,6 +206,28 @@ class QueueRegistry:
             lambda until: {"expires_at": until},
         )
 
+    async def extend_many(
+        self, name: str, lease_ids: Sequence[str], lease_timeout: float, key: Key | None
+    ) -> dict[str, Any]:
+        """Hold items longer; the reply has each lease's new end, None for one that is not good."""
+        return await self._change(
+            name,
+            lambda store, queue: store.extend_many(queue, lease_ids, lease_timeout),
+            key,
+            lambda ends: {"expires_at": ends},
+        )
+
+    async def give_back(self, name: str, lease_ids: Sequence[str], key: Key | None) -> dict[str, Any]:
+        """Give back items that were not worked on; the reply has the leases that are not good."""
+        reply = await self._change(
+            name,
+            lambda store, queue: store.give_back(queue, lease_ids),
+            key,
+            lambda refused: {"refused": refused},
+        )
+        self.traffic(name).wake(len(lease_ids))
+        return reply
+
     async def requeue(self, name: str, item_ids: Sequence[str] | None, key: Key | None) -> dict[str, Any]:
         """Bring dead letters back."""
         reply = await self._change(

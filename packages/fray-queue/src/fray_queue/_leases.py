@@ -1,0 +1,24 @@
+"""Leases as a store tells of them."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from fray import LeaseExpiredError
+from fray.queue import Lease
+
+T = TypeVar("T")
+
+
+def extended(
+    leases: Sequence[Lease[T]], ends: Sequence[float | None]
+) -> list[Lease[T] | LeaseExpiredError]:
+    """Return leases with their new ends; where there is none, the error that the lease is lost."""
+    return [
+        LeaseExpiredError(lease.lease_id) if until is None else with_end(lease, until)
+        for lease, until in zip(leases, ends, strict=True)
+    ]
+
+
+def with_end(lease: Lease[T], until: float) -> Lease[T]:
+    """Return a lease that ends at another time."""
+    return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, until)

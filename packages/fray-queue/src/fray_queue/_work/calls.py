@@ -1,0 +1,118 @@
+"""Calls of a pool's function: what they are given, and what they say of each item."""
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fray.queue import Lease
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One item in the pool's hands."""
+
+    lease: Lease[Any]
+    arrived: float  # time.monotonic()
+    calls: int = 0  # under this lease, all of which failed
+    error: Exception | None = None  # of the last of them
+    let_go: bool = False  # whoever still works on it, its outcome counts no more
+
+
+class Outcome(NamedTuple):
+    """What a call said of one item."""
+
+    value: Any
+    error: Exception | None
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of the function, for one item or several."""
+
+    entries: list[Entry]
+    started: float | None = None  # time.monotonic()
+    ended: float = 0.0
+    outcomes: Sequence[Outcome] = ()  # one for each entry, unless it is `fatal`
+    fatal: BaseException | None = None  # the function ends the program
+    overdue: bool = False
+    interrupted: bool = False
+    reported: float = 0.0  # when it was last told that it is overdue
+
+    @property
+    def items(self) -> list[Any]:
+        """What the function works on."""
+        return [entry.lease.item for entry in self.entries]
+
+
+class Function:
+    """The function of a pool, and how its results are read.
+
+    Args:
+        batched: Whether it is called with a list.
+    """
+
+    def __init__(self, fn: Callable[..., Any], *, batched: bool) -> None:
+        self.fn, self.batched = fn, batched
+
+    def call(self, items: list[Any], wait_for: Callable[[Awaitable[Any]], Any]) -> list[Outcome]:
+        """Call it in this thread; `wait_for` runs what an async function returned."""
+        try:
+            result = self._begin(items)
+            return self._read(wait_for(result) if inspect.isawaitable(result) else result, len(items))
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it raises
+            return _all_failed(error, len(items))
+
+    async def acall(self, items: list[Any]) -> list[Outcome]:
+        """Call it in this event loop."""
+        try:
+            result = self._begin(items)
+            return self._read(await result if inspect.isawaitable(result) else result, len(items))
+        except Exception as error:  # noqa: BLE001 - whatever it raises is the failure of these items
+            return _all_failed(error, len(items))
+
+    def _begin(self, items: list[Any]) -> Any:
+        result = self.fn(items if self.batched else items[0])
+        if inspect.isgenerator(result) or inspect.isasyncgen(result):
+            raise TypeError(f"{self.fn!r} is a generator function: nothing of it runs when it is called")
+        return result
+
+    def _read(self, result: Any, count: int) -> list[Outcome]:
+        if not self.batched:
+            return [Outcome(result, None)]
+        if result is None:
+            return [Outcome(None, None)] * count
+        if not isinstance(result, list | tuple):
+            raise TypeError(
+                f"{self.fn!r} returned {type(result).__name__} for a batch; "
+                "it returns None or a list with a result for each item"
+            )
+        if len(result) != count:
+            raise ValueError(f"{self.fn!r} returned {len(result)} results for a batch of {count} items")
+        return [Outcome(None, each) if isinstance(each, Exception) else Outcome(each, None) for each in result]
+
+
+def _all_failed(error: BaseException, count: int) -> list[Outcome]:
+    if not isinstance(error, Exception):
+        error = RuntimeError("the function was cancelled by itself")
+    return [Outcome(None, error)] * count
+
+
+@contextlib.contextmanager
+def waiting_in_thread() -> Iterator[Callable[[Awaitable[Any]], Any]]:
+    """Give what runs awaitables to their end in this thread, in one event loop that is made when needed."""
+    with contextlib.ExitStack() as stack:
+        runners: list[asyncio.Runner] = []
+
+        def wait_for(result: Awaitable[Any]) -> Any:
+            if not runners:
+                runners.append(stack.enter_context(asyncio.Runner()))
+            return runners[0].run(_awaited(result))
+
+        yield wait_for
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result

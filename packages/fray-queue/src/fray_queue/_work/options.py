@@ -1,0 +1,91 @@
+"""What a pool was asked for, and what it tells of its work."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from fray.backend import check_seconds
+from fray_queue._checks import check_count
+
+_LONGEST_DELAY = 60.0  # seconds before an item that failed many times is tried again
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkOptions:
+    """The options of `work` and `awork`, checked."""
+
+    concurrency: int
+    batch: int
+    linger: float
+    time_limit: float | None
+    prefetch: int | None
+    lease_timeout: float
+    retries: int
+    retry_delay: float
+    stop_when_empty: bool
+    grace: float
+
+    def __post_init__(self) -> None:
+        check_count("concurrency", self.concurrency)
+        check_count("batch", self.batch)
+        check_seconds("linger", self.linger, zero=True)
+        if self.time_limit is not None:
+            check_seconds("time_limit", self.time_limit)
+        for name in ("retries", "prefetch"):
+            _check_natural(name, getattr(self, name))
+        check_seconds("lease_timeout", self.lease_timeout)
+        check_seconds("retry_delay", self.retry_delay, zero=True)
+        check_seconds("grace", self.grace, zero=True)
+
+    def delay_after(self, attempt: int, calls: int) -> float:
+        """Return the seconds that an item rests after so many calls under this lease, all of which failed."""
+        failures = (attempt - 1) * (1 + self.retries) + calls
+        doublings = min(failures - 1, 64)  # a float holds that; the bound comes long before
+        return min(_LONGEST_DELAY, self.retry_delay * 2.0**doublings)
+
+
+def _check_natural(name: str, value: Any) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise ValueError(f"{name} is a whole number, 0 or more; got {value!r}")
+
+
+@dataclass
+class WorkSummary:
+    """What became of the items that a pool took; while it works, what it does.
+
+    Attributes:
+        done: Items that are finished.
+        failed: Items that went back because the function raised, retries included.
+        lost: Items whose lease ended before the function did; another worker has them.
+        released: Items given back unfinished, because the grace period was over or the program ended.
+        timed_out: Items that went back because the function ran beyond `time_limit`.
+        returned: Items that were fetched ahead and went back untouched.
+        attempts: Leases that the items had so far, added up; as many as items where none came again.
+        in_hand: Items that the pool holds leases on now.
+        running: Calls of the function now.
+        stuck: Slots that functions beyond their `time_limit` occupy now.
+        seconds_in_work: Time that calls of the function took, added up.
+        seconds_in_hand: Time from the leases of items to their settling, added up.
+        started_at: Seconds since the epoch.
+        queue_failures: Calls of the queue that failed, and were tried again.
+    """
+
+    done: int = 0
+    failed: int = 0
+    lost: int = 0
+    released: int = 0
+    timed_out: int = 0
+    returned: int = 0
+    attempts: int = 0
+    in_hand: int = 0
+    running: int = 0
+    stuck: int = 0
+    seconds_in_work: float = 0.0
+    seconds_in_hand: float = 0.0
+    started_at: float = field(default_factory=time.time)
+    queue_failures: int = 0
+
+    @property
+    def settled(self) -> int:
+        """Items that came to an end in this pool, whichever."""
+        return self.done + self.failed + self.lost + self.released + self.timed_out

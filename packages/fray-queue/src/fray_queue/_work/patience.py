@@ -1,0 +1,82 @@
+"""A queue that fails is asked again, ever less often, until the pool is told to stop."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from fray import LeaseExpiredError, SerializationError, SpecError, UnsupportedError, WrongProcessError
+from fray.backend import retry_delays
+from fray_queue._errors import ForeignHostError, QueueExistsError, QueueNotFoundError, TokenError
+from fray_queue._work.options import WorkSummary
+
+R = TypeVar("R")
+
+_log = logging.getLogger("fray.queue")
+_LONGEST_PAUSE = 15.0  # seconds between two tries of a queue that fails
+# What a program asked for that no waiting mends, unless it was right before.
+_WRONG = (
+    ForeignHostError,
+    QueueExistsError,
+    QueueNotFoundError,
+    SpecError,
+    TokenError,
+    UnsupportedError,
+    WrongProcessError,
+)
+# What a queue says of what it was given; it says the same when it is asked again.
+_ANSWERS = (LeaseExpiredError, SerializationError)
+
+
+class GivenUpError(Exception):
+    """The pool ends, and the queue still fails."""
+
+
+class Patience:
+    """Asks a queue until it answers.
+
+    Args:
+        over: Set when nothing is to be asked again.
+    """
+
+    def __init__(self, summary: WorkSummary, over: asyncio.Event) -> None:
+        self._summary, self._over = summary, over
+        self._answered = False  # whether the queue ever did
+
+    async def ask(self, call: Callable[..., Awaitable[R]], *args: Any, **options: Any) -> R:
+        """Call until it answers.
+
+        A queue that never answered is another matter: there what was asked for is wrong, and raises.
+
+        Raises:
+            GivenUpError: It was told not to ask again.
+        """
+        failing_since: float | None = None
+        for pause in retry_delays(longest=_LONGEST_PAUSE):
+            try:
+                answer = await call(*args, **options)
+            except _ANSWERS:
+                raise
+            except Exception as error:
+                if not self._answered and isinstance(error, _WRONG):
+                    raise
+                self._summary.queue_failures += 1
+                failing_since = failing_since or time.monotonic()
+                _log.warning("the queue failed, and is asked again: %s: %s", type(error).__name__, error)
+            else:
+                self._answered = True
+                if failing_since is not None:
+                    _log.info("the queue answers again, after %.1f s", time.monotonic() - failing_since)
+                return answer
+            if self._over.is_set() or await self._is_over(pause):
+                raise GivenUpError
+        raise AssertionError("unreachable: the delays never end")
+
+    async def _is_over(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,158 @@
+"""`work` and `awork`: a pool in threads or processes, and one in the caller's event loop."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from fray.queue import Queue
+from fray_queue._work.calls import Function
+from fray_queue._work.engine import Engine
+from fray_queue._work.options import WorkOptions, WorkSummary
+from fray_queue._work.processes import InProcess
+from fray_queue._work.runners import CoroutineRunner, InThread, Invoker, ThreadRunner
+from fray_queue._work.stopping import StopSignal, check_stop, stopped_by_sigterm
+
+T = TypeVar("T")
+
+
+def work(
+    queue: Queue[T],
+    fn: Callable[..., object],
+    *,
+    concurrency: int = 1,
+    batch: int = 1,
+    linger: float = 0.0,
+    time_limit: float | None = None,
+    processes: bool = False,
+    prefetch: int | None = None,
+    lease_timeout: float = 60.0,
+    retries: int = 0,
+    retry_delay: float = 0.1,
+    stop: StopSignal | None = None,
+    stop_when_empty: bool = False,
+    grace: float = 30.0,
+    summary: WorkSummary | None = None,
+) -> WorkSummary:
+    """Call `fn(item)` for the queue's items in `concurrency` threads; `done` after, released when it raises.
+
+    What `fn` returns is the reply, where the item was pushed with `reply=True`. Leases are extended while
+    `fn` runs, all by one thread. An async function is run to its end, in an event loop of its thread.
+
+    It ends when it is asked to and for no other reason: by `stop`, by SIGTERM (where this is the main
+    thread), by a function that raises SystemExit or KeyboardInterrupt, which is raised here, or with
+    `stop_when_empty`. A queue that fails or is away is asked again, ever less often, and each time is logged.
+    Items under way at the end have `grace` seconds to finish, and go back to the queue after that.
+
+    Args:
+        batch: With 2 or more, `fn` gets a list of up to so many items. It returns None, or a list with a
+            result for each item; an exception in that list fails its item. If it raises, all fail.
+        linger: Seconds that a batch waits, from its first item on, to be full.
+        time_limit: Seconds that a call may take. Beyond them its items go back to the queue, and the attempt
+            counts. In a worker process the call is killed. A thread cannot be: its slot stays occupied, which
+            is logged, until the function returns.
+        processes: Call `fn` in `concurrency` worker processes. It, the items and the results are pickled.
+        prefetch: Items that are fetched before a slot is free, at the most. By default as many as are done in
+            a fifth of a second, up to 500, where the queue takes them back without counting an attempt.
+        retries: Calls of `fn` after a failed one, before the item is released and its attempt counts.
+        retry_delay: Seconds before an item that failed is tried again, by such a call or under another lease.
+            They double with each failure of the item, up to a minute; with 0 it is tried again at once.
+        stop: An event, of whichever kind, or a function that returns whether to stop.
+        stop_when_empty: Return when nothing is left, items that others lease included.
+        summary: Counts here, so that another thread can read it meanwhile.
+    """
+    options = WorkOptions(
+        concurrency=concurrency,
+        batch=batch,
+        linger=linger,
+        time_limit=time_limit,
+        prefetch=prefetch,
+        lease_timeout=lease_timeout,
+        retries=retries,
+        retry_delay=retry_delay,
+        stop_when_empty=stop_when_empty,
+        grace=grace,
+    )
+    check_stop(stop)
+    summary = WorkSummary() if summary is None else summary
+    function = Function(fn, batched=batch > 1)
+    invoker: Callable[[], AbstractContextManager[Invoker]] = (
+        (lambda: InProcess(function)) if processes else (lambda: InThread(function))
+    )
+    stopping = threading.Event()
+    signals = [stopping] if stop is None else [stopping, stop]
+    engine = Engine(queue, ThreadRunner(invoker), options, summary, signals)
+    # A thread of its own: the caller's may have an event loop, and has to be free for signals.
+    thread = threading.Thread(target=_run, args=(engine,), name="fray-work", daemon=True)
+    with stopped_by_sigterm(stopping):
+        _wait(thread, stopping)
+    if engine.errors:
+        raise engine.errors[0]
+    return summary
+
+
+async def awork(
+    queue: Queue[T],
+    fn: Callable[..., Awaitable[object]],
+    *,
+    concurrency: int = 1,
+    batch: int = 1,
+    linger: float = 0.0,
+    time_limit: float | None = None,
+    prefetch: int | None = None,
+    lease_timeout: float = 60.0,
+    retries: int = 0,
+    retry_delay: float = 0.1,
+    stop: StopSignal | None = None,
+    stop_when_empty: bool = False,
+    grace: float = 30.0,
+    summary: WorkSummary | None = None,
+) -> WorkSummary:
+    """Await `fn(item)` for the queue's items, `concurrency` of them at a time in this event loop; see `work`.
+
+    A call beyond `time_limit` is cancelled. Signals are left to the program: set `stop`, and calls under way
+    have `grace` seconds; or cancel `awork`, which cancels them and gives their items back.
+    """
+    options = WorkOptions(
+        concurrency=concurrency,
+        batch=batch,
+        linger=linger,
+        time_limit=time_limit,
+        prefetch=prefetch,
+        lease_timeout=lease_timeout,
+        retries=retries,
+        retry_delay=retry_delay,
+        stop_when_empty=stop_when_empty,
+        grace=grace,
+    )
+    check_stop(stop)
+    summary = WorkSummary() if summary is None else summary
+    runner = CoroutineRunner(Function(fn, batched=batch > 1))
+    engine = Engine(queue, runner, options, summary, [] if stop is None else [stop])
+    await engine.run()
+    if engine.errors:
+        raise engine.errors[0]
+    return summary
+
+
+def _run(engine: Engine) -> None:
+    try:
+        asyncio.run(engine.run())
+    except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
+        engine.errors.append(error)
+
+
+def _wait(thread: threading.Thread, stopping: threading.Event) -> None:
+    """Wait for a thread's end, in pieces: signals are seen in between."""
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.1)
+    except BaseException:  # an interrupt: what is under way has its grace, unless there is another
+        stopping.set()
+        while thread.is_alive():
+            thread.join(0.1)
+        raise
+
+

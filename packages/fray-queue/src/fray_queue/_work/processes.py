@@ -1,0 +1,186 @@
+"""Worker processes of a pool: each belongs to one thread, calls the function, and can be killed.
+
+A message is its length and a pickle. The first one to a worker has the import path and the function; each
+that follows has items, and is answered with their outcomes, or with what ended the worker.
+"""
+
+import contextlib
+import os
+import pickle
+import secrets
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from fray import SerializationError, WorkerDiedError
+from fray.backend import (
+    descendants,
+    die_with_parent,
+    dumps,
+    kill_until_gone,
+    pack_exception,
+    unpack_exception,
+    with_variable,
+)
+from fray_queue._work.calls import Function, Outcome, waiting_in_thread
+
+_LENGTH = struct.Struct(">Q")
+_VARIABLE = "FRAY_WORK_PROCESS"
+_COMMAND = "from fray_queue._work.processes import main; main()"
+_CHUNK = 1 << 20
+
+
+class InProcess:
+    """Calls the function in a worker process, which is started when it is needed, and anew after its death."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._packed: bytes | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()  # a worker is killed or started, not both
+
+    def __enter__(self) -> "InProcess":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def __call__(self, items: list[object]) -> list[Outcome]:
+        try:
+            packed = dumps(items, "an item")
+            answer = self._exchange(packed)
+        except Exception as error:  # noqa: BLE001 - what cannot travel, or a worker that died
+            return [Outcome(None, error)] * len(items)
+        what, content = pickle.loads(answer)
+        if what == "fatal":
+            self._end()
+            raise unpack_exception(content)
+        return [_unpacked(*each) for each in content]
+
+    def kill(self) -> bool:
+        """Kill the worker with all that it started; the call under way fails."""
+        with self._lock:
+            if self._process is not None:
+                _kill(self._process, self._tag)
+        return True
+
+    def _exchange(self, packed: bytes) -> bytes:
+        with self._lock:
+            if self._process is None:
+                self._start()
+            process = self._process
+        try:
+            _send(self._socket, packed)
+            return _receive(self._socket)
+        except (OSError, EOFError) as error:
+            assert process is not None
+            self._end()
+            raise WorkerDiedError(f"the worker process {_how(process.returncode)}") from error
+
+    def _start(self) -> None:
+        if self._packed is None:
+            self._packed = pickle.dumps((sys.path, dumps(self._function, "the function given to work")))
+        own, other = socket.socketpair()
+        self._tag = secrets.token_hex(8)
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _COMMAND, str(other.fileno())],
+                pass_fds=[other.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, _VARIABLE: self._tag},
+                start_new_session=True,  # Ctrl-C in a terminal is for the pool, which decides
+            )
+        self._socket = own
+        _send(own, self._packed)
+
+    def _end(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+            if process is not None:
+                self._socket.close()
+                _kill(process, self._tag)
+                process.wait()
+
+
+def _kill(process: "subprocess.Popen[bytes]", tag: str) -> None:
+    def living() -> list[int]:
+        # Once it is reaped its number may be another process's.
+        own = [] if process.poll() is not None else [process.pid, *descendants(process.pid)]
+        return own or with_variable(_VARIABLE, tag)
+
+    kill_until_gone(living)
+
+
+def _how(code: int | None) -> str:
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def _unpacked(packed: bytes, good: bool) -> Outcome:
+    if good:
+        return Outcome(pickle.loads(packed), None)
+    error = unpack_exception(packed)
+    return Outcome(None, error if isinstance(error, Exception) else RuntimeError(str(error)))
+
+
+def _send(to: socket.socket, data: bytes) -> None:
+    to.sendall(_LENGTH.pack(len(data)))
+    to.sendall(data)
+
+
+def _receive(source: socket.socket) -> bytes:
+    (length,) = _LENGTH.unpack(_exactly(source, _LENGTH.size))
+    return _exactly(source, length)
+
+
+def _exactly(source: socket.socket, count: int) -> bytes:
+    parts: list[bytes] = []
+    while count:
+        part = source.recv(min(count, _CHUNK))
+        if not part:
+            raise EOFError("the other end hung up")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+# --- in the worker ---
+
+
+def main() -> None:
+    """Call the function on what comes, until the pool hangs up."""
+    die_with_parent()
+    pool = socket.socket(fileno=int(sys.argv[1]))
+    with contextlib.suppress(EOFError, ConnectionError), waiting_in_thread() as wait_for:
+        path, packed = pickle.loads(_receive(pool))
+        sys.path[:] = path
+        function: Function | None = None
+        while True:
+            items = _receive(pool)
+            try:
+                function = function or pickle.loads(packed)
+                answer = ("outcomes", [_packed(each) for each in _called(function, items, wait_for)])
+            except BaseException as error:  # noqa: BLE001 - raised by `work`
+                answer = ("fatal", pack_exception(error))
+            _send(pool, pickle.dumps(answer))
+
+
+def _called(function: Function, packed: bytes, wait_for: Any) -> list[Outcome]:
+    items = pickle.loads(packed)
+    return function.call(items, wait_for)
+
+
+def _packed(outcome: Outcome) -> tuple[bytes, bool]:
+    """Return an outcome that travels, and whether it is a value."""
+    if outcome.error is not None:
+        return pack_exception(outcome.error), False
+    try:
+        return dumps(outcome.value, "the result"), True
+    except SerializationError as error:
+        return pack_exception(error), False

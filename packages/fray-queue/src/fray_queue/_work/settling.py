@@ -1,0 +1,186 @@
+"""Telling the queue what became of items, many in one request."""
+
+import asyncio
+import enum
+import inspect
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fray import LeaseExpiredError, SerializationError
+from fray.backend import AsyncQueue, Heartbeat
+from fray_queue._work.calls import Entry
+from fray_queue._work.options import WorkSummary
+from fray_queue._work.patience import GivenUpError, Patience
+
+_log = logging.getLogger("fray.queue")
+_AT_ONCE = 1000  # items in one request
+_RELEASES = 32  # requests at a time for items that are released, each with a delay of its own
+
+
+class Ending(enum.Enum):
+    """What became of an item; each is a count of the summary."""
+
+    DONE = "done"
+    FAILED = "failed"
+    LOST = "lost"
+    RELEASED = "released"
+    TIMED_OUT = "timed_out"
+    RETURNED = "returned"
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What the queue is to be told of an item."""
+
+    entry: Entry
+    ending: Ending
+    value: Any = None
+    error: BaseException | None = None
+    delay: float = 0.0
+
+
+class Settler:
+    """Tells a queue what became of items, and counts.
+
+    What comes while a request is under way goes into the next one: the more there is to tell, the more fits
+    into each. The heartbeat keeps leases until the queue knows.
+
+    Args:
+        settled: Is called when there is room for more.
+    """
+
+    def __init__(
+        self,
+        twin: AsyncQueue[Any],
+        patience: Patience,
+        heartbeat: Heartbeat,
+        summary: WorkSummary,
+        settled: Callable[[], None],
+    ) -> None:
+        self._twin, self._patience, self._heartbeat = twin, patience, heartbeat
+        self._summary, self._settled = summary, settled
+        self._waiting: deque[Settlement] = deque()
+        self._news = asyncio.Event()
+        self._ending = False
+        self._tells_errors = "error" in inspect.signature(twin.queue.release).parameters
+        self._endless: bool | None = None  # whether an item may fail for ever; asked when it matters
+
+    @property
+    def backlog(self) -> int:
+        """How many items the queue has not been told of."""
+        return len(self._waiting)
+
+    def add(self, settlement: Settlement) -> None:
+        """Tell the queue of an item, soon."""
+        self._waiting.append(settlement)
+        self._news.set()
+
+    def finish(self) -> None:
+        """Let `run` return when everything is told."""
+        self._ending = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Tell, until `finish`."""
+        while self._waiting or not self._ending:
+            await self._news.wait()
+            self._news.clear()
+            while self._waiting:
+                count = min(_AT_ONCE, len(self._waiting))
+                await self._tell([self._waiting.popleft() for _ in range(count)])
+                self._settled()
+            if self._ending:
+                self._news.set()
+
+    async def _tell(self, settlements: list[Settlement]) -> None:
+        done = [each for each in settlements if each.ending is Ending.DONE]
+        returned = [each for each in settlements if each.ending is Ending.RETURNED]
+        others = [each for each in settlements if each.ending not in (Ending.DONE, Ending.RETURNED)]
+        if done:
+            await self._done(done)
+        if returned:
+            await self._ask(returned, self._twin.give_back, _leases(returned))
+        for start in range(0, len(others), _RELEASES):
+            await asyncio.gather(*(self._release(each) for each in others[start : start + _RELEASES]))
+
+    async def _done(self, settlements: list[Settlement]) -> None:
+        leases, options = _leases(settlements), {}
+        if any(_is_awaited(lease) for lease in leases):
+            options["results"] = [each.value for each in settlements]
+        try:
+            await self._ask(settlements, self._twin.done_many, leases, **options)
+        except SerializationError:
+            await asyncio.gather(*(self._answer(each) for each in settlements))
+
+    async def _answer(self, settlement: Settlement) -> None:
+        """Finish one item; its asker is told when its result cannot be pickled."""
+        lease = settlement.entry.lease
+        try:
+            await self._ask([settlement], self._twin.done, lease, result=settlement.value)
+        except SerializationError as error:
+            await self._ask([settlement], self._twin.done, lease, error=error)
+
+    async def _release(self, settlement: Settlement) -> None:
+        lease, error = settlement.entry.lease, settlement.error
+        if error is not None and _is_awaited(lease) and await self._fails_for_ever():
+            # No attempt is the last one: its asker would wait for ever.
+            await self._ask([settlement], self._twin.done, lease, error=error)
+            return
+        options: dict[str, Any] = {"delay": settlement.delay}
+        if error is not None and self._tells_errors:
+            options["error"] = error
+        await self._ask([settlement], self._twin.release, lease, **options)
+
+    async def _fails_for_ever(self) -> bool:
+        if self._endless is None:
+            try:
+                limit = await self._patience.ask(
+                    asyncio.to_thread, getattr, self._twin.queue, "max_attempts", 0
+                )
+            except GivenUpError:
+                return False
+            self._endless = limit is None
+        return self._endless
+
+    async def _ask(
+        self,
+        settlements: Sequence[Settlement],
+        call: Callable[..., Coroutine[Any, Any, None]],
+        *args: Any,
+        **options: Any,
+    ) -> None:
+        lost: set[str] = set()
+        try:
+            await self._patience.ask(call, *args, **options)
+        except LeaseExpiredError as error:
+            lost = {error.lease_id, *error.lease_ids}
+        except GivenUpError:
+            _log.warning("%d items were not settled: their leases run out", len(settlements))
+            lost = {each.entry.lease.lease_id for each in settlements}
+        self._count(settlements, lost)
+
+    def _count(self, settlements: Sequence[Settlement], lost: set[str]) -> None:
+        now, summary = time.time(), self._summary
+        for each in settlements:
+            lease = each.entry.lease
+            ending = each.ending
+            if lease.lease_id in lost and ending is not Ending.RETURNED:
+                _log.warning("item %s: its lease was lost while it was worked on", lease.item_id)
+                ending = Ending.LOST
+            setattr(summary, ending.value, getattr(summary, ending.value) + 1)
+            summary.attempts += lease.attempt if ending is not Ending.RETURNED else 0
+            summary.seconds_in_hand += max(0.0, now - lease.timestamp)
+        summary.in_hand -= len(settlements)
+        self._heartbeat.drop(each.entry.lease.lease_id for each in settlements)
+
+
+def _leases(settlements: Sequence[Settlement]) -> list[Any]:
+    return [each.entry.lease for each in settlements]
+
+
+def _is_awaited(lease: Any) -> bool:
+    return bool(getattr(lease, "reply", False))

@@ -1,0 +1,41 @@
+"""What ends a pool from outside."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Event(Protocol):
+    """An event of threads, of asyncio or of processes."""
+
+    def is_set(self) -> bool: ...
+
+
+StopSignal = Event | Callable[[], bool]
+
+
+def check_stop(stop: object) -> None:
+    """Refuse what can be asked nothing."""
+    if stop is not None and not isinstance(stop, Event) and not callable(stop):
+        raise ValueError(f"stop is an event, or a function that returns whether to stop; got {stop!r}")
+
+
+def is_set(stop: StopSignal) -> bool:
+    """Return whether it says to stop."""
+    return stop.is_set() if isinstance(stop, Event) else bool(stop())
+
+
+@contextlib.contextmanager
+def stopped_by_sigterm(stopping: threading.Event) -> Iterator[None]:
+    """Set an event at SIGTERM, where this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
