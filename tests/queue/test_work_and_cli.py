@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from fray._cli.main import main
 from fray.queue import Lease, open_queue
 from fray.testing.queue import ManualClock
-from fray_queue import FileQueue, HttpQueueServer, Limits, MemoryQueue, _work, work
+from fray_queue import FileQueue, HttpQueueServer, Limits, MemoryQueue, work
 
 
 def test_workers_share_the_items() -> None:
@@ -58,8 +57,10 @@ def test_an_item_that_fails_rests_longer_each_time() -> None:
     delays: list[float] = []
 
     class Watched(MemoryQueue[str]):
-        def release(self, lease: Lease[str], *, delay: float = 0.0) -> None:
-            super().release(lease, delay=delay)
+        def release(
+            self, lease: Lease[str], *, delay: float = 0.0, error: BaseException | None = None
+        ) -> None:
+            super().release(lease, delay=delay, error=error)
             assert self.pending() == 0
             delays.append(delay)
             clock.advance(delay)
@@ -86,63 +87,31 @@ def test_a_lease_lasts_as_long_as_its_function() -> None:
 
 
 class Surveyed(MemoryQueue[str]):
-    """A queue with an item that another worker holds; notes who looks whether it is empty."""
+    """A queue with an item that another worker holds; each look whether it is empty takes a while."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float, looks: int) -> None:
         super().__init__()
         self.push("held")
         self.held = self.pop(600)
-        self.poppers: set[int] = set()
-        self.eight = threading.Event()
-        self.surveys = 0
-        self.surveyed: Callable[[], None] = lambda: None
-
-    def pop(self, lease_timeout: float = 60.0, *, wait: float = 0.0) -> Lease[str] | None:
-        if hasattr(self, "poppers"):
-            self.poppers.add(threading.get_ident())
-            if len(self.poppers) == 8:
-                self.eight.set()
-        return super().pop(lease_timeout, wait=wait)
+        self.seconds, self.looks = seconds, looks
+        self.at: list[float] = []
 
     def size(self) -> int:
-        self.surveys += 1
-        self.surveyed()
+        time.sleep(self.seconds)
+        self.at.append(time.monotonic())
+        if len(self.at) == self.looks:
+            assert self.held is not None
+            self.done(self.held)
         return super().size()
 
 
-def test_idle_threads_leave_it_to_one_to_look_whether_the_queue_is_empty() -> None:
-    queue = Surveyed()
-
-    def surveyed() -> None:
-        assert queue.eight.wait(30)  # the others took nothing, and come here if they are to
-        assert queue.held is not None
-        queue.done(queue.held)
-
-    queue.surveyed = surveyed
-    assert work(queue, print, concurrency=8, stop_when_empty=True).done == 0
-    assert queue.surveys == 1
-
-
-def test_what_takes_long_to_look_at_is_looked_at_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = Surveyed()
-    spent = [0.0]
-
-    def surveyed() -> None:
-        spent[0] += 1.0
-        if queue.surveys == 5:
-            assert queue.held is not None
-            queue.done(queue.held)
-
-    class SlowTime:
-        @staticmethod
-        def monotonic() -> float:
-            return time.monotonic() + spent[0]
-
-    monkeypatch.setattr(_work, "time", SlowTime)
-    queue.surveyed = surveyed
-    start = time.monotonic()
-    assert work(queue, print, stop_when_empty=True).done == 0
-    assert time.monotonic() - start >= 0.05 + 0.1 + 0.2 + 0.4
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_a_pool_that_waits_for_others_looks_ever_less_often(concurrency: int) -> None:
+    queue = Surveyed(seconds=0.02, looks=4)
+    assert work(queue, print, concurrency=concurrency, stop_when_empty=True).done == 0
+    assert len(queue.at) == 4  # by one for all
+    assert queue.at[3] - queue.at[0] >= 0.05 + 0.1 + 0.2
+    assert queue.at[3] - queue.at[2] >= 0.2
 
 
 WORKER = """

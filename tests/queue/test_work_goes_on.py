@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,13 @@ class Failing(MemoryQueue[Any]):
         if self.failures:
             raise self.failures.pop()
 
-    def pop(self, lease_timeout: float = 60.0, *, wait: float = 0.0) -> Lease[Any] | None:
+    def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[Any]]:
         self._fail()
-        return super().pop(lease_timeout, wait=wait)
+        return super().pop_many(n, lease_timeout, wait=wait)
 
-    def done(self, lease: Lease[Any]) -> None:
+    def done_many(self, leases: Iterable[Lease[Any]], *, results: Iterable[Any] | None = None) -> None:
         self._fail()
-        super().done(lease)
+        super().done_many(leases, results=results)
 
 
 def test_a_queue_that_fails_for_a_while_is_asked_again() -> None:

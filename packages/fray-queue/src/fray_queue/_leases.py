@@ -9,9 +9,7 @@ from fray.queue import Lease
 T = TypeVar("T")
 
 
-def extended(
-    leases: Sequence[Lease[T]], ends: Sequence[float | None]
-) -> list[Lease[T] | LeaseExpiredError]:
+def extended(leases: Sequence[Lease[T]], ends: Sequence[float | None]) -> list[Lease[T] | LeaseExpiredError]:
     """Return leases with their new ends; where there is none, the error that the lease is lost."""
     return [
         LeaseExpiredError(lease.lease_id) if until is None else with_end(lease, until)

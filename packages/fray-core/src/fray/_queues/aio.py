@@ -189,8 +189,7 @@ class _Grant(Generic[T]):
             self._leases = leases
             if not self._abandoned:
                 return leases
-        self.give_back()
-        return []
+        return self.give_back()
 
     def abandon(self) -> bool:
         """Want nothing any more; whether there is something to give back."""
@@ -198,10 +197,11 @@ class _Grant(Generic[T]):
             self._abandoned = True
             return bool(self._leases)
 
-    def give_back(self) -> None:
-        """Give back what was taken; where that fails the leases run out by themselves."""
+    def give_back(self) -> list[Lease[T]]:
+        """Give back what was taken, and return nothing; where that fails the leases run out."""
         with contextlib.suppress(FrayError, OSError):
             give_back(self._queue, self._leases or [])
+        return []
 
 
 def async_queue(queue: Queue[T]) -> AsyncQueue[T]:

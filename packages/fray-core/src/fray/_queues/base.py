@@ -8,8 +8,8 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from fray._contracts.queue import Queue
 from fray._contracts.replies import Reply, Ticket
-from fray._queues.answers import Answer, answer_of, answers_of, check_lease
 from fray._queues.aio import AsyncQueue, release_each
+from fray._queues.answers import Answer, answer_of, answers_of, check_lease
 from fray._queues.awaiting import watcher_of
 from fray._queues.heartbeat import extend_each, kept_alive
 from fray._queues.mapping import map_in_order

@@ -173,7 +173,7 @@ class StoredQueue(QueueBase[T]):
 
     def give_back(self, leases: Iterable[Lease[Any]]) -> None:
         """Give back items that were not worked on; see `QueueBase.give_back`."""
-        leases = [_checked(lease) for lease in leases]
+        leases = [check_lease(lease) for lease in leases]
         with self._swept() as (store, _):
             for lease in leases:
                 with suppress(LeaseExpiredError):

@@ -149,9 +149,9 @@ if TYPE_CHECKING:
     from fray._jobs.sweep_plan import SweepPlan
     from fray._jobs.usage import UsageMeter, in_words, over_asked
     from fray._queues import lease_machine
+    from fray._queues.aio import AsyncQueue, async_queue
     from fray._queues.answers import Answer, answer_of, check_error, pack_answer
     from fray._queues.clocks import steady_time
-    from fray._queues.aio import AsyncQueue, async_queue
     from fray._queues.heartbeat import Heartbeat, kept_alive
     from fray._queues.lease_machine import LeaseState
     from fray._queues.reading import dead_letter, describe, read_item, take_readable

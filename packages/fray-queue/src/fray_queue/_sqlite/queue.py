@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote
 from weakref import WeakSet
 
-from fray import QueueUnavailableError, SpecError
+from fray import LeaseExpiredError, QueueUnavailableError, SpecError
 from fray.backend import (
     Answer,
     PushOptions,

@@ -91,7 +91,13 @@ class Function:
             )
         if len(result) != count:
             raise ValueError(f"{self.fn!r} returned {len(result)} results for a batch of {count} items")
-        return [Outcome(None, each) if isinstance(each, Exception) else Outcome(each, None) for each in result]
+        return [
+            Outcome(None, each) if isinstance(each, Exception) else Outcome(each, None) for each in result
+        ]
+
+
+def _outcome(result: Any) -> Outcome:
+    return Outcome(None, result) if isinstance(result, Exception) else Outcome(result, None)
 
 
 def _all_failed(error: BaseException, count: int) -> list[Outcome]:

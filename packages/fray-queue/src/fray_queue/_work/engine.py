@@ -54,6 +54,7 @@ class Engine:
         can_return = QueueCapabilities.of(type(queue))
         self._prefetch = Prefetch(options, allowed=can_return is not None and can_return.give_back)
         self.errors: list[BaseException] = []
+        self._hurried = False
         self._ready: deque[Entry] = deque()
         self._resting: dict[Entry, asyncio.TimerHandle] = {}
         self._running: set[Call] = set()
@@ -86,6 +87,10 @@ class Engine:
         self._stopping.set()
         self._room.set()
 
+    def hurry(self) -> None:
+        """Let the grace period be over; safe to call from any thread."""
+        self._hurried = True
+
     async def _guarded(self, part: Coroutine[Any, Any, None]) -> None:
         try:
             await part
@@ -115,7 +120,9 @@ class Engine:
                 if leases:
                     self._arrived(leases)
                     vacancy.forget()
-                elif self._options.stop_when_empty and await vacancy.looked(self._summary.in_hand, self._room):
+                elif self._options.stop_when_empty and await vacancy.looked(
+                    self._summary.in_hand, self._room
+                ):
                     self.stop()
             except GivenUpError:
                 return
@@ -325,10 +332,10 @@ class Engine:
             self._room.clear()
             if limit is not None:
                 self._enforce(limit)
-            if (left := end - time.monotonic()) <= 0:
+            if self._hurried or (left := end - time.monotonic()) <= 0:
                 return
             try:
-                async with asyncio.timeout(left if limit is None else min(left, _TICK)):
+                async with asyncio.timeout(min(left, _TICK)):
                     await self._room.wait()
             except TimeoutError:
                 continue

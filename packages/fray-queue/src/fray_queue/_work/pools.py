@@ -16,6 +16,8 @@ from fray_queue._work.stopping import StopSignal, check_stop, stopped_by_sigterm
 
 T = TypeVar("T")
 
+_LAST_WAIT = 5.0  # seconds in which items are given back after a second interrupt
+
 
 def work(
     queue: Queue[T],
@@ -83,10 +85,9 @@ def work(
     stopping = threading.Event()
     signals = [stopping] if stop is None else [stopping, stop]
     engine = Engine(queue, ThreadRunner(invoker), options, summary, signals)
-    # A thread of its own: the caller's may have an event loop, and has to be free for signals.
-    thread = threading.Thread(target=_run, args=(engine,), name="fray-work", daemon=True)
     with stopped_by_sigterm(stopping):
-        _wait(thread, stopping)
+        # In another thread: this one may have an event loop, and has to be free for signals.
+        _run_apart(engine, stopping)
     if engine.errors:
         raise engine.errors[0]
     return summary
@@ -136,23 +137,30 @@ async def awork(
     return summary
 
 
-def _run(engine: Engine) -> None:
+def _run(engine: Engine, ended: threading.Event) -> None:
     try:
         asyncio.run(engine.run())
     except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
         engine.errors.append(error)
+    finally:
+        ended.set()
 
 
-def _wait(thread: threading.Thread, stopping: threading.Event) -> None:
-    """Wait for a thread's end, in pieces: signals are seen in between."""
-    thread.start()
+def _run_apart(engine: Engine, stopping: threading.Event) -> None:
+    """Run an engine in a thread of its own, and wait in pieces: signals are seen in between."""
+    ended = threading.Event()
+    threading.Thread(target=_run, args=(engine, ended), name="fray-work", daemon=True).start()
+    # Not `join`: an interrupt in it makes Python 3.11 and 3.12 take the thread for ended.
     try:
-        while thread.is_alive():
-            thread.join(0.1)
+        while not ended.wait(0.1):
+            pass
     except BaseException:  # an interrupt: what is under way has its grace, unless there is another
         stopping.set()
-        while thread.is_alive():
-            thread.join(0.1)
+        try:
+            while not ended.wait(0.1):
+                pass
+        except BaseException:
+            engine.hurry()
+            ended.wait(_LAST_WAIT)
+            raise
         raise
-
-

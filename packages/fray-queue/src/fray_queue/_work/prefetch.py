@@ -34,8 +34,10 @@ class Prefetch:
         self._moved = time.monotonic()
         before = seconds if self._seconds is None else self._seconds
         # At once when calls become long: what is fetched ahead meanwhile waits for them.
-        self._seconds = max(seconds, before + _WEIGHT * (seconds - before)) if seconds > _HORIZON else (
-            before + _WEIGHT * (seconds - before)
+        self._seconds = (
+            max(seconds, before + _WEIGHT * (seconds - before))
+            if seconds > _HORIZON
+            else (before + _WEIGHT * (seconds - before))
         )
 
     def ahead(self, slots: int) -> int:

@@ -35,7 +35,7 @@ _CHUNK = 1 << 20
 
 
 class InProcess:
-    """Calls the function in a worker process, which is started when it is needed, and anew after its death."""
+    """Calls the function in a worker process, started when it is needed and anew when it died."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
@@ -165,7 +165,7 @@ def main() -> None:
             items = _receive(pool)
             try:
                 function = function or pickle.loads(packed)
-                answer = ("outcomes", [_packed(each) for each in _called(function, items, wait_for)])
+                answer: tuple[str, Any] = ("outcomes", [_packed(each) for each in _called(function, items, wait_for)])
             except BaseException as error:  # noqa: BLE001 - raised by `work`
                 answer = ("fatal", pack_exception(error))
             _send(pool, pickle.dumps(answer))

@@ -85,6 +85,7 @@ class ThreadRunner:
         self._told = False  # whether the event loop is about to look into `_ended`
         self._at_work: dict[Call, Invoker] = {}
         self._threads: list[threading.Thread] = []
+        self._halted = False
 
     def start(self, slots: int, finished: Finished) -> None:
         """Start a thread for each slot."""
@@ -122,12 +123,16 @@ class ThreadRunner:
     def _run(self) -> None:
         with self._invoker() as invoker:
             while (call := self._line.get()) is not None:
+                if self._halted:  # what is in line goes back to the queue
+                    self._line.put(call)
+                    break
                 self._at_work[call] = invoker
                 call.started = time.monotonic()
                 try:
                     call.outcomes = invoker(call.items)
                 except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
                     call.fatal = error
+                    self._halted = True
                 call.ended = time.monotonic()
                 del self._at_work[call]
                 self._tell(call)

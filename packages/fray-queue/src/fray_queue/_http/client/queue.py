@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
-from fray import FrayError
+from fray import FrayError, LeaseExpiredError
 from fray.backend import (
     Answer,
     PushOptions,
