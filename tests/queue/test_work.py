@@ -160,7 +160,7 @@ def test_a_process_beyond_its_time_limit_is_killed_with_what_it_started(tmp_path
     assert (summary.done, summary.timed_out, summary.lost) == (2, 1, 0)
     assert [letter.item for letter in queue.dead_letters()] == ["slow"]
     for pid in note.read_text().split():
-        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+        wait_until(lambda path=Path("/proc", pid): not path.exists())  # type: ignore[misc]
 
 
 def test_a_worker_process_that_dies_fails_its_item_and_the_next_has_another(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_what_stops_nothing_is_refused() -> None:
         work(queue, print, stop=wrong)
     for options in ({"batch": 0}, {"linger": -1}, {"time_limit": 0}, {"prefetch": -1}, {"retries": 1.5}):
         with pytest.raises(ValueError, match=next(iter(options))):
-            work(queue, print, **options)  # type: ignore[arg-type]
+            work(queue, print, **options)
 
 
 def test_a_summary_can_be_read_meanwhile() -> None:

@@ -19,4 +19,6 @@ def extended(leases: Sequence[Lease[T]], ends: Sequence[float | None]) -> list[L
 
 def with_end(lease: Lease[T], until: float) -> Lease[T]:
     """Return a lease that ends at another time."""
-    return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, until)
+    return Lease(
+        lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, until, lease.reply
+    )

@@ -194,7 +194,7 @@ class Line(Generic[T]):
         """Give back an item that was not worked on."""
         self._advance(now)
         entry = self._find(item_id, lease_id)
-        self._settle(entry, lease_machine.give_back(entry.state, lease_id))
+        self._settle(entry, lease_machine.give_back(entry.state, lease_id), now)
 
     def extend(self, item_id: str, lease_id: str, lease_timeout: float, now: float) -> Entry[T]:
         """Make the lease end `lease_timeout` seconds from now."""

@@ -25,7 +25,7 @@ from fray.queue import DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import encode_many
 from fray_queue._errors import QueueExistsError, QueueNotFoundError
-from fray_queue._leases import extended
+from fray_queue._leases import extended, with_end
 from fray_queue._sqlite import looking
 from fray_queue._sqlite.clocks import LeaseClock, boot_clock, manual_clock
 from fray_queue._sqlite.commits import GroupCommit
@@ -174,7 +174,7 @@ class SqliteQueue(QueueBase[T]):
         until = self._run(
             lambda store, queue: store.extend(queue, lease.lease_id, lease_timeout), durable=False
         )
-        return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, until)
+        return with_end(lease, until)
 
     def extend_many(
         self, leases: Iterable[Lease[T]], lease_timeout: float

@@ -165,7 +165,10 @@ def main() -> None:
             items = _receive(pool)
             try:
                 function = function or pickle.loads(packed)
-                answer: tuple[str, Any] = ("outcomes", [_packed(each) for each in _called(function, items, wait_for)])
+                answer: tuple[str, Any] = (
+                    "outcomes",
+                    [_packed(each) for each in _called(function, items, wait_for)],
+                )
             except BaseException as error:  # noqa: BLE001 - raised by `work`
                 answer = ("fatal", pack_exception(error))
             _send(pool, pickle.dumps(answer))

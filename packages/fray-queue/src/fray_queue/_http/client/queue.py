@@ -30,7 +30,7 @@ from fray_queue._http.client.connections import Connections
 from fray_queue._http.protocol.limits import ITEM_BYTES, item_too_large
 from fray_queue._http.protocol.tokens import token_for
 from fray_queue._http.protocol.wire import pack, unpack
-from fray_queue._leases import extended
+from fray_queue._leases import extended, with_end
 
 T = TypeVar("T")
 
@@ -211,7 +211,7 @@ class HttpQueue(QueueBase[T]):
         check_seconds("lease_timeout", lease_timeout)
         body = {"item_id": lease.item_id, "lease_id": lease.lease_id, "lease_timeout": lease_timeout}
         until = self._json("extend", body)["expires_at"]
-        return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, until)
+        return with_end(lease, until)
 
     def extend_many(
         self, leases: Iterable[Lease[T]], lease_timeout: float
