@@ -260,6 +260,23 @@ def test_the_future_of_a_stream_is_done_and_cannot_be_cancelled() -> None:
         assert [context.get(item) for item in future.result()] == ["item"]
 
 
+def test_num_cpus_says_how_many_tasks_run_at_once_where_max_workers_does_not() -> None:
+    for workers, cpus, most in ((None, 1, 1), (None, 3, 3), (2, 1, 2)):
+        with create_context("threadpool", memory="1g", num_cpus=cpus, max_workers=workers) as context:
+            pause, lock, running, seen = threading.Event(), threading.Lock(), [0], [0]
+
+            def run(pause=pause, lock=lock, running=running, seen=seen) -> None:  # type: ignore[no-untyped-def]
+                with lock:
+                    running[0] += 1
+                    seen[0] = max(seen[0], running[0])
+                pause.wait(0.05)
+                with lock:
+                    running[0] -= 1
+
+            context.get([context.run(run) for _ in range(6)])
+            assert seen[0] == most
+
+
 def test_resources_are_a_hint_here() -> None:
     with create_context("sync") as context:
         options = TaskOptions(resources={"CPU": 1000}, max_calls=1, max_retries=3, name="big")

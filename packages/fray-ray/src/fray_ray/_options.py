@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fray import UnsupportedError
-from fray.backend import did_you_mean
+from fray import ResourceConfig, UnsupportedError
+from fray.backend import check_count, did_you_mean
 from fray.job import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
 
 STREAM_BUFFER = 64
@@ -52,7 +52,14 @@ def check_context_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 f"max_workers, namespace, {', '.join(sorted(CONTEXT_OPTIONS))}"
                 + (f"; {hint}" if hint else "")
             )
-    return {name: value for name, value in options.items() if value is not None}
+    said = {name: value for name, value in options.items() if value is not None}
+    if "memory" in said:
+        said["memory"] = ResourceConfig(
+            ram=said["memory"]
+        ).ram_bytes  # Ray takes bytes, other contexts "8g" too
+    if "max_retries" in said:
+        check_count("max_retries", said["max_retries"], -1)  # Ray's own -1 is: as often as it takes
+    return said
 
 
 def ray_resources(amounts: Mapping[str, float]) -> dict[str, Any]:

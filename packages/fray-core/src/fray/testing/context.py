@@ -27,6 +27,7 @@ _PARTS = (
     "async_actors",
     "reentrancy",
     "death",
+    "options",
     "program_end",
 )
 pytest.register_assert_rewrite(*(f"fray.testing.context_{part}" for part in _PARTS))
@@ -39,6 +40,7 @@ from fray.testing.context_death import DeathContract  # noqa: E402
 from fray.testing.context_ending import CancelContract, ShutdownContract  # noqa: E402
 from fray.testing.context_events import EventsContract  # noqa: E402
 from fray.testing.context_fixtures import ContextFixtures  # noqa: E402
+from fray.testing.context_options import OptionsContract  # noqa: E402
 from fray.testing.context_program_end import ProgramEndContract  # noqa: E402
 from fray.testing.context_programs import ProgramContract  # noqa: E402
 from fray.testing.context_reentrancy import ReentrancyContract  # noqa: E402
@@ -62,6 +64,7 @@ __all__ = [
     "ManyItemsContract",
     "MapContract",
     "NestingContract",
+    "OptionsContract",
     "ProgramContract",
     "ProgramEndContract",
     "ReentrancyContract",
@@ -96,5 +99,6 @@ class ContextContract(
     DeathContract,
     ProgramEndContract,
     EventsContract,
+    OptionsContract,
 ):
     """Design rules 1 to 16, and what listeners hear; a backend may also take the areas one by one."""
