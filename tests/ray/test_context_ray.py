@@ -470,3 +470,21 @@ def test_rays_state_names_the_function_of_the_user(context: JobContext) -> None:
     context.get(context.run(with_a_name_of_its_own))
     name = "with_a_name_of_its_own"
     until(lambda: any(name in task.name for task in list_tasks(limit=10_000)), "the task in Ray's table")
+
+
+def test_the_text_of_a_failure_does_not_grow_along_a_chain(context: JobContext) -> None:
+    def negated(value: int) -> int:
+        return -value
+
+    def broken() -> int:
+        raise ValueError("where it all began")
+
+    ref = context.run(broken)
+    for _ in range(300):
+        ref = context.run(negated, ref)
+    with pytest.raises(ValueError, match="where it all began"):
+        context.get(ref, timeout=100)
+    with pytest.raises(ValueError, match="where it all began") as caught:
+        ray.get(ref)
+    assert len(str(caught.value)) < 30_000
+    assert "negated" in str(caught.value)

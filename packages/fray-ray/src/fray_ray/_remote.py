@@ -19,10 +19,13 @@ from fray import use_context
 from fray.backend import strip_frames, unpack_exception
 from fray_ray import _coroutines, _mail
 from fray_ray._errors import portable
+from fray_ray._ray_internals import bound_error_texts
 from fray_ray._stream_refs import produced
 from fray_ray._table import submission_of
 
 _JAX = "JAX_PLATFORMS"
+
+bound_error_texts()  # in every worker, before it runs a task
 
 
 def run_task(payload: bytes, /, *args: Any, **kwargs: Any) -> Any:
