@@ -73,12 +73,15 @@ class SlurmCluster(DirectoryCluster):
         environments=True,
         python_versions=True,
         gpus=True,
+        ports=False,
         sweeps=False,
         retry=False,
         preemptible=True,
         admission=True,
         tree_kill=TreeKill.SUBREAPER,  # a site with proctrack/cgroup is stricter
     )
+
+    _SUPPORTED = DirectoryCluster._SUPPORTED - {"ports"}
 
     def __init__(
         self,

@@ -12,6 +12,8 @@ from fray._jobs import control_pipe
 from fray._jobs.clusters import ClusterBase
 from fray._jobs.details import described
 from fray._jobs.diagnosis import check_folder, check_machine
+from fray._jobs.endpoint_files import read_endpoints
+from fray._jobs.following import parent_job
 from fray._jobs.kept_plans import drop_plan, kept_plan, restored, secrets_of, withheld, write_kept
 from fray._jobs.launch_keys import LaunchKey, held_key
 from fray._jobs.liveness import SupervisorLock
@@ -19,7 +21,7 @@ from fray._jobs.log_files import LOGS, log_name
 from fray._jobs.logs.reader import LogReader
 from fray._jobs.on_exit import write_on_exit
 from fray._jobs.plan import JobPlan, Keep, packed_plan
-from fray._jobs.planning import PAYLOAD, import_paths, plan_of
+from fray._jobs.planning import FAMILY, PAYLOAD, import_paths, plan_of
 from fray._jobs.process_tree import TreeKill
 from fray._jobs.pruning import KEYS, delete, has_ended, prune_now, write_keep
 from fray._jobs.record import CHILDREN, LOCK, PLAN, REQUEST, SUPERVISOR_LOG, JobRecord, Records
@@ -40,6 +42,7 @@ from fray._jobs.supervisor_start import supervisor_command
 from fray._jobs.sweep_plan import SWEEP, SweepPlan
 from fray._values.capabilities import ClusterCapabilities
 from fray._values.checks import check_seconds
+from fray._values.endpoints import Endpoint
 from fray._values.errors import JobNotFoundError
 from fray._values.findings import Finding
 from fray._values.job_states import JobId, JobInfo
@@ -63,7 +66,7 @@ class DirectoryCluster(ClusterBase):
             to which none leads any more are deleted with old records.
     """
 
-    _SUPPORTED = frozenset({"snapshot", "log_limit", "labels", "after", "on_exit"})
+    _SUPPORTED = frozenset({"snapshot", "log_limit", "labels", "after", "ports", "on_exit"})
 
     def __init__(
         self,
@@ -84,6 +87,8 @@ class DirectoryCluster(ClusterBase):
         retries=True,
         tree_kill=TreeKill.CGROUP,
         dependencies=True,
+        ports=True,
+        endpoints=True,
         sweeps=True,
         retry=True,
         snapshots=True,
@@ -230,6 +235,16 @@ class DirectoryCluster(ClusterBase):
 
     def _described(self, info: JobInfo) -> JobInfo:
         return described(self._records.find(info.job_id), info)
+
+    def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:
+        """See `Cluster.endpoints`."""
+        family = None if everywhere or parent_job() is None else os.environ.get(FAMILY)
+        found = read_endpoints(os.fspath(self._records.folder))
+        return [
+            Endpoint.from_dict(data)
+            for data in found
+            if data["name"].startswith(prefix) and (family is None or data.get("family") == family)
+        ]
 
     def remove(self, job_id: str, force: bool = False) -> None:
         """See `Cluster.remove`."""

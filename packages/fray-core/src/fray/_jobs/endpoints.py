@@ -1,5 +1,6 @@
 """Register a server under a name, from the replica that it runs in."""
 
+import json
 import os
 import socket
 import time
@@ -7,7 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from fray._discovery.current import current_cluster
-from fray._jobs.ports import HOST_ADDRESS, PORT_VARIABLE, port_variable
+from fray._jobs.endpoint_files import write_endpoint
+from fray._jobs.planning import FAMILY
+from fray._jobs.port_variables import HOST_ADDRESS, PORT_VARIABLE, port_variable
+from fray._jobs.predecessors import folder_of_records
+from fray._jobs.process_tree import JOB_VARIABLE
 from fray._values.endpoints import Endpoint, check_endpoint_name
 from fray._values.errors import FrayError
 from fray._values.job_states import JobId
@@ -30,6 +35,7 @@ def register_endpoint(
 
     Raises:
         FrayError: This process is no replica of a job.
+        TypeError: The metadata is not fit for JSON.
         ValueError: There is no such port, or the name or the address is none.
         UnsupportedError: The cluster has no endpoints.
     """
@@ -46,7 +52,13 @@ def register_endpoint(
         attempt=int(os.environ.get("FRAY_ATTEMPT", "1")),
         registered_at=time.time(),
     )
-    current_cluster()._register(endpoint)  # type: ignore[attr-defined]
+    json.dumps(dict(metadata))  # where it is not fit for JSON, this says so
+    record = os.environ.get(JOB_VARIABLE)
+    if record and os.path.isdir(record):  # whatever of Fray is installed where the job runs
+        family = os.environ.get(FAMILY)
+        write_endpoint(folder_of_records(record, job_id), {**endpoint.to_dict(), "family": family})
+    else:
+        current_cluster()._register(endpoint)  # type: ignore[attr-defined]
     return endpoint
 
 

@@ -72,6 +72,8 @@ class JobPlan(NamedTuple):
         again: Whether the job has ended before: what did not succeed runs again, with a number of its own.
         withheld: The variables of the request whose values are in no file; None for a plan that has all.
         after: The ids of the jobs that must have succeeded before anything of it starts.
+        ports: The names of the ports that each replica has.
+        address: Where others reach the host of the replicas; None for its name.
         on_exit: A shell command that runs once when the job has ended.
         host_end: Who knows why the supervisor is told to end. Such a job may be resumed: the same
             command runs again, on another host, when the first was killed before the job had ended.
@@ -106,6 +108,8 @@ class JobPlan(NamedTuple):
     host_end: HostEnd | None = None
     after: tuple[str, ...] = ()
     on_exit: str | None = None
+    ports: tuple[str, ...] = ()
+    address: str | None = None
     again: bool = False
     withheld: tuple[str, ...] | None = None
 

@@ -11,6 +11,7 @@ from fray._discovery.current import JOB_CONTEXT
 from fray._jobs import runner
 from fray._jobs.details import shown
 from fray._jobs.plan import JobPlan
+from fray._jobs.port_variables import HOST_ADDRESS, PORT_VARIABLE
 from fray._jobs.process_tree import JOB_VARIABLE
 from fray._jobs.ranks import GangLayout, rank_variable_names
 from fray._serialization.values import dumps, dumps_call
@@ -24,6 +25,7 @@ NO_VARIABLES: Mapping[str, str] = {}
 # Of the launcher, when it is a replica itself: a job that it launches finds its own.
 _OF_THE_LAUNCHER = rank_variable_names() | {
     JOB_VARIABLE,
+    HOST_ADDRESS,
     "FRAY_PREEMPTION_NOTICE",
     "FRAY_SWEEP_ID",
     "FRAY_SWEEP_INDEX",
@@ -102,6 +104,7 @@ def plan_of(
         snapshot_of=os.fspath(workspace) if copied else None,
         commit=about["commit"],
         after=tuple(str(each) for each in request.after),
+        ports=tuple(request.ports),
         on_exit=request.on_exit,
     )
 
@@ -156,7 +159,11 @@ def workspace_of(environment: EnvironmentConfig) -> Path:
 
 def launcher_variables() -> dict[str, str]:
     """Return the variables of this process that a job which it launches inherits."""
-    inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_LAUNCHER}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _OF_THE_LAUNCHER and not name.startswith(PORT_VARIABLE)
+    }
     return {"PYTHONUNBUFFERED": "1", **inherited}  # who follows a log wants the line now
 
 

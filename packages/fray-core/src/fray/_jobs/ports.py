@@ -1,41 +1,119 @@
-"""Ports on loopback that programs of a job may listen on."""
+"""Ports of this host that programs of a job may listen on; no two jobs are given the same at one time."""
 
 import os
 import random
 import socket
+import sys
+from collections.abc import Iterator
 
 # Below the range that systems take the ports of outgoing connections from (Linux 32768, macOS 49152): a
 # program that connects before its peer listens could else be given that very port, and talk to itself.
 _PORTS = range(20000, 32000)
 
 
-PORT_VARIABLE = "FRAY_PORT_"
-HOST_ADDRESS = "FRAY_HOST_ADDRESS"
-"""The variable that says where others reach the host of a replica."""
+class HeldPorts:
+    """Ports that no other job of this host is given until `close`, or until this process has ended.
 
+    The port itself is left alone: a program may listen on it at any time. What is held is a name that the
+    kernel gives to one process only: of a socket where it has names for those (Linux), else of a locked file.
+    """
 
-def port_variable(name: str) -> str:
-    """Return the variable in which a replica finds its port of this name."""
-    return PORT_VARIABLE + name.upper().replace("-", "_")
+    def __init__(self) -> None:
+        self._tokens: dict[int, socket.socket | int] = {}
+
+    def take(self, count: int) -> list[int]:
+        """Return so many further ports on which nobody listens now.
+
+        Raises:
+            OSError: There are not as many.
+        """
+        found: list[int] = []
+        for port in _shuffled():
+            if len(found) == count:
+                return found
+            token = _token(port)
+            if token is None:
+                continue
+            if _free(port):
+                self._tokens[port] = token
+                found.append(port)
+            else:
+                _drop(token)
+        raise _too_few(count)
+
+    def again(self, port: int) -> int:
+        """Return a port that is held already, or another in its place where somebody listens on it."""
+        if _free(port, reuse=True):
+            return port
+        _drop(self._tokens.pop(port))
+        return self.take(1)[0]
+
+    def close(self) -> None:
+        """Let others have them."""
+        while self._tokens:
+            _drop(self._tokens.popitem()[1])
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports of 127.0.0.1 on which nobody listens now."""
+    """Return different ports on which nobody listens now, and which no job is given now."""
+    held = HeldPorts()
+    try:
+        return held.take(count)
+    finally:
+        held.close()
+
+
+def _shuffled() -> Iterator[int]:
     # A fork has the same state of `random` as its parent; two jobs must not look in the same order.
-    order = random.Random(os.urandom(8)).sample(_PORTS, len(_PORTS))  # noqa: S311 - not secret
-    found: list[int] = []
-    for port in order:
-        if len(found) == count:
-            return found
-        if _free(port):
-            found.append(port)
-    raise OSError(f"no {count} of the ports {_PORTS.start} to {_PORTS.stop - 1} of 127.0.0.1 are free")
+    yield from random.Random(os.urandom(8)).sample(_PORTS, len(_PORTS))  # noqa: S311 - not secret
 
 
-def _free(port: int) -> bool:
+def _free(port: int, *, reuse: bool = False) -> bool:
+    """Whether nobody has the port; with `reuse`, whether nobody listens, as most servers ask."""
     with socket.socket() as probe:
+        if reuse:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind(("", port))
         except OSError:
             return False
     return True
+
+
+def _token(port: int) -> "socket.socket | int | None":
+    """Take the name of a port; None where another process has it."""
+    if sys.platform != "linux":
+        return _locked_file(port)
+    token = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        token.bind(f"\0fray-port-{port}")
+    except OSError:
+        token.close()
+        return None
+    return token
+
+
+def _locked_file(port: int) -> int | None:
+    import fcntl
+
+    try:
+        file = os.open(f"/tmp/fray-port-{port}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)  # noqa: S108
+    except OSError:  # of another user
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return None
+    return file
+
+
+def _drop(token: "socket.socket | int") -> None:
+    if isinstance(token, int):
+        os.close(token)
+    else:
+        token.close()
+
+
+def _too_few(count: int) -> OSError:
+    return OSError(f"no {count} of the ports {_PORTS.start} to {_PORTS.stop - 1} of this host are free")

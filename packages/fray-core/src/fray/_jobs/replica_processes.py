@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fray._jobs.log_files import AttemptLogs
     from fray._jobs.memory_group import JobGroups
     from fray._jobs.plan import JobPlan
+    from fray._jobs.ports import HeldPorts
+    from fray._jobs.states import ReplicaState
 
 
 class _Attempt(NamedTuple):
@@ -58,6 +60,10 @@ class ReplicaProcesses:
         self._groups, self._warn = groups, warn
         self._running: dict[int, _Attempt] = {}  # by process
         self._meeting: tuple[int, dict[int, dict[str, str]]] = 0, {}
+        self._meeting_ports: HeldPorts | None = None
+        self._held_ports: HeldPorts | None = None  # of replicas, for the life of the job
+        self.ports: dict[int, dict[str, int]] = {}
+        """The ports of each replica, by name."""
         self.grant = Grant(plan.gpus)
         """What the job has of the machine."""
 
@@ -69,6 +75,8 @@ class ReplicaProcesses:
         environ = plan.environ | own | self._own_gpus(replica)
         try:
             environ |= self._ranks(replica, attempt) | self._logs.variables(replica, attempt)
+            if plan.ports:
+                environ |= self._own_ports(replica)
             kills = oom_kills(self._groups.folders)
             group = self._groups.tree and self._groups.tree.below(f"replica-{replica}.attempt-{attempt}")
             output = self._logs.open(replica, attempt)
@@ -82,6 +90,12 @@ class ReplicaProcesses:
             return AttemptEnd(ExitReason.COULD_NOT_START, None, no_program(error, plan.command[0]))
         self._running[pid] = _Attempt(replica, attempt, kills, UsageMeter(), group)
         return None
+
+    def with_ports(self, tasks: tuple[ReplicaState, ...]) -> tuple[ReplicaState, ...]:
+        """Return the state of replicas with the ports that they have."""
+        if not self.ports:
+            return tasks
+        return tuple(task._replace(ports=self.ports.get(task.replica, {})) for task in tasks)
 
     def send(self, replica: int, attempt: int, number: int) -> None:
         """Send a signal to what an attempt has in its session."""
@@ -114,6 +128,7 @@ class ReplicaProcesses:
             return None
         self._tree.send_session(pid, signal.SIGKILL)
         replica, attempt, kills, meter, group = running
+        self._clear_endpoints(replica, attempt)
         self._logs.settle(replica, attempt)
         code = os.waitstatus_to_exitcode(status)
         details = self._logs.last_lines(replica, attempt, self._plan.secrets) if code else ""
@@ -124,6 +139,16 @@ class ReplicaProcesses:
             group.remove()
         end = self._with_usage(end, replica, meter)
         return Ended(replica, attempt, amended(end, self._record, replica, attempt))
+
+    def _clear_endpoints(self, replica: int, attempt: int) -> None:
+        from fray._jobs.predecessors import folder_of_records
+
+        job_id = self._plan.job_id
+        folder = folder_of_records(self._record, job_id)
+        if os.path.isdir(os.path.join(folder, ".endpoints")):
+            from fray._jobs.endpoint_files import clear_endpoints
+
+            clear_endpoints(folder, job_id, replica, attempt)
 
     def _with_usage(self, end: AttemptEnd, replica: int, meter: UsageMeter) -> AttemptEnd:
         over = over_asked(meter.peak_memory, self._plan.memory)
@@ -139,15 +164,33 @@ class ReplicaProcesses:
         own = self.grant.gpus[replica * count : (replica + 1) * count]
         return {"CUDA_VISIBLE_DEVICES": ",".join(own)} if count else {}
 
+    def _own_ports(self, replica: int) -> dict[str, str]:
+        """The variables of a replica's ports: the same for each attempt, where nobody else listens there."""
+        from fray._jobs.port_variables import HOST_ADDRESS, port_variable
+        from fray._jobs.ports import HeldPorts
+
+        held = self._held_ports = self._held_ports or HeldPorts()
+        before = self.ports.get(replica)
+        if before is None:
+            found = dict(zip(self._plan.ports, held.take(len(self._plan.ports)), strict=True))
+        else:
+            found = {name: held.again(port) for name, port in before.items()}
+        self.ports[replica] = found
+        address = {} if self._plan.address is None else {HOST_ADDRESS: self._plan.address}
+        return {port_variable(name): str(port) for name, port in found.items()} | address
+
     def _ranks(self, replica: int, attempt: int) -> dict[str, str]:
         layout = self._plan.gang
         if layout is None:
             return {}
         if self._meeting[0] != attempt:  # a meeting of its own for each attempt
-            from fray._jobs.ports import free_ports
+            from fray._jobs.ports import HeldPorts
             from fray._jobs.ranks import PORTS, Meeting, rank_variables
 
-            meeting = Meeting("127.0.0.1", tuple(free_ports(PORTS)))
+            if self._meeting_ports is not None:
+                self._meeting_ports.close()
+            self._meeting_ports = HeldPorts()
+            meeting = Meeting("127.0.0.1", tuple(self._meeting_ports.take(PORTS)))
             found = {rank: rank_variables(layout, rank, meeting) for rank in range(layout.replicas)}
             self._meeting = attempt, found
         return self._meeting[1][replica]

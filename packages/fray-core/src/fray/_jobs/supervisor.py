@@ -338,7 +338,7 @@ class Supervisor:
 
     def _write(self) -> bool:
         machine = self._machine
-        state = self._state._replace(tasks=machine.tasks)
+        state = self._state._replace(tasks=self._replicas.with_ports(machine.tasks))
         if state.started_at is None and machine.started_at is not None:
             state = state._replace(pending_reason=None, started_at=machine.started_at)
             if not state.status.finished:

@@ -20,6 +20,7 @@ _PARTS = (
     "fixtures",
     "gangs",
     "life",
+    "ports",
     "reading",
     "requests",
     "stopping",
@@ -38,6 +39,7 @@ from fray.testing.cluster_life import (  # noqa: E402
     LaunchContract,
     ReplicaContract,
 )
+from fray.testing.cluster_ports import EndpointContract, PortContract  # noqa: E402
 from fray.testing.cluster_reading import (  # noqa: E402
     LogContract,
     SecretContract,
@@ -53,6 +55,7 @@ __all__ = [
     "ClusterFixtures",
     "DependencyContract",
     "DirectoryContract",
+    "EndpointContract",
     "EnvironmentContract",
     "FailureContract",
     "FamilyContract",
@@ -61,6 +64,7 @@ __all__ = [
     "JobEventsContract",
     "LaunchContract",
     "LogContract",
+    "PortContract",
     "ReplicaContract",
     "RequestContract",
     "RetryContract",
@@ -93,6 +97,8 @@ class ClusterContract(
     DependencyContract,
     SweepContract,
     RetryContract,
+    PortContract,
+    EndpointContract,
     JobEventsContract,
 ):
     """Everything; a backend may also take the areas one by one."""

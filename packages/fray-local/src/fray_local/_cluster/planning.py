@@ -110,6 +110,7 @@ def plan_local(
         admission=MachineRoom(state_dir=os.fspath(settings.state_dir), claim=claim) if claim else None,
         gpus=_gpus_uncounted(request, plan.replicas, settings.machine),
         gpus_per_replica=_gpus(request),
+        address="127.0.0.1",
         memory_limit=request.resources.ram_bytes * plan.replicas if settings.limits_memory else None,
     )
 
