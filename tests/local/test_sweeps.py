@@ -172,3 +172,30 @@ def test_a_job_runs_only_those_replicas_again_that_failed(state_dir: Path, tmp_p
     cluster.retry(job_id)
     assert [task.attempt for task in cluster.wait(job_id, timeout=PATIENCE).tasks] == [1, 2]
     assert cluster.poll(job_id).status is JobStatus.SUCCEEDED
+
+
+def test_a_sweep_that_was_lost_with_its_machine_runs_again(state_dir: Path, tmp_path: Path) -> None:
+    """All of its processes are killed at one moment, as by a power cut."""
+    cluster, pids, go = LocalCluster(overcommit=True), tmp_path / "pids", tmp_path / "go"
+    code = """
+        import os, sys, time
+        print(os.getpid(), file=open(sys.argv[1], "a", 1))
+        while not os.path.exists(sys.argv[2]):
+            time.sleep(0.01)
+    """
+    sweep = cluster.launch_many([JobRequest("one", program(code, pids, go))] * 3, max_parallel=1)
+    until(lambda: len(numbers_in(pids)) == 1, "a member runs", PATIENCE)
+    until(lambda: cluster.poll(sweep.member(0)).started_at, "it reads running", PATIENCE)
+    holders = [cluster.record(each).holder() for each in (sweep, sweep.member(0))]
+    doomed = [pid for holder in holders if holder for pid in (holder.guardian, holder.pid)] + numbers_in(pids)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in doomed:
+            os.kill(pid, number)
+    assert cluster.wait(sweep, timeout=PATIENCE).status is JobStatus.FAILED
+    statuses = [info.status for info in cluster.list_jobs(parent=sweep)]
+    assert statuses == [JobStatus.FAILED, JobStatus.STOPPED, JobStatus.STOPPED]
+    cluster.retry(sweep)
+    go.touch()
+    assert cluster.wait(sweep, timeout=PATIENCE).progress == {"succeeded": 3}
+    (task,) = cluster.poll(sweep.member(0)).tasks
+    assert [each.reason for each in (task, *task.previous)] == [ExitReason.EXITED, ExitReason.LOST]

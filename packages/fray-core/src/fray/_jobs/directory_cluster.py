@@ -39,7 +39,7 @@ from fray._jobs.snapshots import SweepCopies, take_snapshot
 from fray._jobs.status_file import VERSION, replace_file, reserve_room, write_json, write_status
 from fray._jobs.stopping import stop_family
 from fray._jobs.supervisor_start import supervisor_command
-from fray._jobs.sweep_plan import SWEEP, SweepPlan
+from fray._jobs.sweep_plan import SWEEP, TURN, SweepPlan
 from fray._values.capabilities import ClusterCapabilities
 from fray._values.checks import check_seconds
 from fray._values.endpoints import Endpoint
@@ -174,24 +174,24 @@ class DirectoryCluster(ClusterBase):
                 )
             self._retry_members(sweep, members_to_retry(sweep, record.job_id.leaf))
         else:
-            self._retry_job(record)
+            self._retry_job(record, info)
         return record.job_id
 
-    def _retry_job(self, record: JobRecord) -> None:
+    def _retry_job(self, record: JobRecord, info: JobInfo) -> None:
         check_kept(record)
         lock = taken_lock(record)
         try:
             plan = kept_plan(os.fspath(record.path))
             assert plan is not None, "it was there a moment ago"
             plan = restored(plan, os.environ)
-            reset(record)
+            reset(record, info)
             lock.reserve()
             drop_plan(os.fspath(record.path))
             self._start_supervisor(plan, record.path, record.path, lock)
         finally:
             lock.close()
 
-    def _retry_members(self, sweep: JobRecord, members: list[JobRecord]) -> None:
+    def _retry_members(self, sweep: JobRecord, members: list[tuple[JobRecord, JobInfo]]) -> None:
         lock = taken_lock(sweep)
         try:
             secrets = reset_members(members)
@@ -300,7 +300,7 @@ def write_member(folder: Path, plan: JobPlan, copies: SweepCopies) -> None:
     if plan.snapshot_of is not None:
         copies.link(Path(plan.snapshot_of), folder / Path(plan.workspace).name)
     take_lock(folder).close()
-    write_record(folder, plan)
+    write_record(folder, plan._replace(described={**plan.described, "pending_reason": TURN}))
     replace_file(os.fspath(folder / PLAN), packed_plan(withheld(plan)))
     # Kept from the start: where the machine stops, so do all supervisors, and nobody else has the plan.
     write_kept(os.fspath(folder), plan)

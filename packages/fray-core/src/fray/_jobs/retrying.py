@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from fray._jobs.control_pipe import STOP
-from fray._jobs.endings import read_status
 from fray._jobs.kept_plans import AGAIN, kept_plan, restored, secrets_of
 from fray._jobs.liveness import SupervisorLock
 from fray._jobs.on_exit import DONE, ON_EXIT
 from fray._jobs.record import LOCK, PLAN, JobRecord
 from fray._jobs.status_file import replace_file, reserve_room, write_status
 from fray._jobs.sweep_endings import progress_of
-from fray._jobs.sweep_plan import SWEEP, SweepPlan
+from fray._jobs.sweep_plan import SWEEP, TURN, SweepPlan
 from fray._values.delays import poll_delays
 from fray._values.errors import ClusterUnavailableError, UnsupportedError
 from fray._values.job_states import JobInfo, JobStatus
@@ -34,11 +33,11 @@ def check_retry(info: JobInfo) -> None:
         raise ValueError(f"job {info.job_id} has succeeded: there is nothing to run again")
 
 
-def members_to_retry(record: JobRecord, position: str | None = None) -> list[JobRecord]:
-    """Return the members of a sweep that did not succeed; of one position, that one."""
+def members_to_retry(record: JobRecord, position: str | None = None) -> list[tuple[JobRecord, JobInfo]]:
+    """Return the members of a sweep that did not succeed, and how each ended; of one position, that one."""
     infos = [(each, each.info()) for each in record.children() if position in (None, each.job_id.leaf)]
-    found = [each for each, info in infos if info.status in (JobStatus.FAILED, JobStatus.STOPPED)]
-    for each in found:
+    found = [(each, info) for each, info in infos if info.status in (JobStatus.FAILED, JobStatus.STOPPED)]
+    for each, _ in found:
         check_kept(each)
     return found
 
@@ -73,11 +72,13 @@ def taken_lock(record: JobRecord) -> SupervisorLock:
     raise AssertionError("the pauses do not end")
 
 
-def reset(record: JobRecord) -> None:
-    """Let a job read pending, with its earlier attempts; its caller holds the lock."""
+def reset(record: JobRecord, info: JobInfo) -> None:
+    """Let a job read pending, with its earlier attempts; its caller holds the lock.
+
+    Args:
+        info: How it ended. Of one that was lost the record does not say so.
+    """
     path = os.fspath(record.path)
-    info = read_status(path)
-    assert info is not None, "it was read before"
     reserve_room(path, max(1, len(info.tasks)))
     (record.path / STOP).unlink(missing_ok=True)
     if (record.path / DONE).exists():  # each end of the job is told
@@ -93,7 +94,7 @@ def reset(record: JobRecord) -> None:
         status=JobStatus.PENDING,
         tasks=tasks,
         error_message=None,
-        pending_reason="starting",
+        pending_reason=info.pending_reason or "starting",
         started_at=None,
         finished_at=None,
         warnings=(),
@@ -102,7 +103,7 @@ def reset(record: JobRecord) -> None:
         raise OSError(f"the status of {record.job_id} cannot be written: the disk is full or read-only")
 
 
-def reset_members(records: list[JobRecord]) -> dict[int, dict[str, str]]:
+def reset_members(ended: list[tuple[JobRecord, JobInfo]]) -> dict[int, dict[str, str]]:
     """Let members read pending, as they were before a supervisor was started for them.
 
     Returns:
@@ -111,12 +112,12 @@ def reset_members(records: list[JobRecord]) -> dict[int, dict[str, str]]:
     Raises:
         ValueError: One of those is not in the environment. Nothing was changed.
     """
-    secrets = {int(record.job_id.leaf): _secrets_for(record) for record in records}
-    for record in records:
+    secrets = {int(record.job_id.leaf): _secrets_for(record) for record, _ in ended}
+    for record, info in ended:
         lock = taken_lock(record)
         try:
             replace_file(os.fspath(record.path / PLAN), (record.path / AGAIN).read_bytes())
-            reset(record)
+            reset(record, replace(info, pending_reason=TURN))
             lock.reserve()
         finally:
             lock.close()

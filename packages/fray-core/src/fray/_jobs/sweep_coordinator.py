@@ -145,8 +145,13 @@ class Coordinator:
             status = self._status_of(position)
             if status.finished:  # it was stopped before its turn came
                 self._order.ended(position, status)
-            else:
+                continue
+            try:
                 self._processes[self._start(position)] = position
+            except OSError as error:  # this host can start no process now: later, then
+                print(f"member {position} was not started: {error}", file=sys.stderr)
+                self._order.put_back(position)
+                return
 
     def _start(self, position: int) -> int:
         record = self._record_of(position)

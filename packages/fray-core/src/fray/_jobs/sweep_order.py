@@ -73,6 +73,11 @@ class SweepOrder:
                 return position
         return None
 
+    def put_back(self, position: int) -> None:
+        """A member could not be started just now."""
+        self._starting.discard(position)
+        heapq.heappush(self._waiting, position)
+
     def runs(self, position: int) -> None:
         """A replica of a member has started."""
         if position in self._starting:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SWEEP = "sweep.pickle"
 """The plan of a sweep, in its record for as long as that lasts; it holds nothing secret."""
+TURN = "waiting for its turn in the sweep"
+"""What a member waits for that nobody has started."""
 _NOBODY: Mapping[int, tuple[int | str, ...]] = {}
 _NO_SECRETS: Mapping[int, Mapping[str, str]] = {}
 

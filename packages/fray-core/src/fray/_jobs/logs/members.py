@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fray._jobs.logs.lines import PartialLine
 from fray._jobs.logs.reader import LogSource
 from fray._jobs.logs.stream import ChosenLines, OpenLog, Parts, chosen_lines, fair_shares
+from fray._jobs.sweep_plan import TURN
 from fray._values.delays import poll_delays
 from fray._values.jobs import JobId, JobInfo, JobStatus
 
@@ -146,4 +147,4 @@ class _SweepLines:
 
 def _has_written(info: JobInfo) -> bool:
     """Whether a member may have lines: of replicas, or of what was done before they could start."""
-    return info.status is not JobStatus.PENDING or info.pending_reason not in (None, "starting")
+    return info.status is not JobStatus.PENDING or info.pending_reason != TURN
