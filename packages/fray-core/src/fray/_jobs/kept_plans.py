@@ -8,6 +8,7 @@ import os
 import pickle
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from fray._jobs.plan import JobPlan
@@ -90,6 +91,7 @@ def secrets_of(plan: JobPlan) -> dict[str, str]:
     return {name: value for name, value in plan.environ.items() if _is_secret(name)}
 
 
+@lru_cache(maxsize=4096)  # a sweep asks of the same names for each of its members
 def _is_secret(name: str) -> bool:
     return any(word in name.upper() for word in _SECRET)
 

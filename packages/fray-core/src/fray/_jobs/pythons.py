@@ -1,5 +1,6 @@
 """Which Python a job runs: what `python=` says, else what the project of its workspace requires."""
 
+import functools
 import re
 import shutil
 import sys
@@ -55,10 +56,16 @@ def find_uv() -> str:
 
 def required_python(workspace: Path) -> str | None:
     """Return the `requires-python` of the project in a folder; None where it says nothing."""
+    path = workspace / "pyproject.toml"
     try:
-        project = tomllib.loads((workspace / "pyproject.toml").read_text())
+        return _required_by(path, path.stat().st_mtime_ns)
     except (OSError, ValueError):  # uv will say what is wrong with it
         return None
+
+
+@functools.lru_cache(maxsize=16)  # the members of a sweep have one project
+def _required_by(path: Path, _changed_at: int) -> str | None:
+    project = tomllib.loads(path.read_text())
     required = project.get("project", {}).get("requires-python")
     return required if isinstance(required, str) and required.strip() else None
 

@@ -18,6 +18,7 @@ ROOT/train-3f9a2c/
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ _DRAFT, _DOOMED = ".new-", ".old-"
 class JobRecord:
     """One job's directory."""
 
-    def __init__(self, path: Path, job_id: JobId) -> None:
-        self.path, self.job_id = path, job_id
+    def __init__(self, path: Path, job_id: JobId, siblings: "Records | None" = None) -> None:
+        self.path, self.job_id, self._siblings = path, job_id, siblings
 
     def info(self) -> JobInfo:
         """Return the job's state as it is now.
@@ -113,8 +114,9 @@ class JobRecord:
 
     def _sweep_has_ended(self) -> bool:
         """Whether it is a member of a sweep that nobody coordinates any more: nobody will start it."""
-        sweep = self.job_id.sweep
-        return sweep is not None and JobRecord(self.path.parent.parent, sweep).info().finished
+        if self.job_id.sweep is None:
+            return False
+        return (self._siblings or Records(self.path.parent, self.job_id.parent)).parent_has_ended
 
     def _last_seen(self) -> LastSeen:
         holder = self.holder()
@@ -185,7 +187,12 @@ class Records:
     def record(self, name: str) -> JobRecord:
         """Return the record of a name in this folder."""
         leaf = job_id_of(name)
-        return JobRecord(self.folder / name, JobId(f"{self.parent}/{leaf}" if self.parent else leaf))
+        return JobRecord(self.folder / name, JobId(f"{self.parent}/{leaf}" if self.parent else leaf), self)
+
+    @cached_property
+    def parent_has_ended(self) -> bool:
+        """Whether the job that launched these has ended: as it was when this was asked first."""
+        return self.parent is not None and JobRecord(self.folder.parent, self.parent).info().finished
 
 
 def check_own(folder: Path) -> None:
