@@ -22,6 +22,8 @@ VERBS = {
     "logs": "lines",
     "wait": "jobs",
     "stop": "jobs",
+    "retry": "jobs",
+    "restart": "jobs",
     "rm": "ids",
     "prune": "prune",
     "config show": "config-show",
@@ -95,6 +97,20 @@ def test_a_jobs_life_as_json(work: Path) -> None:
     assert sum(would["sizes"].values()) == would["size"] > 0
     assert check("prune", fray("prune", "--json", "--older-than", "0s").stdout)["jobs"] == would["jobs"]
     assert check("jobs", fray("list", "--json").stdout) == []
+
+
+def test_a_sweep_as_json(work: Path) -> None:
+    argv = ["--name", "sweep", "--sweep", "seed=0..1", "--", "sh", "-c", "exit $FRAY_PARAM_SEED"]
+    check("request", fray("run", "--json", "--dry-run", *argv, cwd=work).stdout)
+    sweep = check("job", fray("run", "--json", *argv, cwd=work, code=1).stdout)
+    assert sweep["progress"]["failed"] == 1
+    check("jobs", fray("list", "--json").stdout)
+    assert len(check("status", fray("status", "--json", "sweep").stdout)["members"]) == 2
+    check("status", fray("status", "--json", "sweep/1").stdout)
+    check("jobs", fray("retry", "--json", "sweep").stdout)
+    check("jobs", fray("wait", "--json", "sweep", code=1).stdout)
+    check("jobs", fray("restart", "--json", "sweep").stdout)
+    check("jobs", fray("wait", "--json", "sweep", code=1).stdout)
 
 
 def test_a_request_as_json(work: Path) -> None:

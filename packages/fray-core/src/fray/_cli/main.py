@@ -23,6 +23,8 @@ _VERBS = {
     "logs": ("fray._cli.jobs:logs", "Print what a job has written."),
     "wait": ("fray._cli.jobs:wait", "Wait until jobs are finished."),
     "stop": ("fray._cli.jobs:stop", "Stop jobs, and the jobs that they launched."),
+    "retry": ("fray._cli.restart:retry", "Run again what did not succeed, of a sweep its failed members."),
+    "restart": ("fray._cli.restart:restart", "Start a job again that runs, or that did not succeed."),
     "rm": ("fray._cli.pruning:remove", "Forget finished jobs: their records, logs and files."),
     "prune": ("fray._cli.pruning:prune", "Forget old jobs, and environments that nothing uses."),
     "config": ("fray._cli.config:config", "Show what files and variables set, and where."),

@@ -1,6 +1,7 @@
 """`fray run`: launch a command, script, module or function, follow it, answer with its exit code."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from fray._cli.shared import (
     print_json,
     talk,
 )
+from fray._cli.sweeps import combinations, member_name, options_of
 
 if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
@@ -64,6 +66,26 @@ class _RunCommand(click.Command):
     "--arg", "args", multiple=True, metavar="NAME=VALUE",
     help="An argument of the function: a JSON value, else text. Also behind it.",
 )  # fmt: skip
+@click.option(
+    "--sweep",
+    "sweeps",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="Run once for each value: lr=0.1,0.01 or seed=0..9. Several: for each combination.",
+)
+@click.option(
+    "--zip",
+    "zips",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="As --sweep; all that are given so go together, value by value.",
+)
+@click.option(
+    "--max-parallel",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many of a sweep run at the same time.",
+)
 @click.option("--key", help="Names this launch: another with the same key gives the first one's job.")
 @click.option("--detach", is_flag=True, help="Print the id and return; the job goes on.")
 @click.option("--stop-on-interrupt", is_flag=True, help="Ctrl-C stops the job instead of leaving it.")
@@ -89,20 +111,20 @@ def run(
     fray run -m pkg.train --lr 0.1             a module
     fray run pkg.train:main --arg lr=0.1       a function
     fray run -- sh -c 'make && ./train'        any command
+    fray run --sweep lr=0.1,0.01 --sweep seed=0..4 train.py --lr {lr} --seed {seed}
     fray run -n 4 --gpu H100:8 --timeout 2h -e WANDB_API_KEY --detach train.py
     """
     _add_up(ctx, given)
-    target = _target(ctx, given)
-    cluster = None if dry_run else open_cluster(spec)
-    if cluster is not None:
-        given["after"] = [find_job(cluster, text) for text in given["after"]]
-    request = request_of(target.entrypoint, target.name, given)
-    if cluster is None:
-        _show(request, as_json)
-        _show_script(spec, request)
+    requests = _requests(ctx, given)
+    if dry_run:
+        _show_all(requests, as_json)
+        _show_script(spec, requests[0])
         return 0
+    cluster = open_cluster(spec)
+    after = [find_job(cluster, text) for text in given["after"]]
+    requests = [replace(request, after=after) for request in requests] if after else requests
     with one_line():
-        job_id = cluster.launch(request) if key is None else cluster.launch(request, key=key)
+        job_id = _launch(ctx, cluster, requests, key, given)
     if detach:
         if as_json:
             print_json(as_dict(cluster.poll(job_id)))
@@ -135,12 +157,55 @@ def _says_context(variables: tuple[str, ...]) -> bool:
     return CONTEXT_VARIABLE in named or bool(os.environ.get(CONTEXT_VARIABLE))
 
 
+def _requests(ctx: click.Context, given: dict[str, Any]) -> "list[JobRequest]":
+    """Return what is asked for: of a sweep, a request for each combination of its parameters."""
+    if not _sweeps(given):
+        if given["max_parallel"] is not None:
+            raise click.UsageError("--max-parallel is of a sweep: give --sweep or --zip too")
+        return [_request(ctx, given)]
+    found = []
+    for parameters in combinations(given["sweeps"], given["zips"]):
+        request = _request(ctx, options_of(given, parameters))
+        if request.name != given["name"] and given["name"]:
+            found.append(request)  # its name has a placeholder
+        else:
+            found.append(replace(request, name=member_name(request.name, parameters)))
+    return found
+
+
+def _sweeps(given: dict[str, Any]) -> bool:
+    return bool(given["sweeps"] or given["zips"])
+
+
+def _launch(
+    ctx: click.Context,
+    cluster: "Cluster",
+    requests: "list[JobRequest]",
+    key: str | None,
+    given: dict[str, Any],
+) -> "JobId":
+    if not _sweeps(given):
+        return cluster.launch(requests[0]) if key is None else cluster.launch(requests[0], key=key)
+    name = given["name"]
+    if name is None:
+        first = combinations(given["sweeps"], given["zips"])[0]
+        name = _target(ctx, options_of(given, first)).name
+    elif any(request.name == name or not request.name.startswith(name) for request in requests):
+        name = None  # it has a placeholder: what the names have in common
+    return cluster.launch_many(requests, given["max_parallel"], key=key, name=name)
+
+
+def _request(ctx: click.Context, given: dict[str, Any]) -> "JobRequest":
+    target = _target(ctx, given)
+    return request_of(target.entrypoint, target.name, given)
+
+
 def _target(ctx: click.Context, given: dict[str, Any]) -> Target:
     return target_of(
-        given.pop("command"),
+        given["command"],
         verbatim=ctx.meta[_VERBATIM],
-        module=given.pop("module"),
-        args=given.pop("args"),
+        module=given["module"],
+        args=given["args"],
         folder=Path(given["workdir"] or ".").absolute(),
         builds=any(given[name] for name in ("packages", "extras", "groups", "python", "image")),
     )
@@ -175,11 +240,17 @@ def _show_script(spec: str | None, request: "JobRequest") -> None:
             click.echo(script_of(request), err=True)
 
 
-def _show(request: "JobRequest", as_json: bool) -> None:
-    shown = request.to_dict()
+def _show_all(requests: "list[JobRequest]", as_json: bool) -> None:
+    shown = [request.to_dict() for request in requests]
     if as_json:
-        print_json(shown)
-        return
+        print_json(shown if len(shown) > 1 else shown[0])
+    else:
+        _show(shown[0])
+        for request in requests[1:]:
+            click.echo(f"{'and':24} {request.name}: {request.entrypoint}")
+
+
+def _show(shown: dict[str, Any]) -> None:
     flat = {key: value for key, value in shown.items() if key not in ("resources", "environment")}
     flat |= shown["resources"] | shown["environment"]
     for key, value in flat.items():

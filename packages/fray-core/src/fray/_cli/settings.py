@@ -157,7 +157,8 @@ def configurable(command: click.Command) -> dict[str, click.Option]:
 
 # What says which launch this is, not how jobs are launched.
 _ONLY_ON_THE_LINE = {
-    "spec", "as_json", "dry_run", "key", "module", "args", "after", "sweeps", "zips", "context", "help",
+    "spec", "as_json", "dry_run", "key", "module", "args", "after", "sweeps", "zips", "max_parallel",
+    "context", "help",
 }  # fmt: skip
 
 

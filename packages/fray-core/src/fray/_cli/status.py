@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,6 +49,9 @@ def status(spec: str | None, as_json: bool, job_id: str) -> None:
         print_json({**as_dict(info), "endpoints": [_endpoint(each) for each in endpoints], **members})
         return
     _head(info)
+    if info.is_sweep and below:
+        example = cluster.poll(below[0].job_id)  # what its members have in common is told by one
+        info = replace(info, command=f"{example.command}  (of {example.job_id.leaf})")
     for what, text in _facts(info, endpoints, [] if info.is_sweep else below):
         click.echo(f"  {what:11}  {text}".replace("\n", f"\n{' ' * 15}"))
     if info.is_sweep:
