@@ -1,6 +1,8 @@
 """What is not Ray's public API: one function each, with the version of Ray that it was read in."""
 
+from collections.abc import Callable
 from functools import wraps
+from typing import Any
 
 from ray.exceptions import RayTaskError
 
@@ -10,15 +12,15 @@ _HEAD, _TAIL = 4_000, 12_000  # characters of an error's text: who failed last, 
 def bound_error_texts() -> None:
     """Let the text of a failure that runs down a chain of tasks stop growing.
 
-    Read in Ray 2.60: a task whose argument failed fails with the text of that failure below its own, so a chain
-    of n tasks stores and formats n * n lines (24 s for 2,000 tasks). Longer texts are cut in the middle.
+    Read in Ray 2.60: a task whose argument failed fails with the text of that failure below its own, so a
+    chain of n tasks stores and formats n * n lines (24 s for 2,000 tasks). Longer ones are cut in the middle.
     """
-    whole = RayTaskError.__str__
+    whole: Callable[[Any], str] = RayTaskError.__str__
     if hasattr(whole, "__wrapped__"):
         return
 
     @wraps(whole)
-    def text(self: RayTaskError) -> str:
+    def text(self: Any) -> str:
         traceback_text = self.traceback_str
         if len(traceback_text) <= _HEAD + _TAIL:
             return whole(self)
