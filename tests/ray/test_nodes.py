@@ -205,3 +205,25 @@ def test_gpus_and_regions_choose_the_node(
     cluster.terminate(waiting, grace=0.0)
     for node in (far, near):
         ray_cluster.kill_node(node)
+
+
+def test_a_value_lost_with_its_node_is_made_again_where_retries_allow_it(
+    context: JobContext, ray_cluster: LocalRayCluster, doomed: str, place: str, tmp_path: Path
+) -> None:
+    def make(diary: Path) -> bytes:
+        with diary.open("a") as file:
+            file.write("x")
+        return bytes(2_000_000)  # what is small travels with its reference, and is not lost
+
+    pinned = {"CPU": 1.0, place: 1.0}
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    lost = context.create_task(make, once, options=TaskOptions(resources=pinned))
+    again = context.create_task(make, twice, options=TaskOptions(resources=pinned, max_retries=1))
+    assert context.wait([lost, again], num_returns=2, timeout=60)[1] == []
+    ray_cluster.kill_node(doomed)
+    replacement = ray_cluster.add_node(num_cpus=2, resources={place: 2})
+    with pytest.raises(WorkerDiedError, match="max_retries"):
+        context.get(lost, timeout=60)
+    assert len(context.get(again, timeout=60)) == 2_000_000
+    assert (once.read_text(), twice.read_text()) == ("x", "xx")
+    ray_cluster.kill_node(replacement)

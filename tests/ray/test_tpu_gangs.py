@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from gang_hosts import Hosts
 
+from fray import create_context
 from fray._cli.main import main
 from fray.cluster import (
     Entrypoint,
@@ -187,6 +188,38 @@ def test_a_function_on_a_pod_returns_what_each_host_returned(gangs: RayCluster, 
         return int(os.environ["FRAY_REPLICA_ID"]), os.environ["TPU_WORKER_ID"]
 
     assert run_on_pod(place, "v4-16", num_slices=2) == [(0, "0"), (1, "1"), (2, "0"), (3, "1")]
+
+
+def test_a_function_on_a_pod_uses_references_and_handles_of_its_program(
+    gangs: RayCluster, ray_cluster: LocalRayCluster
+) -> None:
+    class Collected:
+        def __init__(self) -> None:
+            self.found: list[int] = []
+
+        def add(self, number: int) -> int:
+            self.found.append(number)
+            return len(self.found)
+
+        def all(self) -> list[int]:
+            return sorted(self.found)
+
+    with create_context(f"ray?address={ray_cluster.address}") as context:
+        weights = context.put([10, 20])
+        collected = context.create_actor(Collected)
+
+        def report() -> int:
+            import os
+
+            from fray import get_job_context
+
+            inside = get_job_context()
+            number = inside.get(weights)[int(os.environ["FRAY_REPLICA_ID"])]
+            inside.get(collected.add(number))
+            return int(number)
+
+        assert run_on_pod(report, "v4-16") == [10, 20]
+        assert context.get(collected.all()) == [10, 20]
 
 
 def test_a_function_on_a_pod_fails_with_its_own_exception_when_its_retries_are_used_up(

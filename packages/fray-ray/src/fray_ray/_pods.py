@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ray import cloudpickle
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
 from fray import WorkerDiedError
-from fray.backend import check_count, unpack_exception
+from fray.backend import callable_name, check_count, dumps, unpack_exception
 from fray.cluster import Entrypoint, ExitReason, JobStatus, ResourceConfig, TpuConfig
 from fray_ray import _requests
 from fray_ray._connection import Connection
@@ -51,7 +52,8 @@ def run_on_pod(
     called it and its worker is killed, Ray holds the slices until the job ends.
 
     Args:
-        fn: Called without arguments; pickled, with what it refers to.
+        fn: Called without arguments; pickled, with what it refers to: references, handles of actors and
+            contexts of the surrounding program too.
         tpu_type: Such as `v5litepod-16`.
         num_slices: How many slices; of several acceptable numbers, the largest that can be had now.
         cpu: CPUs of each host, for this function alone.
@@ -103,6 +105,25 @@ def _loaded(result: bytes | None) -> Any:
     raise unpack_exception(pickle.loads(result[len(pickle.dumps("raised")) :]))
 
 
+def _shipped(fn: Callable[[], Any]) -> Callable[[], Any]:
+    """Return what the hosts are to call: the function, or one that joins the cluster before it unpickles it."""
+    data = dumps(fn, f"the function {callable_name(fn)}")
+    if b"ray." not in data and b"fray_ray" not in data:
+        return fn
+    return _Joined(cloudpickle.dumps(fn))  # Ray's: with the owners of references
+
+
+class _Joined:
+    """A function that refers to what only a process of the cluster can unpickle: references and handles."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __call__(self) -> Any:
+        Connection(None, None, local=False).open()
+        return pickle.loads(self.data)()
+
+
 def _plan(
     fn: Callable[[], Any],
     resources: ResourceConfig,
@@ -123,7 +144,7 @@ def _plan(
         resources=resources,
         labels=_requests.labels_of(resources),
         command=None,
-        payload=payload_of(Entrypoint.from_callable(fn), None),
+        payload=payload_of(Entrypoint.from_callable(_shipped(fn)), None),
         environ={**env_vars, **inherited},
         secrets=tuple(env_vars.values()),
         cwd=None,

@@ -80,6 +80,7 @@ class _Exit(SystemExit):
 
 
 _Exit.__name__ = _Exit.__qualname__ = "SystemExit"
+_Exit.__module__ = "builtins"  # as tracebacks call it
 _failed = False
 _exit = None
 
