@@ -107,7 +107,7 @@ def test_a_refusal_that_comes_before_the_body_was_sent_is_read() -> None:
         thread.start()
         queue: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{listener.getsockname()[1]}", "q", timeout=5.0)
         with queue, pytest.raises(LimitError, match="too slow by far"):
-            queue._push([[b"x" * (60 << 20)]])
+            queue._send_items([[b"x" * (60 << 20)]])
         thread.join(10)
 
 

@@ -192,7 +192,7 @@ def test_limits_are_told_on_both_sides() -> None:
         with pytest.raises(LimitError, match="at most 9437184 bytes, an item 100000"):
             queue._send("push", b"x" * 10_000_000, "application/octet-stream")
         with pytest.raises(LimitError, match="at most 10 items; this one has 11"):
-            queue._push([[b"x"] * 11])
+            queue._send_items([[b"x"] * 11])
         with pytest.raises(LimitError, match="takes no more"):
             server.new_queue("another")
         with pytest.raises(LimitError, match="at most 100000 bytes"):

@@ -188,7 +188,7 @@ def test_a_write_that_fails_fails_alone_and_changes_nothing_for_others(
             client: HttpQueue[bytes] = HttpQueue(server.url, "q", timeout=0.1)
             for number in range(20):
                 try:
-                    client._push([[f"{name}{number}".encode()]])
+                    client._send_items([[f"{name}{number}".encode()]])
                 except QueueUnavailableError as error:
                     failures.append(error)
             client.close()
@@ -207,7 +207,7 @@ def _refused(url: str) -> None:
     client: HttpQueue[bytes] = HttpQueue(url, "q", timeout=0.1)
     for _ in range(3):
         with pytest.raises(QueueUnavailableError):
-            client._push([[b"poison"]])
+            client._send_items([[b"poison"]])
     client.close()
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 from fray.queue import Lease
 
+KEPT_AFTER_FETCH = 60.0
+"""Seconds that a fetched answer stays: the one who asked may ask again."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LONGEST_NAME = 100
 MOST_DEAD = 100_000
@@ -35,9 +37,13 @@ def check_name(name: str) -> str:
     return name
 
 
-def full_message(size: int, count: int, most: int, wait: float) -> str:
+def full_message(size: int, count: int, most: int) -> str:
     """Say that items do not fit."""
     if count > most:
         return f"{count} items do not fit a queue of max_size={most} at once; push fewer together"
-    waited = f", and had no room within {wait:g} s" if wait else ""
-    return f"the queue has {size} items of max_size={most}{waited}; take items, or push with a longer wait="
+    return f"the queue has {size} items of max_size={most}; take some, or push with a longer wait="
+
+
+def no_room_within(message: str, wait: float) -> str:
+    """Add how long was waited."""
+    return f"{message} (it waited {wait:g} s)" if wait else message

@@ -41,6 +41,21 @@ class LateRequestError(FrayError, ValueError):
     """The client has sent a later request on the same connection, and waits for this one no more."""
 
 
+class NoRoomError(QueueFullError):
+    """A queue has as many items as its `max_size`; a client waits, and then raises a QueueFullError.
+
+    Args:
+        ever: Whether the items can fit at all.
+    """
+
+    def __init__(self, message: str, ever: bool = True) -> None:
+        super().__init__(message, ever)
+        self.message, self.ever = message, ever
+
+    def __str__(self) -> str:
+        return self.message
+
+
 class QueueRemovedError(FrayError, FileNotFoundError):
     """The folder of an open FileQueue is gone, and what it held with it."""
 

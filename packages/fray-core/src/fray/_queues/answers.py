@@ -57,3 +57,18 @@ def pack_answer(answer: Answer, lease: Lease[Any]) -> bytes:
     if answer.value is None or type(answer.value) in (bytes, str, int, float, bool):
         return pickle.dumps(answer.value, pickle.HIGHEST_PROTOCOL)  # they need no cloudpickle
     return dumps(answer.value, f"the result of item {lease.item_id}")
+
+
+def pack_answers(
+    leases: Sequence[Lease[Any]], answers: Sequence[Answer | None]
+) -> list[tuple[str, bytes] | None]:
+    """Pickle the answers to several items; where one cannot be pickled, nothing is changed."""
+    return [
+        None if answer is None else (answer.outcome, pack_answer(answer, lease))
+        for lease, answer in zip(leases, answers, strict=True)
+    ]
+
+
+def pack_failure(lease: Lease[Any], error: BaseException | None) -> bytes | None:
+    """Pickle what failed an attempt, where somebody waits for an answer."""
+    return pack_exception(error) if error is not None and lease.reply else None

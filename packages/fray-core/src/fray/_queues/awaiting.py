@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,6 +14,7 @@ _MOST_THREADS = 8
 _LONGEST_ASK = 1.0  # seconds; so long a thread may outlive the last who waits
 _MOST_ASKED = 500  # items in one question
 
+Fetch = Callable[..., Mapping[str, Reply]]
 Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Reply]"]
 
 
@@ -23,14 +25,13 @@ class ReplyWatcher:
     thread, up to a few; threads whose questions end leave what is left to one of them.
     """
 
-    def __init__(self, queue: Any) -> None:
-        self._fetch = queue.fetch_replies
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Waiter]] = {}
         self._unasked: dict[str, None] = {}
         self._threads = 0
 
-    async def wait(self, item_id: str) -> Reply:
+    async def wait(self, item_id: str, fetch: Fetch) -> Reply:
         """Return the answer to an item when it is there."""
         loop = asyncio.get_running_loop()
         waiter: Waiter = (loop, loop.create_future())
@@ -42,7 +43,7 @@ class ReplyWatcher:
             start = not known and self._threads < _MOST_THREADS
             self._threads += start
         if start:
-            threading.Thread(target=self._ask, name="fray-replies", daemon=True).start()
+            threading.Thread(target=self._ask, args=(fetch,), name="fray-replies", daemon=True).start()
         try:
             return await waiter[1]
         finally:
@@ -57,10 +58,10 @@ class ReplyWatcher:
                 del self._waiting[item_id]
                 self._unasked.pop(item_id, None)
 
-    def _ask(self) -> None:
+    def _ask(self, fetch: Fetch) -> None:
         while asked := self._next():
             try:
-                found = self._fetch(asked, wait=_LONGEST_ASK)
+                found = fetch(asked, wait=_LONGEST_ASK)
             except Exception as error:  # noqa: BLE001 - it belongs to those who wait
                 for item_id in asked:
                     self._settle(item_id, None, error)
@@ -97,15 +98,24 @@ def _tell(future: "asyncio.Future[Reply]", reply: Reply | None, error: Exception
         future.set_exception(error)
 
 
-_watchers: "WeakKeyDictionary[Any, tuple[int, ReplyWatcher]]" = WeakKeyDictionary()
+_watchers: "WeakKeyDictionary[Any, ReplyWatcher]" = WeakKeyDictionary()
 _lock = threading.Lock()
+
+
+def _begin_anew() -> None:
+    """Have a forked child wait for no lock that another thread of its parent held."""
+    global _lock
+    _lock = threading.Lock()
+    _watchers.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def watcher_of(queue: Any) -> ReplyWatcher:
     """Return the one that asks this queue, in this process."""
     with _lock:
-        pid, watcher = _watchers.get(queue, (0, None))
-        if watcher is None or pid != os.getpid():  # a forked child has none of its parent's threads
-            watcher = ReplyWatcher(queue)
-            _watchers[queue] = os.getpid(), watcher
+        watcher = _watchers.get(queue)
+        if watcher is None:
+            watcher = _watchers[queue] = ReplyWatcher()  # holds no queue: else none would ever be let go
         return watcher

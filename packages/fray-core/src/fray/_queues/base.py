@@ -285,7 +285,7 @@ class QueueBase(ABC, Generic[T]):
 
     async def wait_for_reply(self, item_id: str) -> Reply:
         """Wait for one answer; what `await ticket` does. A thread asks for all who wait on this queue."""
-        return await watcher_of(self).wait(item_id)
+        return await watcher_of(self).wait(item_id, self.fetch_replies)
 
 
 def _observe_leases(queue_class: type) -> None:

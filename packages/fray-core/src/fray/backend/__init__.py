@@ -150,7 +150,7 @@ if TYPE_CHECKING:
     from fray._jobs.usage import UsageMeter, in_words, over_asked
     from fray._queues import lease_machine
     from fray._queues.aio import AsyncQueue, async_queue
-    from fray._queues.answers import Answer, answer_of, check_error, pack_answer
+    from fray._queues.answers import Answer, answer_of, check_error, pack_answers, pack_failure
     from fray._queues.clocks import steady_time
     from fray._queues.heartbeat import Heartbeat, kept_alive
     from fray._queues.lease_machine import LeaseState
@@ -346,8 +346,9 @@ __all__ = [
     "outcome",
     "over_asked",
     "own_python",
-    "pack_answer",
+    "pack_answers",
     "pack_exception",
+    "pack_failure",
     "packed_plan",
     "path_in_copy",
     "pause_after",
@@ -406,7 +407,8 @@ _HOMES = {
     "Answer": "_queues.answers",
     "answer_of": "_queues.answers",
     "check_error": "_queues.answers",
-    "pack_answer": "_queues.answers",
+    "pack_answers": "_queues.answers",
+    "pack_failure": "_queues.answers",
     "describe": "_queues.reading",
     "PLAIN": "_values.push_options",
     "PushOptions": "_values.push_options",

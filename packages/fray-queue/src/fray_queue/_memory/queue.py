@@ -22,7 +22,7 @@ from fray.backend import (
     steady_time,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
-from fray_queue._checks import MOST_DEAD, check_count, check_lease, full_message
+from fray_queue._checks import MOST_DEAD, check_count, check_lease, full_message, no_room_within
 from fray_queue._memory.line import Entry, Line
 from fray_queue._memory.replies import Replies
 
@@ -192,7 +192,9 @@ class MemoryQueue(QueueBase[T]):
                 return
             left = end - time.monotonic()
             if new > most or left <= 0:
-                raise QueueFullError(full_message(size, new, most, wait))
+                raise QueueFullError(
+                    no_room_within(full_message(size, new, most), wait if new <= most else 0.0)
+                )
             change = self._line.next_change()
             if change is not None:  # an item that expires makes room
                 left = max(0.0, min(left, change - now))

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from fray.queue import Reply
-
-KEPT_AFTER_FETCH = 60.0
-"""Seconds that a fetched answer stays: the one who asked may ask again."""
+from fray_queue._checks import KEPT_AFTER_FETCH
 
 
 @dataclass(slots=True, eq=False)

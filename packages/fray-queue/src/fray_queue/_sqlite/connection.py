@@ -104,9 +104,11 @@ class StoreFile:
         queues: list[tuple[Any, ...]] = connection.execute("SELECT number, seen FROM queues").fetchall()
         for number, seen in queues:
             connection.execute(
-                "UPDATE leases SET until = until + ?1, leased_at = leased_at + ?1 WHERE queue = ?2",
+                "UPDATE leases SET until = until + ?1, leased_at = leased_at + ?1, deadline = deadline + ?1 "
+                "WHERE queue = ?2",
                 (now - seen, number),
             )
+            connection.execute("UPDATE replies SET until = until + ? WHERE queue = ?", (now - seen, number))
         connection.execute("UPDATE queues SET seen = ?", (now,))
         connection.execute("UPDATE store SET axis = ?", (axis,))
 

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote
@@ -17,21 +18,24 @@ from fray.backend import (
     check_error,
     check_seconds,
     dead_letter,
+    describe,
+    pack_answers,
+    pack_failure,
     poll_delays,
     read_item,
     take_readable,
 )
-from fray.queue import DeadLetter, Lease, QueueBase
-from fray_queue._checks import check_count, check_lease, check_name
+from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
+from fray_queue._checks import MOST_DEAD, check_count, check_lease, check_name, no_room_within
 from fray_queue._codec import encode_many
-from fray_queue._errors import QueueExistsError, QueueNotFoundError
+from fray_queue._errors import NoRoomError, QueueExistsError, QueueNotFoundError
 from fray_queue._leases import extended, with_end
-from fray_queue._sqlite import looking
+from fray_queue._sqlite import looking, replies
 from fray_queue._sqlite.clocks import LeaseClock, boot_clock, manual_clock
 from fray_queue._sqlite.commits import GroupCommit
 from fray_queue._sqlite.connection import StoreFile
 from fray_queue._sqlite.library import named_errors
-from fray_queue._sqlite.rows import QueueRow, Taken
+from fray_queue._sqlite.rows import QueueRow, Settings, Taken
 from fray_queue._sqlite.store import MOST_ATTEMPTS, QueueStore
 
 T = TypeVar("T")
@@ -54,17 +58,28 @@ class SqliteQueue(QueueBase[T]):
         name: One file may hold several queues, by name.
         max_attempts: Leases that may end without `done` before an item goes to the dead letters. The queue
             keeps what it was first opened with; None takes what it has.
-        timeout: Seconds that a call waits for other processes' transactions.
+        max_size: Items that it holds at most, dead letters apart; a push waits for room. Kept likewise.
+        max_dead: Dead letters that it keeps (100,000 unless said); the first in line go. Kept likewise.
+        timeout: Seconds that a call waits for other processes' transactions, and a push for room.
         clock: Seconds since the epoch, for tests; default is the time since this machine was started, which
             all its processes share and no step of the wall clock moves.
 
     Raises:
         UnsupportedError: The file system's locks do not hold (NFS, SMB, …), or the SQLite at hand is unsafe.
-        QueueExistsError: The queue is there with another `max_attempts`.
+        QueueExistsError: The queue is there with another `max_attempts`, `max_size` or `max_dead`.
     """
 
     capabilities: ClassVar[QueueCapabilities] = QueueCapabilities(
-        durable=True, shared_between_processes=True, steady_clock=True, give_back=True
+        durable=True,
+        shared_between_processes=True,
+        steady_clock=True,
+        priorities=True,
+        delays=True,
+        ttl=True,
+        keys=True,
+        replies=True,
+        max_size=True,
+        give_back=True,
     )
 
     def __init__(
@@ -73,19 +88,20 @@ class SqliteQueue(QueueBase[T]):
         name: str = "default",
         *,
         max_attempts: int | None = None,
+        max_size: int | None = None,
+        max_dead: int | None = None,
         timeout: float = 30.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
         if max_attempts is not None and check_count("max_attempts", max_attempts) > MOST_ATTEMPTS:
             raise ValueError(f"max_attempts must be at most {MOST_ATTEMPTS}, got {max_attempts}")
+        for name_of, count in (("max_size", max_size), ("max_dead", max_dead)):
+            if count is not None:
+                check_count(name_of, count)
         check_seconds("timeout", timeout)
+        self._settings = Settings(max_attempts, max_size, max_dead)
         self._path = str(Path(path).absolute())
-        self._name, self._max_attempts, self._timeout, self._clock = (
-            check_name(name),
-            max_attempts,
-            timeout,
-            clock,
-        )
+        self._name, self._timeout, self._clock = check_name(name), timeout, clock
         self._start()
         _open.add(self)
 
@@ -97,7 +113,14 @@ class SqliteQueue(QueueBase[T]):
 
     @classmethod
     def from_url(
-        cls, url: str, *, queue: str = "default", max_attempts: int | None = None, timeout: float = 30.0
+        cls,
+        url: str,
+        *,
+        queue: str = "default",
+        max_attempts: int | None = None,
+        max_size: int | None = None,
+        max_dead: int | None = None,
+        timeout: float = 30.0,
     ) -> "SqliteQueue[Any]":
         """Open `sqlite:/data/q.db`, `sqlite:relative.db` or `sqlite:///data/q.db`."""
         path = url.partition(":")[2]
@@ -111,21 +134,51 @@ class SqliteQueue(QueueBase[T]):
             path = f"/{rest}"
         if not path:
             raise SpecError(f"{url!r} names no file; a queue in one is sqlite:/data/q.db")
-        return cls(unquote(path), queue, max_attempts=max_attempts, timeout=timeout)
+        return cls(
+            unquote(path),
+            queue,
+            max_attempts=max_attempts,
+            max_size=max_size,
+            max_dead=max_dead,
+            timeout=timeout,
+        )
 
     @property
     def name(self) -> str:
         """The queue's name in its file."""
         return self._name
 
+    @property
+    def max_attempts(self) -> int | None:
+        """Leases that may end without `done`; None for any number."""
+        return self._look(lambda _, queue: queue.max_attempts)
+
     def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
         payloads = encode_many(items)
         if not payloads:
             return []
         records = [(None, payload) for payload in payloads]
-        ids = self._run(lambda store, queue: store.push(queue, records), grows=True)
-        self._announce()
-        return ids
+        wait = self._timeout if options.wait is None else options.wait
+        end = time.monotonic() + wait
+        for pause in poll_delays(longest=_LONGEST_PAUSE):
+            changes = self._changes
+            try:
+                ids = self._run(lambda store, queue: store.push(queue, records, options), grows=True)
+            except NoRoomError as error:
+                left = end - time.monotonic()
+                if not error.ever or left <= 0:
+                    raise QueueFullError(no_room_within(str(error), wait if error.ever else 0.0)) from None
+                self._doze(changes, min(left, pause))
+            else:
+                self._announce()
+                return ids
+        raise AssertionError("unreachable: the delays never end")
+
+    def _doze(self, changes: int, seconds: float) -> None:
+        """Wait for so long, or until a thread of this process changed something after `changes`."""
+        with self._arrival:
+            if self._changes == changes:
+                self._arrival.wait(seconds)
 
     def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
         """Lease up to `n` items; see `Queue.pop_many`. A waiting pop looks again every 1 to 20 ms."""
@@ -140,9 +193,7 @@ class SqliteQueue(QueueBase[T]):
             left = end - time.monotonic()
             if leases or left <= 0:
                 return leases
-            with self._arrival:
-                if self._changes == changes:
-                    self._arrival.wait(min(left, pause))
+            self._doze(changes, min(left, pause))
         raise AssertionError("unreachable: the delays never end")
 
     def _take(self, n: int, lease_timeout: float) -> list[Lease[bytes]]:
@@ -153,19 +204,30 @@ class SqliteQueue(QueueBase[T]):
         return [_lease(each) for each in taken]
 
     def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
+        if not leases:
+            return []
         ids = [lease.lease_id for lease in leases]
-        return self._run(lambda store, queue: store.done(queue, ids), durable=False) if ids else []
+        packed = pack_answers(leases, answers)
+        # An answer that was lost would be waited for: the item is gone.
+        durable = any(packed)
+        refused = self._run(lambda store, queue: store.done(queue, ids, packed), durable=durable)
+        self._announce()
+        return refused
 
     def release(self, lease: Lease[Any], *, delay: float = 0.0, error: BaseException | None = None) -> None:
         """Give an item back to its place in line; see `Queue.release`."""
         check_lease(lease)
         check_seconds("delay", delay, zero=True)
         check_error(error)
-        self._run(lambda store, queue: store.release(queue, lease.lease_id, delay), durable=False)
+        text, failure = None if error is None else describe(error), pack_failure(lease, error)
+        self._run(
+            lambda store, queue: store.release(queue, lease.lease_id, delay, error=text, failure=failure),
+            durable=False,
+        )
         self._announce()
 
     def _set_aside(self, lease: Lease[bytes], error: str) -> None:
-        self._run(lambda store, queue: store.release(queue, lease.lease_id, error=error), durable=False)
+        self._run(lambda store, queue: store.release(queue, lease.lease_id, unreadable=error), durable=False)
 
     def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
         """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""
@@ -214,7 +276,35 @@ class SqliteQueue(QueueBase[T]):
             return looking.dead(store, queue, most_bytes=1 << 62)[0]
 
         dead = self._run(find)
-        return [dead_letter(each.payload, each.item_id, each.attempt, each.history) for each in dead]
+        return [
+            dead_letter(
+                each.payload,
+                each.item_id,
+                each.attempt,
+                each.history,
+                "expired" if each.expired else "attempts",
+            )
+            for each in dead
+        ]
+
+    def dead_dropped(self) -> int:
+        """Count the dead letters that were dropped because there were more than `max_dead`."""
+        return self._look(lambda _, queue: queue.dropped)
+
+    def fetch_replies(self, item_ids: Sequence[str], *, wait: float = 0.0) -> dict[str, Reply]:
+        """Return what became of items; see `Queue.fetch_replies`. Who waits looks every 1 to 20 ms."""
+        end = time.monotonic() + check_seconds("wait", wait, zero=True)
+        ids = list(map(str, item_ids))
+        for pause in poll_delays(longest=_LONGEST_PAUSE):
+            changes = self._changes
+            found: list[Reply] = []
+            if self._look(lambda store, queue: replies.is_settled(store, queue, ids)):
+                found = self._run(lambda store, queue: replies.fetch(store, queue, ids), durable=False)
+            left = end - time.monotonic()
+            if found or left <= 0:
+                return {reply.item_id: reply for reply in found}
+            self._doze(changes, min(left, pause))
+        raise AssertionError("unreachable: the delays never end")
 
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""
@@ -225,7 +315,9 @@ class SqliteQueue(QueueBase[T]):
 
     def purge(self) -> int:
         """Remove every item that is not a dead letter, leased ones too; return how many."""
-        return self._run(lambda store, queue: store.purge(queue))
+        count = self._run(lambda store, queue: store.purge(queue))
+        self._announce()
+        return count
 
     def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
@@ -246,7 +338,7 @@ class SqliteQueue(QueueBase[T]):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"max_attempts": self._max_attempts, "timeout": self._timeout, "clock": self._clock}
+        options = {**asdict(self._settings), "timeout": self._timeout, "clock": self._clock}
         return _reopen, (type(self), self._path, self._name, options)
 
     def __repr__(self) -> str:
@@ -287,27 +379,29 @@ class SqliteQueue(QueueBase[T]):
         store = QueueStore(file, shared=True)
         try:
             with named_errors(self._path), store.writing():
-                self._settle_attempts(store)
+                self._settle_settings(store)
         except BaseException:
             file.close()
             raise
         return GroupCommit(store)
 
-    def _settle_attempts(self, store: QueueStore) -> None:
-        """Make the queue, or take the limit that it has."""
+    def _settle_settings(self, store: QueueStore) -> None:
+        """Make the queue, or take the settings that it has."""
         try:
             queue = store.queue(self._name)
         except QueueNotFoundError:
-            store.create(self._name, self._max_attempts)
+            store.create(self._name, self._settings)
             return
-        if self._max_attempts is None or queue.max_attempts == self._max_attempts:
-            return
-        if queue.max_attempts is not None:
-            raise QueueExistsError(
-                f"queue {self._name!r} of {self._path!r} has max_attempts={queue.max_attempts}, "
-                f"not {self._max_attempts}"
-            )
-        queue.max_attempts, queue.changed = self._max_attempts, True
+        for name in ("max_attempts", "max_size", "max_dead"):
+            has, given = getattr(queue, name), getattr(self._settings, name)
+            if given is None or has == given:
+                continue
+            if has is not None and not (name == "max_dead" and has == MOST_DEAD):
+                raise QueueExistsError(
+                    f"queue {self._name!r} of {self._path!r} has {name}={has}, not {given}"
+                )
+            setattr(queue, name, given)
+            queue.changed = True
 
     def _lease_clock(self) -> LeaseClock:
         return boot_clock() if self._clock is None else manual_clock(self._clock)
@@ -347,4 +441,12 @@ def _queue(store: QueueStore, name: str) -> QueueRow:
 
 
 def _lease(taken: Taken) -> Lease[bytes]:
-    return Lease(taken.payload, taken.lease_id, taken.leased_at, taken.item_id, taken.attempt, taken.until)
+    return Lease(
+        taken.payload,
+        taken.lease_id,
+        taken.leased_at,
+        taken.item_id,
+        taken.attempt,
+        taken.until,
+        taken.reply,
+    )

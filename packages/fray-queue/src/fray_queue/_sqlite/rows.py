@@ -8,9 +8,16 @@ from typing import Any
 
 from fray.backend import LeaseState
 from fray.queue import Attempt
+from fray_queue._checks import MOST_DEAD
 from fray_queue._sqlite.schema import DEAD, HELD, RETURNED, SEQ_BITS
 
 _SEQ_MASK = (1 << SEQ_BITS) - 1
+NO_LIMIT = (1 << 31) - 1  # attempts
+_LONGEST_SEQ = len(str(_SEQ_MASK))
+
+
+STATE = "attempt, lease_id, leased_at, until, history, deadline"
+"""Columns of `leases`, as `state_of` takes them."""
 
 
 @dataclass(slots=True)
@@ -20,8 +27,10 @@ class QueueRow:
     Args:
         tag: Begins the ids of its items, so that no other queue's are the same.
         pushed: The place in line of the newest item.
-        cursor: The place of the newest item that was ever leased; all behind it are fresh.
-        bytes: Size of all payloads, of dead items too.
+        cursor: A place in line; what is fresh (plain, and never leased) is behind it.
+        bytes: Size of all payloads, of dead items too, and of answers.
+        dropped: Dead letters that were dropped because there were more than `max_dead`.
+        special: Whether an item was ever pushed with options: only then is there anything to look for.
         seen: When the queue was last written to, on the axis of the leases.
         earliest: No lease or delay ends before; what is not known is long ago.
     """
@@ -37,6 +46,11 @@ class QueueRow:
     dead: int = 0
     bytes: int = 0
     seen: float = 0.0
+    fresh: int = 0
+    max_size: int | None = None
+    max_dead: int = MOST_DEAD
+    dropped: int = 0
+    special: int = 0
     changed: bool = False
     earliest: float = -math.inf
 
@@ -46,9 +60,9 @@ class QueueRow:
         return self.number << SEQ_BITS
 
     @property
-    def fresh(self) -> int:
-        """How many items were never leased."""
-        return self.pushed - self.cursor
+    def most_attempts(self) -> int:
+        """The limit of attempts as a number for SQL."""
+        return self.max_attempts or NO_LIMIT
 
     @property
     def live(self) -> int:
@@ -65,9 +79,34 @@ class QueueRow:
         else:
             self.dead += change
 
+    def seq_of_item(self, item_id: str) -> int | None:
+        """Return the place in line that an id was made of; None for one that a pusher gave."""
+        tag, _, seq = item_id.rpartition("-")
+        if tag != self.tag or not (seq.isascii() and seq.isdecimal()) or len(seq) > _LONGEST_SEQ:
+            return None
+        return int(seq)
+
     def item_id(self, seq: int, given: str | None) -> str:
         """Return an item's id: what its pusher gave, or one made of its place in line."""
         return given if given is not None else f"{self.tag}-{seq}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a queue is made with; None for what was not said."""
+
+    max_attempts: int | None = None
+    max_size: int | None = None
+    max_dead: int | None = None
+
+    def difference(self, row: QueueRow) -> str | None:
+        """Say what a queue has that is not as it is here; None where it is the same."""
+        for name in ("max_attempts", "max_size"):
+            if getattr(row, name) != getattr(self, name):
+                return f"{name}={getattr(row, name)}, not {getattr(self, name)}"
+        if self.max_dead not in (None, row.max_dead):
+            return f"max_dead={row.max_dead}, not {self.max_dead}"
+        return None
 
 
 @dataclass(slots=True)
@@ -83,6 +122,8 @@ class Taken:
     seq: int = 0
     history: tuple[Attempt, ...] = ()
     size: int = 0  # of the payload, where that was not read
+    reply: bool = False  # whether somebody waits for an answer, or may yet
+    expired: bool = False  # of a dead one: its ttl passed
 
 
 def seq_of(row: int) -> int:
@@ -102,6 +143,14 @@ def seq_of_lease(lease_id: str) -> int | None:
     except ValueError:
         return None
     return seq if 0 < seq <= _SEQ_MASK else None
+
+
+def state_of(
+    attempt: int, lease_id: str, leased_at: float, until: float, history: str, deadline: float | None
+) -> LeaseState:
+    """Return what the lease machine works on, from the columns `STATE`."""
+    date = math.inf if deadline is None else deadline
+    return LeaseState(attempt, lease_id, leased_at, until, False, load_history(history), date)
 
 
 def state_number(state: LeaseState) -> int:

@@ -4,32 +4,48 @@ The rules are those of the lease machine. Where a rule is cheaper in SQL it is t
 compare the two. A call that refuses raises before it writes.
 """
 
+import contextlib
 import math
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from fray import LeaseExpiredError
-from fray.backend import LeaseState, lease_machine
+from fray.backend import PLAIN, LeaseState, PushOptions, lease_machine
 from fray_queue._errors import LimitError, QueueExistsError, QueueNotFoundError
+from fray_queue._sqlite import pushing, replies
 from fray_queue._sqlite.connection import StoreFile
 from fray_queue._sqlite.rows import (
+    NO_LIMIT,
+    STATE,
     QueueRow,
+    Settings,
     Taken,
     dump_history,
     lease_id_of,
-    load_history,
     seq_of,
     seq_of_lease,
     state_number,
+    state_of,
 )
 from fray_queue._sqlite.schema import DEAD, HELD, LAST_NUMBER, RETURNED
 
-_NO_LIMIT = (1 << 31) - 1  # attempts
-MOST_ATTEMPTS = _NO_LIMIT - 1
+Takeable = tuple[int, str | None, bytes, LeaseState | None, bool]
+"""A row that may be leased: its id, the item's id and payload, its state, whether an answer may be wanted."""
+FRESH_PLAIN = "SELECT id, item_id, payload FROM items WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
+FRESH_SPECIAL = (
+    "SELECT id, item_id, payload FROM items WHERE id > ? AND id <= ? "
+    "AND NOT EXISTS (SELECT 1 FROM leases WHERE leases.id = items.id) ORDER BY id LIMIT ?"
+)
+DEADLINE = "ifnull(deadline, 9e999)"
+
+MOST_ATTEMPTS = NO_LIMIT - 1
 _TOKENS = 64  # asked for together
-_COLUMNS = "number, name, tag, max_attempts, pushed, cursor, returned, held, dead, bytes, seen"
+_COLUMNS = (
+    "number, name, tag, max_attempts, pushed, cursor, returned, held, dead, bytes, seen, fresh, max_size, "
+    "max_dead, dropped, special"
+)
 
 
 class QueueStore:
@@ -44,6 +60,7 @@ class QueueStore:
         self._shared = shared
         self._execute: Callable[..., Any] = file.connection.execute
         self._rows: dict[str, QueueRow] = {}
+        self.on_reply: Callable[[str], None] | None = None
         self.synced = -1  # changes that are on the disk; `commits.sync` counts them
         self._complete = False  # whether all queues are in `_rows`
         self._tokens: list[str] = []
@@ -93,7 +110,8 @@ class QueueStore:
             if row.changed:
                 self._execute(
                     "UPDATE queues SET max_attempts = ?, pushed = ?, cursor = ?, returned = ?, held = ?, "
-                    "dead = ?, bytes = ?, seen = ? WHERE number = ?",
+                    "dead = ?, bytes = ?, seen = ?, fresh = ?, max_size = ?, max_dead = ?, dropped = ?, "
+                    "special = ? WHERE number = ?",
                     (
                         row.max_attempts,
                         row.pushed,
@@ -103,6 +121,11 @@ class QueueStore:
                         row.dead,
                         row.bytes,
                         self.file.clock.now(),
+                        row.fresh,
+                        row.max_size,
+                        row.max_dead,
+                        row.dropped,
+                        row.special,
                         row.number,
                     ),
                 )
@@ -136,7 +159,7 @@ class QueueStore:
             self._complete = True
         return list(self._rows.values())
 
-    def create(self, name: str, max_attempts: int | None, *, most: int = LAST_NUMBER) -> QueueRow:
+    def create(self, name: str, settings: Settings, *, most: int = LAST_NUMBER) -> QueueRow:
         """Return the queue of that name and those settings, made if need be.
 
         Raises:
@@ -145,9 +168,9 @@ class QueueStore:
         """
         row = self._rows.get(name) or self._load(name)
         if row is None:
-            row = self._insert(name, max_attempts, most)
-        elif row.max_attempts != max_attempts:
-            raise QueueExistsError(f"queue {name!r} has max_attempts={row.max_attempts}, not {max_attempts}")
+            row = self._insert(name, settings, most)
+        elif (difference := settings.difference(row)) is not None:
+            raise QueueExistsError(f"queue {name!r} has {difference}")
         self._rows[name] = row
         return row
 
@@ -155,17 +178,20 @@ class QueueStore:
         found = self._execute(f"SELECT {_COLUMNS} FROM queues WHERE name = ?", (name,)).fetchall()
         return QueueRow(*found[0]) if found else None
 
-    def _insert(self, name: str, max_attempts: int | None, most: int) -> QueueRow:
+    def _insert(self, name: str, settings: Settings, most: int) -> QueueRow:
         taken = {number for (number,) in self._execute("SELECT number FROM queues").fetchall()}
         if len(taken) >= most:
             raise LimitError(f"the server has {len(taken)} queues, and takes no more")
         number = next(number for number in range(1, LAST_NUMBER + 1) if number not in taken)
         tag = secrets.token_hex(4)
+        row = QueueRow(number, name, tag, settings.max_attempts, max_size=settings.max_size)
+        if settings.max_dead is not None:
+            row.max_dead = settings.max_dead
         self._execute(
-            "INSERT INTO queues VALUES (?, ?, ?, ?, 0, 0, 0, 0, 0, 0, ?)",
-            (number, name, tag, max_attempts, self.file.clock.now()),
+            "INSERT INTO queues VALUES (?, ?, ?, ?, 0, 0, 0, 0, 0, 0, ?, 0, ?, ?, 0, 0)",
+            (number, name, tag, row.max_attempts, self.file.clock.now(), row.max_size, row.max_dead),
         )
-        return QueueRow(number, name, tag, max_attempts)
+        return row
 
     def totals(self) -> tuple[int, int]:
         """Return how many items all queues have, dead ones too, and their payloads' size."""
@@ -185,14 +211,27 @@ class QueueStore:
         """Remove a queue with all that is in it."""
         first, last = queue.base, queue.base + queue.pushed
         self._execute("DELETE FROM leases WHERE id > ? AND id <= ?", (first, last))
+        self._execute("DELETE FROM replies WHERE id > ? AND id <= ?", (first, last))
         self._execute("DELETE FROM items WHERE id > ? AND id <= ?", (first, last))
         self._execute("DELETE FROM queues WHERE number = ?", (queue.number,))
         self._rows.pop(queue.name, None)
 
     # --- what a worker does ---
 
-    def push(self, queue: QueueRow, records: Iterable[tuple[str | None, bytes]]) -> list[str]:
-        """Store payloads at the end of the line; their ids are given, or made."""
+    def push(
+        self, queue: QueueRow, records: Sequence[tuple[str | None, bytes]], options: PushOptions = PLAIN
+    ) -> list[str]:
+        """Store payloads; their ids are given, or made, or those of the items that have their keys.
+
+        Raises:
+            NoRoomError: They are more than `max_size` leaves room for.
+        """
+        if queue.max_size is not None or options is not PLAIN:
+            return pushing.push(self, queue, records, options)
+        return self.append(queue, records)
+
+    def append(self, queue: QueueRow, records: Iterable[tuple[str | None, bytes]]) -> list[str]:
+        """Store plain items at the end of the line."""
         at = self.file.clock.now() + self.file.clock.offset()
         base, seq, size = queue.base, queue.pushed, 0
         rows: list[tuple[int, str | None, float, bytes]] = []
@@ -201,35 +240,37 @@ class QueueStore:
             size += len(payload)
             rows.append((base + seq, item_id, at, payload))
         self.file.connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?)", rows)
+        queue.fresh += seq - queue.pushed
         queue.pushed, queue.bytes, queue.changed = seq, queue.bytes + size, True
         return [queue.item_id(seq_of(row), item_id) for row, item_id, _, _ in rows]
 
     def pop(
         self, queue: QueueRow, n: int, lease_timeout: float, *, most_bytes: int | None = None
     ) -> list[Taken]:
-        """Lease up to `n` items, the oldest first; fewer when their payloads are `most_bytes` together."""
+        """Lease up to `n` items in line; fewer when their payloads are `most_bytes` together."""
         now, offset = self.file.clock.now(), self.file.clock.offset()
         self.sweep(queue, now)
         taken: list[Taken] = []
         size = 0
-        for row, item_id, payload, state in self._takeable(queue, n):
+        for row, item_id, payload, state, reply in self._takeable(queue, n):
             seq = seq_of(row)
             lease_id = lease_id_of(seq, self._token())
             before = state or lease_machine.FRESH
             leased = lease_machine.lease(before, lease_id, lease_timeout, now, queue.max_attempts)
             if state is None:
                 self._execute(
-                    "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, '', ?)",
+                    "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, 0, NULL, NULL, NULL, NULL)",
                     (row, queue.number, HELD, 1, lease_id, now, leased.until, len(payload)),
                 )
                 queue.cursor = seq
+                queue.fresh -= 1
             else:
                 self._write(row, before, leased)
                 queue.returned -= 1
             item_id = queue.item_id(seq, item_id)
-            taken.append(
-                Taken(item_id, lease_id, now + offset, leased.until + offset, leased.attempt, payload, seq)
-            )
+            each = Taken(item_id, lease_id, now + offset, leased.until + offset, leased.attempt, payload, seq)
+            each.reply = reply
+            taken.append(each)
             size += len(payload)
             if most_bytes is not None and size >= most_bytes:
                 break
@@ -238,76 +279,136 @@ class QueueStore:
             queue.earliest = min(queue.earliest, now + lease_timeout)
         return taken
 
-    def _takeable(
-        self, queue: QueueRow, n: int
-    ) -> Iterator[tuple[int, str | None, bytes, LeaseState | None]]:
+    def _takeable(self, queue: QueueRow, n: int) -> Iterator[Takeable]:
         """Yield rows in line, a few at a time: they are changed meanwhile, and payloads may be large."""
-        if queue.returned:
-            ids = self._execute(
-                f"SELECT id FROM leases WHERE queue = ? AND state = {RETURNED} ORDER BY id LIMIT ?",
-                (queue.number, n),
-            ).fetchall()
-            for (row,) in ids:
+        if not queue.returned:
+            yield from self._fresh(queue, n)
+            return
+        # Rows of plain items that were never leased have priority 0, and their place among the others.
+        heads = self._execute(
+            f"SELECT id, priority FROM leases WHERE queue = ? AND state = {RETURNED} "
+            "ORDER BY priority DESC, id LIMIT ?",
+            (queue.number, n),
+        ).fetchall()
+        fresh = self._fresh(queue, n)
+        with contextlib.closing(fresh):
+            plain = next(fresh, None)
+            for row, priority in heads:
+                while plain is not None and n and (0, -plain[0]) > (priority, -row):
+                    n -= 1
+                    yield plain
+                    plain = next(fresh, None)
+                if not n:
+                    return
                 n -= 1
-                (found,) = self._execute(
-                    "SELECT item_id, payload, attempt, lease_id, leased_at, until, history "
-                    "FROM leases JOIN items USING (id) WHERE id = ?",
-                    (row,),
-                ).fetchall()
-                item_id, payload, *state = found
-                yield row, item_id, payload, _state(*state)
-        if n and queue.pushed > queue.cursor:
-            cursor = self._execute(
-                "SELECT id, item_id, payload FROM items WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
-                (queue.base + queue.cursor, queue.base + queue.pushed, n),
-            )
-            try:
-                for row, item_id, payload in cursor:
-                    yield row, item_id, payload, None
-            finally:
-                cursor.close()
+                yield self._returned(row)
+            while plain is not None and n:
+                n -= 1
+                yield plain
+                plain = next(fresh, None)
 
-    def done(self, queue: QueueRow, lease_ids: Iterable[str]) -> list[str]:
-        """Finish items by their leases; return the leases that are not good."""
+    def _returned(self, row: int) -> Takeable:
+        (found,) = self._execute(
+            f"SELECT item_id, payload, {STATE}, reply_ttl, key FROM leases JOIN items USING (id) "
+            "WHERE id = ?",
+            (row,),
+        ).fetchall()
+        item_id, payload, *state, reply_ttl, key = found
+        return row, item_id, payload, state_of(*state), reply_ttl is not None or key is not None
+
+    def _fresh(self, queue: QueueRow, n: int) -> Generator[Takeable, None, None]:
+        """Yield plain items that were never leased."""
+        if not n or not queue.fresh:
+            return
+        cursor = self._execute(
+            FRESH_SPECIAL if queue.special else FRESH_PLAIN,
+            (queue.base + queue.cursor, queue.base + queue.pushed, n),
+        )
+        try:
+            for row, item_id, payload in cursor:
+                yield row, item_id, payload, None, False
+        finally:
+            cursor.close()
+
+    def done(
+        self, queue: QueueRow, lease_ids: Iterable[str], answers: Sequence[replies.Packed | None] = ()
+    ) -> list[str]:
+        """Finish items by their leases, with their answers; return the leases that are not good."""
         now, refused = self.file.clock.now(), []
-        most = queue.max_attempts or _NO_LIMIT
-        for lease_id in lease_ids:
+        most = queue.most_attempts
+        for index, lease_id in enumerate(lease_ids):
             seq = seq_of_lease(lease_id)
             row = queue.base + (seq or 0)
-            # The last lease of an item is over when it ran out: lease_machine.expire, in SQL.
+            # What is over is so when its lease ran out: lease_machine.is_over, in SQL.
             gone = self._execute(
-                "DELETE FROM leases WHERE id = ? AND lease_id = ? AND NOT (until <= ? AND attempt >= ?) "
-                "RETURNING state, bytes",
+                "DELETE FROM leases WHERE id = ?1 AND lease_id = ?2 "
+                f"AND NOT (until <= ?3 AND (attempt >= ?4 OR {DEADLINE} <= ?3)) "
+                "RETURNING state, bytes, reply_ttl, askers",
                 (row, lease_id, now, most),
             ).fetchall()
             if seq is None or not gone:
                 refused.append(lease_id)
                 continue
             self._execute("DELETE FROM items WHERE id = ?", (row,))
-            ((state, size),) = gone
+            ((state, size, reply_ttl, askers),) = gone
             queue.count(state, -1)
             queue.bytes -= size
+            if reply_ttl is not None:
+                answer = answers[index] if answers else None
+                replies.put(self, queue, row, answer or ("value", b""), reply_ttl, askers)
         return refused
 
     def release(
-        self, queue: QueueRow, lease_id: str, delay: float = 0.0, *, error: str | None = None
+        self,
+        queue: QueueRow,
+        lease_id: str,
+        delay: float = 0.0,
+        *,
+        unreadable: str | None = None,
+        error: str | None = None,
+        failure: bytes | None = None,
     ) -> None:
-        """Give an item back; with an error, as one that its taker could not unpickle.
+        """Give an item back.
+
+        Args:
+            unreadable: Why its taker could not unpickle it: then it is set aside.
+            error: What failed the attempt, for the history; `failure` is the same for who asked.
 
         Raises:
             LeaseExpiredError: The lease is not good.
         """
         now = self.file.clock.now()
         row, before, number = self._held(queue, lease_id, now)
-        if error is None:
-            after = lease_machine.release(before, lease_id, delay, now, queue.max_attempts)
+        if unreadable is None:
+            after = lease_machine.release(before, lease_id, delay, now, queue.max_attempts, error)
         else:
-            after = lease_machine.set_aside(before, lease_id, error, now, queue.max_attempts)
+            after = lease_machine.set_aside(before, lease_id, unreadable, now, queue.max_attempts)
         self._write(row, before, after)
         queue.count(number, -1)
         queue.count(state_number(after), 1)
-        if after.until:
-            queue.earliest = min(queue.earliest, after.until)
+        if after.dead:
+            self._bury(queue, row, after, failure)
+        elif after.until or after.deadline < math.inf:
+            queue.earliest = min(queue.earliest, after.until or math.inf, after.deadline)
+
+    def _bury(self, queue: QueueRow, row: int, state: LeaseState, failure: bytes | None = None) -> None:
+        """Answer who asked for an item that was given up, and drop dead letters that are too many."""
+        if queue.special:
+            ((reply_ttl, askers),) = self._execute(
+                "SELECT reply_ttl, askers FROM leases WHERE id = ?", (row,)
+            ).fetchall()
+            if reply_ttl is not None:
+                answer = ("expired" if state.expired else "dead", b"")
+                if failure is not None:
+                    answer = ("error", failure)
+                replies.put(self, queue, row, answer, reply_ttl, askers)
+        if queue.dead > queue.max_dead:
+            ids = self._execute(
+                f"SELECT id FROM leases WHERE queue = ? AND state = {DEAD} ORDER BY id LIMIT ?",
+                (queue.number, queue.dead - queue.max_dead),
+            ).fetchall()
+            self._remove_dead(queue, [row for (row,) in ids])
+            queue.dropped += len(ids)
 
     def give_back(self, queue: QueueRow, lease_ids: Iterable[str]) -> list[str]:
         """Give back items that were not worked on; return the leases that are not good."""
@@ -322,6 +423,7 @@ class QueueStore:
             self._write(row, before, after)
             queue.count(number, -1)
             queue.count(state_number(after), 1)
+            queue.earliest = min(queue.earliest, after.deadline)
         return refused
 
     def extend_many(
@@ -355,17 +457,19 @@ class QueueStore:
         """Return the item of a good lease."""
         seq = seq_of_lease(lease_id)
         found = self._execute(
-            "SELECT item_id, leased_at, until, attempt, payload FROM leases JOIN items USING (id) "
+            "SELECT item_id, leased_at, until, attempt, payload, reply_ttl, key "
+            "FROM leases JOIN items USING (id) "
             "WHERE id = ? AND lease_id = ?",
             (queue.base + (seq or 0), lease_id),
         ).fetchall()
         if seq is None or not found:
             return None
-        ((item_id, leased_at, until, attempt, payload),) = found
+        ((item_id, leased_at, until, attempt, payload, reply_ttl, key),) = found
         offset = self.file.clock.offset()
-        return Taken(
-            queue.item_id(seq, item_id), lease_id, leased_at + offset, until + offset, attempt, payload, seq
-        )
+        item_id = queue.item_id(seq, item_id)
+        taken = Taken(item_id, lease_id, leased_at + offset, until + offset, attempt, payload, seq)
+        taken.reply = reply_ttl is not None or key is not None
+        return taken
 
     # --- what an operator does ---
 
@@ -373,10 +477,12 @@ class QueueStore:
         """Put the dead (all, or those of these ids) back at their old places with a fresh count."""
         rows = self._dead_rows(queue, item_ids)
         self.file.connection.executemany(
-            f"UPDATE leases SET state = {RETURNED}, attempt = 0, lease_id = '', until = 0, history = '' "
-            "WHERE id = ?",
+            f"UPDATE leases SET state = {RETURNED}, attempt = 0, lease_id = '', until = 0, history = '', "
+            "deadline = NULL WHERE id = ?",
             [(row,) for row in rows],
         )
+        if queue.special:
+            replies.forget(self, queue, rows)
         queue.count(DEAD, -len(rows))
         queue.count(RETURNED, len(rows))
         return len(rows)
@@ -391,21 +497,28 @@ class QueueStore:
             (first, last, queue.number),
         )
         self._execute(f"DELETE FROM leases WHERE id > ? AND id <= ? AND state <> {DEAD}", (first, last))
-        queue.cursor, queue.returned, queue.held, queue.changed = queue.pushed, 0, 0, True
+        queue.cursor, queue.fresh, queue.returned, queue.held = queue.pushed, 0, 0, 0
+        queue.changed = True
         queue.bytes = self._execute(
-            "SELECT coalesce(sum(bytes), 0) FROM leases WHERE id > ? AND id <= ?", (first, last)
+            "SELECT (SELECT coalesce(sum(bytes), 0) FROM leases WHERE id > ?1 AND id <= ?2) + "
+            "(SELECT coalesce(sum(length(payload)), 0) FROM replies WHERE id > ?1 AND id <= ?2)",
+            (first, last),
         ).get
+        self.note_reply(queue, None)
         return count
 
     def purge_dead(self, queue: QueueRow, item_ids: Sequence[str] | None) -> int:
         """Remove the dead (all, or those of these ids); return how many."""
         rows = self._dead_rows(queue, item_ids)
+        self._remove_dead(queue, rows)
+        return len(rows)
+
+    def _remove_dead(self, queue: QueueRow, rows: Sequence[int]) -> None:
         for row in rows:
             (size,) = self._execute("DELETE FROM leases WHERE id = ? RETURNING bytes", (row,)).fetchall()[0]
             self._execute("DELETE FROM items WHERE id = ?", (row,))
             queue.bytes -= size
         queue.count(DEAD, -len(rows))
-        return len(rows)
 
     def _dead_rows(self, queue: QueueRow, item_ids: Sequence[str] | None) -> list[int]:
         self.sweep(queue, self.file.clock.now())
@@ -418,28 +531,55 @@ class QueueStore:
         return [row for row, given in found if wanted is None or queue.item_id(seq_of(row), given) in wanted]
 
     def sweep(self, queue: QueueRow, now: float) -> None:
-        """Have what ran out wait again, and give up those whose last lease it was."""
-        if not queue.held or now < queue.earliest:
+        """Have what ran out wait again, and give up what is over: last leases, and items past their time."""
+        if now < queue.earliest or not (queue.held or queue.special):
             return
         over = self._execute(
-            "SELECT id, attempt, lease_id, leased_at, until, history FROM leases "
-            f"WHERE queue = ? AND state = {HELD} AND until <= ?",
+            f"SELECT id, {STATE} FROM leases WHERE queue = ? AND state = {HELD} AND until <= ?",
             (queue.number, now),
         ).fetchall()
         for row, *columns in over:
-            before = _state(*columns)
-            after = lease_machine.expire(before, now, queue.max_attempts)
-            if after.dead:
-                self._write(row, before, after)
-            else:
-                self._execute(f"UPDATE leases SET state = {RETURNED} WHERE id = ?", (row,))
-            queue.count(HELD, -1)
-            queue.count(DEAD if after.dead else RETURNED, 1)
+            self._end(queue, row, HELD, state_of(*columns), now)
+        if queue.special:
+            late = self._execute(
+                f"SELECT id, {STATE} FROM leases WHERE queue = ? AND state = {RETURNED} AND deadline <= ?",
+                (queue.number, now),
+            ).fetchall()
+            for row, *columns in late:
+                self._end(queue, row, RETURNED, state_of(*columns), now)
         if not self._shared:
-            until = self._execute(
-                f"SELECT min(until) FROM leases WHERE queue = ? AND state = {HELD}", (queue.number,)
-            ).get
-            queue.earliest = math.inf if until is None else until
+            change = self.next_change(queue)
+            queue.earliest = math.inf if change is None else change
+
+    def _end(self, queue: QueueRow, row: int, number: int, before: LeaseState, now: float) -> None:
+        """Settle an item whose lease, delay or time is over."""
+        after = lease_machine.expire(before, now, queue.max_attempts)
+        if after.dead:
+            self._write(row, before, after)
+        else:
+            self._execute(f"UPDATE leases SET state = {RETURNED} WHERE id = ?", (row,))
+        queue.count(number, -1)
+        queue.count(DEAD if after.dead else RETURNED, 1)
+        if after.dead:
+            self._bury(queue, row, after)
+
+    def next_change(self, queue: QueueRow) -> float | None:
+        """Return when something may become takeable, or be given up, by itself."""
+        until: float | None = self._execute(
+            f"SELECT min(until) FROM leases WHERE queue = ? AND state = {HELD}", (queue.number,)
+        ).get
+        if not queue.special:
+            return until
+        deadline: float | None = self._execute(
+            f"SELECT min(deadline) FROM leases WHERE queue = ? AND state = {RETURNED} AND deadline > 0",
+            (queue.number,),
+        ).get
+        return min((time for time in (until, deadline) if time is not None), default=None)
+
+    def note_reply(self, queue: QueueRow, row: int | None) -> None:
+        """Note that an item was answered, or items were removed: who waits for answers may look."""
+        if self.on_reply is not None:
+            self.on_reply(queue.name)
 
     # --- rows ---
 
@@ -447,13 +587,11 @@ class QueueStore:
         """Return the row of a good lease's item, its state, and the state's number."""
         seq = seq_of_lease(lease_id)
         row = queue.base + (seq or 0)
-        found = self._execute(
-            "SELECT state, attempt, lease_id, leased_at, until, history FROM leases WHERE id = ?", (row,)
-        ).fetchall()
+        found = self._execute(f"SELECT state, {STATE} FROM leases WHERE id = ?", (row,)).fetchall()
         if seq is None or not found:
             raise LeaseExpiredError(lease_id)
         number, *columns = found[0]
-        state = _state(*columns)
+        state = state_of(*columns)
         lease_machine.check_held(state, lease_id)
         if lease_machine.is_over(state, now, queue.max_attempts):
             raise LeaseExpiredError(lease_id)
@@ -461,12 +599,18 @@ class QueueStore:
 
     def _write(self, row: int, before: LeaseState, after: LeaseState) -> None:
         history = dump_history(after.history, len(before.history), self.file.clock.offset())
+        deadline = after.deadline if after.deadline < math.inf else None
         self._execute(
-            "UPDATE leases SET state = ?, attempt = ?, lease_id = ?, leased_at = ?, until = ?, history = ? "
-            "WHERE id = ?",
-            (state_number(after), after.attempt, after.lease_id, after.leased_at, after.until, history, row),
+            "UPDATE leases SET state = ?1, attempt = ?2, lease_id = ?3, leased_at = ?4, until = ?5, "
+            f"history = ?6, deadline = ?7, key = CASE WHEN ?1 = {DEAD} THEN NULL ELSE key END WHERE id = ?8",
+            (
+                state_number(after),
+                after.attempt,
+                after.lease_id,
+                after.leased_at,
+                after.until,
+                history,
+                deadline,
+                row,
+            ),
         )
-
-
-def _state(attempt: int, lease_id: str, leased_at: float, until: float, history: str) -> LeaseState:
-    return LeaseState(attempt, lease_id, leased_at, until, False, load_history(history))

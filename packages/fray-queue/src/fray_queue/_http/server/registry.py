@@ -20,7 +20,7 @@ from fray_queue._http.server.writer import Writer, WriterEndedError
 from fray_queue._sqlite import answers, looking
 from fray_queue._sqlite.clocks import LeaseClock
 from fray_queue._sqlite.library import named_errors
-from fray_queue._sqlite.rows import QueueRow, Taken
+from fray_queue._sqlite.rows import QueueRow, Settings, Taken
 from fray_queue._sqlite.store import QueueStore
 
 R = TypeVar("R")
@@ -123,7 +123,7 @@ class QueueRegistry:
         check_name(name)
 
         def operation(store: QueueStore) -> None:
-            store.create(name, max_attempts, most=self.limits.queues)
+            store.create(name, Settings(max_attempts), most=self.limits.queues)
             self._remember(store, key, {})
 
         await self._writer.run(operation, grows=True)
@@ -192,7 +192,10 @@ class QueueRegistry:
     ) -> dict[str, Any]:
         """Give an item back."""
         reply = await self._change(
-            name, lambda store, queue: store.release(queue, lease_id, delay, error=error), key, lambda _: {}
+            name,
+            lambda store, queue: store.release(queue, lease_id, delay, unreadable=error),
+            key,
+            lambda _: {},
         )
         self.traffic(name).wake()
         return reply
