@@ -123,7 +123,7 @@ class QueueMachine(RuleBasedStateMachine):
     def full(self, count: int, call: Callable[[], Any]) -> Any:
         """Make a push; return None when it was refused, which must be as the model says."""
         self.free()
-        too_many = self.can.max_size and len(self.alive) + count > self.MOST
+        too_many = self.can.max_size and count and len(self.alive) + count > self.MOST
         try:
             found = call()
         except QueueFullError:

@@ -188,7 +188,7 @@ class MemoryQueue(QueueBase[T]):
             now = self._clock()
             new = count - self._known(count, options, now)
             size = self._line.size(now)
-            if size + new <= most:
+            if not new or size + new <= most:
                 return
             left = end - time.monotonic()
             if new > most or left <= 0:
