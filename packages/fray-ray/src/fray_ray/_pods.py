@@ -106,11 +106,12 @@ def _loaded(result: bytes | None) -> Any:
 
 
 def _shipped(fn: Callable[[], Any]) -> Callable[[], Any]:
-    """Return what the hosts are to call: the function, or one that joins the cluster before it unpickles it."""
+    """Return what the hosts call: the function, or one that joins the cluster before it unpickles it."""
     data = dumps(fn, f"the function {callable_name(fn)}")
     if b"ray." not in data and b"fray_ray" not in data:
         return fn
-    return _Joined(cloudpickle.dumps(fn))  # Ray's: with the owners of references
+    packed: bytes = cloudpickle.dumps(fn)  # type: ignore[no-untyped-call] # Ray's: with the owners of references
+    return _Joined(packed)
 
 
 class _Joined:
