@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from text_pipeline import expected_rows, run
+from text_pipeline import Store, expected_rows, run
 
 from fray.job import JobContext
 
@@ -21,10 +21,16 @@ def results() -> dict[str, dict[str, Any]]:
     return {}
 
 
+@pytest.mark.parametrize("stored", ["objects", "files"])
 def test_it_keeps_one_row_of_each(
-    context: JobContext, results: dict[str, dict[str, Any]], request: pytest.FixtureRequest
+    context: JobContext,
+    stored: str,
+    results: dict[str, dict[str, Any]],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
 ) -> None:
-    result = run(context, ROWS, shards=4, chunk_rows=500)
+    store = Store(context, tmp_path if stored == "files" else None)
+    result = run(store, ROWS, shards=4, chunk_rows=500)
     assert (result["rows"], result["kept"]) == (ROWS, expected_rows(ROWS))
     assert list(result["seconds"]) == ["map", "shuffle", "deduplicate"]
     results[request.node.callspec.id] = result

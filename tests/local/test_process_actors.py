@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,26 @@ from fray_local._process.owner import shared_actors as peers
 def context() -> Iterator[JobContext]:
     with create_context("process", max_workers=2) as context:
         yield context
+
+
+def _make_at_once(actors: int, rounds: int) -> list[list[int]]:
+    """Make actors in threads of one task, all of a round at the same time; return what each says it is."""
+    context, seen = get_job_context(), []
+    for _ in range(rounds):
+        made: dict[int, Any] = {}
+        start = threading.Barrier(actors)
+
+        def make(number: int, made: dict[int, Any] = made, start: threading.Barrier = start) -> None:
+            start.wait()
+            made[number] = context.create_actor(Counter, number)
+
+        threads = [threading.Thread(target=make, args=[number]) for number in range(actors)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seen.append(context.get([made[number].value() for number in range(actors)], timeout=60))
+    return seen
 
 
 def pid_of(context: JobContext, mortal: Any) -> int | None:
@@ -239,6 +260,9 @@ class TestSharing:
             assert first.get(counter.value()) == 2
         with create_context("process", namespace="team") as third:
             assert third.get(third.create_actor(Counter, 9, name="tally").value()) == 9
+
+    def test_none_is_lost_that_is_made_while_another_is_handed_over(self, context: JobContext) -> None:
+        assert context.get(context.run(_make_at_once, 8, 12), timeout=100) == [list(range(8))] * 12
 
     def test_a_shared_actor_that_is_made_anew_is_found_again(self) -> None:
         with create_context("process", namespace="team") as first:

@@ -13,6 +13,7 @@ import pytest
 from fray import create_context, get_job_context
 from fray._contracts.context import JobContext
 from fray.testing.gates import until
+from fray.testing.interrupting import interrupted
 
 MEGABYTE = 1 << 20
 
@@ -165,3 +166,24 @@ def test_what_is_read_stays_after_its_reference_is_gone(context: JobContext) -> 
     array = context.get(ref)
     del ref
     assert array.total() == MEGABYTE >> 16
+
+
+@pytest.mark.timeout(60)
+def test_a_finalizer_may_store_a_value_while_one_is_stored() -> None:
+    size, count = 1 << 20, 10
+    with create_context("process", object_store_memory=size * count) as context:
+
+        def put() -> None:
+            refs.append(context.put(bytes(size - 4096)))
+
+        refs: list[Any] = []
+        lines = interrupted(put, put, 0, "protocol.values")
+        refs.clear()
+        for line in range(1, lines):
+            interrupted(put, put, line, "protocol.values")
+            assert len(refs) == 2
+            refs.clear()
+        for _ in range(count):  # each that was forgotten was counted down once
+            put()
+        with pytest.raises(MemoryError):
+            put()

@@ -1,17 +1,22 @@
-"""A pipeline over text: generator stages, chunks in the object store, a shuffle, and deduplication.
+"""A pipeline over text: generator stages, chunks that are stored, a shuffle, and deduplication.
 
 python text_pipeline.py --context process --rows 500000     # what each stage took, as JSON
+python text_pipeline.py --rows 500000 --folder /tmp/chunks  # chunks as files, as where they exceed memory
 """
 
 import argparse
 import hashlib
 import json
+import pickle
 import random
 import sys
+import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from fray.job import JobContext, create_job_ctx
@@ -21,12 +26,38 @@ WORDS = tuple(f"word{number}" for number in range(200))
 
 
 @dataclass(frozen=True)
+class Store:
+    """Where chunks are: in the context's object store, or in a folder that all workers see.
+
+    On threads the object store hands rows on by reference; a file is written and read on every context.
+    """
+
+    context: JobContext
+    folder: Path | None = None
+
+    def put(self, rows: list[Row]) -> Any:
+        """Store rows, and return what `get` takes."""
+        if self.folder is None:
+            return self.context.put(rows)
+        path = self.folder / uuid.uuid4().hex
+        path.write_bytes(pickle.dumps(rows, pickle.HIGHEST_PROTOCOL))
+        return path
+
+    def get(self, stored: Any) -> list[Row]:
+        """Return rows that `put` stored."""
+        rows: list[Row] = (
+            pickle.loads(stored.read_bytes()) if isinstance(stored, Path) else self.context.get(stored)
+        )
+        return rows
+
+
+@dataclass(frozen=True)
 class Chunk:
-    """Rows in the object store, for one partition of the next stage."""
+    """Rows in a store, for one partition of the next stage."""
 
     partition: int
     count: int
-    ref: Any
+    stored: Any
 
 
 @dataclass
@@ -34,11 +65,11 @@ class Pipeline:
     """Runs stages of generator tasks on a context.
 
     Args:
-        context: Passed to the tasks too, which store what they yield.
+        store: Passed to the tasks too, with its context: they store what they yield.
         chunk_rows: Rows of one chunk.
     """
 
-    context: JobContext
+    store: Store
     chunk_rows: int = 10_000
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -47,16 +78,17 @@ class Pipeline:
     ) -> list[Chunk]:
         """Run a generator task for each shard and return the chunks that they yield, as they arrive."""
         start = time.perf_counter()
+        context = self.store.context
         streams: list[Any] = [
-            self.context.run(stage, self.context, shard, self.chunk_rows, *args, name=f"{name}:{number}")
+            context.run(stage, self.store, shard, self.chunk_rows, *args, name=f"{name}:{number}")
             for number, shard in enumerate(shards)
         ]
         chunks = []
         while streams:
-            ready, streams = self.context.wait(streams, num_returns=1)
+            ready, streams = context.wait(streams, num_returns=1)
             for stream in ready:
                 try:
-                    chunks.append(self.context.get(next(stream)))
+                    chunks.append(context.get(next(stream)))
                 except StopIteration:
                     continue
                 streams.append(stream)
@@ -64,36 +96,36 @@ class Pipeline:
         return chunks
 
 
-def normalize(context: JobContext, shard: tuple[int, int], chunk_rows: int) -> Iterator[Chunk]:
+def normalize(store: Store, shard: tuple[int, int], chunk_rows: int) -> Iterator[Chunk]:
     """Make the rows of a shard, clean their text, and key them by it."""
     rows = ((_fingerprint(text), text) for text in map(_clean, _texts(*shard)))
     while chunk := list(islice(rows, chunk_rows)):
-        yield Chunk(0, len(chunk), context.put(chunk))
+        yield Chunk(0, len(chunk), store.put(chunk))
 
 
-def scatter(context: JobContext, chunk: Chunk, chunk_rows: int, partitions: int) -> Iterator[Chunk]:
+def scatter(store: Store, chunk: Chunk, chunk_rows: int, partitions: int) -> Iterator[Chunk]:
     """Send every row to the partition of its key."""
     parts: list[list[Row]] = [[] for _ in range(partitions)]
-    for row in context.get(chunk.ref):
+    for row in store.get(chunk.stored):
         parts[int(row[0][:8], 16) % partitions].append(row)
     for number, part in enumerate(parts):
         if part:
-            yield Chunk(number, len(part), context.put(part))
+            yield Chunk(number, len(part), store.put(part))
 
 
-def deduplicate(context: JobContext, chunks: Sequence[Chunk], chunk_rows: int) -> Iterator[Chunk]:
+def deduplicate(store: Store, chunks: Sequence[Chunk], chunk_rows: int) -> Iterator[Chunk]:
     """Keep one row of each key of a partition."""
     rows: dict[str, str] = {}
-    for part in context.get([chunk.ref for chunk in chunks]):
-        rows.update(part)
+    for chunk in chunks:
+        rows.update(store.get(chunk.stored))
     kept = iter(sorted(rows.items()))
-    while chunk := list(islice(kept, chunk_rows)):
-        yield Chunk(chunks[0].partition, len(chunk), context.put(chunk))
+    while some := list(islice(kept, chunk_rows)):
+        yield Chunk(chunks[0].partition, len(some), store.put(some))
 
 
-def run(context: JobContext, rows: int, *, shards: int = 8, chunk_rows: int = 10_000) -> dict[str, Any]:
+def run(store: Store, rows: int, *, shards: int = 8, chunk_rows: int = 10_000) -> dict[str, Any]:
     """Run the whole pipeline and return how many rows are left, with their checksum and each stage's time."""
-    pipeline = Pipeline(context, chunk_rows)
+    pipeline = Pipeline(store, chunk_rows)
     bounds = [(rows * part // shards, rows * (part + 1) // shards) for part in range(shards)]
     mapped = pipeline.run_stage("map", bounds, normalize)
     scattered = pipeline.run_stage("shuffle", mapped, scatter, shards)
@@ -103,7 +135,7 @@ def run(context: JobContext, rows: int, *, shards: int = 8, chunk_rows: int = 10
     kept = pipeline.run_stage("deduplicate", [by_partition[key] for key in sorted(by_partition)], deduplicate)
     digest = hashlib.sha256()
     for chunk in sorted(kept, key=lambda chunk: chunk.partition):
-        for key, _ in context.get(chunk.ref):
+        for key, _ in store.get(chunk.stored):
             digest.update(key.encode())
     return {
         "rows": sum(chunk.count for chunk in mapped),
@@ -144,12 +176,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--context", default="auto")
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--workers", type=int)
+    parser.add_argument("--folder", help="chunks become files in here")
     options = parser.parse_args(argv)
     context = create_job_ctx(
         context_type=options.context, max_workers=options.workers, num_cpus=1, memory=None, max_retries=2
     )
-    with context:
-        print(json.dumps({"context": options.context, **run(context, options.rows)}))
+    with context, tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        store = Store(context, Path(folder) if options.folder else None)
+        print(json.dumps({"context": options.context, **run(store, options.rows)}))
     return 0
 
 
