@@ -76,6 +76,7 @@ class SlurmCluster(DirectoryCluster):
         ports=False,
         sweeps=False,
         retry=False,
+        restart=False,
         preemptible=True,
         admission=True,
         tree_kill=TreeKill.SUBREAPER,  # a site with proctrack/cgroup is stricter

@@ -115,6 +115,22 @@ class Cluster(Protocol):
         """
         ...
 
+    def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
+        """End a replica of a job that runs, and start it again; returns when that was asked for.
+
+        It counts against no budget. The replicas of a gang are started again together.
+
+        Args:
+            replica: None for every one that runs.
+            grace: Seconds from SIGTERM to SIGKILL.
+
+        Raises:
+            JobNotFoundError: No job has this id.
+            ValueError: The job, or the replica, does not run.
+            UnsupportedError: This cluster cannot, or it is a sweep: restart its members.
+        """
+        ...
+
     def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:
         """Return the servers whose names begin with `prefix`, those that registered first before others.
 

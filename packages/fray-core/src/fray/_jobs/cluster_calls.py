@@ -64,6 +64,12 @@ class ClusterCalls:
         """See `Cluster.retry`; a backend that keeps what it takes overrides this."""
         raise UnsupportedError(f"{type(self).__name__} cannot run job {job_id!r} again: launch it anew")
 
+    def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
+        """See `Cluster.restart`; a backend that can overrides this."""
+        raise UnsupportedError(
+            f"{type(self).__name__} cannot start replicas of {job_id!r} again: terminate the job, and launch it"
+        )
+
     def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:
         """See `Cluster.endpoints`; a backend that has them overrides this."""
         raise UnsupportedError(f"{type(self).__name__} has no endpoints: agree on addresses in another way")

@@ -26,6 +26,7 @@ from fray._jobs.process_tree import TreeKill
 from fray._jobs.pruning import KEYS, delete, has_ended, prune_now, write_keep
 from fray._jobs.record import CHILDREN, LOCK, PLAN, REQUEST, SUPERVISOR_LOG, JobRecord, Records
 from fray._jobs.record_index import infos_of, list_records
+from fray._jobs.restarting import restart_replicas
 from fray._jobs.retrying import (
     check_kept,
     check_retry,
@@ -91,6 +92,7 @@ class DirectoryCluster(ClusterBase):
         endpoints=True,
         sweeps=True,
         retry=True,
+        restart=True,
         snapshots=True,
         usage=True,
         log_limit=True,
@@ -176,6 +178,14 @@ class DirectoryCluster(ClusterBase):
         else:
             self._retry_job(record, info)
         return record.job_id
+
+    def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
+        """See `Cluster.restart`."""
+        self.capabilities.check(
+            "restart", f"{type(self).__name__}: restart", "terminate the job and launch it"
+        )
+        check_seconds("grace", grace, zero=True)
+        restart_replicas(self._records.find(job_id), replica, grace)
 
     def _retry_job(self, record: JobRecord, info: JobInfo) -> None:
         check_kept(record)

@@ -62,6 +62,14 @@ class Noticed(NamedTuple):
     grace: float
 
 
+class RestartRequested(NamedTuple):
+    """Somebody wants an attempt to end within so many seconds, and the next one to start; a gang's as one."""
+
+    replica: int
+    attempt: int
+    grace: float
+
+
 class StopRequested(NamedTuple):
     """Somebody wants the job to end, and gives it so many seconds."""
 
@@ -84,7 +92,9 @@ class Tick(NamedTuple):
     """Time has passed."""
 
 
-Event = Begin | StartFailed | Ended | Noticed | StopRequested | CannotRun | TreeEnded | Tick
+Event = (
+    Begin | StartFailed | Ended | Noticed | RestartRequested | StopRequested | CannotRun | TreeEnded | Tick
+)
 
 # --- actions ---
 

@@ -6,6 +6,7 @@ each other and gangs; who performs its actions is the supervisor of a cluster.
 A replica:   waiting -> running -> over, or waiting again while its budget lasts
              running -> saving (it was told that its host goes) -> over
              running -> stopping (a peer failed, or the job ends) -> over
+             running -> restarting (somebody wants another attempt) -> waiting again
 A job:       pending -> running -> ending (somebody stopped it, or its time is up) -> clearing -> finished
 
 `MOVES` is the whole table of a replica: what is not in it changes nothing (an event that comes too late).
@@ -28,6 +29,7 @@ from fray._jobs.events import (
     Noticed,
     NotifyReplica,
     Policy,
+    RestartRequested,
     SettleJob,
     StartFailed,
     StartReplica,
@@ -55,6 +57,7 @@ class Phase(enum.Enum):
     RUNNING = "running"
     SAVING = "saving"
     STOPPING = "stopping"
+    RESTARTING = "restarting"
     OVER = "over"
 
 
@@ -69,7 +72,7 @@ class JobPhase(enum.Enum):
     FINISHED = "finished"
 
 
-ALIVE = (Phase.RUNNING, Phase.SAVING, Phase.STOPPING)
+ALIVE = (Phase.RUNNING, Phase.SAVING, Phase.STOPPING, Phase.RESTARTING)
 
 
 class _Replica:
@@ -150,7 +153,7 @@ class Supervision:
                 self._tree_ended()
             case Ended() if self._phase is JobPhase.ENDING:
                 self._note_exit(self._replicas[event.replica], event)
-            case StartFailed() | Ended() | Noticed():
+            case StartFailed() | Ended() | Noticed() | RestartRequested():
                 self._move(self._replicas[event.replica], event)
         self._advance()
         return self._actions
@@ -200,7 +203,7 @@ class Supervision:
 
     # --- a replica ---
 
-    def _move(self, replica: _Replica, event: StartFailed | Ended | Noticed) -> None:
+    def _move(self, replica: _Replica, event: StartFailed | Ended | Noticed | RestartRequested) -> None:
         move = MOVES.get((replica.phase, type(event)))
         if move is not None and event.attempt == replica.task.attempt:
             move(self, replica, event)
@@ -237,6 +240,22 @@ class Supervision:
         replica.phase = Phase.SAVING
         self._actions.append(NotifyReplica(replica.number, event.attempt, event.grace))
         self._stop_replica(replica, event.grace)
+
+    def _restart(self, replica: _Replica, event: RestartRequested) -> None:
+        if self._policy.gang and self._culprit is None:
+            self._culprit, self._grace = replica, event.grace
+        replica.phase = Phase.RESTARTING
+        self._stop_replica(replica, event.grace)
+
+    def _restarted(self, replica: _Replica, event: Ended) -> None:
+        """An attempt has ended because somebody wanted another: that counts against no budget."""
+        if event.end.reason is ExitReason.PREEMPTED:
+            self._preempted(replica, event)
+            return
+        end = event.end._replace(reason=ExitReason.STOPPED)
+        self._book(replica, end, JobStatus.STOPPED, "stopped to be started again")
+        if not self._policy.gang:
+            self._try_again(replica, self._now)
 
     def _notice_again(self, replica: _Replica, event: Noticed) -> None:
         self._stop_replica(replica, event.grace)
@@ -395,6 +414,8 @@ class Supervision:
         reason = None if self._culprit is None else self._culprit.task.reason
         if reason in (None, ExitReason.COULD_NOT_START):
             return None
+        if reason is ExitReason.STOPPED:  # somebody wanted another attempt
+            return self._now
         if reason is ExitReason.PREEMPTED:
             self._preemptions += 1
             return self._now if self._preemptions <= self._policy.max_retries_preemption else None
@@ -464,6 +485,9 @@ MOVES: dict[tuple[Phase, type], Callable[[Supervision, _Replica, Any], None]] = 
     (Phase.RUNNING, StartFailed): Supervision._could_not_start,
     (Phase.RUNNING, Noticed): Supervision._notice,
     (Phase.SAVING, Ended): Supervision._preempted,
+    (Phase.RUNNING, RestartRequested): Supervision._restart,
+    (Phase.RESTARTING, Ended): Supervision._restarted,
+    (Phase.RESTARTING, Noticed): Supervision._notice_again,
     (Phase.SAVING, Noticed): Supervision._notice_again,
     (Phase.STOPPING, Ended): Supervision._stopped,
     (Phase.STOPPING, StartFailed): Supervision._could_not_start,

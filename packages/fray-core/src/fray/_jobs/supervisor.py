@@ -24,6 +24,7 @@ from fray._jobs.events import (
     Noticed,
     NotifyReplica,
     Policy,
+    RestartRequested,
     SettleJob,
     StartFailed,
     StartReplica,
@@ -231,6 +232,10 @@ class Supervisor:
                 replica, attempt = int(values[0]), int(values[1])
                 if replica < self._plan.replicas:
                     events.append(Noticed(replica, attempt, float(values[2])))
+            elif word == "restart":
+                replica, attempt = int(values[0]), int(values[1])
+                if replica < self._plan.replicas:
+                    events.append(RestartRequested(replica, attempt, float(values[2])))
             elif word == WAKE:
                 self._next_look = 0.0
             elif word == "granted" and self._waiting_for_room:

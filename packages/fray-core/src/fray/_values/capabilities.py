@@ -126,6 +126,7 @@ class ClusterCapabilities(Capabilities):
         sweeps: `launch_many` makes many jobs that are followed, stopped and retried as one.
         endpoints: Replicas register servers by name, and `endpoints` finds them.
         retry: A job that has failed can be run again under its id.
+        restart: A replica that runs can be ended and started again.
         snapshots: `snapshot=True` runs a copy of the workspace.
         usage: `JobInfo` says what a job used.
         log_limit: A log can be bounded.
@@ -152,6 +153,7 @@ class ClusterCapabilities(Capabilities):
     sweeps: bool = False
     endpoints: bool = False
     retry: bool = False
+    restart: bool = False
     snapshots: bool = False
     usage: bool = False
     log_limit: bool = False

@@ -246,7 +246,7 @@ class SweepContract(ClusterFixtures):
 
 
 class RetryContract(ClusterFixtures):
-    """`retry`: what has failed runs again under its id, and keeps what is known of before"""
+    """`retry` and `restart`: a job runs again under its id, and keeps what is known of before"""
 
     def test_a_job_that_failed_runs_again(self, cluster: Cluster, tmp_path: Path) -> None:
         fixed = tmp_path / "fixed"
@@ -280,3 +280,29 @@ class RetryContract(ClusterFixtures):
         assert cluster.poll(job_id).status is JobStatus.STOPPED
         with pytest.raises(JobNotFoundError):
             cluster.retry("never-was-000000")
+
+    def test_a_replica_that_runs_is_started_again(self, cluster: Cluster, tmp_path: Path) -> None:
+        pids = tmp_path / "pids"
+        code = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'a', 1)); time.sleep(600)"
+        two = ResourceConfig(cpu=0.5, ram="256m", replicas=2)
+        job_id = launch(cluster, program(code, pids), resources=two)
+        if not getattr(cluster, "capabilities", ClusterCapabilities()).restart:
+            with self.refuses("restart|again"):
+                cluster.restart(job_id, 1)
+            return
+
+        def attempts() -> list[int]:
+            return [task.attempt for task in cluster.poll(job_id).tasks if task.status is JobStatus.RUNNING]
+
+        until(lambda: attempts() == [1, 1], "both run", self.PATIENCE)
+        cluster.restart(job_id, 1)
+        until(lambda: attempts() == [1, 2], "one was started again", self.PATIENCE)
+        cluster.restart(job_id)
+        until(lambda: attempts() == [2, 3], "both were", self.PATIENCE)
+        reasons = [each.reason for task in cluster.poll(job_id).tasks for each in task.previous]
+        assert reasons == [ExitReason.STOPPED] * 3
+        with pytest.raises(ValueError, match="replica must be"):
+            cluster.restart(job_id, 2)
+        cluster.terminate(job_id, grace=0.0)
+        with pytest.raises(ValueError, match="retry runs it again"):
+            cluster.restart(job_id)

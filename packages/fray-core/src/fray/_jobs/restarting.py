@@ -1,0 +1,40 @@
+"""Ask the supervisor of a job that runs to end replicas and start them again."""
+
+import os
+
+from fray._jobs.control_pipe import post_to_supervisor
+from fray._jobs.record import JobRecord
+from fray._values.errors import ClusterUnavailableError, UnsupportedError
+from fray._values.job_states import JobInfo, JobStatus, TaskStatus
+
+
+def restart_replicas(record: JobRecord, replica: int | None, grace: float) -> None:
+    """See `Cluster.restart`."""
+    info = record.info()
+    if info.is_sweep:
+        raise UnsupportedError(f"{info.job_id} is a sweep: restart its members, e.g. {info.job_id}/0")
+    for task in _running(info, replica):
+        message = f"restart {task.replica} {task.attempt} {grace}"
+        if not post_to_supervisor(os.fspath(record.path), message):
+            raise ClusterUnavailableError(
+                f"the supervisor of job {info.job_id} cannot be reached from this host; ask where it runs"
+            )
+
+
+def _running(info: JobInfo, replica: int | None) -> list[TaskStatus]:
+    """The replicas that are to be started again.
+
+    Raises:
+        ValueError: None runs.
+    """
+    if info.finished:
+        raise ValueError(f"job {info.job_id} has ended ({info.status}): retry runs it again")
+    if replica is not None and not 0 <= replica < len(info.tasks):
+        raise ValueError(f"replica must be 0 to {len(info.tasks) - 1}, got {replica}")
+    wanted = info.tasks if replica is None else [info.tasks[replica]]
+    running = [task for task in wanted if task.status is JobStatus.RUNNING]
+    if not running:
+        what = "no replica" if replica is None else f"replica {replica}"
+        state = "" if replica is None else f" (it is {info.tasks[replica].status})"
+        raise ValueError(f"{what} of job {info.job_id} runs{state}: there is nothing to start again")
+    return running
