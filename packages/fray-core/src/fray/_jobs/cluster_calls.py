@@ -67,7 +67,7 @@ class ClusterCalls:
     def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
         """See `Cluster.restart`; a backend that can overrides this."""
         raise UnsupportedError(
-            f"{type(self).__name__} cannot start replicas of {job_id!r} again: terminate the job, and launch it"
+            f"{type(self).__name__} cannot start replicas of {job_id!r} again: stop the job and launch it"
         )
 
     def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:

@@ -93,7 +93,8 @@ class RequestContract(ClusterFixtures):
                 cluster.launch(request)
             return
         job_id = cluster.launch(request)
-        until(said.exists, "the command has run, though nobody looked", self.PATIENCE)
+        told = "the command has run, though nobody looked"
+        until(lambda: said.exists() and said.read_text(), told, self.PATIENCE)
         cluster.wait(job_id, timeout=self.PATIENCE)
         assert said.read_text() == f"{job_id} failed exited 3\n"
 
