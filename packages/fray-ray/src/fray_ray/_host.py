@@ -18,7 +18,8 @@ from ray._private.ray_constants import RAY_ADDRESS_ENVIRONMENT_VARIABLE, RAY_INT
 
 from fray_ray._notices import NoticeWatch
 
-_KEEPER, _RUNNER = (Path(__file__).with_name(name) for name in ("_keeper.py", "_runner.py"))
+_RUNNER = Path(__file__).with_name("_runner.py")
+_KEEPER = "import sys; sys.path[:] = sys.argv[1:]; from fray_ray._keeper import main; main()"
 _CHUNK = 1 << 16
 _LOOK = 1.0  # seconds between looks for a notice
 _PORTS = range(20000, 32000)
@@ -41,7 +42,7 @@ class ReplicaHost:
         """Run one attempt; yield its output as bytes, notices as text, at last the verdict of `_keeper`."""
         told = self._complete(plan, payload)
         with subprocess.Popen(
-            [sys.executable, "-I", "-S", os.fspath(_KEEPER)],
+            [sys.executable, "-I", "-S", "-c", _KEEPER, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

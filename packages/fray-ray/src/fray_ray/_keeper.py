@@ -1,16 +1,14 @@
 """The process that keeps one attempt of a replica: starts it, ends its whole tree, and says how it ended.
 
-    python _keeper.py < lifeline > output 2> verdict
+    python -c "... main()" < lifeline > output 2> verdict
 
 The first line of stdin is the plan as JSON; later lines are `stop SECONDS`. When stdin ends, whoever
 started this is gone, and so is the replica a moment later: after its `orphan_grace`, in seconds. Output
 of the replica goes to stdout, the verdict, one line of JSON, to stderr. It is nobody's child: Ray kills
-the children of its workers, and then nobody would be left to end what the replica started. Standard
-library only.
+the children of its workers, and then nobody would be left to end what the replica started.
 """
 
 import base64
-import ctypes
 import json
 import os
 import select
@@ -18,11 +16,11 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+from fray.backend import become_subreaper, oom_kills, process_tree, start_program
+
 _LIFELINE = 0
 _LOOK = 0.02  # seconds between looks at processes whose end is not told
 
@@ -34,8 +32,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    become_subreaper()
     wake, wakened = os.pipe()
     os.set_blocking(wakened, False)
     signal.set_wakeup_fd(wakened)
@@ -44,10 +41,11 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # the lifeline says when it is over
     killed_before = oom_kills()
     try:
-        pid = start(plan)
+        pid = start_program(tuple(plan["command"]), plan["environ"], plan["cwd"], output=1)
     except OSError as error:
         verdict: dict[str, Any] = {"not_started": error.strerror}
     else:
+        os.close(1)  # the output ends when those who write it have ended
         code = Tree(pid, wake, plan["orphan_grace"]).keep()
         verdict = {"exit_code": code, "oom": code in (-9, 137) and oom_kills() > killed_before}
         if plan["result"] and os.path.exists(plan["result"]):  # noqa: PTH110 - a name, from JSON
@@ -75,7 +73,7 @@ class Tree:
         # What the main process left behind has the rest of a grace period, if it was asked to stop.
         while members := self._members():
             if self._deadline is None or time.monotonic() >= self._deadline:
-                send(members, signal.SIGKILL)
+                process_tree.send(members, signal.SIGKILL)
             self._wait(_LOOK)
         return self._code
 
@@ -96,7 +94,7 @@ class Tree:
         self._signal(signal.SIGTERM if grace else signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        send(self._members(), number)
+        process_tree.send(self._members(), number)
 
     def _reap(self) -> None:
         while True:
@@ -111,80 +109,4 @@ class Tree:
 
     def _members(self) -> list[int]:
         self._reap()
-        return list(descendants(os.getpid()))
-
-
-def start(plan: dict[str, Any]) -> int:
-    """Start the program in a session of its own, signals as a program expects them.
-
-    Raises:
-        OSError: It could not be started.
-    """
-    told, tell = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in range(1, signal.NSIG):
-                if signal.getsignal(number) not in (signal.SIG_DFL, None) and number not in (9, 19):
-                    signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            os.setsid()
-            os.chdir(plan["cwd"])
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(1, 2)
-            os.execvpe(plan["command"][0], plan["command"], plan["environ"])  # noqa: S606 - no shell is the point
-        except OSError as error:
-            os.write(tell, str(error.errno).encode())
-        os._exit(127)
-    os.close(tell)
-    failure = os.read(told, 64)
-    os.close(told)
-    if failure:
-        os.waitpid(pid, 0)
-        raise OSError(int(failure), os.strerror(int(failure)))
-    os.close(1)  # the output ends when those who write it have ended
-    return pid
-
-
-def descendants(root: int) -> Iterator[int]:
-    """Yield the living processes below one, from the parents that each has now."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            except OSError:  # it has just ended
-                continue
-            if state not in "ZX":
-                children.setdefault(int(parent), []).append(int(entry.name))
-    below = [root]
-    while below:
-        found = children.get(below.pop(), [])
-        yield from found
-        below.extend(found)
-
-
-def send(pids: list[int], number: int) -> None:
-    """Send a signal to each that is still there."""
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
-
-
-def oom_kills() -> int:
-    """Return how often the system has killed for memory: in this control group, else on this machine."""
-    for path, key in (("/sys/fs/cgroup/memory.events", "oom_kill"), ("/proc/vmstat", "oom_kill")):
-        try:
-            counters = dict(line.split() for line in Path(path).read_text().splitlines())
-        except (OSError, ValueError):
-            continue
-        if key in counters:
-            return int(counters[key])
-    return 0
-
-
-if __name__ == "__main__":
-    main()
+        return process_tree.descendants(os.getpid())

@@ -108,7 +108,7 @@ def descendants(root: int, spare: str | None = None) -> list[int]:
             what is below it.
     """
     found: list[int] = []
-    waiting = _children_of(root)
+    waiting = children_of(root)
     while waiting:
         pid = waiting.pop()
         command = command_of(pid)
@@ -116,7 +116,21 @@ def descendants(root: int, spare: str | None = None) -> list[int]:
             continue
         if _started(pid) is not None:
             found.append(pid)
-        waiting.extend(_children_of(pid))
+        waiting.extend(children_of(pid))
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process, those of all of its threads, zombies included."""
+    if not _LINUX:
+        return [child for child, parent in _living() if parent == pid]
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    except OSError:  # it ended meanwhile, or the kernel does not say
+        return found or [child for child, parent in _living() if parent == pid]
     return found
 
 
@@ -160,6 +174,15 @@ def send(pids: Iterable[int], number: int) -> None:
             continue
 
 
+def send_group(leader: int, number: int) -> None:
+    """Send a signal to a process group, and to the process that leads it, or is about to."""
+    for act in (os.killpg, os.kill):
+        try:
+            act(leader, number)
+        except OSError:  # it is gone, or leads no group yet
+            continue
+
+
 def kill_until_gone(find: Callable[[], list[int]], patience: float = 30.0) -> bool:
     """Kill what `find` finds until it finds nothing: some may fork meanwhile. False when time is up."""
     until = time.monotonic() + patience
@@ -184,20 +207,6 @@ def _prctl(option: int, value: int) -> None:
 
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
-
-
-def _children_of(pid: int) -> list[int]:
-    """The children of a process, those of all of its threads."""
-    if not _LINUX:
-        return [child for child, parent in _living() if parent == pid]
-    found: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += map(int, file.read().split())
-    except OSError:  # it ended meanwhile, or the kernel does not say
-        return found or [child for child, parent in _living() if parent == pid]
-    return found
 
 
 def _living() -> Iterator[tuple[int, int]]:

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         sources_of,
         watch_for,
     )
+    from fray._jobs import process_tree
     from fray._jobs.control_pipe import post_to_supervisor
     from fray._jobs.directory_cluster import write_record
     from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
@@ -116,6 +117,7 @@ if TYPE_CHECKING:
     from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
     from fray._jobs.logs.writer import LogWriter
     from fray._jobs.memory_group import MemoryGroup, leave_group, limits_memory
+    from fray._jobs.oom import oom_kills
     from fray._jobs.own_environment import own_python, plan_with_environment, warn_of_another_python
     from fray._jobs.plan import Grant, HostEnding, Keep, packed_plan
     from fray._jobs.plan_parts import Admission, HostEnd, Preparation
@@ -142,6 +144,7 @@ if TYPE_CHECKING:
     from fray._jobs.record import JobRecord, Records
     from fray._jobs.refusals import refuse_fields, refuse_other_python, refuse_python
     from fray._jobs.snapshots import SourceState, change_since, source_state, take_snapshot, workspace_files
+    from fray._jobs.spawn import start_program
     from fray._jobs.status_file import replace_file
     from fray._jobs.stopping import settle_stopped
     from fray._jobs.supervision import JobPhase, Supervision, pause_after
@@ -345,6 +348,7 @@ __all__ = [
     "named_arguments",
     "note_kept",
     "one_line",
+    "oom_kills",
     "outcome",
     "over_asked",
     "own_python",
@@ -360,6 +364,7 @@ __all__ = [
     "poll_delays",
     "post_to_supervisor",
     "print_table",
+    "process_tree",
     "program_failed",
     "prune_keys",
     "rank_variable_names",
@@ -385,6 +390,7 @@ __all__ = [
     "settle_value",
     "source_state",
     "sources_of",
+    "start_program",
     "steady_time",
     "strip_frames",
     "supervisor_command",
@@ -406,6 +412,9 @@ __all__ = [
 
 # The module below `fray` that each name comes from.
 _HOMES = {
+    "oom_kills": "_jobs.oom",
+    "start_program": "_jobs.spawn",
+    "process_tree": "_jobs",
     "Answer": "_queues.answers",
     "answer_of": "_queues.answers",
     "check_error": "_queues.answers",

@@ -11,7 +11,6 @@ the worker ends. Elsewhere the worker's process group is killed, and what left i
 """
 
 import contextlib
-import ctypes
 import gc
 import os
 import select
@@ -20,10 +19,9 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any, NoReturn
 
-from fray.backend import OUTLIVES_JOBS
+from fray.backend import OUTLIVES_JOBS, become_subreaper, die_with_parent, process_tree
 from fray_local._process.protocol.messages import (
     Exited,
     Fork,
@@ -40,7 +38,6 @@ from fray_local._process.protocol.values import raise_descriptor_limit
 from fray_local._process.protocol.wire import Reader, close_all, send_all
 from fray_local._process.worker.main import work
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _QUIET_MILLISECONDS = 20.0
 _END_SECONDS = 5.0  # for what workers left to die
 _DETACHED_ACTOR = (
@@ -53,7 +50,7 @@ _SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def main(descriptor: int) -> None:
     """Serve the process at the other end of a socket until it is gone."""
     raise_descriptor_limit()
-    _adopt_descendants()
+    become_subreaper()
     gc.freeze()  # what is there now is never garbage: collections need not touch, and copy, its pages
     ForkServer(socket.socket(fileno=descriptor)).serve()
 
@@ -112,7 +109,7 @@ class ForkServer:
             self._preload(message.modules)
         elif isinstance(message, KillWorker):
             for pid in [pid for pid, number in self._workers.items() if number == message.number]:
-                _kill(pid)
+                process_tree.send_group(pid, signal.SIGKILL)
 
     def _preload(self, modules: list[str]) -> None:
         """Import what workers had imported; what fails here fails there, where somebody sees it."""
@@ -153,7 +150,7 @@ class ForkServer:
                 signal.signal(name, _noted if name == signal.SIGINT else signal.SIG_DFL)
             os.setpgid(0, 0)
             _die_with_parent(server)
-            _adopt_descendants()
+            become_subreaper()
             close_all([self._sock.detach(), self._wake, self._wake_end])
             work(number, settings, *descriptors)
             code = 0
@@ -198,7 +195,7 @@ class ForkServer:
             pid, status = ended
             number = self._workers.pop(pid, None)
             if number is not None:
-                _kill_group(pid)
+                process_tree.send_group(pid, signal.SIGKILL)
             if status is None:
                 _, status = os.waitpid(pid, 0)
             if pid not in self._detached:
@@ -210,13 +207,11 @@ class ForkServer:
 
     def _kill_orphans(self) -> None:
         """Kill what dead workers left: all children but the workers and the detached actors."""
-        for pid in _children() - self._workers.keys() - self._detached:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        process_tree.send(_children() - self._workers.keys() - self._detached, signal.SIGKILL)
 
     def _end(self) -> None:
         for pid in self._workers:
-            _kill(pid)
+            process_tree.send_group(pid, signal.SIGKILL)
         end = time.monotonic() + _END_SECONDS
         while time.monotonic() < end:
             for pid in list(self._workers):
@@ -247,38 +242,13 @@ def _ended_child() -> tuple[int, int | None] | None:
 
 def _children() -> set[int]:
     """Return this process's children; none where the system does not hand orphans to it."""
-    if sys.platform != "linux":
-        return set()
-    try:
-        return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
-    except OSError:  # a kernel without that file
-        import psutil
-
-        return {child.pid for child in psutil.Process().children()}
-
-
-def _adopt_descendants() -> None:
-    """Be the parent of what descendants leave behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def _kill(pid: int) -> None:
-    """Kill a worker with all that its tasks started."""
-    _kill_group(pid)
-    with contextlib.suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
+    return set(process_tree.children_of(os.getpid())) if sys.platform == "linux" else set()
 
 
 def _die_with_parent(parent: int) -> None:
     if sys.platform != "linux":  # there, the end of the socket tells
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
 
