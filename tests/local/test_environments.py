@@ -1,7 +1,10 @@
 """Environments that uv builds for a job; from local wheels and projects, so that nothing is downloaded."""
 
+import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -272,6 +275,92 @@ def test_a_job_runs_the_python_that_is_asked_for(cluster: LocalCluster, workspac
     missing = create_environment(workspace=workspace, python="3.99")
     _, message = fail(cluster, launch(cluster, program("pass"), environment=missing))
     assert "3.99" in message
+
+
+OTHERS = [version for version in ("3.11", "3.12", "3.13") if version != here()]
+
+
+def interpreter(version: str) -> Path | None:
+    """Find another Python of this machine: on the PATH, or among those of pyenv, whose shims may not run."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    found = shutil.which(f"python{version}")
+    for path in (*pyenv.glob(f"{version}.*/bin/python{version}"), *([Path(found)] if found else [])):
+        asked = subprocess.run(
+            [path, "-c", "import sys; print(*sys.version_info[:2], sep='.')"], capture_output=True
+        )
+        if asked.stdout.decode().strip() == version:
+            return path
+    return None
+
+
+@pytest.mark.parametrize("version", OTHERS)
+@pytest.mark.parametrize("asked_by", ["python", "requires-python"])
+def test_a_command_runs_another_python_of_the_machine(
+    cluster: LocalCluster, workspace: Path, monkeypatch: pytest.MonkeyPatch, version: str, asked_by: str
+) -> None:
+    found = interpreter(version)
+    if found is not None:
+        monkeypatch.setenv("PATH", f"{found.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
+    if asked_by == "python":
+        environment = create_environment(workspace=workspace, python=version)
+    else:
+        (workspace / "pyproject.toml").write_text(
+            REQUIRES % f"=={version}.*" + "[dependency-groups]\nnone = []\n"
+        )
+        environment = create_environment(workspace=workspace, dependency_groups=["none"])
+    job_id = launch(
+        cluster, program("import sys; print('runs', *sys.version_info[:2])"), environment=environment
+    )
+    if found is not None:
+        assert finish(cluster, job_id)[-1] == f"runs {version.replace('.', ' ')}"
+    else:  # what a user of such a machine is told
+        assert version in fail(cluster, job_id)[1]
+
+
+LAUNCHER = """
+import sys
+from fray.cluster import Entrypoint, JobRequest, create_cluster, create_environment
+
+def version():
+    print("runs", *sys.version_info[:2])
+
+cluster = create_cluster("local")
+job_id = cluster.launch(JobRequest("version", Entrypoint.from_callable(version)))
+cluster.wait(job_id, timeout=60, raise_on_failure=True)
+print(*cluster.monitor(job_id))
+try:
+    other = create_environment(python={other!r})
+    cluster.launch(JobRequest("other", Entrypoint.from_callable(version), environment=other))
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("version", OTHERS)
+def test_a_callable_that_another_python_launches_runs_there_and_does_not_come_here(
+    cluster: LocalCluster, workspace: Path, version: str
+) -> None:
+    environment = create_environment(workspace=workspace, python=version)
+    with pytest.raises(ValueError, match=f"pickled by Python {here()}, and would run on Python {version}"):
+        launch(cluster, lambda: None, environment=environment)
+    found = interpreter(version)
+    if found is None:  # the other half takes a machine that has such a Python
+        return
+    library = sysconfig.get_path("stdlib")
+    paths = [path for path in sys.path if "site-packages" in path or not path.startswith(library)]
+    done = subprocess.run(
+        [found, "-c", LAUNCHER.format(other=here())],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if not path.endswith(".zip"))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    runs, refused = done.stdout.splitlines()
+    assert runs == f"runs {version.replace('.', ' ')}"
+    assert f"pickled by Python {version}, and would run on Python {here()}" in refused
 
 
 def test_a_callable_does_not_travel_to_another_python(cluster: LocalCluster, workspace: Path) -> None:
