@@ -19,6 +19,6 @@ class TestLocalCluster(DirectoryContract):
     def spec_on(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], str]:
         def on(folder: Path) -> str:
             monkeypatch.setenv("FRAY_STATE_DIR", str(folder / "state"))
-            return "local?overcommit=true"
+            return "local?cpus=4&memory=8g"  # claims are on that disk too
 
         return on

@@ -397,7 +397,15 @@ def leave_room(plan: JobPlan) -> None:
         try:
             plan.admission.leave()
         except OSError as error:
-            print(f"its room was not given back: {error}", file=sys.stderr)
+            _note(f"its room was not given back: {error}")
+
+
+def _note(text: str) -> None:
+    """Write to supervisor.log, which may be on a disk that is full."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        return
 
 
 def remove_plan(record: str) -> None:
