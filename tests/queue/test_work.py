@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from queue_processes import wait_until
 
-from fray import WorkerDiedError
+from fray import SerializationError, WorkerDiedError
 from fray.queue import Lease
 from fray_queue import FileQueue, HttpQueueServer, MemoryQueue, SqliteQueue, WorkSummary, awork, work
 
@@ -191,6 +191,15 @@ def test_what_a_worker_process_raises_arrives_as_itself(caplog: pytest.LogCaptur
     errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
     assert [type(error) for error in errors] == [LookupError, WorkerDiedError]
     assert "exit code 3" in str(errors[1])
+
+
+def test_a_function_that_cannot_be_pickled_is_refused_before_an_item_is_taken() -> None:
+    queue: MemoryQueue[int] = MemoryQueue()
+    queue.push(1)
+    lock = threading.Lock()
+    with pytest.raises(SerializationError, match="the function given to work"):
+        work(queue, lambda item: lock, processes=True)
+    assert queue.pending() == 1
 
 
 def test_an_async_function_runs_in_worker_processes_too() -> None:

@@ -155,7 +155,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_every_verb_works_on_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"file:{tmp_path}/q?max_attempts=1"
-    ids = run(capsys, "push", url, "a", "b", "c").split()
+    ids = run(capsys, "push", "--create", url, "a", "b", "c").split()
     assert len(ids) == 3
     run(capsys, "push", url, "--json", '{"n": 1}')
     assert run(capsys, "pop", url) == "a\n"
@@ -273,6 +273,74 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "Unknown queue scheme 'nope'" in capsys.readouterr().err
     assert main(["queue", "stats", str(tmp_path)]) == 1
     assert "has no scheme" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite", "http"])
+def test_queues_are_made_looked_at_and_removed(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with HttpQueueServer() as server:
+        places = {
+            "file": f"file:{tmp_path}/q",
+            "sqlite": f"sqlite:{tmp_path}/q.db",
+            "http": f"{server.url}/q",
+        }
+        url = places[kind]
+        for verb in (["stats"], ["peek"], ["pop"], ["push"], ["dead"], ["delete", "--yes"], ["work"]):
+            extra = ["--", "true"] if verb == ["work"] else []
+            assert main(["queue", *verb, url, *extra]) == 1, verb
+            assert "no queue" in capsys.readouterr().err
+        assert not (tmp_path / "q").exists()
+        assert not (tmp_path / "q.db").exists()
+        run(capsys, "create", url, "--max-attempts", "2")
+        assert json.loads(run(capsys, "stats", url, "--json"))[0]["size"] == 0
+        with pytest.raises(SystemExit):
+            main(["queue", "peek", url])
+        run(capsys, "push", url, "x", "y")
+        assert run(capsys, "peek", url) == run(capsys, "peek", url) == "x\n"
+        run(capsys, "delete", url, "--yes")
+        assert main(["queue", "stats", url]) == 1
+        capsys.readouterr()
+    assert not (tmp_path / "q").exists() or not any((tmp_path / "q").iterdir())
+
+
+def test_a_wrong_name_or_a_queue_of_no_place_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["queue", "create", "http://127.0.0.1:1/a..b"]) == 2
+    assert "is no name for a queue" in capsys.readouterr().err
+    assert main(["queue", "stats", "memory:"]) == 1
+    assert "in the memory of the program that made it" in capsys.readouterr().err
+
+
+def test_a_command_works_on_items_and_its_exit_code_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:{tmp_path}/q.db"
+    run(capsys, "create", url, "--max-attempts", "1")
+    run(capsys, "push", url, "one", "two", "bad")
+    run(capsys, "push", url, "--json", '{"n": 1}')
+    script = tmp_path / "script"
+    script.write_text(f'#!/bin/sh\n[ "$1" = bad ] && exit 3\necho "$1" >> {tmp_path}/seen\n')
+    script.chmod(0o700)
+    assert main(["queue", "work", url, "--stop-when-empty", "--", str(script), "{}"]) == 0
+    assert "3 done, 1 failed" in capsys.readouterr().err
+    assert (tmp_path / "seen").read_text() == 'one\ntwo\n{"n": 1}\n'
+    assert json.loads(run(capsys, "dead", url, "--json"))[0]["item"] == "'bad'"
+    run(capsys, "push", url, "on its input")
+    script.write_text(f"#!/bin/sh\ncat > {tmp_path}/input\n")
+    assert main(["queue", "work", url, "--stop-when-empty", "--", str(script)]) == 0
+    assert (tmp_path / "input").read_text() == "on its input"
+    assert main(["queue", "work", url, "--", "no-such-program"]) == 1
+    assert "no program 'no-such-program'" in capsys.readouterr().err
+
+
+def test_a_command_beyond_its_time_limit_is_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:{tmp_path}/q.db"
+    run(capsys, "create", url, "--max-attempts", "1")
+    run(capsys, "push", url, "x")
+    assert main(["queue", "work", url, "--time-limit", "0.2", "--stop-when-empty", "--", "sleep", "600"]) == 0
+    assert "0 done, 1 failed" in capsys.readouterr().err
 
 
 def test_importing_the_package_loads_neither_fsspec_nor_aiohttp() -> None:

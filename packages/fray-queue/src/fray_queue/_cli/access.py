@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from fray import FrayError, UnsupportedError
 from fray.queue import open_queue
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -18,6 +19,10 @@ token_file_option = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file with the server's token; else FRAY_QUEUE_TOKEN.",
 )
+
+
+class MissingQueueError(FrayError, FileNotFoundError):
+    """There is no queue where a command was pointed at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +52,23 @@ def is_served(url: str) -> bool:
     return url.startswith(("http:", "https:"))
 
 
-def open_at(url: str, access: Access, *, create: bool = False) -> Any:
-    """Open the queue at a URL."""
-    options: dict[str, Any] = {}
+def open_at(url: str, access: Access, *, create: bool = False, **options: Any) -> Any:
+    """Open the queue at a URL.
+
+    Raises:
+        MissingQueueError: There is none, and it is not to be made.
+    """
     if is_served(url):
         given = {"token": access.token, "ca_file": access.ca_file}
-        options = {"create": create} | {name: value for name, value in given.items() if value is not None}
-    return open_queue(url, **options)
+        options |= {"create": create} | {name: value for name, value in given.items() if value is not None}
+    if url.partition(":")[0] == "memory":
+        raise UnsupportedError(
+            "a memory: queue is in the memory of the program that made it, and of no other"
+        )
+    opened: Any = open_queue(url, **options)
+    if not create and hasattr(opened, "exists") and not opened.exists():
+        raise MissingQueueError(f"there is no queue at {url!r}; `fray queue create {url}` makes one")
+    return opened
 
 
 def token_of(token_file: Path | None) -> str | None:

@@ -14,6 +14,7 @@ from fray import UnsupportedError
 from fray.backend import one_line, print_table
 from fray.queue import UnreadableItem
 from fray_queue._cli.access import Access, is_served, open_at, reaching, token_file_option, token_of
+from fray_queue._cli.command_work import text_of, work
 from fray_queue._cli.tokens import tokens
 from fray_queue._http.protocol.limits import Limits
 
@@ -65,6 +66,7 @@ def queue() -> None:
 
 
 queue.add_command(tokens)
+queue.add_command(work)
 
 
 @queue.command()
@@ -144,17 +146,18 @@ def list_(url: str, access: Access, as_json: bool) -> None:
 @queue.command()
 @click.argument("url")
 @click.argument("items", nargs=-1)
-@click.option("--create", is_flag=True, help="Make a server's queue where it is missing.")
+@click.option("--create", is_flag=True, help="Make the queue where it is missing.")
 @reaching
 @_as_json
 def push(url: str, items: tuple[str, ...], create: bool, access: Access, as_json: bool) -> None:
     """Push ITEMS, or the lines of standard input. With --json each is JSON, else text."""
+    opened = open_at(url, access, create=create)
     texts = items or tuple(line.rstrip("\n") for line in sys.stdin)
     try:
         values = [json.loads(text) for text in texts] if as_json else list(texts)
     except json.JSONDecodeError as error:
         raise click.UsageError(f"not JSON: {error}") from error
-    ids = open_at(url, access, create=create).push_many(values)
+    ids = opened.push_many(values)
     click.echo(json.dumps(ids) if as_json else "\n".join(ids))
 
 
@@ -173,6 +176,50 @@ def pop(url: str, n: int, wait: float, access: Access, as_json: bool) -> None:
         click.echo(json.dumps(row, default=repr) if as_json else str(lease.item))
     sys.stdout.flush()  # what was not printed is not finished
     opened.done_many(leases)
+
+
+@queue.command()
+@click.argument("url")
+@click.option("--max-attempts", type=click.IntRange(min=1), help="After so many an item is a dead letter.")
+@click.option("--max-size", type=click.IntRange(min=1), help="Items that it takes; more have to wait.")
+@reaching
+def create(url: str, max_attempts: int | None, max_size: int | None, access: Access) -> None:
+    """Make the queue at URL, or confirm its options."""
+    given = {"max_attempts": max_attempts, "max_size": max_size}
+    options = {name: value for name, value in given.items() if value is not None}
+    open_at(url, access, create=True, **options).size()
+    click.echo(f"{url} is there")
+
+
+@queue.command()
+@click.argument("url")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@reaching
+def delete(url: str, yes: bool, access: Access) -> None:
+    """Remove the queue at URL with all that is in it."""
+    opened: Any = open_at(url, access)
+    if not hasattr(opened, "delete"):
+        raise UnsupportedError(f"{url!r} cannot be removed: its backend has no `delete`")
+    if not yes:
+        click.confirm(f"Remove {url} with all that is in it ({opened.size()} items)?", abort=True)
+    opened.delete()
+    click.echo(f"{url} is removed")
+
+
+@queue.command()
+@click.argument("url")
+@reaching
+@_as_json
+def peek(url: str, access: Access, as_json: bool) -> None:
+    """Print the item that a pop would take, and leave it; exit with 1 where there is none.
+
+    Unpickles what others pushed: trust them.
+    """
+    opened = open_at(url, access)
+    if not opened.pending():
+        raise SystemExit(1)
+    item = opened.peek()
+    click.echo(json.dumps(item, default=repr) if as_json else text_of(item))
 
 
 @queue.command()

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -308,6 +309,22 @@ class FileQueue(QueueBase[T]):
     def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
         return self._claims.purge(self._dead(item_ids))
+
+    def exists(self) -> bool:
+        """Return whether there is a queue at the path; makes none."""
+        return self._store.exists(MARKER)
+
+    def delete(self) -> None:
+        """Remove the queue with all that is in it; who has it open gets QueueRemovedError."""
+        self._store.delete([MARKER])
+        if isinstance(self._store, LocalStore):
+            self.close()
+            shutil.rmtree(self._store.name, ignore_errors=True)  # a queue's folder is its own
+        else:
+            tree = self._store.tree()
+            self._store.delete(
+                [f"{folder}/{name}".rstrip("/") for folder, names in tree.items() for name in names or [""]]
+            )
 
     def repair(self, *, restore: bool = False) -> list[Damage]:
         """List the files that cannot be read, and those of strangers; neither stops anybody.

@@ -324,6 +324,24 @@ class SqliteQueue(QueueBase[T]):
         wanted = None if item_ids is None else list(item_ids)
         return self._run(lambda store, queue: store.purge_dead(queue, wanted))
 
+    def exists(self) -> bool:
+        """Return whether the file has the queue; makes neither."""
+        if self._commits is not None:
+            return True
+        if not Path(self._path).exists():
+            return False
+        store = QueueStore(StoreFile(self._path, self._lease_clock(), timeout=self._timeout), shared=True)
+        try:
+            with named_errors(self._path), store.reading():
+                return self._name in store.names()
+        finally:
+            store.file.close()
+
+    def delete(self) -> None:
+        """Remove the queue with all that is in it; the file stays, with its other queues."""
+        self._run(lambda store, queue: store.delete(queue))
+        self.close()
+
     def close(self) -> None:
         """Let go of the file; the next call opens it again."""
         with self._opening:

@@ -4,13 +4,14 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TypeVar
 
 from fray.queue import Queue
 from fray_queue._work.calls import Function
 from fray_queue._work.engine import Engine
 from fray_queue._work.options import WorkOptions, WorkSummary
-from fray_queue._work.processes import InProcess
+from fray_queue._work.processes import InProcess, packed_for_workers
 from fray_queue._work.runners import CoroutineRunner, InThread, Invoker, ThreadRunner
 from fray_queue._work.stopping import StopSignal, check_stop, stopped_by_sigterm
 
@@ -80,7 +81,7 @@ def work(
     summary = WorkSummary() if summary is None else summary
     function = Function(fn, batched=batch > 1)
     invoker: Callable[[], AbstractContextManager[Invoker]] = (
-        (lambda: InProcess(function)) if processes else (lambda: InThread(function))
+        partial(InProcess, packed_for_workers(function)) if processes else partial(InThread, function)
     )
     stopping = threading.Event()
     signals = [stopping] if stop is None else [stopping, stop]

@@ -34,12 +34,24 @@ _COMMAND = "from fray_queue._work.processes import main; main()"
 _CHUNK = 1 << 20
 
 
-class InProcess:
-    """Calls the function in a worker process, started when it is needed and anew when it died."""
+def packed_for_workers(function: Function) -> bytes:
+    """Return the first message to each worker.
 
-    def __init__(self, function: Function) -> None:
-        self._function = function
-        self._packed: bytes | None = None
+    Raises:
+        SerializationError: The function cannot be pickled.
+    """
+    return pickle.dumps((sys.path, dumps(function, "the function given to work")))
+
+
+class InProcess:
+    """Calls the function in a worker process, started when it is needed and anew when it died.
+
+    Args:
+        packed: What `packed_for_workers` made.
+    """
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()  # a worker is killed or started, not both
 
@@ -82,8 +94,6 @@ class InProcess:
             raise WorkerDiedError(f"the worker process {_how(process.returncode)}") from error
 
     def _start(self) -> None:
-        if self._packed is None:
-            self._packed = pickle.dumps((sys.path, dumps(self._function, "the function given to work")))
         own, other = socket.socketpair()
         self._tag = secrets.token_hex(8)
         with other:

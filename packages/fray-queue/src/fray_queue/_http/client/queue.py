@@ -24,7 +24,7 @@ from fray.backend import (
 from fray.queue import Attempt, DeadLetter, Lease, QueueBase
 from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import encode_many
-from fray_queue._errors import DamagedError, LimitError
+from fray_queue._errors import DamagedError, LimitError, QueueNotFoundError
 from fray_queue._http.client.batches import BATCH, Ids, batches
 from fray_queue._http.client.connections import Connections
 from fray_queue._http.protocol.limits import ITEM_BYTES, item_too_large
@@ -288,6 +288,18 @@ class HttpQueue(QueueBase[T]):
     def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
         return int(self._json("purge", {"dead": True, "item_ids": _listed(item_ids)})["count"])
+
+    def exists(self) -> bool:
+        """Return whether the server has the queue; makes none."""
+        try:
+            self._connections.ask("GET", self._path)
+        except QueueNotFoundError:
+            return False
+        return True
+
+    def delete(self) -> None:
+        """Remove the queue with all that is in it."""
+        self._connections.ask("DELETE", self._path)
 
     def close(self) -> None:
         """Hang up; the next call connects anew."""

@@ -1,0 +1,168 @@
+"""`fray queue work URL -- COMMAND`: a command for each item, whose exit code decides."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from typing import Any
+
+import click
+
+from fray import FrayError
+from fray.backend import descendants, kill_until_gone
+from fray_queue._cli.access import Access, open_at, reaching
+
+_PLACE = "{}"  # of the item in a command's arguments
+
+
+class CommandFailedError(FrayError, RuntimeError):
+    """The command of an item ended with another exit code than 0."""
+
+
+class Command:
+    """Runs a command for each item, in any thread.
+
+    Args:
+        arguments: Those that are `{}` become the item; where there is none the item is on standard input.
+    """
+
+    def __init__(self, arguments: tuple[str, ...], time_limit: float | None) -> None:
+        self._arguments, self._time_limit = arguments, time_limit
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, item: Any) -> None:
+        text = text_of(item)
+        placed = [text if each == _PLACE else each for each in self._arguments]
+        process = subprocess.Popen(
+            placed,
+            stdin=subprocess.DEVNULL if placed != list(self._arguments) else subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for `work`, which gives it time to finish
+        )
+        with self._lock:
+            self._running.add(process)
+        try:
+            self._wait(process, text)
+        finally:
+            with self._lock:
+                self._running.discard(process)
+
+    def _wait(self, process: "subprocess.Popen[str]", text: str) -> None:
+        try:
+            process.communicate(text if process.stdin is not None else None, timeout=self._time_limit)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            raise CommandFailedError(
+                f"{self._arguments[0]} ran for more than {self._time_limit:g} s"
+            ) from None
+        except BaseException:
+            _kill(process)
+            raise
+        if process.returncode:
+            raise CommandFailedError(f"{self._arguments[0]} {_ending(process.returncode)}")
+
+    def kill_all(self) -> None:
+        """Kill what still runs, with all that it started."""
+        with self._lock:
+            running = list(self._running)
+        for process in running:
+            _kill(process)
+
+
+def _kill(process: "subprocess.Popen[str]") -> None:
+    kill_until_gone(lambda: [] if process.poll() is not None else [process.pid, *descendants(process.pid)])
+    process.wait()
+
+
+def _ending(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def text_of(item: Any) -> str:
+    """Return an item as a command gets it: text as it is, everything else as JSON."""
+    return item if isinstance(item, str) else json.dumps(item, default=repr)
+
+
+@click.command()
+@click.argument("url")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Commands at a time."
+)
+@click.option(
+    "--time-limit", type=click.FloatRange(min=0, min_open=True), help="Seconds of one command, at most."
+)
+@click.option(
+    "--retries", type=click.IntRange(min=0), default=0, show_default=True, help="Before an item goes back."
+)
+@click.option(
+    "--lease-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds after which others get the items of a worker that died.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Seconds to finish at the end.",
+)
+@click.option("--stop-when-empty", is_flag=True, help="End when nothing is left.")
+@reaching
+def work(
+    url: str,
+    command: tuple[str, ...],
+    concurrency: int,
+    time_limit: float | None,
+    retries: int,
+    lease_timeout: float,
+    grace: float,
+    stop_when_empty: bool,
+    access: Access,
+) -> None:
+    """Run COMMAND for each item of the queue at URL, until SIGTERM or Ctrl-C.
+
+    The item is on its standard input, or in the place of an argument `{}`: text as it is, everything else as
+    JSON. The item is done when COMMAND ends with exit code 0, and goes back to the queue otherwise. Unpickles
+    what others pushed: trust them.
+
+    fray queue work sqlite:q.db -- convert {} -resize 50% out.png
+    """
+    from fray_queue._work.pools import work as pool
+
+    opened = open_at(url, access)
+    run = Command(command, time_limit)
+    _look_up(command[0])
+    try:
+        summary = pool(
+            opened,
+            run,
+            concurrency=concurrency,
+            retries=retries,
+            lease_timeout=lease_timeout,
+            grace=grace,
+            stop_when_empty=stop_when_empty,
+        )
+    except KeyboardInterrupt:
+        summary = None
+    finally:
+        run.kill_all()
+        if hasattr(opened, "close"):
+            opened.close()
+    if summary is None:
+        raise SystemExit(130)
+    click.echo(f"{summary.done} done, {summary.failed} failed, {summary.released} given back", err=True)
+
+
+def _look_up(program: str) -> None:
+    """Refuse a program that is not there before an item is taken: each would fail."""
+    import shutil
+
+    if shutil.which(program) is None:
+        raise CommandFailedError(
+            f"there is no program {program!r}" + ("" if os.sep in program else " on the PATH")
+        )
