@@ -264,3 +264,20 @@ def fray_server(port: int, *arguments: str) -> list[str]:
     """Return the command of one of our servers with a queue `q`."""
     program = "from fray._cli.main import entry; entry()"
     return [sys.executable, "-c", program, "queue", "serve", "--port", str(port), "--queue", "q", *arguments]
+
+
+LIMITED = """
+import sys, time
+from fray_queue import HttpQueueServer, Limits
+port, items, folder = sys.argv[1:]
+with HttpQueueServer(port=int(port), store=folder or None, limits=Limits(queue_items=int(items))) as server:
+    for name in ("full", "other"):
+        server.new_queue(name)
+    while True:
+        time.sleep(60)
+"""
+
+
+def limited_server(port: int, items: int, folder: str) -> list[str]:
+    """Return the command of a server whose queues, `full` and `other`, take so many items."""
+    return [sys.executable, "-c", LIMITED, str(port), str(items), f"{folder}/s" if folder else ""]

@@ -20,7 +20,7 @@ from typing import Any
 import queue_peers as peers
 from queue_peers import Fray, Peer
 
-from fray_queue import FileQueue, HttpQueue, HttpQueueServer, Limits, MemoryQueue, QueueFullError, SqliteQueue
+from fray_queue import FileQueue, HttpQueue, MemoryQueue, QueueFullError, SqliteQueue
 
 ONLY = tuple(os.environ.get("ONLY", "").split(","))  # beginnings of the rows to measure; all of them
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
@@ -158,6 +158,8 @@ def depth() -> None:
             "FileQueue, fsync=False": (FileQueue[bytes](f"{disk}/q", fsync=False), 2000, (1_000, 100_000)),
         }
         for name, (queue, count, sizes) in depths.items():
+            if not name.startswith(ONLY):
+                continue
             held, row = 0, f"{name:<26}"
             for size in sizes:
                 for _ in range((size - held) // 1000):
@@ -214,7 +216,7 @@ def clients() -> None:
     for name in ("memory", "store"):
         with peers.folder() as disk:
             arguments = ("--store", f"{disk}/s") if name == "store" else ()
-            with peers.server(lambda port, more=arguments: peers.fray_server(port, *more)) as port:  # type: ignore[misc]
+            with peers.server(lambda port, more=arguments: peers.fray_server(port, *more)) as port:
                 start = time.perf_counter()
                 workers = [process(target=_many, args=(port, 16, 60)) for _ in range(2)]
                 for worker in workers:
@@ -241,36 +243,62 @@ def _many(port: int, threads: int, count: int) -> None:
         worker.join()
 
 
+def sqlite() -> None:
+    """Print the rate of a `sqlite:` queue with 1,000 and with 1,000,000 items in it, in turn."""
+    figures: dict[int, list[float]] = {1_000: [], 1_000_000: []}
+    with peers.folder() as disk:
+        queues = {size: SqliteQueue[bytes](f"{disk}/{size}.db") for size in figures}
+        for size, queue in queues.items():
+            for _ in range(size // 1000):
+                queue.push_many([b"x" * 100] * 1000)
+        for _ in range(3 * ROUNDS):
+            for size, queue in queues.items():
+                start = time.perf_counter()
+                for _ in range(200):
+                    queue.push(b"x" * 100)
+                    queue.done(queue.pop())  # type: ignore[arg-type]
+                figures[size].append(200 / (time.perf_counter() - start))
+    small, large = (statistics.median(each) for each in figures.values())
+    print(f"\nSqliteQueue, push + pop + done per second: 1,000 items {small:,.0f}, 1,000,000 {large:,.0f}")
+    print(f"ratio {large / small:.2f}")
+
+
 def refused() -> None:
     """Print what a producer that is refused all the time costs workers on another queue of its server."""
-    for stored in (False, True):
-        alone, beside = [], []
-        with peers.folder() as disk:
-            limits = Limits(queue_items=500)
-            with HttpQueueServer(store=f"{disk}/s" if stored else None, limits=limits) as server:
-                full, other = server.new_queue("full"), server.new_queue("other")
-                full.push_many([b"x"] * 500)
-                for _ in range(ROUNDS):
-                    alone.append(one_and_one(lambda: Fray(other), 300, 100))  # noqa: B023 - called at once
-                    producer = multiprocessing.get_context("fork").Process(
-                        target=_push_on, args=(server.url,)
-                    )
+    print("\nworkers beside a producer that is refused: rate, of that alone")
+    process = multiprocessing.get_context("fork").Process
+    for name in ("memory", "store"):
+        with (
+            peers.folder() as disk,
+            peers.server(
+                lambda port, at=disk if name == "store" else "": peers.limited_server(port, 500, at)
+            ) as port,
+        ):
+            full: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{port}", "full")
+            other: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{port}", "other")
+            full.push_many([b"x"] * 500)
+            rates: dict[float | None, list[float]] = {None: [], 0.1: [], 0.0: []}
+            for _ in range(3 * ROUNDS):
+                for pause, measured in rates.items():
+                    producer = process(target=_push_on, args=(port, pause))
                     producer.start()
                     time.sleep(0.2)
-                    beside.append(one_and_one(lambda: Fray(other), 300, 100))  # noqa: B023 - called at once
+                    measured.append(one_and_one(lambda: Fray(other), 300, 100))  # noqa: B023 - called at once
                     producer.terminate()
                     producer.join()
-        ratio = statistics.median(beside) / statistics.median(alone)
-        print(f"{'store' if stored else 'memory'}: beside a refused producer {ratio:.2f} of alone")
+        alone, polite, rude = (statistics.median(each) for each in rates.values())
+        print(f"{name:<26}ten tries a second {polite / alone:.2f}, as many as it can {rude / alone:.2f}")
 
 
-def _push_on(url: str) -> None:
-    """Try ten times a second, as a producer does that backs off."""
-    queue: HttpQueue[bytes] = HttpQueue(url, "full")
+def _push_on(port: int, pause: float | None) -> None:
+    """Push to the queue that is full, and wait a little, or not; without a pause just be there."""
+    queue: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{port}", "full")
     while True:
+        if pause is None:
+            time.sleep(60)
         with contextlib.suppress(QueueFullError):
             queue.push(b"x")
-        time.sleep(0.1)
+        time.sleep(pause or 0.0)
 
 
 def memory() -> None:
@@ -313,6 +341,7 @@ def _servers(port: int) -> list[str]:
 PARTS = {
     "rates": rates,
     "depth": depth,
+    "sqlite": sqlite,
     "latency": latency,
     "clients": clients,
     "refused": refused,
