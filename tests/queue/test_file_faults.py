@@ -1,22 +1,22 @@
 """What once stopped a FileQueue, or made it answer wrongly: poison, damage, clocks, lost answers."""
 
+import errno
+import itertools
 import os
 import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fray import FrayError, QueueUnavailableError, SpecError
+from fray import FrayError, SpecError
 from fray.queue import FileQueue, UnreadableItem, open_queue
 from fray.testing.queue import ManualClock
 from fray_queue._cli import queue as queue_command
-from fray_queue._file.claims import Claims
-from fray_queue._file.item_log import Claim
 
 
 @pytest.fixture
@@ -155,38 +155,34 @@ def test_the_command_line_repairs(tmp_path: Path, capsys: pytest.CaptureFixture[
 # --- pop_many ---
 
 
+def after_two(failure: BaseException) -> Callable[..., None]:
+    """Return what makes two links, each of which decides on a lease, and fails once."""
+    link, calls = os.link, itertools.count()
+
+    def failing(*arguments: Any, **options: Any) -> None:
+        if next(calls) == 2:
+            raise failure
+        link(*arguments, **options)
+
+    return failing
+
+
 def test_a_pop_many_that_fails_half_way_returns_what_it_has(
-    queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch
+    queue: FileQueue[Any], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.push_many("abc")
-    take, left = Claims.take_many, [2]
-
-    def failing(claims: Claims, n: int, lease_timeout: float) -> list[Claim]:
-        if not left[0]:
-            raise QueueUnavailableError("away")
-        left[0] -= 1
-        return take(claims, n, lease_timeout)
-
-    monkeypatch.setattr(Claims, "take_many", failing)
+    monkeypatch.setattr(os, "link", after_two(OSError(errno.EIO, "Input/output error")))
     assert [lease.item for lease in queue.pop_many(3)] == ["a", "b"]
-    with pytest.raises(QueueUnavailableError):
-        queue.pop_many(3)
+    clock.advance(10)
+    assert [lease.item for lease in queue.pop_many(3)] == ["c"]
 
 
 def test_a_pop_many_that_is_interrupted_gives_back_what_it_took(
     queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.push_many("abc")
-    take, left = Claims.take_many, [2]
-
-    def interrupted(claims: Claims, n: int, lease_timeout: float) -> list[Claim]:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return take(claims, n, lease_timeout)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Claims, "take_many", interrupted)
+        patch.setattr(os, "link", after_two(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             queue.pop_many(3)
     assert queue.pending() == 3
@@ -196,14 +192,13 @@ def test_no_item_is_returned_twice_when_fetching_outlasts_the_lease(
     queue: FileQueue[Any], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.push_many("abcd")
-    take = Claims.take_many
+    link = os.link
 
-    def slow(claims: Claims, n: int, lease_timeout: float) -> list[Claim]:
-        taken = take(claims, n, lease_timeout)
+    def slow(*arguments: Any, **options: Any) -> None:
+        link(*arguments, **options)
         clock.advance(4)
-        return taken
 
-    monkeypatch.setattr(Claims, "take_many", slow)
+    monkeypatch.setattr(os, "link", slow)
     leases = queue.pop_many(10, 10)
     assert [lease.item for lease in leases] == ["a", "b"]
     assert all(clock() < lease.expires_at for lease in leases)

@@ -12,7 +12,16 @@ from queue_processes import ServerProcess
 from fray import QueueUnavailableError
 from fray.queue import Lease
 from fray.testing.queue_unreadable import Newer, UnreadablePromises
-from fray_queue import HttpQueue, HttpQueueServer, MemoryQueue, QueueNotFoundError, SqliteQueue, work
+from fray_queue import (
+    HttpQueue,
+    HttpQueueServer,
+    Limits,
+    MemoryQueue,
+    QueueFullError,
+    QueueNotFoundError,
+    SqliteQueue,
+    work,
+)
 
 
 class Failing(MemoryQueue[Any]):
@@ -65,6 +74,30 @@ def test_a_pool_outlasts_its_server(tmp_path: Path) -> None:
         assert work(queue, fn, concurrency=2, stop_when_empty=True, lease_timeout=2.0).done >= 18
         assert queue.size() == 0
         queue.close()
+
+
+def test_a_pool_goes_on_beside_a_producer_that_is_refused(tmp_path: Path) -> None:
+    with HttpQueueServer(store=tmp_path, limits=Limits(store_bytes=4_000_000)) as server:
+        full, other = server.new_queue("full"), server.new_queue("other")
+        other.push_many(range(300))
+        refused = threading.Event()
+        stop = threading.Event()
+
+        def produce() -> None:
+            while not stop.is_set():
+                try:
+                    full.push(b"x" * 100_000)
+                except QueueFullError:
+                    refused.set()
+
+        producer = threading.Thread(target=produce)
+        producer.start()
+        try:
+            assert refused.wait(60)
+            assert work(other, lambda item: None, stop_when_empty=True).done == 300
+        finally:
+            stop.set()
+            producer.join()
 
 
 def test_what_was_never_there_is_said_at_once() -> None:
