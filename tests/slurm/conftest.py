@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from fray_slurm.testing import LocalSlurm
+from fray_slurm.testing import LocalSlurm, RecordedSlurm
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +18,12 @@ def slurm() -> Iterator[LocalSlurm]:
         for name, value in running.variables.items():
             patch.setenv(name, value)
         yield running
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedSlurm:
+    """A Slurm that answers with recorded text."""
+    slurm = RecordedSlurm(tmp_path / "recorded")
+    for name, value in slurm.variables.items():
+        monkeypatch.setenv(name, value)
+    return slurm

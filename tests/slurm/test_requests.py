@@ -1,5 +1,6 @@
 """What a SlurmCluster is asked for: options, refusals, the folder that nodes must share, the command line."""
 
+import json
 import os
 import subprocess
 import sys
@@ -20,16 +21,7 @@ from fray.cluster import (
 )
 from fray.testing.cluster import launch, program
 from fray_slurm import SlurmError
-from fray_slurm._client import SlurmClient
-from fray_slurm._settings import SlurmSettings
-from fray_slurm._shared_folder import check_shared, kind_of
-from fray_slurm.testing import LocalSlurm
-
-MOUNTS = """\
-overlay / overlay rw 0 0
-nas:/home /home nfs4 rw 0 0
-tmpfs /home/me/scratch\\040space tmpfs rw 0 0
-"""
+from fray_slurm.testing import LocalSlurm, RecordedSlurm
 
 
 def test_the_spec_opens_the_same_cluster_again(tmp_path: Path) -> None:
@@ -76,44 +68,48 @@ def test_the_batch_script_of_a_request_can_be_read_before(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_of_the_file_system_that_is_mounted_nearest() -> None:
-    assert kind_of(Path("/home/me/fray"), MOUNTS) == "nfs4"
-    assert kind_of(Path("/home/me/scratch space/fray"), MOUNTS) == "tmpfs"
-    assert kind_of(Path("/tmp/fray"), MOUNTS) == "overlay"
-    assert kind_of(Path("/homework"), MOUNTS) == "overlay"
-
-
-class Nodes(SlurmClient):
-    """A Slurm whose nodes are other hosts, and see a file or not."""
-
-    def __init__(self, seen: bool | None) -> None:
-        super().__init__()
-        self.seen, self.asked = seen, 0
-
-    def nodes(self) -> dict[str, dict[str, str]]:
-        return {"n1": {"NodeHostName": "somewhere-else"}}
-
-    def sees(self, path: Path, partition: str | None, account: str | None) -> bool | None:
-        self.asked += 1
-        assert path.exists()
-        return self.seen
-
-
-def test_a_folder_that_the_nodes_do_not_see_is_refused_at_launch(tmp_path: Path) -> None:
+def test_a_folder_that_the_nodes_do_not_see_is_refused_at_launch(
+    recorded: RecordedSlurm, tmp_path: Path
+) -> None:
+    recorded.node("another-host")
+    recorded.says("srun", "n\n")
+    cluster = create_cluster("slurm", root=tmp_path / "records")
     with pytest.raises(SlurmError, match=r"do not see .*slurm\?root="):
-        check_shared(Nodes(False), tmp_path, SlurmSettings())
-    for seen in (True, None):  # None: no node was free to be asked
-        client = Nodes(seen)
-        check_shared(client, tmp_path, SlurmSettings())
-        assert client.asked == 1
-    assert list(tmp_path.iterdir()) == []
+        launch(cluster, program("pass"))
+    assert cluster.list_jobs() == []
+    assert list((tmp_path / "records").iterdir()) == []  # nor what was probed with
+    assert recorded.calls("sbatch") == []
 
 
-def test_a_node_is_really_asked(slurm: LocalSlurm, tmp_path: Path) -> None:
-    (tmp_path / "there").touch()
-    assert SlurmClient().sees(tmp_path / "there", None, None) is True
-    assert SlurmClient().sees(tmp_path / "not-there", "normal", None) is False
-    assert SlurmClient().sees(tmp_path / "there", "no-such-partition", None) is None
+@pytest.mark.parametrize("answer", ["y\n", ""])  # none: no node was free to be asked
+def test_a_folder_that_they_see_is_asked_for_once(
+    recorded: RecordedSlurm, tmp_path: Path, answer: str
+) -> None:
+    recorded.node("another-host")
+    recorded.says("srun", answer, code=0 if answer else 1)
+    cluster = create_cluster("slurm", root=tmp_path / "records", partition="gpu")
+    for _ in range(2):
+        launch(cluster, program("pass"))
+    (asked,) = recorded.calls("srun")
+    assert "--partition=gpu" in asked
+
+
+def test_nobody_is_asked_where_all_nodes_are_this_host(recorded: RecordedSlurm, tmp_path: Path) -> None:
+    launch(create_cluster("slurm", root=tmp_path / "records"), program("pass"))
+    assert recorded.calls("srun") == []
+
+
+def test_a_job_on_a_node_that_does_not_see_the_folder_says_so(slurm: LocalSlurm, tmp_path: Path) -> None:
+    """The records vanish while the job waits: as on a node that has not mounted them."""
+    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5")
+    job_id = launch(cluster, program("pass"), backend={"slurm": {"begin": "now+3600"}})
+    number = json.loads((tmp_path / "records" / job_id / "slurm" / "job.json").read_text())["id"]
+    script = slurm.run("scontrol", "write", "batch_script", number, "-")
+    (tmp_path / "script").write_text(script.replace(f"{tmp_path}/records/{job_id}", "/not/mounted"))
+    done = subprocess.run(["sh", os.fspath(tmp_path / "script")], capture_output=True, text=True, check=False)
+    assert done.returncode == 97
+    assert "does not see /not/mounted" in done.stderr
+    cluster.terminate(job_id)
 
 
 def test_many_jobs_are_polled_by_few_questions(slurm: LocalSlurm, tmp_path: Path) -> None:

@@ -1,23 +1,46 @@
 """A request as the batch script that Slurm runs: no Slurm is needed for these."""
 
+import os
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fray.cluster import Entrypoint, JobRequest, ResourceConfig
-from fray_slurm._script import batch_script, directives, submit_environment, without_allocation
-from fray_slurm._settings import SlurmSettings
+from fray.cluster import (
+    Cluster,
+    Entrypoint,
+    JobRequest,
+    ResourceConfig,
+    SlurmCluster,
+    create_cluster,
+    create_environment,
+)
+from fray.testing.cluster import launch, program
+from fray_slurm.testing import RecordedSlurm
+
+SPEC = "slurm?root=/shared/records"
+
+
+def script_of(resources: ResourceConfig | None = None, spec: str = SPEC, **fields: Any) -> str:
+    entrypoint = Entrypoint.from_binary("true")
+    cluster = create_cluster(spec)
+    assert isinstance(cluster, SlurmCluster)
+    request = JobRequest("train", entrypoint, resources=resources or ResourceConfig(), **fields)
+    return str(cluster.batch_script(request))
 
 
 def options_of(
-    resources: ResourceConfig | None = None, settings: SlurmSettings | None = None, **fields: Any
+    resources: ResourceConfig | None = None, spec: str = SPEC, **fields: Any
 ) -> Mapping[str, str | None]:
-    request = JobRequest(
-        "train", Entrypoint.from_binary("true"), resources=resources or ResourceConfig(), **fields
-    )
-    return directives(request, "train-3f9a2c", settings or SlurmSettings(), "/shared/train-3f9a2c")
+    """Return the options of a script; None for one without a value."""
+    found: dict[str, str | None] = {}
+    for line in script_of(resources, spec, **fields).splitlines():
+        if line.startswith("#SBATCH --"):
+            name, equals, value = line.removeprefix("#SBATCH --").partition("=")
+            found[name] = value.strip("'") if equals else None
+    return found
 
 
 def test_a_replica_is_a_task_with_its_cpus_and_memory() -> None:
@@ -47,33 +70,39 @@ def test_any_gpu_has_no_type() -> None:
     assert options_of(ResourceConfig.with_gpu(count=1))["gres"] == "gpu:1"
 
 
+@pytest.mark.parametrize("native", [{"gpus": "h100:4"}, {"gpus_per_node": 2}, {"gres": "shard:4"}])
+def test_gpus_that_a_request_asks_for_in_slurms_own_words_are_not_asked_for_twice(
+    native: dict[str, object],
+) -> None:
+    options = options_of(ResourceConfig.with_gpu("H100", count=4), backend={"slurm": native})
+    asked = {name: options[name] for name in ("gres", "gpus", "gpus-per-node") if name in options}
+    assert asked == {key.replace("_", "-"): str(value) for key, value in native.items()}
+
+
 def test_the_spec_says_where_and_the_request_says_otherwise() -> None:
-    settings = SlurmSettings(
-        partition="cpu",
-        preemptible_partition="spot",
-        account="lab",
-        qos="high",
-        constraint="a100",
-        time="1:00:00",
+    spec = (
+        f"{SPEC}&partition=cpu&preemptible_partition=spot&account=lab&qos=high&constraint=a100&time=1:00:00"
     )
-    options = options_of(settings=settings)
+    options = options_of(spec=spec)
     assert [options[name] for name in ("partition", "account", "qos", "constraint", "time")] == [
-        *("spot", "lab", "high", "a100", "1:00:00")
+        *("spot", "lab", "high", "a100", "60")
     ]
-    fixed = options_of(ResourceConfig(preemptible=False), settings)
-    assert fixed["partition"] == "cpu"
-    native = options_of(
-        settings=settings, backend={"slurm": {"partition": "gpu", "exclusive": True, "mem": "8G"}}
-    )
-    assert (native["partition"], native["exclusive"], native["mem"]) == ("gpu", None, "8G")
-    assert "mem-per-cpu" not in native
+    assert options_of(ResourceConfig(preemptible=False), spec)["partition"] == "cpu"
+    native = {"partition": "gpu", "exclusive": True, "mem": "8G"}
+    options = options_of(spec=spec, backend={"slurm": native})
+    assert (options["partition"], options["exclusive"], options["mem"]) == ("gpu", None, "8G")
+    assert "mem-per-cpu" not in options
+
+
+def test_a_spec_without_a_partition_leaves_it_and_the_time_limit_to_slurm() -> None:
+    assert not {"partition", "account", "qos", "constraint", "time"} & set(options_of())
 
 
 def test_regions_are_features_of_nodes_where_the_spec_says_so() -> None:
-    settings = SlurmSettings(constraint="fast", region_constraint=True)
     resources = ResourceConfig(regions=["east", "west"])
-    assert options_of(resources, settings)["constraint"] == "fast&(east|west)"
-    assert options_of(resources, SlurmSettings(region_constraint=True))["constraint"] == "east|west"
+    spec = f"{SPEC}&region_constraint=true"
+    assert options_of(resources, f"{spec}&constraint=fast")["constraint"] == "fast&(east|west)"
+    assert options_of(resources, spec)["constraint"] == "east|west"
 
 
 def test_a_job_that_must_not_be_started_again_is_not_requeued() -> None:
@@ -81,11 +110,16 @@ def test_a_job_that_must_not_be_started_again_is_not_requeued() -> None:
     assert "no-requeue" in options_of(max_retries_preemption=0)
 
 
+def test_replicas_get_a_signal_before_the_time_limit() -> None:
+    assert options_of(spec=f"{SPEC}&grace=90")["signal"] == "TERM@90"
+
+
 @pytest.mark.parametrize(
     ("native", "problem"),
     [
         ({"array": "0-9"}, "launch_many"),
         ({"export": "A=1"}, "env_vars"),
+        ({"dependency": "afterok:7"}, "after="),
         ({"no_requeue": True}, "max_retries_preemption"),
         ({"--mem": "1G"}, "long option"),
         ({"comment": "x"}, "labels"),
@@ -100,29 +134,30 @@ def test_a_native_option_that_cannot_be_is_refused(native: dict[str, object], pr
 
 
 def test_options_of_other_clusters_are_passed_over() -> None:
-    assert options_of(backend={"iris": {"array": "x"}}) == options_of()
+    given = options_of(backend={"iris": {"array": "x"}})
+    assert set(given) == set(options_of())
 
 
 def test_labels_are_the_comment() -> None:
     assert options_of(labels={"team": "speech", "run": "it's 7"})["comment"] == "team=speech,run=its 7"
 
 
-def test_the_script_has_no_variable_of_the_job_and_quotes_its_command() -> None:
-    command = ["/opt/python", "-c", "print('a b')", "/shared/a b"]
-    script = batch_script({"ntasks": "1", "comment": "a b", "requeue": None}, command, "/shared/a b")
+def test_the_script_quotes_its_command_and_looks_for_its_folder() -> None:
+    script = script_of(spec="slurm?root=/shared/my records", labels={"team": "a b"})
     lines = script.splitlines()
     assert lines[0] == "#!/bin/sh"
-    assert "#SBATCH --ntasks=1" in lines
-    assert "#SBATCH --comment='a b'" in lines
-    assert "#SBATCH --requeue" in lines
+    assert "#SBATCH --comment='team=a b'" in lines
     assert "export SLURM_EXPORT_ENV=ALL" in lines
-    assert shlex.split(lines[-1]) == ["exec", *command]
+    command = shlex.split(lines[-1])
+    assert command[0] == "exec"
+    assert any(word.startswith("/shared/my records/train-") for word in command)
+    assert "must be shared by all nodes" in script
 
 
-def test_sbatch_has_what_finds_programs_and_nothing_secret() -> None:
+def test_sbatch_has_what_finds_programs_and_nothing_secret(
+    recorded: RecordedSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launcher = {
-        "PATH": "/bin",
-        "HOME": "/home/me",
         "LC_TIME": "C",
         "API_TOKEN": "hunter2",
         "SLURM_CONF": "/etc/slurm.conf",
@@ -130,5 +165,15 @@ def test_sbatch_has_what_finds_programs_and_nothing_secret() -> None:
         "SBATCH_PARTITION": "debug",
         "PMIX_RANK": "0",
     }
-    assert set(submit_environment(launcher)) == {"PATH", "HOME", "LC_TIME", "SLURM_CONF"}
-    assert set(without_allocation(launcher)) == {"PATH", "HOME", "LC_TIME", "API_TOKEN", "SLURM_CONF"}
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    cluster: Cluster = create_cluster(f"slurm?root={tmp_path}/records")
+    environment = create_environment(env_vars={"TOKEN": "hunter3"})
+    launch(cluster, program("pass"), environment=environment)
+    assert {"PATH", "LC_TIME", "SLURM_CONF"} <= set(recorded.environ)
+    assert not {"API_TOKEN", "TOKEN", "SLURM_CPU_BIND", "SBATCH_PARTITION", "PMIX_RANK"} & set(
+        recorded.environ
+    )
+    assert recorded.environ["SLURM_CONF"] == os.environ["SLURM_CONF"]
+    assert "hunter" not in recorded.script
+    assert not any("hunter" in call for call in recorded.calls("sbatch"))

@@ -33,14 +33,14 @@ from fray.cluster import (
 )
 from fray_slurm._after import dependency, failed_before, not_started
 from fray_slurm._allocation import FOLDER, JOB, SCRIPT, path_of, read, write
-from fray_slurm._client import SlurmClient
+from fray_slurm._client import SlurmClient, SlurmError
 from fray_slurm._ending import SlurmEnd
 from fray_slurm._own_engine import own_engine, with_engine
 from fray_slurm._readings import SlurmJob
 from fray_slurm._script import NOT_SUCCEEDED, batch_script, directives, gres_of, without_allocation
 from fray_slurm._settings import SlurmSettings, native_options
 from fray_slurm._shared_folder import check_shared
-from fray_slurm._states import ENDED, WAITING, End, end_of, forgotten, pending_reason
+from fray_slurm._states import ENDED, WAITING, End, end_of, forgotten, is_of_step, pending_reason
 from fray_slurm._watch import JobTable
 
 _SETTLES_WITHIN = 30.0  # seconds in which a last status crosses a network file system
@@ -120,6 +120,7 @@ class SlurmCluster(DirectoryCluster):
         self._table = JobTable(self._client, poll_interval)
         self._scripts: dict[str, dict[str, str | None]] = {}  # options of what is being launched
         self._numbers: dict[str, str] = {}
+        self._failures: dict[str, SlurmJob] = {}
         self._ended_at: dict[str, float] = {}
         self._checked = False
 
@@ -222,6 +223,7 @@ class SlurmCluster(DirectoryCluster):
                 return self._unanswered(info)
             end = forgotten(number)
         else:
+            job = self._with_code(job)
             found = end_of(job)
             if found is None:
                 return self._shown(info, job)
@@ -258,14 +260,18 @@ class SlurmCluster(DirectoryCluster):
             return info
         return replace(info, pending_reason=f"Slurm does not answer ({self._table.error})")
 
+    def _with_code(self, job: SlurmJob) -> SlurmJob:
+        """Add the exit code of a batch step that failed, which squeue does not say: one call for each."""
+        if job.state != "FAILED" or job.exit_code is not None or not is_of_step(job):
+            return job
+        if job.job_id not in self._failures:
+            with contextlib.suppress(ClusterUnavailableError, SlurmError):
+                self._failures[job.job_id] = self._client.details(job.job_id) or job
+        return self._failures.get(job.job_id, job)
+
     def _settled(self, job: SlurmJob | None, number: str) -> bool:
         """Whether a last status that is to come would have come."""
-        if job is None or job.state not in ("COMPLETED", "FAILED"):
-            return True
-        if job.state == "FAILED" and job.exit_code is None:  # which squeue does not say
-            with contextlib.suppress(ClusterUnavailableError):
-                job = self._client.details(number) or job
-        if job.state == "FAILED" and job.exit_code not in (None, NOT_SUCCEEDED):
+        if job is None or (job.state != "COMPLETED" and job.exit_code != NOT_SUCCEEDED):
             return True
         since = self._ended_at.setdefault(number, time.monotonic())
         return time.monotonic() - since > _SETTLES_WITHIN

@@ -94,6 +94,11 @@ def end_of(job: SlurmJob) -> End | None:
     return End(failed, reason, f"{name} {text}{why}")
 
 
+def is_of_step(job: SlurmJob) -> bool:
+    """Whether a job failed by its batch step, not by something that Slurm could not do for it."""
+    return job.reason not in _NEVER
+
+
 def forgotten(job_id: str) -> End:
     """Say what is known of a job that neither the queue nor the accounting has any more: nothing."""
     message = (

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Self
 
 from fray.backend import poll_delays
+from fray_slurm._recorded_slurm import RecordedSlurm
 
-__all__ = ["LocalSlurm"]
+__all__ = ["LocalSlurm", "RecordedSlurm"]
 
 _PATIENCE = 60.0  # seconds for anything that a daemon should do
 

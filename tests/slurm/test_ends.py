@@ -1,0 +1,217 @@
+"""How jobs end, and what they wait for, by what Slurm has printed of such jobs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fray import ClusterUnavailableError
+from fray.cluster import Cluster, ExitReason, JobId, JobInfo, JobStatus, create_cluster
+from fray.testing.cluster import launch, program, until
+from fray_slurm import SlurmError
+from fray_slurm.testing import RecordedSlurm
+
+
+@pytest.fixture
+def cluster(recorded: RecordedSlurm, tmp_path: Path) -> Cluster:
+    return create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.05")
+
+
+def polled(cluster: Cluster, job_id: JobId, *, finished: bool = True) -> JobInfo:
+    until(lambda: cluster.poll(job_id).finished is finished, "the queue is asked again", 10)
+    return cluster.poll(job_id)
+
+
+def ended(cluster: Cluster, recorded: RecordedSlurm, queue: str) -> JobInfo:
+    """Return a job of which squeue prints this line."""
+    job_id = launch(cluster, program("pass"))
+    recorded.says("squeue", f"{queue}\n")
+    return polled(cluster, job_id)
+
+
+@pytest.mark.parametrize(
+    ("queue", "status", "reason", "says"),
+    [
+        ("77|TIMEOUT|1:00|TimeLimit", "failed", "timed_out", "time limit"),
+        ("77|DEADLINE|1:00|None", "failed", "timed_out", "deadline"),
+        ("77|OUT_OF_MEMORY|1:00|OutOfMemory", "failed", "out_of_memory", "more memory than it asked for"),
+        ("77|NODE_FAIL|1:00|NodeDown", "failed", "lost", "nodes failed"),
+        ("77|BOOT_FAIL|1:00|None", "failed", "lost", "boot"),
+        ("77|PREEMPTED|1:00|None", "failed", "preempted", "room for another"),
+        ("77|CANCELLED by 1000|1:00|None", "stopped", "stopped", "by user 1000"),
+        ("77|CANCELLED+|1:00|None", "stopped", "stopped", "not through Fray"),
+        ("77|CANCELLED|1:00|DependencyNeverSatisfied", "failed", "could_not_start", "did not succeed"),
+        ("77|FAILED|1:00|BadConstraints", "failed", "could_not_start", "constraints"),
+        ("77|LAUNCH_FAILED|1:00|None", "failed", "could_not_start", "launched"),
+        ("77|REVOKED|1:00|None", "failed", "lost", "federation"),
+    ],
+    ids=lambda value: value.split("|")[1] if "|" in value else None,
+)
+def test_every_end_has_a_reason_and_words(
+    cluster: Cluster, recorded: RecordedSlurm, queue: str, status: str, reason: str, says: str
+) -> None:
+    info = ended(cluster, recorded, queue)
+    assert (info.status, info.tasks[0].reason) == (JobStatus(status), ExitReason(reason))
+    assert says in str(info.error_message)
+    assert "job 77" in str(info.error_message)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "says"),
+    [
+        ("96:0", "lost", "supervisor .* was killed"),
+        ("97:0", "could_not_start", "all nodes must share"),
+        ("3:0", "lost", "exited with code 3"),
+        ("0:9", "lost", "signal 9"),
+    ],
+)
+def test_a_batch_step_that_failed_without_a_word_is_asked_for_its_code(
+    cluster: Cluster, recorded: RecordedSlurm, code: str, reason: str, says: str
+) -> None:
+    why = "JobLaunchFailure" if code == "0:9" else "NonZeroExitCode"
+    recorded.says(
+        "scontrol", f"JobId=77 JobName=job JobState=FAILED Reason={why} ExitCode={code} Restarts=0\n"
+    )
+    info = ended(cluster, recorded, f"77|FAILED|1:00|{why}")
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason(reason))
+    assert re.search(says, str(info.error_message))
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "A_STATE_OF_2031"])
+def test_a_job_that_goes_on_has_not_ended(cluster: Cluster, recorded: RecordedSlurm, state: str) -> None:
+    job_id = launch(cluster, program("pass"))
+    recorded.says(
+        "squeue", f"CLUSTER: gpu\nsqueue: a warning\n77|{state}|1-00:00:00|None\n78|TIMEOUT|1:00|a|b\n"
+    )
+    until(lambda: cluster.poll(job_id).warnings, "the queue is asked again", 10)
+    info = cluster.poll(job_id)
+    assert info.status is JobStatus.PENDING
+    assert "after 1-00:00:00 (its time limit)" in info.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        ("Resources", "waiting for nodes (Resources)"),
+        ("(Priority)", "waiting behind jobs of higher priority (Priority)"),
+        ("PartitionNodeLimit", "will never start: it asks for more nodes than the partition"),
+        ("QOSMaxWallDurationPerJobLimit", "will never start: it asks for more time than its QOS"),
+        ("ReqNodeNotAvail, UnavailableNodes:n7", "down, drained or reserved (ReqNodeNotAvail, Unav"),
+        ("NewReason", "waiting in the queue (NewReason)"),
+        ("None", "waiting for Slurm to look at it"),
+    ],
+)
+def test_what_a_pending_job_waits_for_is_said_in_words_with_slurms_own(
+    cluster: Cluster, recorded: RecordedSlurm, reason: str, says: str
+) -> None:
+    job_id = launch(cluster, program("pass"))
+    recorded.says("squeue", f"77|PENDING|UNLIMITED|{reason}\n")
+    until(lambda: says in str(cluster.poll(job_id).pending_reason), "the queue is asked again", 10)
+
+
+def test_a_job_that_left_the_queue_is_looked_up_in_the_accounts(
+    cluster: Cluster, recorded: RecordedSlurm
+) -> None:
+    job_id = launch(cluster, program("pass"))
+    recorded.says("sacct", "77|PREEMPTED|0:0|None\n77|TIMEOUT|0:15|None\n8|COMPLETED|0:0|None\n")
+    info = polled(cluster, job_id)
+    assert info.tasks[0].reason is ExitReason.TIMED_OUT  # the last run of a requeued job
+    assert "--starttime=" in recorded.calls("sacct")[0]
+
+
+def test_a_job_that_nobody_knows_is_lost_and_it_says_why(cluster: Cluster, recorded: RecordedSlurm) -> None:
+    info = polled(cluster, launch(cluster, program("pass")))
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    assert "MinJobAge" in str(info.error_message)
+    assert len(recorded.calls("sacct")) == 1  # which said that it keeps no accounts
+
+
+def test_an_end_is_remembered_when_slurm_has_forgotten_it(cluster: Cluster, recorded: RecordedSlurm) -> None:
+    info = ended(cluster, recorded, "77|TIMEOUT|1:00|None")
+    recorded.says("squeue", "")
+    asked = len(recorded.calls("squeue"))
+    recorded.says("sbatch", "78\n")
+    other = launch(cluster, program("pass"), "other")
+    until(
+        lambda: not cluster.poll(other).finished and len(recorded.calls("squeue")) > asked, "it is asked", 10
+    )
+    assert cluster.poll(info.job_id) == info
+
+
+@pytest.mark.parametrize(
+    ("printed", "number"),
+    [
+        ("123\n", "123"),
+        ("123;gpu\n", "123"),
+        ("Welcome to the cluster!\nToday: 12 jobs\n123\n", "123"),
+        ("** maintenance on 24 **\nSubmitted batch job 77 on cluster east\nhave fun 3\n", "77"),
+    ],
+)
+def test_the_number_of_a_job_is_found_behind_banners(
+    cluster: Cluster, recorded: RecordedSlurm, printed: str, number: str
+) -> None:
+    recorded.says("sbatch", printed)
+    recorded.says("squeue", f"{number}|TIMEOUT|1:00|None\n")
+    assert f"Slurm job {number}" in str(polled(cluster, launch(cluster, program("pass"))).error_message)
+
+
+def test_a_job_without_a_number_is_looked_up_by_its_name_and_else_refused(
+    cluster: Cluster, recorded: RecordedSlurm
+) -> None:
+    recorded.says("sbatch", "thank you for using sbatch\n")
+    with pytest.raises(SlurmError, match="thank you for using"):
+        launch(cluster, program("pass"))
+    assert "--name=job-" in recorded.calls("squeue")[0]
+    assert cluster.list_jobs() == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "sbatch: error: Unable to contact slurm controller (connect failure)",
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+    ],
+)
+def test_a_slurm_that_is_away_is_an_unavailable_cluster_and_no_job(
+    cluster: Cluster, recorded: RecordedSlurm, error: str
+) -> None:
+    recorded.says("sbatch", "", error=error, code=1)
+    with pytest.raises(ClusterUnavailableError, match=error.split("(")[0].strip()):
+        launch(cluster, program("pass"))
+    assert cluster.list_jobs() == []
+
+
+def test_a_slurm_that_is_away_leaves_jobs_as_they_were(cluster: Cluster, recorded: RecordedSlurm) -> None:
+    job_id = launch(cluster, program("pass"))
+    recorded.says("squeue", "", error="slurm_load_jobs error: Unable to contact slurm controller", code=1)
+    until(lambda: "does not answer" in str(cluster.poll(job_id).pending_reason), "it is asked again", 10)
+    assert cluster.poll(job_id).status is JobStatus.PENDING
+    recorded.says("squeue", "77|TIMEOUT|1:00|None\n")
+    assert polled(cluster, job_id).status is JobStatus.FAILED
+
+
+def test_a_thousand_jobs_are_one_question(recorded: RecordedSlurm, tmp_path: Path) -> None:
+    """All jobs are polled again and again within an interval: one squeue, and no sacct."""
+    cluster = create_cluster(f"slurm?root={tmp_path}/many&poll_interval=30")
+    jobs = []
+    for number in range(100, 200):
+        recorded.says("sbatch", f"{number}\n")
+        jobs.append(launch(cluster, program("pass")))
+    recorded.says("squeue", "".join(f"{number}|RUNNING|UNLIMITED|None\n" for number in range(100, 1100)))
+    for _ in range(3):
+        assert {cluster.poll(job_id).status for job_id in jobs} == {JobStatus.PENDING}
+    assert len(recorded.calls("squeue")) == 1
+    assert recorded.calls("sacct") == []
+
+
+def test_jobs_that_left_the_queue_are_one_question_to_the_accounting(
+    recorded: RecordedSlurm, tmp_path: Path
+) -> None:
+    cluster = create_cluster(f"slurm?root={tmp_path}/many&poll_interval=0.5")
+    jobs = []
+    for number in range(100, 120):
+        recorded.says("sbatch", f"{number}\n")
+        jobs.append(launch(cluster, program("pass")))
+    recorded.says("sacct", "".join(f"{number}|TIMEOUT|0:15|None\n" for number in range(100, 120)))
+    until(lambda: all(cluster.poll(job_id).finished for job_id in jobs), "the accounts are asked", 10)
+    assert len(recorded.calls("sacct")) <= 3
