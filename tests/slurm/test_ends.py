@@ -213,5 +213,9 @@ def test_jobs_that_left_the_queue_are_one_question_to_the_accounting(
         recorded.says("sbatch", f"{number}\n")
         jobs.append(launch(cluster, program("pass")))
     recorded.says("sacct", "".join(f"{number}|TIMEOUT|0:15|None\n" for number in range(100, 120)))
-    until(lambda: all(cluster.poll(job_id).finished for job_id in jobs), "the accounts are asked", 10)
+
+    def all_ended() -> bool:
+        return {cluster.poll(job_id).status for job_id in jobs} == {JobStatus.FAILED}
+
+    until(all_ended, "the accounts are asked", 10)
     assert len(recorded.calls("sacct")) <= 3

@@ -80,9 +80,7 @@ def test_gpus_that_a_request_asks_for_in_slurms_own_words_are_not_asked_for_twic
 
 
 def test_the_spec_says_where_and_the_request_says_otherwise() -> None:
-    spec = (
-        f"{SPEC}&partition=cpu&preemptible_partition=spot&account=lab&qos=high&constraint=a100&time=1:00:00"
-    )
+    spec = f"{SPEC}&partition=cpu&preemptible_partition=spot&account=lab&qos=high&constraint=a100&time=60"
     options = options_of(spec=spec)
     assert [options[name] for name in ("partition", "account", "qos", "constraint", "time")] == [
         *("spot", "lab", "high", "a100", "60")

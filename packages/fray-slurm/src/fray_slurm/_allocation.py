@@ -4,6 +4,7 @@ job.json                 the id of the Slurm job
 script.sh                what was submitted
 slurm.log                what the batch step wrote
 allocation.json          the variables that Slurm gave the batch step, and the node of each replica
+secrets.json         variables of a member of a sweep that are in no plan, for its supervisor
 replica-N.PID.json       a step: its id, and how its program ended; PID is that of the process that started it
 """
 
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 FOLDER = "slurm"
-JOB, SCRIPT, ALLOCATION = "job.json", "script.sh", "allocation.json"
+JOB, SCRIPT, ALLOCATION, SECRETS = "job.json", "script.sh", "allocation.json", "secrets.json"
+RECORD = "{record}"  # in the command of a supervisor that each task of an array completes
 # What srun takes for its own options; each step says these itself.
 _OPTIONS_OF_SRUN = frozenset(
     {

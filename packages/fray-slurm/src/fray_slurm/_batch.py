@@ -1,5 +1,7 @@
 """The batch step, on the first node of an allocation: `python -m fray_slurm._batch RECORD COMMAND...`.
 
+A task of an array has `--member FOLDER BASE` for RECORD, whose place is the one that its number says.
+
 It notes what Slurm gave the job, runs COMMAND, the job's supervisor, and ends as the job has ended, so that
 Slurm's own `--dependency=afterok` and `sacct` mean what they say.
 """
@@ -10,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fray_slurm._allocation import ALLOCATION, JOB, array_id, path_of, write
+from fray_slurm._allocation import ALLOCATION, JOB, RECORD, SECRETS, array_id, path_of, read, write
 from fray_slurm._readings import fields_of, tasks_per_node
 from fray_slurm._script import LOST_SUPERVISOR, NOT_SUCCEEDED
 
@@ -19,9 +21,9 @@ _SENT_TO_ALL = tuple(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "H
 
 def main() -> None:
     """Note the allocation, supervise, and say to Slurm how that ended."""
-    record, *command = sys.argv[1:]
+    record, command = _what_to_run(sys.argv[1:])
     note_allocation(record)
-    supervisor = subprocess.Popen(command)
+    supervisor = subprocess.Popen(command, env=os.environ | read(path_of(record, SECRETS)))
     for number in _SENT_TO_ALL:
         signal.signal(number, signal.SIG_IGN)  # Slurm sends them to all processes of the step
     supervisor.wait()
@@ -31,7 +33,29 @@ def main() -> None:
     status = JobRecord(Path(record), JobId(os.path.basename(record))).written().status  # noqa: PTH119
     if not status.finished:
         sys.exit(LOST_SUPERVISOR)
+    if os.path.exists(path_of(record, SECRETS)):  # noqa: PTH110
+        _end_of_member(record)
     sys.exit(0 if status is JobStatus.SUCCEEDED else NOT_SUCCEEDED)
+
+
+def _what_to_run(words: list[str]) -> tuple[str, list[str]]:
+    """Return the record, and the command of its supervisor."""
+    if words[0] != "--member":
+        return words[0], words[1:]
+    folder, base, *command = words[1:]
+    position = int(base) + int(os.environ["SLURM_ARRAY_TASK_ID"])
+    record = os.path.join(folder, str(position))  # noqa: PTH118
+    return record, [record if word == RECORD else word for word in command]
+
+
+def _end_of_member(record: str) -> None:
+    """After the end of a member of a sweep: the last one of all writes the end of the sweep."""
+    from fray.backend import JobRecord, settle_by_members
+    from fray.cluster import JobId
+
+    Path(path_of(record, SECRETS)).unlink(missing_ok=True)
+    sweep = Path(record).parent.parent
+    settle_by_members(JobRecord(sweep, JobId(read(path_of(os.fspath(sweep), JOB)).get("sweep", sweep.name))))
 
 
 def note_allocation(record: str) -> None:

@@ -32,6 +32,8 @@ _AWAY = (
     "munge decode failed",
     "protocol authentication error",
 )
+_LARGEST_ARRAY = 1001  # Slurm's own default
+_UNKNOWN_TASK = "not found"  # of an array
 _UNKNOWN_JOB = "invalid job id specified"
 
 
@@ -103,9 +105,17 @@ class SlurmClient:
         try:
             return read_details(self._run(["scontrol", "show", "job", "-o", job_id]))
         except SlurmError as error:
-            if _UNKNOWN_JOB in str(error).lower():
+            if any(word in str(error).lower() for word in (_UNKNOWN_JOB, _UNKNOWN_TASK)):
                 return None
             raise
+
+    def largest_array(self) -> int:
+        """Return how many tasks an array may have; the number of the last one is smaller than that."""
+        for line in self._run(["scontrol", "show", "config"]).splitlines():
+            name, _, value = line.partition("=")
+            if name.strip() == "MaxArraySize" and value.strip().isdigit():
+                return int(value)
+        return _LARGEST_ARRAY
 
     def nodes(self) -> dict[str, dict[str, str]]:
         """Return the fields of `scontrol show node` by node."""
@@ -139,8 +149,8 @@ class SlurmClient:
             return None
         return {"y": True, "n": False}.get(answer.strip())
 
-    def cancel(self, job_id: str, *, signal: str | None = None, pending: bool = False) -> None:
-        """Cancel a job or a step, or send it a signal; a job that has ended is no error.
+    def cancel(self, *job_ids: str, signal: str | None = None, pending: bool = False) -> None:
+        """Cancel jobs or steps, or send them a signal; a job that has ended is no error.
 
         Args:
             pending: Only if it has not started.
@@ -148,7 +158,7 @@ class SlurmClient:
         options = [f"--signal={signal}"] if signal else []
         options += ["--state=PENDING"] if pending else []
         try:
-            self._run(["scancel", *options, job_id])
+            self._run(["scancel", *options, *job_ids])
         except SlurmError as error:
             gone = (_UNKNOWN_JOB, "already completing or completed", "already finished", "invalid job/step")
             if not any(word in str(error).lower() for word in gone):

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -12,12 +13,18 @@ from fray import ClusterUnavailableError, JobNotFoundError, UnsupportedError
 from fray.backend import (
     JobRecord,
     Spec,
+    SupervisorLock,
+    SweepPlan,
     TreeKill,
     check_seconds,
     own_python,
     plan_with_environment,
     poll_delays,
+    settle_by_members,
     settle_stopped,
+    supervisor_command,
+    sweep_info,
+    write_record,
 )
 from fray.cluster import (
     DirectoryCluster,
@@ -32,7 +39,8 @@ from fray.cluster import (
     TpuConfig,
 )
 from fray_slurm._after import dependency, failed_before, not_started
-from fray_slurm._allocation import FOLDER, JOB, SCRIPT, path_of, read, write
+from fray_slurm._allocation import ALLOCATION, FOLDER, JOB, RECORD, SCRIPT, SECRETS, path_of, read, write
+from fray_slurm._arrays import Array, arrays_of, in_order
 from fray_slurm._client import SlurmClient, SlurmError
 from fray_slurm._ending import SlurmEnd
 from fray_slurm._own_engine import own_engine, with_engine
@@ -43,6 +51,8 @@ from fray_slurm._shared_folder import check_shared
 from fray_slurm._states import ENDED, WAITING, End, end_of, forgotten, is_of_step, pending_reason
 from fray_slurm._watch import JobTable
 
+_AT_ONCE = 16  # members of a sweep that are stopped side by side
+MEMBERS = "jobs"  # in the record of a sweep
 _SETTLES_WITHIN = 30.0  # seconds in which a last status crosses a network file system
 ENVIRONMENTS = ".environments"  # in the folder of records
 _STEP = (sys.executable, "-P", "-m", "fray_slurm._step")
@@ -74,7 +84,7 @@ class SlurmCluster(DirectoryCluster):
         python_versions=True,
         gpus=True,
         ports=False,
-        sweeps=False,
+        sweeps=True,
         retry=False,
         restart=False,
         preemptible=True,
@@ -121,6 +131,7 @@ class SlurmCluster(DirectoryCluster):
         self._scripts: dict[str, dict[str, str | None]] = {}  # options of what is being launched
         self._numbers: dict[str, str] = {}
         self._failures: dict[str, SlurmJob] = {}
+        self._ended: dict[str, JobInfo] = {}  # members of sweeps, which have ended for good
         self._ended_at: dict[str, float] = {}
         self._checked = False
 
@@ -170,30 +181,97 @@ class SlurmCluster(DirectoryCluster):
 
     def _submit(self, plan: JobPlan) -> None:
         try:
-            if not self._checked:
-                self._records.make_folder()
-                check_shared(self._client, self._records.folder, self._settings)
-                self._checked = True
+            self._check_folder()
             super()._submit(plan)
         finally:
             self._scripts.pop(plan.job_id, None)
 
+    def _check_folder(self) -> None:
+        if not self._checked:
+            self._records.make_folder()
+            check_shared(self._client, self._records.folder, self._settings)
+            self._checked = True
+
     def _start(self, job_id: str, command: list[str]) -> None:
         path = self._records.path(job_id)
-        record = os.fspath(path)
         (path / FOLDER).mkdir(mode=0o700)
+        self._submit_job(job_id, os.fspath(path), self._scripts[job_id], command)
+        self._table.expect_change()
+
+    def _submit_job(
+        self, job_id: str, record: str, options: Mapping[str, str | None], command: list[str]
+    ) -> str:
+        """Submit one job to Slurm, and note its number; "" where it can never start."""
         before = self._predecessors(job_id)
         failed = failed_before(before, self._info)
         if failed is not None:  # Slurm may have forgotten those; and why should it wait in the queue
             write(path_of(record, JOB), {"never": failed.message})
-            return
+            return ""
         numbers = [number for number in map(self._unfinished_number, before) if number is not None]
-        options = self._scripts[job_id] | ({"dependency": dependency(numbers)} if numbers else {})
-        script = batch_script(options, [*_BATCH, record, *command], record)
+        after = {"dependency": dependency(numbers)} if numbers else {}
+        script = batch_script({**options, **after}, [*_BATCH, record, *command], record)
         Path(path_of(record, SCRIPT)).write_text(script)
         number, _, cluster = self._client.submit(script, job_id).partition(";")
         write(path_of(record, JOB), {"id": number, "cluster": cluster or None})
+        return number
+
+    def _start_sweep(self, sweep: SweepPlan, draft: Path, record: Path, lock: SupervisorLock) -> None:
+        self._check_folder()
+        late = in_order(sweep)
+        options = {position: self._options_of_member(sweep, position) for position in range(sweep.members)}
+        early = [position for position in options if position not in set(late)]
+        largest = self._client.largest_array()
+        arrays = arrays_of(sweep, options, early, largest)
+        write_record(draft, sweep)
+        draft.rename(record)
+        lock.close()
+        folder = record / FOLDER
+        folder.mkdir(mode=0o700)
+        write(path_of(os.fspath(record), JOB), {"sweep": sweep.job_id})
+        submitted: list[str] = []
+        try:
+            for position in options:
+                self._prepare_member(record / MEMBERS / str(position), sweep.secrets.get(position, {}))
+            for array in arrays:
+                submitted += [self._submit_array(sweep, array, record)]
+            for position in late:
+                submitted += [self._submit_late(sweep, position, options[position], record)]
+        except BaseException:
+            with contextlib.suppress(SlurmError, ClusterUnavailableError):
+                self._client.cancel(*filter(None, submitted))
+            raise
         self._table.expect_change()
+
+    def _options_of_member(self, sweep: SweepPlan, position: int) -> dict[str, str | None]:
+        return self._scripts.pop(f"{sweep.job_id}/{position}")
+
+    def _prepare_member(self, record: Path, secrets: Mapping[str, str]) -> None:
+        (record / FOLDER).mkdir(mode=0o700)
+        write(path_of(os.fspath(record), SECRETS), secrets)
+
+    def _submit_array(self, sweep: SweepPlan, array: Array, record: Path) -> str:
+        members = record / MEMBERS
+        own = {
+            "job-name": sweep.job_id,
+            "array": array.option,
+            "output": f"{record / FOLDER}/slurm-%A_%a.log",
+        }
+        command = [*_BATCH, "--member", os.fspath(members), str(array.base), *_supervisor(RECORD, sweep)]
+        script = batch_script(own | dict(array.options), command, os.fspath(record))
+        (record / FOLDER / f"script-{array.members[0]}.sh").write_text(script)
+        number, _, cluster = self._client.submit(script, sweep.job_id).partition(";")
+        for position in array.members:
+            noted = {"id": f"{number}_{array.task(position)}", "cluster": cluster or None}
+            write(path_of(os.fspath(members / str(position)), JOB), noted)
+        return number
+
+    def _submit_late(
+        self, sweep: SweepPlan, position: int, options: Mapping[str, str | None], record: Path
+    ) -> str:
+        """Submit a member that runs after others: a job of its own, with its own dependency."""
+        own = os.fspath(record / MEMBERS / str(position))
+        member = f"{sweep.job_id}/{position}"
+        return self._submit_job(member, own, options, _supervisor(own, sweep))
 
     def _predecessors(self, job_id: str) -> list[str]:
         return [str(each) for each in self._records.find(job_id).request().get("after", ())]
@@ -213,6 +291,8 @@ class SlurmCluster(DirectoryCluster):
             return None
         if info.finished:
             return info
+        if info.is_sweep:
+            return self._sweep(record, info)
         number = self._number(record)
         if number is None:
             never = read(path_of(os.fspath(record.path), JOB)).get("never")
@@ -221,7 +301,8 @@ class SlurmCluster(DirectoryCluster):
         if job is None:
             if not self._table.is_gone(number):
                 return self._unanswered(info)
-            end = forgotten(number)
+            started = Path(path_of(os.fspath(record.path), ALLOCATION)).exists()
+            end = forgotten(number, started=started)
         else:
             job = self._with_code(job)
             found = end_of(job)
@@ -234,6 +315,16 @@ class SlurmCluster(DirectoryCluster):
         if not any(task.attempt for task in fresh.tasks):
             end = failed_before(self._predecessors(job_id), self._info) or end
         return _ended(fresh, end)
+
+    def _sweep(self, record: JobRecord, info: JobInfo) -> JobInfo:
+        members = []
+        for member in record.children():
+            found = self._ended.get(member.job_id) or self._info(member.job_id)
+            if found is not None:
+                members.append(found)
+                if found.finished:
+                    self._ended[member.job_id] = found
+        return sweep_info(info, members)
 
     def _shown(self, info: JobInfo, job: SlurmJob) -> JobInfo:
         shown = _shown(info, job, self._table.answered_at)
@@ -284,6 +375,9 @@ class SlurmCluster(DirectoryCluster):
         record = self._records.find(job_id)
         if self.poll(job_id).finished:
             return
+        if record.written().is_sweep:
+            self._terminate_sweep(record, grace)
+            return
         family = [each for each in record.with_descendants() if not self.poll(each.job_id).finished]
         with contextlib.suppress(ClusterUnavailableError):  # a supervisor that does not answer: Slurm ends it
             super().terminate(job_id, grace)
@@ -292,12 +386,46 @@ class SlurmCluster(DirectoryCluster):
             if not each.written().finished:
                 settle_stopped(each)
 
+    def _cancel_waiting(self, number: str) -> None:
+        """Cancel a job unless it has started: then its supervisor has been told."""
+        if "_" not in number:
+            self._client.cancel(number, pending=True)
+            return
+        # For a task, scancel --state would cancel all of its array that has not started.
+        job = self._client.details(number)
+        if job is not None and job.state in WAITING:
+            self._client.cancel(number)
+
+    def remove(self, job_id: str, force: bool = False) -> None:
+        """See `Cluster.remove`. Where Slurm says that a job has ended, its record need not say so."""
+        for each in self._records.find(job_id).with_descendants():
+            info = self._info(each.job_id)
+            if info is not None and info.finished and not each.written().finished:
+                settle_stopped(each)  # it is about to be deleted
+        super().remove(job_id, force=force)
+
+    def _terminate_sweep(self, sweep: JobRecord, grace: float) -> None:
+        """Stop all members: those that wait by one call, those that run side by side."""
+        numbers = [self._number(member) for member in sweep.children()]
+        jobs = dict.fromkeys(number.partition("_")[0] for number in numbers if number)
+        if jobs:
+            self._client.cancel(*jobs, pending=True)
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fray-terminate") as threads:
+            list(threads.map(lambda member: self.terminate(member.job_id, grace), sweep.children()))
+        for member in sweep.children():
+            if not member.written().finished:  # cancelled before anything of it ran
+                settle_stopped(member)
+        for pause in poll_delays(longest=0.2):
+            if settle_by_members(sweep, stopped=True):
+                return
+            time.sleep(pause)
+
     def _end_in_slurm(self, record: JobRecord) -> None:
         """Return when Slurm has ended a job; it is cancelled if it has not started, or does not end."""
         number = self._number(record)
         if number is None:
             return
-        self._client.cancel(number, pending=True)
+        self._cancel_waiting(number)
         cancelled_at = time.monotonic() + _SETTLES_WITHIN
         for pause in poll_delays(longest=0.5):
             job = self._client.details(number)
@@ -308,6 +436,10 @@ class SlurmCluster(DirectoryCluster):
                 self._client.cancel(number)
                 cancelled_at += _SETTLES_WITHIN
             time.sleep(pause)
+
+
+def _supervisor(record: str, sweep: SweepPlan) -> list[str]:
+    return supervisor_command(record, list(sweep.paths))
 
 
 def _portable(request: JobRequest) -> JobRequest:

@@ -19,8 +19,7 @@ exit "$(cat {folder}/{name}.code)"
 class RecordedSlurm:
     """Slurm's commands as scripts, which are found where `variables` are set.
 
-    Every launch gets job 77, no job is in the queue and no accounts are kept, until `says` says otherwise. For
-    states that no test machine can make.
+    Every launch gets job 77, no job is in the queue and no accounts are kept, until `says` says otherwise.
 
     Args:
         folder: Where the scripts are made; it must not be there yet.

@@ -99,8 +99,12 @@ def is_of_step(job: SlurmJob) -> bool:
     return job.reason not in _NEVER
 
 
-def forgotten(job_id: str) -> End:
-    """Say what is known of a job that neither the queue nor the accounting has any more: nothing."""
+def forgotten(job_id: str, *, started: bool) -> End:
+    """Say what is known of a job that neither the queue nor the accounting has any more: little."""
+    if "_" in job_id and not started:
+        # Slurm keeps no trace of a task that was cancelled before it started.
+        message = f"Slurm no longer knows task {job_id}, which had not started: somebody has cancelled it"
+        return End(JobStatus.STOPPED, ExitReason.STOPPED, message)
     message = (
         f"Slurm no longer knows job {job_id}: it left the queue (MinJobAge), this cluster keeps no "
         "accounting of it, and the job's last status was never written"

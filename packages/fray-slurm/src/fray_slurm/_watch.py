@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fray import ClusterUnavailableError
 from fray_slurm._client import SlurmClient, SlurmError
@@ -58,7 +58,7 @@ class JobTable:
                 return self._ended[job_id]
             if self._clock() >= self._next:
                 self._ask()
-            job = self._jobs.get(job_id)
+            job = _found(self._jobs, job_id)
             if job is None and self.error is None:
                 job = self._look_back(job_id, submitted)
             if job is not None and job.state in ENDED:
@@ -102,7 +102,15 @@ class JobTable:
             except ClusterUnavailableError as error:
                 self.error = str(error)
                 return None
-            self._ended |= {key: job for key, job in found.items() if job.state in ENDED}
-            for key in found:
-                self._missing.pop(key, None)
+            for key in list(self._missing):
+                job = _found(found, key)
+                if job is not None:
+                    del self._missing[key]
+                if job is not None and job.state in ENDED:
+                    self._ended[key] = job
         return self._ended.get(job_id)
+
+
+def _found(jobs: Mapping[str, SlurmJob], job_id: str) -> SlurmJob | None:
+    """Return a job; a task of an array that was cancelled as a whole is shown as the array."""
+    return jobs.get(job_id) or jobs.get(job_id.partition("_")[0])

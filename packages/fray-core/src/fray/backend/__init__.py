@@ -149,7 +149,7 @@ if TYPE_CHECKING:
     from fray._jobs.stopping import settle_stopped
     from fray._jobs.supervision import JobPhase, Supervision, pause_after
     from fray._jobs.supervisor_start import supervisor_command
-    from fray._jobs.sweep_endings import sweep_progress
+    from fray._jobs.sweep_endings import settle_by_members, sweep_info, sweep_progress
     from fray._jobs.sweep_plan import SweepPlan
     from fray._jobs.usage import UsageMeter, in_words, over_asked
     from fray._queues import lease_machine
@@ -385,6 +385,7 @@ __all__ = [
     "set_current_call",
     "set_foreign_finder",
     "set_lender",
+    "settle_by_members",
     "settle_error",
     "settle_stopped",
     "settle_value",
@@ -394,6 +395,7 @@ __all__ = [
     "steady_time",
     "strip_frames",
     "supervisor_command",
+    "sweep_info",
     "sweep_progress",
     "take_readable",
     "take_snapshot",
@@ -620,7 +622,10 @@ _HOMES = {
     "steady_time": "_queues.clocks",
     "strip_frames": "_engine.execution",
     "supervisor_command": "_jobs.supervisor_start",
+    "settle_by_members": "_jobs.sweep_endings",
+    "sweep_info": "_jobs.sweep_endings",
     "sweep_progress": "_jobs.sweep_endings",
+    "write_record": "_jobs.directory_cluster",
     "SweepPlan": "_jobs.sweep_plan",
     "take_readable": "_queues.reading",
     "take_snapshot": "_jobs.snapshots",
@@ -634,7 +639,6 @@ _HOMES = {
     "with_variable": "_jobs.process_tree",
     "workspace_files": "_jobs.snapshots",
     "workspace_of": "_jobs.planning",
-    "write_record": "_jobs.directory_cluster",
 }
 
 API_VERSION = 1
