@@ -167,6 +167,23 @@ def test_a_name_and_variables_may_have_placeholders(work: Path) -> None:
     assert answer("status", "probe/1")["name"] == "probe-2"
 
 
+def test_a_job_that_runs_is_started_again_whole_or_one_replica_of_it(work: Path) -> None:
+    argv = ["--detach", "--name", "job", "-n", "2", "--", "sleep", "600"]
+    fray("run", *argv, cwd=work)
+
+    def attempts() -> list[int]:
+        info = answer("status", "job")
+        return [task["attempt"] for task in info["tasks"] if task["status"] == "running"]
+
+    until(lambda: attempts() == [1, 1], "both run")
+    assert fray("restart", "job", "--replica", "1").stdout.split()[1] == "running"
+    until(lambda: attempts() == [1, 2], "one of them has started again")
+    fray("restart", "job", "--grace", "1s")
+    until(lambda: attempts() == [2, 3], "both have started again")
+    assert "replica" in fray("restart", "job", "--replica", "7", code=2).stderr
+    fray("stop", "job")
+
+
 def test_a_failed_job_runs_again_under_its_id(work: Path) -> None:
     (work / "bad").touch()
     argv = ["--name", "job", "-e", "FRAY_PARAM_SEED=1", "-e", "FRAY_SWEEP_INDEX=0", "train.py"]

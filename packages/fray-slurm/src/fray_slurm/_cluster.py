@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fray import ClusterUnavailableError, JobNotFoundError, UnsupportedError
 from fray.backend import (
+    Finding,
     JobRecord,
     Spec,
     SupervisorLock,
@@ -42,6 +43,7 @@ from fray_slurm._after import dependency, failed_before, not_started
 from fray_slurm._allocation import ALLOCATION, FOLDER, JOB, RECORD, SCRIPT, SECRETS, path_of, read, write
 from fray_slurm._arrays import Array, arrays_of, in_order
 from fray_slurm._client import SlurmClient, SlurmError
+from fray_slurm._diagnosis import check_slurm
 from fray_slurm._ending import SlurmEnd
 from fray_slurm._own_engine import own_engine, with_engine
 from fray_slurm._readings import SlurmJob
@@ -144,6 +146,10 @@ class SlurmCluster(DirectoryCluster):
         record = self._records.path(job_id)
         options = directives(request, job_id, self._settings, os.fspath(record / FOLDER))
         return batch_script(options, [*_BATCH, os.fspath(record), "SUPERVISOR"], os.fspath(record))
+
+    def diagnose(self) -> list[Finding]:
+        """Check Slurm's commands and its controller too, for `fray doctor`."""
+        return [*super().diagnose(), *check_slurm(self._client)]
 
     def _check_supported(self, request: JobRequest) -> None:
         device = request.resources.device

@@ -15,6 +15,7 @@ from fray._cli.shared import (
     print_json,
     styled,
 )
+from fray._cli.values import DURATION
 
 if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
@@ -46,9 +47,12 @@ def retry(spec: str | None, as_json: bool, job_ids: tuple[str, ...]) -> None:
     metavar="N",
     help="Only this one of a job that runs; not of a gang.",
 )
+@click.option(
+    "--grace", type=DURATION, default=10.0, show_default=True, metavar="TIME", help="From SIGTERM to SIGKILL."
+)
 @json_option
 @click.argument("job_id", metavar="ID", shell_complete=complete_ids)
-def restart(spec: str | None, replica: int | None, as_json: bool, job_id: str) -> None:
+def restart(spec: str | None, replica: int | None, grace: float, as_json: bool, job_id: str) -> None:
     """End a job that runs and start it again, or run again one that has ended and did not succeed.
 
     A restart is counted against no budget of retries. With --replica the others run on.
@@ -58,7 +62,7 @@ def restart(spec: str | None, replica: int | None, as_json: bool, job_id: str) -
     info = cluster.poll(found)
     with one_line():
         if not info.finished:
-            _restart(cluster, found, replica)
+            cluster.restart(found, replica, grace)
         elif replica is not None:
             raise click.UsageError(
                 f"{found} has {info.status}: `fray retry {found}` runs it again, with all of its replicas"
@@ -66,18 +70,6 @@ def restart(spec: str | None, replica: int | None, as_json: bool, job_id: str) -
         else:
             cluster.retry(found)
     _tell(cluster, [found], as_json)
-
-
-def _restart(cluster: "Cluster", job_id: "JobId", replica: int | None) -> None:
-    from fray._values.errors import UnsupportedError
-
-    restart = getattr(cluster, "restart", None)
-    if restart is None:
-        raise UnsupportedError(
-            f"{type(cluster).__name__} cannot restart a job that runs ({job_id}): stop it, "
-            f"then `fray retry {job_id}`"
-        )
-    restart(job_id, replica)
 
 
 def _tell(cluster: "Cluster", job_ids: "list[JobId]", as_json: bool) -> None:
