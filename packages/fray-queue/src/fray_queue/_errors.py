@@ -41,6 +41,10 @@ class LateRequestError(FrayError, ValueError):
     """The client has sent a later request on the same connection, and waits for this one no more."""
 
 
+class UnknownRouteError(FrayError, ValueError):
+    """The server knows no such request."""
+
+
 class NoRoomError(QueueFullError):
     """A queue has as many items as its `max_size`; a client waits, and then raises a QueueFullError.
 

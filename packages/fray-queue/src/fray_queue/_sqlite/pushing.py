@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from fray.backend import PushOptions, lease_machine
 from fray_queue._checks import full_message
 from fray_queue._errors import NoRoomError
-from fray_queue._sqlite.rows import QueueRow, state_number
+from fray_queue._sqlite.rows import ASKED, OPTIONS, QueueRow, state_number
 from fray_queue._sqlite.schema import HELD
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _insert(
     if not queue.fresh:
         queue.cursor = queue.pushed
     queue.bytes += len(payload)
-    queue.special = 1
+    queue.special |= OPTIONS | (ASKED if options.reply_ttl or key is not None else 0)
     queue.count(state_number(state), 1)
     if state_number(state) == HELD or options.ttl is not None:
         queue.earliest = min(queue.earliest, state.until or state.deadline, state.deadline)

@@ -54,17 +54,27 @@ def _count_off(queue: QueueRow, sizes: Sequence[Any]) -> None:
         queue.changed = True
 
 
-def fetch(store: "QueueStore", queue: QueueRow, item_ids: Sequence[str]) -> list[Reply]:
-    """Return what became of items, those under way left out; an answer stays a minute for its last asker."""
+def fetch(
+    store: "QueueStore", queue: QueueRow, item_ids: Sequence[str], *, most_bytes: int | None = None
+) -> list[Reply]:
+    """Return what became of items, those under way left out; an answer stays a minute for its last asker.
+
+    Args:
+        most_bytes: Where to stop; who asks again gets the others.
+    """
     now = store.file.clock.now()
     store.sweep(queue, now)
     if queue.special:
         drop(store, queue, now)
-    found = []
+    found: list[Reply] = []
+    size = 0
     for item_id in item_ids:
+        if most_bytes is not None and size >= most_bytes:
+            break
         reply = look(store, queue, item_id)
         if reply is not None:
             found.append(reply)
+            size += len(reply.payload or b"")
             if reply.outcome in ("value", "error"):
                 _note_fetched(store, queue.base + (queue.seq_of_item(item_id) or 0), now)
     return found

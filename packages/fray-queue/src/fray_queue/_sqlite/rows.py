@@ -12,6 +12,7 @@ from fray_queue._checks import MOST_DEAD
 from fray_queue._sqlite.schema import DEAD, HELD, RETURNED, SEQ_BITS
 
 _SEQ_MASK = (1 << SEQ_BITS) - 1
+OPTIONS, ASKED = 1, 2
 NO_LIMIT = (1 << 31) - 1  # attempts
 _LONGEST_SEQ = len(str(_SEQ_MASK))
 
@@ -30,7 +31,8 @@ class QueueRow:
         cursor: A place in line; what is fresh (plain, and never leased) is behind it.
         bytes: Size of all payloads, of dead items too, and of answers.
         dropped: Dead letters that were dropped because there were more than `max_dead`.
-        special: Whether an item was ever pushed with options: only then is there anything to look for.
+        special: `OPTIONS` when an item was ever pushed with options, and `ASKED` when for an answer, or with
+            a key: only then is there anything to look for.
         seen: When the queue was last written to, on the axis of the leases.
         earliest: No lease or delay ends before; what is not known is long ago.
     """

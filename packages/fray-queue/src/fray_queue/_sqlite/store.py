@@ -60,7 +60,7 @@ class QueueStore:
         self._shared = shared
         self._execute: Callable[..., Any] = file.connection.execute
         self._rows: dict[str, QueueRow] = {}
-        self.on_reply: Callable[[str], None] | None = None
+        self.on_reply: Callable[[str, str | None], None] | None = None
         self.synced = -1  # changes that are on the disk; `commits.sync` counts them
         self._complete = False  # whether all queues are in `_rows`
         self._tokens: list[str] = []
@@ -579,7 +579,7 @@ class QueueStore:
     def note_reply(self, queue: QueueRow, row: int | None) -> None:
         """Note that an item was answered, or items were removed: who waits for answers may look."""
         if self.on_reply is not None:
-            self.on_reply(queue.name)
+            self.on_reply(queue.name, None if row is None else queue.item_id(seq_of(row), None))
 
     # --- rows ---
 

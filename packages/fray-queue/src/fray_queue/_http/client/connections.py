@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from fray import FrayError, LeaseExpiredError, QueueUnavailableError
+from fray import FrayError, LeaseExpiredError, QueueUnavailableError, UnsupportedError
 from fray_queue._errors import (
     ForeignHostError,
     LimitError,
+    NoRoomError,
     QueueExistsError,
     QueueFullError,
     QueueNotFoundError,
     TokenError,
+    UnknownRouteError,
 )
 from fray_queue._http.client.socket import NO_ANSWER, HttpSocket
+from fray_queue._http.protocol.limits import PROTOCOL
 
 _LONGEST_PAUSE = 2.0
 _AWAY = {502, 503, 504}
@@ -65,7 +68,7 @@ class Connections:
         self._timeout = timeout
         self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self._address = url
-        self._headers = f"Host: {_host_header(parts.hostname, parts.port)}\r\n"
+        self._headers = f"Host: {_host_header(parts.hostname, parts.port)}\r\nFray-Protocol: {PROTOCOL}\r\n"
         if token is not None:
             self._headers += f"Authorization: Bearer {token}\r\n"
         self._idle: list[_Line] = []
@@ -168,6 +171,10 @@ def _error_of(status: int, answer: bytes) -> Exception:
         code, message, facts = "", f"the server answered {status}: {answer[:200]!r}", ()
     if code == "lease_expired":
         return LeaseExpiredError(*facts)
+    if code == "full" and facts and facts[0] == "max_size":
+        return NoRoomError(message, bool(facts[1]))
+    if code == "upgrade":
+        return UnsupportedError(message)
     if code == "queue_not_found":
         return QueueNotFoundError(facts[0], tuple(facts[1]))
     if status in (401, 403) and code != "foreign":
@@ -179,6 +186,8 @@ def _error_of(status: int, answer: bytes) -> Exception:
         "limit": LimitError,
         "slow": LimitError,
     }
+    if status in (404, 405) and code == "http":
+        return UnknownRouteError(message)
     if status in _AWAY:
         return QueueUnavailableError(message)
     return kinds.get(code, ValueError)(message)

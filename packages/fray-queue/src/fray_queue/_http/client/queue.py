@@ -5,29 +5,40 @@ import math
 import os
 import time
 import weakref
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
-from fray import FrayError, LeaseExpiredError
+from fray import FrayError, LeaseExpiredError, QueueFullError, UnsupportedError
 from fray.backend import (
+    PLAIN,
     Answer,
     PushOptions,
     QueueCapabilities,
     check_error,
     check_seconds,
     dead_letter,
+    describe,
+    pack_answers,
+    pack_failure,
     read_item,
     take_readable,
 )
-from fray.queue import Attempt, DeadLetter, Lease, QueueBase
+from fray.queue import Attempt, DeadLetter, Lease, QueueBase, Reply
 from fray_queue._checks import check_count, check_lease, check_name
 from fray_queue._codec import encode_many
-from fray_queue._errors import DamagedError, LimitError, QueueNotFoundError
+from fray_queue._errors import (
+    DamagedError,
+    LimitError,
+    NoRoomError,
+    QueueNotFoundError,
+    UnknownRouteError,
+)
 from fray_queue._http.client.batches import BATCH, Ids, batches
 from fray_queue._http.client.connections import Connections
-from fray_queue._http.protocol.limits import ITEM_BYTES, item_too_large
+from fray_queue._http.protocol.limits import ITEM_BYTES, PROTOCOL, item_too_large
 from fray_queue._http.protocol.tokens import token_for
 from fray_queue._http.protocol.wire import pack, unpack
 from fray_queue._leases import extended, with_end
@@ -57,10 +68,22 @@ class _Declared:
         waiting=True,
         steady_clock=True,
         give_back=True,
+        priorities=True,
+        delays=True,
+        ttl=True,
+        keys=True,
+        replies=True,
+        max_size=True,
     )
 
     def __get__(self, queue: "HttpQueue[Any] | None", owner: type) -> QueueCapabilities:
-        return self.at_most if queue is None else self.at_most.but(durable=bool(queue.stats()["durable"]))
+        if queue is None:
+            return self.at_most
+        stats = queue.stats()
+        can = self.at_most.but(durable=bool(stats["durable"]))
+        if stats.get("protocol", 1) >= PROTOCOL:
+            return can
+        return can.but(priorities=False, delays=False, ttl=False, keys=False, replies=False, max_size=False)
 
 
 class HttpQueue(QueueBase[T]):
@@ -72,8 +95,10 @@ class HttpQueue(QueueBase[T]):
         token: What the server wants to see; default is `FRAY_QUEUE_TOKEN`, and then the token that a server
             of this user on this machine made.
         max_attempts: Makes the queue with this limit of attempts, or confirms it.
+        max_size: Likewise, with a bound of items, dead letters apart; a push waits for room.
+        max_dead: Likewise, with a bound of dead letters (100,000 unless said); the first in line go.
         create: Makes the queue where it is missing.
-        timeout: Seconds that requests are repeated for while the server is away.
+        timeout: Seconds that requests are repeated for while the server is away, and a push waits for room.
         ca_file: Certificates to trust besides the system's, for `https`.
     """
 
@@ -86,13 +111,17 @@ class HttpQueue(QueueBase[T]):
         token: str | None = None,
         *,
         max_attempts: int | None = None,
+        max_size: int | None = None,
+        max_dead: int | None = None,
         create: bool = False,
         timeout: float = 30.0,
         ca_file: str | Path | None = None,
     ) -> None:
         check_seconds("timeout", timeout)
-        if max_attempts is not None:
-            check_count("max_attempts", max_attempts)
+        bounds = {"max_attempts": max_attempts, "max_size": max_size, "max_dead": max_dead}
+        for bound, count in bounds.items():
+            if count is not None:
+                check_count(bound, count)
         self._url, self._name = url.rstrip("/"), check_name(name)
         self._token = token_from_environment(token) or token_for(self._url)
         self._options = {"timeout": timeout, "ca_file": ca_file}
@@ -100,7 +129,9 @@ class HttpQueue(QueueBase[T]):
         self._connections = Connections(self._url, self._token, timeout=timeout, ca_file=ca_file)
         weakref.finalize(self, self._connections.close)
         self._ids = Ids()
-        self._settings = {"max_attempts": max_attempts} if create or max_attempts is not None else None
+        self._timeout = timeout
+        given = {bound: count for bound, count in bounds.items() if count is not None}
+        self._settings = given if create or given else None
 
     @classmethod
     def from_url(
@@ -109,6 +140,8 @@ class HttpQueue(QueueBase[T]):
         *,
         token: str | None = None,
         max_attempts: int | None = None,
+        max_size: int | None = None,
+        max_dead: int | None = None,
         create: bool = False,
         timeout: float = 30.0,
         ca_file: str | None = None,
@@ -120,22 +153,29 @@ class HttpQueue(QueueBase[T]):
             parts.path.strip("/"),
             token,
             max_attempts=max_attempts,
+            max_size=max_size,
+            max_dead=max_dead,
             create=create,
             timeout=timeout,
             ca_file=ca_file,
         )
 
+    @property
+    def max_attempts(self) -> int | None:
+        """Leases that may end without `done`; None for any number."""
+        return cast("int | None", self.stats()["max_attempts"])
+
     def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
         payloads = encode_many(items)
         parts = list(batches(payloads, BATCH))
         if len(parts) != 1 or len(payloads[0]) > ITEM_BYTES:
-            return self._send_items(self._within_limits(payloads))
+            return self._send_items(self._within_limits(payloads), options)
         try:
-            return self._send_items(parts)
+            return self._send_items(parts, options)
         except LimitError:  # the server takes less at once than others; it stored nothing
             if len(smaller := self._within_limits(payloads)) == 1:
                 raise
-        return self._send_items(smaller)
+        return self._send_items(smaller, options)
 
     def _within_limits(self, payloads: list[bytes]) -> list[list[bytes]]:
         """Part payloads as the server takes them; when one is too large, no other is sent either."""
@@ -147,12 +187,44 @@ class HttpQueue(QueueBase[T]):
                 raise LimitError(item_too_large(limits["item_bytes"], len(payload)))
         return list(batches(payloads, min(BATCH, limits["batch"])))
 
-    def _send_items(self, parts: list[list[bytes]]) -> list[str]:
+    def _send_items(self, parts: list[list[bytes]], options: PushOptions = PLAIN) -> list[str]:
         ids: list[str] = []
+        end = time.monotonic() + (self._timeout if options.wait is None else options.wait)
         for batch in parts:
-            new = [next(self._ids) for _ in batch]
-            self._send("push", pack([{"id": item_id} for item_id in new], batch), "application/octet-stream")
-            ids += new
+            ids += self._send_with_room(batch, options, len(ids), end)
+        return ids
+
+    def _send_with_room(self, batch: list[bytes], options: PushOptions, first: int, end: float) -> list[str]:
+        """Send one request, again while the queue has no room; `first` is its first item's place."""
+        while True:
+            try:
+                if options.is_plain:
+                    return self._send_plain(batch)
+                return self._submit(batch, options, first)
+            except NoRoomError as error:
+                left = end - time.monotonic()
+                if not error.ever or left <= 0:
+                    raise QueueFullError(str(error)) from None
+            wait = min(left, _LONGEST_POLL)
+            self._send("room", _dump({"count": len(batch), "wait": wait}), "application/json", wait)
+
+    def _send_plain(self, batch: list[bytes]) -> list[str]:
+        new = [next(self._ids) for _ in batch]
+        self._send("push", pack([{"id": item_id} for item_id in new], batch), "application/octet-stream")
+        return new
+
+    def _submit(self, batch: list[bytes], options: PushOptions, first: int) -> list[str]:
+        metas: list[dict[str, Any]] = [{} for _ in batch]
+        metas[0]["options"] = {
+            "priority": options.priority,
+            "delay": options.delay,
+            "ttl": options.ttl,
+            "reply_ttl": options.reply_ttl,
+        }
+        if options.keys is not None:
+            for meta, key in zip(metas, options.keys[first:], strict=False):
+                meta["key"] = key
+        ids: list[str] = json.loads(self._new("submit", pack(metas, batch)))["ids"]
         return ids
 
     def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
@@ -192,10 +264,20 @@ class HttpQueue(QueueBase[T]):
         self._json("release", {"item_id": lease.item_id, "lease_id": lease.lease_id, "error": error})
 
     def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
-        pairs = [(lease.item_id, lease.lease_id) for lease in leases]
         refused: list[str] = []
-        for start in range(0, len(pairs), BATCH):
-            refused += self._json("done", {"leases": pairs[start : start + BATCH]})["refused"]
+        if not any(answers):
+            for pairs in _pairs(leases):
+                refused += self._json("done", {"leases": pairs})["refused"]
+            return refused
+        packed = pack_answers(leases, answers)
+        payloads = [b"" if answer is None else answer[1] for answer in packed]
+        first = 0
+        for batch in batches(payloads, BATCH):
+            metas = [
+                _outcome_meta(leases[index], packed[index]) for index in range(first, first + len(batch))
+            ]
+            refused += json.loads(self._new("finish", pack(metas, batch)))["refused"]
+            first += len(batch)
         return refused
 
     def release(self, lease: Lease[Any], *, delay: float = 0.0, error: BaseException | None = None) -> None:
@@ -203,7 +285,30 @@ class HttpQueue(QueueBase[T]):
         check_lease(lease)
         check_seconds("delay", delay, zero=True)
         check_error(error)
-        self._json("release", {"item_id": lease.item_id, "lease_id": lease.lease_id, "delay": delay})
+        body = {"item_id": lease.item_id, "lease_id": lease.lease_id, "delay": delay}
+        if error is not None:
+            body["reason"] = describe(error)
+        if (failure := pack_failure(lease, error)) is not None:
+            body["failure"] = b64encode(failure).decode()
+        self._json("release", body)
+
+    def fetch_replies(self, item_ids: Sequence[str], *, wait: float = 0.0) -> dict[str, Reply]:
+        """Return what became of items; see `Queue.fetch_replies`."""
+        ids = list(map(str, item_ids))[:BATCH]
+        end = time.monotonic() + check_seconds("wait", wait, zero=True)
+        while True:
+            left = max(0.0, min(_LONGEST_POLL, end - time.monotonic()))
+            body = _dump({"item_ids": ids, "wait": left})
+            found = _unpack(self._new("replies", body, "application/json", left))
+            if found or time.monotonic() >= end:
+                return {
+                    meta["item_id"]: Reply(meta["item_id"], meta["outcome"], payload)
+                    for meta, payload in found
+                }
+
+    def dead_dropped(self) -> int:
+        """Count the dead letters that were dropped because there were more than `max_dead`."""
+        return int(self.stats()["dead_dropped"])
 
     def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
         """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""
@@ -259,6 +364,7 @@ class HttpQueue(QueueBase[T]):
                 meta["item_id"],
                 meta["attempts"],
                 tuple(Attempt(*attempt) for attempt in meta["history"]),
+                "expired" if meta.get("expired") else "attempts",
             )
             for meta, payload in self._dead_records()
         ]
@@ -323,23 +429,37 @@ class HttpQueue(QueueBase[T]):
     def _prepare(self) -> None:
         """Make the queue before its first use, where that was asked for."""
         if self._settings is not None:
-            self._connections.ask(
-                "PUT", self._path, json.dumps(self._settings).encode(), media="application/json"
-            )
+            self._connections.ask("PUT", self._path, _dump(self._settings), media="application/json")
             self._settings = None
 
     def _send(self, verb: str, body: bytes, media: str, patience: float = 0.0) -> bytes:
         self._prepare()
         return self._connections.ask("POST", f"{self._path}/{verb}", body, media=media, patience=patience)
 
+    def _new(
+        self, verb: str, body: bytes, media: str = "application/octet-stream", patience: float = 0.0
+    ) -> bytes:
+        """Send what a server of the first release does not know.
+
+        Raises:
+            UnsupportedError: The server is of that release.
+        """
+        try:
+            return self._send(verb, body, media, patience)
+        except UnknownRouteError as error:
+            raise UnsupportedError(
+                f"the server at {self._url} is of a release without options of push and without answers; "
+                "update fray-queue there"
+            ) from error
+
     def _json(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self._send(verb, json.dumps(body).encode(), "application/json"))
+        answer: dict[str, Any] = json.loads(self._send(verb, _dump(body), "application/json"))
         return answer
 
     def _records(
         self, verb: str, body: dict[str, Any], patience: float
     ) -> list[tuple[dict[str, Any], bytes]]:
-        return _unpack(self._send(verb, json.dumps(body).encode(), "application/json", patience))
+        return _unpack(self._send(verb, _dump(body), "application/json", patience))
 
     def _read(self, what: str) -> list[tuple[dict[str, Any], bytes]]:
         self._prepare()
@@ -366,6 +486,15 @@ def _reopen(
     return cls(url, name, token, **options)
 
 
+def _dump(body: dict[str, Any]) -> bytes:
+    return json.dumps(body).encode()
+
+
+def _outcome_meta(lease: Lease[Any], answer: tuple[str, bytes] | None) -> dict[str, Any]:
+    meta = {"item_id": lease.item_id, "lease_id": lease.lease_id}
+    return meta if answer is None else {**meta, "outcome": answer[0]}
+
+
 def _unpack(body: bytes) -> list[tuple[dict[str, Any], bytes]]:
     try:
         return unpack(body)
@@ -375,7 +504,13 @@ def _unpack(body: bytes) -> list[tuple[dict[str, Any], bytes]]:
 
 def _lease(meta: dict[str, Any], payload: bytes) -> Lease[bytes]:
     return Lease(
-        payload, meta["lease_id"], meta["timestamp"], meta["item_id"], meta["attempt"], meta["expires_at"]
+        payload,
+        meta["lease_id"],
+        meta["timestamp"],
+        meta["item_id"],
+        meta["attempt"],
+        meta["expires_at"],
+        meta.get("reply", False),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fray.backend import check_seconds
 from fray_queue._checks import check_count
 
+PROTOCOL = 2  # 1, the first release's, has no options of push and no answers
 MIB = 1 << 20
 ITEM_BYTES = 64 * MIB
 BATCH_BYTES = 8 * MIB  # payloads that a client puts into one request, unless one alone is larger

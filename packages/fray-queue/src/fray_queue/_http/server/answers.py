@@ -1,6 +1,7 @@
 """The small parts of requests and answers."""
 
 import json
+from base64 import b64decode
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
@@ -9,11 +10,13 @@ from typing import Any
 from aiohttp import web
 from multidict import CIMultiDict
 
-from fray import LeaseExpiredError, QueueUnavailableError
+from fray import LeaseExpiredError, QueueUnavailableError, UnsupportedError
+from fray.backend import PushOptions
 from fray_queue._errors import (
     DamagedError,
     LateRequestError,
     LimitError,
+    NoRoomError,
     QueueExistsError,
     QueueFullError,
     QueueNotFoundError,
@@ -25,6 +28,7 @@ from fray_queue._sqlite.rows import Taken
 
 # Header of a request that changes something: the connection's name and the request's number on it.
 SLOT_HEADER = "Fray-Request"
+_OPTIONS = {"priority", "delay", "ttl", "reply_ttl"}
 _LONGEST_SLOT, _LONGEST_NUMBER = 64, 15
 # Made once: `json.dumps` makes an encoder at each call, and `content_type` a header.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -41,7 +45,12 @@ _STATUS: dict[type[Exception], tuple[int, str]] = {
     DamagedError: (503, "damaged"),
     StoreError: (503, "unavailable"),
     TimeoutError: (408, "slow"),
+    UnsupportedError: (426, "upgrade"),
 }
+
+
+PROTOCOL_HEADER = "Fray-Protocol"
+"""A client that sends it gives answers with `finish`; one of the first release knows none."""
 
 
 class BadRequestError(ValueError):
@@ -93,6 +102,38 @@ def ids_of(body: dict[str, Any]) -> list[str] | None:
     return ids
 
 
+def options_of(records: Sequence[tuple[dict[str, Any], bytes]]) -> PushOptions:
+    """Return the options of a push: the first record's, and each one's key."""
+    given = records[0][0].get("options", {}) if records else {}
+    if not isinstance(given, dict) or not given.keys() <= _OPTIONS:
+        raise BadRequestError(f"options is an object of {', '.join(sorted(_OPTIONS))}")
+    keys = tuple(meta.get("key") for meta, _ in records)
+    return PushOptions(**given, keys=keys if any(key is not None for key in keys) else None)
+
+
+def outcomes_of(
+    records: Sequence[tuple[dict[str, Any], bytes]],
+) -> tuple[list[str], list[tuple[str, bytes] | None]]:
+    """Return lease ids and answers, None where an item is finished without one."""
+    lease_ids: list[str] = []
+    answers: list[tuple[str, bytes] | None] = []
+    for meta, payload in records:
+        outcome = meta.get("outcome")
+        if outcome not in (None, "value", "error"):
+            raise BadRequestError("outcome is value or error")
+        lease_ids.append(lease_of(meta)[1])
+        answers.append(None if outcome is None else (outcome, payload))
+    return lease_ids, answers
+
+
+def failure_of(body: dict[str, Any]) -> tuple[str | None, bytes | None]:
+    """Return what failed an attempt: as text, and as its client pickled it."""
+    reason, failure = body.get("reason"), body.get("failure")
+    if not all(each is None or isinstance(each, str) for each in (reason, failure)):
+        raise BadRequestError("reason and failure are text")
+    return reason, None if failure is None else b64decode(failure, validate=True)
+
+
 def place_of(request: web.BaseRequest) -> int:
     """Return the place in line behind which a listing begins; 0 for the first."""
     after = request.query.get("after", "0")
@@ -108,7 +149,12 @@ def json_answer(value: Any) -> web.Response:
 
 def records_answer(metas: Iterable[dict[str, Any]], entries: Sequence[Taken]) -> web.Response:
     """Answer with what entries hold, and what is said of each."""
-    return web.Response(body=pack(metas, [entry.payload for entry in entries]), headers=_RECORDS_HEADERS)
+    return body_answer(metas, [entry.payload for entry in entries])
+
+
+def body_answer(metas: Iterable[dict[str, Any]], payloads: Sequence[bytes]) -> web.Response:
+    """Answer with payloads, and what is said of each."""
+    return web.Response(body=pack(metas, payloads), headers=_RECORDS_HEADERS)
 
 
 def error_answer(error: Exception) -> web.Response:
@@ -116,7 +162,11 @@ def error_answer(error: Exception) -> web.Response:
     status, code = next(
         (known for kind, known in _STATUS.items() if isinstance(error, kind)), (400, "bad_request")
     )
-    facts = error.args if isinstance(error, LeaseExpiredError | QueueNotFoundError) else ()
+    facts: tuple[Any, ...] = ()
+    if isinstance(error, LeaseExpiredError | QueueNotFoundError):
+        facts = error.args
+    elif isinstance(error, NoRoomError):  # "full" to clients that know no bound
+        facts = ("max_size", error.ever)
     return refusal(status, code, str(error), facts)
 
 
@@ -128,18 +178,22 @@ def refusal(status: int, code: str, message: str, facts: tuple[Any, ...] = ()) -
 
 def lease_meta(entry: Taken) -> dict[str, Any]:
     """Say what a lease says, without the item."""
-    return {
+    meta = {
         "item_id": entry.item_id,
         "lease_id": entry.lease_id,
         "timestamp": entry.leased_at,
         "attempt": entry.attempt,
         "expires_at": entry.until,
     }
+    if entry.reply:
+        meta["reply"] = True
+    return meta
 
 
 def dead_meta(entry: Taken) -> dict[str, Any]:
     """Say what a dead letter says, without the item."""
     return {
+        **({"expired": True} if entry.expired else {}),
         "item_id": entry.item_id,
         "attempts": entry.attempt,
         "bytes": entry.size,

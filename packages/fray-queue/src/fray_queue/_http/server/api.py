@@ -11,17 +11,22 @@ from fray import QueueUnavailableError
 from fray.backend import check_seconds
 from fray_queue._checks import check_count
 from fray_queue._errors import LimitError
-from fray_queue._http.protocol.limits import item_too_large
+from fray_queue._http.protocol.limits import PROTOCOL, item_too_large
 from fray_queue._http.protocol.wire import unpack
 from fray_queue._http.server.answers import (
+    PROTOCOL_HEADER,
     BadRequestError,
     asset,
+    body_answer,
     dead_meta,
+    failure_of,
     ids_of,
     json_answer,
     lease_meta,
     lease_of,
     leases_of,
+    options_of,
+    outcomes_of,
     place_of,
     records_answer,
     slot_of,
@@ -32,7 +37,7 @@ from fray_queue._http.server.routes import CSS, HTML, ROUTES, SCRIPT, TEXT
 from fray_queue._http.server.stats import all_stats, metrics_text, stored_stats, with_rates
 from fray_queue._http.server.writer import WriterEndedError
 from fray_queue._sqlite import looking
-from fray_queue._sqlite.rows import Taken
+from fray_queue._sqlite.rows import Settings, Taken
 from fray_queue._sqlite.store import MOST_ATTEMPTS, QueueStore
 
 _LONGEST_ID = 200
@@ -97,11 +102,12 @@ class Api:
     # A queue is looked up when the body is there: while it is awaited, another may take its place.
 
     async def _create(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        body = await self._body(request, "max_attempts")
-        limit = body.get("max_attempts")
-        if limit is not None and check_count("max_attempts", limit) > MOST_ATTEMPTS:
-            raise BadRequestError(f"max_attempts is at most {MOST_ATTEMPTS}, or null for no limit")
-        await self._registry.create(name, limit, key)
+        names = ("max_attempts", "max_size", "max_dead")
+        body = await self._body(request, *names)
+        for each in names:
+            if body.get(each) is not None and check_count(each, body[each]) > MOST_ATTEMPTS:
+                raise BadRequestError(f"{each} is at most {MOST_ATTEMPTS}, or null for no limit")
+        await self._registry.create(name, Settings(**body), key)
         return {}
 
     async def _delete(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
@@ -109,11 +115,8 @@ class Api:
         return {}
 
     async def _push(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        limits = self._registry.limits
-        records = unpack(await self._read(request))
-        if len(records) > limits.batch:
-            raise LimitError(f"a request has at most {limits.batch} items; this one has {len(records)}")
-        for meta, payload in records:
+        records = await self._sent(request)
+        for meta, _ in records:
             item_id = meta.get("id")
             if (
                 not isinstance(item_id, str)
@@ -121,33 +124,68 @@ class Api:
                 or not item_id.isprintable()
             ):
                 raise BadRequestError(f"an item's id is 1 to {_LONGEST_ID} printable characters")
+        return await self._registry.push(name, [(meta["id"], payload) for meta, payload in records], key)
+
+    async def _submit(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
+        records = await self._sent(request)
+        payloads = [(None, payload) for _, payload in records]
+        return await self._registry.submit(name, payloads, options_of(records), key)
+
+    async def _sent(self, request: web.BaseRequest) -> list[tuple[dict[str, Any], bytes]]:
+        """Read records, none of them too large."""
+        limits = self._registry.limits
+        records = unpack(await self._read(request))
+        if len(records) > limits.batch:
+            raise LimitError(f"a request has at most {limits.batch} items; this one has {len(records)}")
+        for _, payload in records:
             if len(payload) > limits.item_bytes:
                 raise LimitError(item_too_large(limits.item_bytes, len(payload)))
-        return await self._registry.push(name, [(meta["id"], payload) for meta, payload in records], key)
+        return records
+
+    async def _room(self, request: web.BaseRequest, name: str) -> web.Response:
+        body = await self._body(request, "count", "wait")
+        count = check_count("count", body.get("count", 1))
+        await self._registry.await_room(name, count, self._wait_of(body), _hung_up(request))
+        return json_answer({})
+
+    async def _replies(self, request: web.BaseRequest, name: str) -> web.Response:
+        body = await self._body(request, "item_ids", "wait")
+        item_ids = ids_of(body) or []
+        if len(item_ids) > self._registry.limits.batch:
+            raise LimitError(f"a request has at most {self._registry.limits.batch} item_ids")
+        found = await self._registry.fetch(name, item_ids, self._wait_of(body), _hung_up(request))
+        metas = [{"item_id": reply.item_id, "outcome": reply.outcome} for reply in found]
+        return body_answer(metas, [reply.payload or b"" for reply in found])
+
+    def _wait_of(self, body: dict[str, Any]) -> float:
+        return min(
+            check_seconds("wait", body.get("wait", 0.0), zero=True), self._registry.limits.wait_seconds
+        )
 
     async def _pop(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         body = await self._body(request, "n", "lease_timeout", "wait")
         limits = self._registry.limits
         n = min(check_count("n", body.get("n", 1)), limits.batch)
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout", 60.0))
-        wait = min(check_seconds("wait", body.get("wait", 0.0), zero=True), limits.wait_seconds)
-
-        def gone() -> bool:
-            return request.transport is None or request.transport.is_closing()
-
-        taken = await self._registry.pop(name, n, lease_timeout, wait, key, gone)
+        wait, gone = self._wait_of(body), _hung_up(request)
+        answers = PROTOCOL_HEADER in request.headers
+        taken = await self._registry.pop(name, n, lease_timeout, wait, key, gone, answers=answers)
         return {**leases_reply(name, taken), "taken": taken}
 
     async def _done(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         leases = leases_of(await self._body(request, "leases"))
         return await self._registry.done(name, [lease_id for _, lease_id in leases], key)
 
+    async def _finish(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
+        lease_ids, given = outcomes_of(await self._sent(request))
+        return await self._registry.done(name, lease_ids, key, given)
+
     async def _release(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        body = await self._body(request, "item_id", "lease_id", "delay", "error")
+        body = await self._body(request, "item_id", "lease_id", "delay", "error", "reason", "failure")
         delay, error = check_seconds("delay", body.get("delay", 0.0), zero=True), body.get("error")
         if error is not None and not isinstance(error, str):
             raise BadRequestError("error is text: why the item cannot be unpickled")
-        return await self._registry.release(name, lease_of(body)[1], delay, error, key)
+        return await self._registry.release(name, lease_of(body)[1], delay, error, key, failure_of(body))
 
     async def _extend(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         body = await self._body(request, "item_id", "lease_id", "lease_timeout")
@@ -198,7 +236,12 @@ class Api:
         stats = await self._registry.look(lambda store: stored_stats(store, store.queue(name)))
         limits = self._registry.limits
         return json_answer(
-            {**self._with_rates(stats), "item_bytes": limits.item_bytes, "batch": limits.batch}
+            {
+                **self._with_rates(stats),
+                "item_bytes": limits.item_bytes,
+                "batch": limits.batch,
+                "protocol": PROTOCOL,
+            }
         )
 
     async def _list_queues(self, request: web.BaseRequest, name: str) -> web.Response:
@@ -270,6 +313,11 @@ class Api:
             if field not in fields:
                 raise BadRequestError(f"unknown field {field!r}; known: {', '.join(fields)}")
         return body
+
+
+def _hung_up(request: web.BaseRequest) -> Callable[[], bool]:
+    """Return what tells whether a request's client is gone."""
+    return lambda: request.transport is None or request.transport.is_closing()
 
 
 def _fail(answer: "asyncio.Future[Any]", error: BaseException) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 from fray_queue._checks import check_name
 
 ROLES = ("push", "take", "read", "admin")
-_TAKE = frozenset({"/pop", "/done", "/release", "/extend"})
+_PUSH = frozenset({"/push", "/submit", "/room", "/replies"})
+_TAKE = frozenset({"/pop", "/done", "/finish", "/release", "/extend", "/extend_many", "/give_back"})
 _QUEUE = "/queues/{name}"
 _MOST_KNOWN = 100
 
@@ -22,8 +23,9 @@ class Grant:
     """What the holder of a token may do.
 
     Args:
-        roles: `push` stores items; `take` leases and settles them; `read` looks at counts, items and dead
-            letters; `admin` makes, removes, purges and requeues, and includes the others.
+        roles: `push` stores items and fetches answers; `take` leases and settles them; `read` looks at
+            counts, items and dead letters; `admin` makes, removes, purges and requeues, and includes the
+            others.
         queues: The queues that it is for; None for all, and for what tells of all.
     """
 
@@ -66,7 +68,7 @@ def _roles_for(method: str, verb: str) -> frozenset[str]:
         if verb == "":  # its counts, and the limits that a client parts its requests by
             return frozenset({"push", "take", "read"})
         return frozenset({"take", "read"} if verb == "/peek" else {"read"})
-    if method == "POST" and verb == "/push":
+    if method == "POST" and verb in _PUSH:
         return frozenset({"push"})
     return frozenset({"take"}) if method == "POST" and verb in _TAKE else frozenset()
 

@@ -136,13 +136,22 @@ class HttpQueueServer:
         if self._makes_token and self._any_port:  # nobody will find another server there
             forget_token(self._port)
 
-    def new_queue(self, name: str, *, max_attempts: int | None = None) -> "HttpQueue[Any]":
+    def new_queue(
+        self,
+        name: str,
+        *,
+        max_attempts: int | None = None,
+        max_size: int | None = None,
+        max_dead: int | None = None,
+    ) -> "HttpQueue[Any]":
         """Make a queue, or open the one of that name and those settings."""
         queue: HttpQueue[Any] = HttpQueue(
             self.url,
             name,
             token=self._token,
             max_attempts=max_attempts,
+            max_size=max_size,
+            max_dead=max_dead,
             create=True,
             ca_file=self._certificate[0] if self._certificate else None,
         )

@@ -28,6 +28,9 @@ def stored_stats(store: QueueStore, queue: QueueRow) -> dict[str, Any]:
     return {
         "name": queue.name,
         "max_attempts": queue.max_attempts,
+        "max_size": queue.max_size,
+        "max_dead": queue.max_dead,
+        "dead_dropped": queue.dropped,
         "size": counts.size,
         "pending": counts.pending,
         "in_flight": counts.in_flight,
