@@ -59,7 +59,7 @@ def test_every_verb_has_a_schema() -> None:
     found = {verb for verb in verbs(root) if not verb.startswith("queue ")}
     assert found == set(VERBS) | NO_DATA
     used = {f"{name}.json" for name in [*VERBS.values(), "request"]}
-    assert {path.name for path in SCHEMAS.iterdir()} == used
+    assert {path.name for path in SCHEMAS.iterdir() if not path.name.startswith("queue-")} == used
     for path in SCHEMAS.iterdir():
         jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))
 
