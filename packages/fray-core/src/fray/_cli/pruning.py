@@ -53,7 +53,7 @@ def remove(spec: str | None, force: bool, as_json: bool, job_ids: tuple[str, ...
 @click.option("--dry-run", is_flag=True, help="Say what would go, and how much it is; forget nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, on a terminal.")
 @json_option
-def prune(spec: str | None, older_than: float, dry_run: bool, yes: bool, as_json: bool) -> None:
+def prune(spec: str | None, older_than: float, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Forget jobs that ended long ago, and environments that nothing uses any more.
 
     On a terminal it says first what would go and how much that is, and asks.
@@ -65,17 +65,19 @@ def prune(spec: str | None, older_than: float, dry_run: bool, yes: bool, as_json
             found = cluster.prune(older_than, dry_run=True)
         if as_json:
             print_json(_as_dict(found))
-            return
+            return 0
         click.echo(_in_words(found))
         if dry_run or not (found.jobs or found.environments):
-            return
-        click.confirm("Forget these?", abort=True)
+            return 0
+        if not click.confirm("Forget these?"):
+            return 1
     with one_line():
         pruned = cluster.prune(older_than)
     if as_json:
         print_json(_as_dict(pruned))
     else:
         click.echo(f"forgotten: {_in_words(pruned)}" if not asks else "forgotten")
+    return 0
 
 
 def _in_words(pruned: "Pruned") -> str:

@@ -1,0 +1,77 @@
+"""`fray prune` and `fray rm`: what goes, how much it is, and what stays."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import answer, fray
+
+
+@pytest.fixture(autouse=True)
+def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A job with a snapshot of 1 MB and a log of 100 kB, and a child."""
+    monkeypatch.setenv("FRAY_CLUSTER_SPEC", "local?overcommit=true")
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "data").write_bytes(b"x" * 1_000_000)
+    (work / "child.py").write_text(
+        "from fray import Entrypoint, JobRequest, current_cluster\n"
+        "cluster = current_cluster()\n"
+        "print('y' * 100_000)\n"
+        "cluster.wait(cluster.launch(JobRequest('child', Entrypoint(binary='true'))))\n"
+    )
+    fray("run", "--name", "job", "--snapshot", "child.py", cwd=work)
+    found: str = answer("list")[0]["job_id"]
+    return found
+
+
+def test_a_dry_run_says_what_would_go_by_kind_and_nothing_goes(job: str) -> None:
+    would = answer("prune", "--dry-run", "--older-than", "0s")
+    assert would["jobs"] == [job]
+    sizes = would["sizes"]
+    assert 1_000_000 <= sizes["snapshots"] < 1_100_000
+    assert 100_000 <= sizes["logs"] < 110_000
+    assert 0 < sizes["records"] < 100_000
+    assert would["size"] == sum(sizes.values())
+    text = fray("prune", "--dry-run", "--older-than", "0s").stdout
+    assert text.startswith("1 jobs, 0 environments, 1.0")
+    assert "snapshots 97" in text
+    assert len(answer("list")) == 2
+    assert answer("prune", "--dry-run", "--older-than", "1h")["jobs"] == []
+
+
+def test_what_goes_is_what_the_dry_run_said(job: str, state_dir: Path) -> None:
+    would = answer("prune", "--dry-run", "--older-than", "0s")
+    assert answer("prune", "--older-than", "0s") == would
+    assert answer("list") == []
+    assert not (state_dir / "jobs" / job).exists()
+
+
+@pytest.mark.parametrize(("reply", "left"), [("n", 2), ("y", 0)])
+def test_on_a_terminal_it_asks_first(job: str, reply: str, left: int) -> None:
+    ours, theirs = pty.openpty()
+    code = "import sys; from fray._cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "prune", "--older-than", "0s"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as cli:
+        os.close(theirs)
+        shown = b""
+        while b"[y/N]" not in shown:
+            shown += os.read(ours, 4096)
+        os.write(ours, f"{reply}\n".encode())
+        cli.wait(timeout=30)
+    os.close(ours)
+    assert b"1 jobs, 0 environments" in shown
+    assert b"snapshots" in shown
+    assert len(answer("list")) == left
+    assert cli.returncode == (0 if reply == "y" else 1)
+
+
+def test_rm_takes_the_beginning_of_an_id_and_refuses_what_runs(job: str) -> None:
+    fray("run", "--detach", "--name", "sleeper", "--", "sleep", "600")
+    assert "terminate it before" in fray("rm", "sleeper", code=2).stderr
+    fray("rm", "job")
+    assert [each["name"] for each in answer("list")] == ["sleeper"]
+    fray("stop", "sleeper")
