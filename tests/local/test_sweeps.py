@@ -66,8 +66,10 @@ def test_a_sweep_ends_with_its_coordinator(state_dir: Path, tmp_path: Path, guar
     else:
         assert [each.status for each in waiting] == [JobStatus.STOPPED] * 2
         assert "its sweep ended" in str(waiting[0].error_message)
-        cluster.terminate(sweep, grace=0.0)
+        for position in (0, 1):
+            cluster.terminate(sweep.member(position), grace=0.0)
     assert all(each.finished for each in cluster.list_jobs(parent=sweep))
+    until(lambda: cluster.prune().jobs == (sweep,), "it is forgotten", PATIENCE)
     assert len(numbers_in(pids)) == 2
 
 

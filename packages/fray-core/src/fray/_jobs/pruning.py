@@ -122,14 +122,16 @@ def has_ended(record: str, *, force: bool = False) -> bool:
     info = read_status(record)
     if info is None or info.finished:
         return True
-    return _gone(record, liveness) or (force and liveness in (Liveness.GONE, Liveness.UNKNOWN))
+    if _gone(record, liveness) or _never_starts(record, liveness):
+        return True
+    return force and liveness in (Liveness.GONE, Liveness.UNKNOWN)
 
 
 def settled(record: str) -> bool:
     """Whether a job and all below it have ended, and their supervisors too."""
     liveness = liveness_of_record(record)
     info = read_status(record)
-    finished = info is None or info.finished or _gone(record, liveness)
+    finished = info is None or info.finished or _gone(record, liveness) or _never_starts(record, liveness)
     if not finished or liveness in (Liveness.ALIVE, Liveness.UNKNOWN):
         return False
     below = os.path.join(record, _CHILDREN)
@@ -140,6 +142,13 @@ def settled(record: str) -> bool:
 def _gone(record: str, liveness: Liveness) -> bool:
     """Whether a job's supervisor is gone for good: where the plan is still there the job may be resumed."""
     return liveness is Liveness.GONE and not os.path.exists(os.path.join(record, _PLAN))
+
+
+def _never_starts(record: str, liveness: Liveness) -> bool:
+    """Whether it is a member of a sweep that has ended without it."""
+    if liveness is not Liveness.NOT_STARTED or not os.path.basename(record).isdecimal():
+        return False
+    return has_ended(os.path.dirname(os.path.dirname(record)))
 
 
 def _delete_half_made(folder: str, names: list[str]) -> None:

@@ -20,6 +20,7 @@ _PARTS = (
     "fixtures",
     "gangs",
     "life",
+    "listing",
     "ports",
     "reading",
     "requests",
@@ -39,6 +40,7 @@ from fray.testing.cluster_life import (  # noqa: E402
     LaunchContract,
     ReplicaContract,
 )
+from fray.testing.cluster_listing import ListContract  # noqa: E402
 from fray.testing.cluster_ports import EndpointContract, PortContract  # noqa: E402
 from fray.testing.cluster_reading import (  # noqa: E402
     LogContract,
@@ -63,6 +65,7 @@ __all__ = [
     "GangContract",
     "JobEventsContract",
     "LaunchContract",
+    "ListContract",
     "LogContract",
     "PortContract",
     "ReplicaContract",
@@ -94,6 +97,7 @@ class ClusterContract(
     UnsupportedContract,
     RequestContract,
     ForgettingContract,
+    ListContract,
     DependencyContract,
     SweepContract,
     RetryContract,
