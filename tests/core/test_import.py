@@ -20,3 +20,14 @@ def test_jobs_and_resources_are_loaded_when_they_are_asked_for() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "False True\n"
+
+
+def test_the_door_of_contexts_brings_no_job_runtime() -> None:
+    code = (
+        "import sys, fray.job; print([name for name in sys.modules if name.startswith('fray._jobs')]);"
+        "from fray.job import register_endpoint, preemption_notice; print(callable(preemption_notice))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\nTrue\n"

@@ -1,5 +1,6 @@
 """Tasks, objects and actors inside one job."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fray import _legacy
@@ -13,11 +14,12 @@ from fray._contracts.context import (
     actor_methods,
 )
 from fray._discovery.current import create_context, get_job_context, set_job_ctx, use_context
-from fray._jobs.endpoints import register_endpoint
-from fray._jobs.preemption import PreemptionNotice, preemption_notice
 from fray._values.options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
 
 if TYPE_CHECKING:
+    from fray._jobs.endpoints import register_endpoint
+    from fray._jobs.preemption import PreemptionNotice, preemption_notice
+
     create_job_ctx = create_context  # these four are served by fray._legacy, which warns
     fray_default_job_ctx = use_context
     fray_job_ctx = get_job_context
@@ -48,5 +50,22 @@ __all__ = [
 ]
 
 
+# Loaded when they are asked for: they bring the job runtime, which no worker of a context needs.
+_HOMES = {
+    "PreemptionNotice": "fray._jobs.preemption",
+    "preemption_notice": "fray._jobs.preemption",
+    "register_endpoint": "fray._jobs.endpoints",
+}
+
+
 def __getattr__(name: str) -> Any:
-    return _legacy.find_name(__name__, name)
+    home = _HOMES.get(name)
+    if home is None:
+        return _legacy.find_name(__name__, name)
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
