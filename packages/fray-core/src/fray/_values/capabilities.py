@@ -167,7 +167,8 @@ class QueueCapabilities(Capabilities):
     """What a queue can do.
 
     Attributes:
-        durable: What `push` has stored outlives the process, and a crash of the machine.
+        durable: What `push` has stored outlives the process, and a crash of the machine. Such a crash may
+            bring an item back that was done just before.
         shared_between_processes: Several processes of a machine may use it.
         shared_between_machines: Several machines may use it.
         priorities: `push(priority=)`.
