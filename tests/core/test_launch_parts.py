@@ -22,6 +22,7 @@ from fray.backend import (
     over_asked,
     prune_keys,
     source_state,
+    start_program,
     take_snapshot,
     workspace_files,
 )
@@ -241,6 +242,22 @@ def test_an_attempt_has_a_group_below_that_of_its_job_which_counts_what_it_used(
         path.unlink()  # as the kernel does with its own
     job.remove()
     assert not tmp_path.exists()
+
+
+def test_a_program_enters_its_group_by_itself_where_it_cannot_be_started_in_it(tmp_path: Path) -> None:
+    """A folder that is no control group: `clone3` refuses it, as filters of containers may refuse all."""
+    (tmp_path / "cgroup.procs").touch()
+    output = os.open(tmp_path / "output", os.O_WRONLY | os.O_CREAT)
+    pid = start_program(("echo", "here"), os.environ, "/", output, ControlGroup(os.fspath(tmp_path)))
+    os.close(output)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (tmp_path / "output").read_text() == "here\n"
+    assert (tmp_path / "cgroup.procs").read_text() == "0"
+
+
+def test_a_program_does_not_start_where_its_memory_cannot_be_limited(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError):
+        start_program(("true",), os.environ, "/", 2, limited_by=MemoryGroup(os.fspath(tmp_path)))
 
 
 def test_more_memory_than_was_asked_for_is_said() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -267,3 +268,73 @@ def test_the_fields_that_a_supervisor_keeps_are_those_that_others_read() -> None
 
     assert set(ReplicaState._fields) == {field.name for field in fields(TaskStatus)}
     assert set(JobState._fields) <= {field.name for field in fields(JobInfo)}
+
+
+def starts(actions: list[Any]) -> list[tuple[int, int]]:
+    """Which attempts of which replicas actions start."""
+    return [(action.replica, action.attempt) for action in actions if isinstance(action, StartReplica)]
+
+
+GONE = AttemptEnd(ExitReason.PREEMPTED, None)
+
+
+def test_a_replica_has_as_many_attempts_as_its_failures_allow_each_after_a_longer_pause() -> None:
+    machine = Supervision(Policy(replicas=2, max_retries_failure=2))
+    assert starts(machine.handle(Begin(), 1.0)) == [(0, 1), (1, 1)]
+    for attempt, (now, pause) in enumerate([(10.0, 0.1), (20.0, 0.2)], 1):
+        assert starts(machine.handle(Ended(0, attempt, BAD), now)) == []
+        assert machine.due == pytest.approx(now + pause)
+        assert starts(machine.handle(Tick(), now + pause - 0.01)) == []
+        assert starts(machine.handle(Tick(), now + pause)) == [(0, attempt + 1)]
+    assert starts(machine.handle(Ended(0, 3, BAD), 30.0)) == []
+    assert machine.due is None, "its budget is used up, and its peer goes on"
+    assert machine.phase is JobPhase.RUNNING
+    assert ClearTree() in machine.handle(Ended(1, 1, GOOD), 40.0)
+    (settle,) = machine.handle(TreeEnded(), 41.0)
+    assert settle == SettleJob(JobStatus.FAILED, "replica 0 exited with code 3 (attempt 3 of 3)")
+
+
+@pytest.mark.parametrize("gang", [False, True])
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+def test_a_job_starts_again_after_as_many_preemptions_as_are_allowed(gang: bool, allowed: int) -> None:
+    machine = Supervision(Policy(replicas=1, gang=gang, max_retries_preemption=allowed))
+    machine.handle(Begin(), 1.0)
+    for preemption in range(1, allowed + 2):
+        actions = machine.handle(Ended(0, preemption, GONE), 10.0 * preemption)
+        if ClearTree() in actions:
+            actions += machine.handle(TreeEnded(), 10.0 * preemption)
+        again = [(0, preemption + 1)] if preemption <= allowed else []
+        assert starts(actions) == again, "at once: it is not to blame"
+    for _ in range(2):
+        if machine.phase is not JobPhase.FINISHED:
+            machine.handle(TreeEnded(), 99.0)
+    assert machine.tasks[0].reason is ExitReason.PREEMPTED
+    assert machine.phase is JobPhase.FINISHED
+
+
+def test_the_peers_of_a_member_that_fails_are_asked_to_end_and_then_made_to() -> None:
+    machine = Supervision(Policy(replicas=3, gang=True))
+    machine.handle(Begin(), 1.0)
+    asked = machine.handle(Ended(1, 1, BAD), 5.0)
+    stops = [action for action in asked if isinstance(action, StopReplica)]
+    assert stops == [StopReplica(0, 1, 10.0), StopReplica(2, 1, 10.0)]
+    assert machine.due == 15.0
+    machine.handle(Ended(2, 1, AttemptEnd(ExitReason.SIGNALLED, -15)), 6.0)
+    assert machine.handle(Tick(), 14.9) == []
+    assert machine.handle(Tick(), 15.0) == [StopReplica(0, 1, 0.0, forced=True)]
+    machine.handle(Ended(0, 1, AttemptEnd(ExitReason.SIGNALLED, -9)), 15.1)
+    machine.handle(TreeEnded(), 15.2)
+    assert [task.reason for task in machine.tasks] == [
+        ExitReason.STOPPED,
+        ExitReason.EXITED,
+        ExitReason.STOPPED,
+    ]
+
+
+def test_a_time_limit_is_of_each_attempt() -> None:
+    machine = Supervision(Policy(replicas=1, max_retries_failure=1, timeout=5.0))
+    machine.handle(Begin(), 1.0)
+    machine.handle(Ended(0, 1, BAD), 5.9)
+    assert starts(machine.handle(Tick(), 7.0)) == [(0, 2)]
+    assert machine.handle(Tick(), 11.9) == []
+    assert EndTree(10.0) in machine.handle(Tick(), 12.0)

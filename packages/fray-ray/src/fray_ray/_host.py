@@ -16,9 +16,10 @@ from typing import Any
 import ray
 from ray._private.ray_constants import RAY_ADDRESS_ENVIRONMENT_VARIABLE, RAY_INTERNAL_FLAGS
 
+from fray.backend import runner
 from fray_ray._notices import NoticeWatch
 
-_RUNNER = Path(__file__).with_name("_runner.py")
+_RUNNER = runner.__file__
 _KEEPER = "import sys; sys.path[:] = sys.argv[1:]; from fray_ray._keeper import main; main()"
 _CHUNK = 1 << 16
 _LOOK = 1.0  # seconds between looks for a notice
@@ -100,7 +101,7 @@ class ReplicaHost:
             private = tempfile.mkdtemp(prefix="fray-")
             place = Path(private) / "payload.pkl"
             place.write_bytes(payload)
-            command = [python, os.fspath(_RUNNER), os.fspath(place)]
+            command = [python, _RUNNER, os.fspath(place)]
             if plan["returns"]:
                 result = os.fspath(Path(private) / "result.pkl")
                 command.append(result)

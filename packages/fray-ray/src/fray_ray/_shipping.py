@@ -1,4 +1,4 @@
-"""A callable on its way to the replicas, as `_runner.py` reads it."""
+"""A callable on its way to the replicas, as `fray.backend.runner` reads it."""
 
 import os
 import sys

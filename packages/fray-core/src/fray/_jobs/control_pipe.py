@@ -11,6 +11,7 @@ from types import FrameType
 
 PIPE, STOP = "control", "stop"
 WAKE = "look"  # the message that asks a supervisor to look at once for what it waits for
+DEFAULT_GRACE = 10.0  # seconds for a job that is stopped by who does not say how long
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
@@ -36,6 +37,17 @@ def post_to_supervisor(record: str, message: str) -> bool:
     finally:
         os.close(pipe)
     return True
+
+
+def stop_filed(record: str) -> float | None:
+    """Return the grace of a stop that was asked for by the file; None where none was."""
+    try:
+        with open(os.path.join(record, STOP)) as file:
+            return float(file.read())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):  # it is being written, or was on a disk that was full
+        return DEFAULT_GRACE
 
 
 class ControlPipe:

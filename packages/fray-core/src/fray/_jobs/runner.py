@@ -1,7 +1,8 @@
-"""Call the pickled callable of a job: `python runner.py PAYLOAD`, or `-` for its standard input.
+"""Call the pickled callable of a job: `python runner.py PAYLOAD [RESULT]`, or `-` for its standard input.
 
 Run by its path, and with the standard library alone (and, through pickle, cloudpickle): an environment built
-for the job holds no Fray.
+for the job holds no Fray. It takes Fray where a RESULT is asked for: a file for what the call returns or
+raises, pickled behind the word that says which.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import sys
 import traceback
 
 
-def main(payload: str) -> None:
+def main(payload: str, result: str | None = None) -> None:
     """Load the payload and make the call; an exception is exit code 1."""
     # Python put the folder of this file first, where only Fray's own modules are.
     sys.path[0] = os.getcwd()
@@ -24,12 +25,31 @@ def main(payload: str) -> None:
 
             function = observed_replica(function)
     try:
-        function(*args, **kwargs)
+        value = function(*args, **kwargs)
+        if result is not None:
+            _return(value, result)
     except Exception as error:  # noqa: BLE001 - whatever it is ends this process, as an uncaught one would
         # From the callable on: how it was called is nobody's concern.
-        traceback.print_exception(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+        error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+        traceback.print_exception(error)
+        if result is not None:
+            _fail(error, result)
         sys.exit(1)
 
 
+def _return(value: object, place: str) -> None:
+    from fray._serialization.values import dumps
+
+    with open(place, "wb") as file:
+        file.write(pickle.dumps("returned") + dumps(value, "what the function returned"))
+
+
+def _fail(error: Exception, place: str) -> None:
+    from fray._serialization.values import pack_exception
+
+    with open(place, "wb") as file:
+        file.write(pickle.dumps("raised") + pickle.dumps(pack_exception(error)))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-from fray._jobs.control_pipe import STOP, WAKE, ControlPipe
+from fray._jobs.control_pipe import DEFAULT_GRACE, WAKE, ControlPipe, stop_filed
 from fray._jobs.events import (
     Begin,
     CannotRun,
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 PLAN, CHANGED = "plan.pickle", "changed"
 _LOOK = 1.0  # seconds between two looks for what comes without a wake-up: a stop from another host, room
 _SOON = 0.25  # seconds after the launch in which nobody can have changed the source
-_OWN_GRACE = 10.0  # seconds for a job whose supervisor has SIGTERM
 
 
 class Supervisor:
@@ -248,7 +247,7 @@ class Supervisor:
     def _host_ends(self) -> list[Event]:
         """Somebody told this process itself to end."""
         if self._plan.host_end is None:
-            return [StopRequested(_OWN_GRACE)]
+            return [StopRequested(DEFAULT_GRACE)]
         ending = self._plan.host_end.why()
         if ending is None:
             return []  # it is killed soon, and resumed
@@ -272,7 +271,7 @@ class Supervisor:
             events += self._look_at_predecessors()
         if self._waiting_for_room and not self._ending:
             events += self._ask_for_room()
-        grace = _grace_in(os.path.join(self._record, STOP))
+        grace = stop_filed(self._record)
         if grace is not None:
             events.append(StopRequested(grace))
         return events
@@ -414,13 +413,3 @@ def remove_plan(record: str) -> None:
         os.unlink(os.path.join(record, PLAN))
     except OSError:
         return  # it was handed over, or the disk is read-only
-
-
-def _grace_in(path: str) -> float | None:
-    try:
-        with open(path) as file:
-            return float(file.read())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):  # it is being written, or was on a disk that was full
-        return _OWN_GRACE

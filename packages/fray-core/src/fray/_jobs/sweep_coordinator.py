@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from fray._jobs.control_pipe import STOP, WAKE, ControlPipe, post_to_supervisor
+from fray._jobs.control_pipe import DEFAULT_GRACE, WAKE, ControlPipe, post_to_supervisor, stop_filed
 from fray._jobs.liveness import HEARTBEAT, Liveness, SupervisorLock, liveness_of
 from fray._jobs.predecessors import folder_of_records, has_ended, note_waiter
 from fray._jobs.process_tree import JOB_VARIABLE
@@ -27,7 +27,6 @@ _LOOK = 1.0  # seconds between two looks for what comes without a wake-up
 _WRITE = 0.1  # seconds between two writes of the progress, at the least
 _TELL = 0.05  # seconds between two tries to stop a member that is just starting
 _NAMED = 3  # members in the message of a sweep that failed
-_OWN_GRACE = 10.0
 
 
 class Coordinator:
@@ -91,7 +90,7 @@ class Coordinator:
             elif word == WAKE:
                 self._next_look = 0.0
         if self._control.signalled:
-            self._grace = _OWN_GRACE if self._grace is None else self._grace
+            self._grace = DEFAULT_GRACE if self._grace is None else self._grace
         self._reap()
 
     def _reap(self) -> None:
@@ -136,7 +135,7 @@ class Coordinator:
                 self._order.ended_elsewhere(job_id)
         self._look_at_unguarded()
         if self._grace is None:
-            self._grace = _grace_in(os.path.join(self._record, STOP))
+            self._grace = stop_filed(self._record)
 
     # --- members ---
 
@@ -241,13 +240,3 @@ class Coordinator:
             lines.append(f"  {self._plan.job_id}/{position}: {why}")
         more = len(failed) - _NAMED
         return "\n".join([*lines, f"  and {more} more"] if more > 0 else lines)
-
-
-def _grace_in(path: str) -> float | None:
-    try:
-        with open(path) as file:
-            return float(file.read())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):  # it is being written, or was on a disk that was full
-        return _OWN_GRACE

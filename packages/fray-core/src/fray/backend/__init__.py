@@ -84,7 +84,7 @@ if TYPE_CHECKING:
         sources_of,
         watch_for,
     )
-    from fray._jobs import process_tree
+    from fray._jobs import process_tree, runner
     from fray._jobs.control_pipe import post_to_supervisor
     from fray._jobs.directory_cluster import write_record
     from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
@@ -380,6 +380,7 @@ __all__ = [
     "require_api",
     "retry_delays",
     "run_coroutine",
+    "runner",
     "same_captures",
     "seconds",
     "set_current_call",
@@ -414,6 +415,7 @@ __all__ = [
 
 # The module below `fray` that each name comes from.
 _HOMES = {
+    "runner": "_jobs",
     "oom_kills": "_jobs.oom",
     "start_program": "_jobs.spawn",
     "process_tree": "_jobs",

@@ -24,6 +24,7 @@ from fray.backend import (
     packed_plan,
     supervisor_command,
     this_host,
+    tree_kill,
     write_record,
 )
 from fray.cluster import DirectoryCluster, JobPlan
@@ -112,6 +113,7 @@ class LocalCluster(DirectoryCluster):
             multislice=simulates,
             admission=not overcommit,
             enforced_memory=enforce_memory and limits_memory(),
+            tree_kill=tree_kill(),
         )
         variables = {"FRAY_STATE_DIR": os.fspath(self._root)}
         self._settings = Settings(
