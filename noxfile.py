@@ -189,7 +189,14 @@ package_session("fray-local", more=("joblib",))  # which leaves processes behind
 # pip: with it Ray builds the environments of jobs, in a copy of the one that it runs in.
 package_session("fray-ray", more=("pip", "uv", "jax"))  # jax: the wheel for CPUs
 package_session("fray-queue", more=QUEUE_TESTS, before=install_for_queues)
-package_session("fray-slurm", before=lambda session: install_programs(session, SLURM_PROGRAMS))
+
+
+@nox.session
+def slurm(session: nox.Session) -> None:
+    """Do jobs run on a real Slurm, and Ray and the examples across its nodes?"""
+    install_programs(session, SLURM_PROGRAMS)
+    session.install(*wheels("fray-slurm", "fray-local", "fray-ray"), *group("test"), "uv")
+    run_tests(session, "tests/slurm")
 
 
 @nox.session

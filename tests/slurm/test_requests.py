@@ -46,7 +46,6 @@ def test_making_a_cluster_asks_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path:
         ({"resources": ResourceConfig.with_tpu("v5litepod-16")}, "TPU"),
         ({"resources": ResourceConfig(regions=["us-east"])}, "region_constraint=true"),
         ({"environment": create_environment(docker_image="ubuntu:24.04")}, r"ubuntu:24\.04"),
-        ({"ports": ["http"]}, "ports"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -41,12 +41,12 @@ class Allocation:
     Args:
         variables: SLURM_* of the batch step.
         nodes: The node of each replica.
-        address: Where peers reach the first node.
+        addresses: Where peers reach each node.
     """
 
     variables: Mapping[str, str]
     nodes: tuple[str, ...]
-    address: str
+    addresses: Mapping[str, str]
 
     @property
     def job_id(self) -> str:
@@ -103,4 +103,4 @@ def read(path: str) -> dict[str, Any]:
 def read_allocation(record: str) -> Allocation:
     """Return the allocation of the run that is on."""
     found = read(path_of(record, ALLOCATION))
-    return Allocation(found["variables"], tuple(found["nodes"]), found["address"])
+    return Allocation(found["variables"], tuple(found["nodes"]), found["addresses"])

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from fray_slurm._allocation import ALLOCATION, JOB, RECORD, SECRETS, array_id, path_of, read, write
-from fray_slurm._readings import fields_of, tasks_per_node
+from fray_slurm._readings import read_nodes, tasks_per_node
 from fray_slurm._script import LOST_SUPERVISOR, NOT_SUCCEEDED
 
 _SENT_TO_ALL = tuple(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2"))
@@ -64,13 +64,13 @@ def note_allocation(record: str) -> None:
     names = _output("scontrol", "show", "hostnames", variables["SLURM_JOB_NODELIST"]).split()
     counts = tasks_per_node(variables.get("SLURM_TASKS_PER_NODE", "1"))
     nodes = [name for name, count in zip(names, counts, strict=False) for _ in range(count)]
-    address = names[0]
-    if len(names) > 1:  # as Slurm itself reaches it, which need not be its name
-        address = fields_of(_output("scontrol", "show", "node", "-o", names[0])).get("NodeAddr", address)
+    # As Slurm itself reaches them, which need not be their names.
+    shown = read_nodes(_output("scontrol", "show", "node", "-o", variables["SLURM_JOB_NODELIST"]))
+    addresses = {name: shown.get(name, {}).get("NodeAddr", name) for name in names}
     # The launcher notes the id too, unless it was killed between the two.
     cluster = variables.get("SLURM_CLUSTER_NAME")
     write(path_of(record, JOB), {"id": array_id(variables), "cluster": cluster})
-    write(path_of(record, ALLOCATION), {"variables": variables, "nodes": nodes, "address": address})
+    write(path_of(record, ALLOCATION), {"variables": variables, "nodes": nodes, "addresses": addresses})
 
 
 def _output(*command: str) -> str:

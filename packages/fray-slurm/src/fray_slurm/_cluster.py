@@ -85,7 +85,6 @@ class SlurmCluster(DirectoryCluster):
         environments=True,
         python_versions=True,
         gpus=True,
-        ports=False,
         sweeps=True,
         retry=False,
         restart=False,
@@ -93,8 +92,6 @@ class SlurmCluster(DirectoryCluster):
         admission=True,
         tree_kill=TreeKill.SUBREAPER,  # a site with proctrack/cgroup is stricter
     )
-
-    _SUPPORTED = DirectoryCluster._SUPPORTED - {"ports"}
 
     def __init__(
         self,

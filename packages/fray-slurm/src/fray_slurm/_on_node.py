@@ -11,9 +11,11 @@ import sys
 import time
 from types import FrameType
 
-from fray.backend import become_subreaper, descendants, kill_until_gone
+from fray.backend import become_subreaper, descendants, kill_until_gone, port_is_free
 from fray_slurm._allocation import read, write
 
+PORTS_CHECKED = "_FRAY_CHECK_PORTS"
+"""Set where the job's ports were chosen on another node than this one."""
 NOTICE_VARIABLE = "FRAY_PREEMPTION_NOTICE"
 _GRACE = 30.0  # Slurm's KillWait unless its administrator says otherwise
 _NOT_FOUND = 127
@@ -34,6 +36,10 @@ class Program:
         """Run it to its end, and say how that was: an exit code, a signal's number negative."""
         become_subreaper()
         signal.signal(signal.SIGTERM, self._note_signal)
+        taken = _taken_ports() if os.environ.pop(PORTS_CHECKED, None) else None
+        if taken is not None:
+            self._say(code=_NOT_FOUND, failure=taken)
+            return
         try:
             program = subprocess.Popen(self._command, start_new_session=True)
         except OSError as error:
@@ -69,6 +75,14 @@ class Program:
     def _say(self, **values: object) -> None:
         self._values |= values
         write(self._note, {**read(self._note), **self._values})
+
+
+def _taken_ports() -> str | None:
+    """Say which of the replica's ports somebody listens on, on this node."""
+    for name, value in os.environ.items():
+        if name.startswith("FRAY_PORT_") and not port_is_free(int(value)):
+            return f"could not start: port {value} ({name}) is taken on node {os.environ['SLURMD_NODENAME']}"
+    return None
 
 
 def _give_notice(path: str | None) -> None:

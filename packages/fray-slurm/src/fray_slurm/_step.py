@@ -18,9 +18,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from fray.backend import JOB_VARIABLE, SUPERVISOR_MODULE, die_with_parent, ends_path
+from fray.backend import HOST_ADDRESS, JOB_VARIABLE, SUPERVISOR_MODULE, die_with_parent, ends_path
 from fray.cluster import ExitReason
 from fray_slurm._allocation import Allocation, path_of, read, read_allocation, write
+from fray_slurm._on_node import PORTS_CHECKED
 from fray_slurm._readings import read_details
 
 _HOLD = 60.0  # seconds to wait for the end of a job whose step Slurm has ended
@@ -69,6 +70,9 @@ class Step:
         told = {name: said[name] for name in ("peak_memory", "cpu_time") if name in said}
         if "failure" in said:
             told |= {"reason": ExitReason.COULD_NOT_START.value, "exit_code": None, "how": said["failure"]}
+        self._say_to_supervisor(told)
+
+    def _say_to_supervisor(self, told: Mapping[str, Any]) -> None:
         replica, attempt = (int(self._environ[name]) for name in ("FRAY_REPLICA_ID", "FRAY_ATTEMPT"))
         path = ends_path(self._record, replica, attempt)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
@@ -95,6 +99,8 @@ class Step:
 
     def _hold(self, patience: float) -> None:
         """Wait for the job's end where Slurm is ending it; no longer than that where it is not."""
+        # Slurm kills the processes of the batch step one by one, and this one may be before the supervisor.
+        self._say_to_supervisor({"held": True})
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline and not self._told.wait(_LOOK):
             shown = ["scontrol", "show", "job", "-o", self._allocation.job_id]
@@ -128,13 +134,16 @@ def srun_command(allocation: Allocation, replica: int, gres: list[str], command:
     ]
 
 
-def step_environment(environ: dict[str, str], allocation: Allocation) -> dict[str, str]:
-    """Return the variables of a replica with those of its allocation, and where its peers meet."""
-    found = environ | allocation.step_variables()
+def step_environment(environ: dict[str, str], allocation: Allocation, replica: int) -> dict[str, str]:
+    """Return the variables of a replica with those of its allocation, and where others reach its node."""
+    first, own = (allocation.addresses[node] for node in (allocation.nodes[0], allocation.nodes[replica]))
+    found = environ | allocation.step_variables() | {HOST_ADDRESS: own}
     if len(set(allocation.nodes)) > 1:
         for name in ("MASTER_ADDR", "FRAY_COORDINATOR_ADDRESS"):
             if name in found:
-                found[name] = found[name].replace("127.0.0.1", allocation.address)
+                found[name] = found[name].replace("127.0.0.1", first)
+    if allocation.nodes[0] != allocation.nodes[replica]:
+        found[PORTS_CHECKED] = "1"
     return found
 
 
@@ -158,7 +167,7 @@ def main() -> None:
     note = path_of(record, f"replica-{replica}.{os.getpid()}.json")
     there = [sys.executable, "-P", "-m", "fray_slurm._on_node", note, *program]
     command = srun_command(allocation, replica, gres, there)
-    end_as(Step(allocation, note, command, step_environment(dict(os.environ), allocation)).run())
+    end_as(Step(allocation, note, command, step_environment(dict(os.environ), allocation, replica)).run())
 
 
 if __name__ == "__main__":

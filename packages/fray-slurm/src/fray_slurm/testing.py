@@ -193,9 +193,9 @@ class LocalSlurm:
     def kill_node(self, name: str) -> None:
         """End a node: its slurmd and everything that runs on it, with SIGKILL."""
         self._end(name, signal.SIGKILL)
-        for pid in self._processes(f"SLURMD_NODENAME={name}", f"SLURM_NODENAME={name}"):
-            _kill(pid)
-        for pid in self._steps_of(name):
+        pids = self._processes(f"SLURMD_NODENAME={name}", f"SLURM_NODENAME={name}")
+        # First those that would tell slurmctld how their tasks ended.
+        for pid in [*{_step_manager(pid) for pid in pids}, *pids]:
             _kill(pid)
 
     def _write_files(self) -> None:
@@ -294,10 +294,6 @@ class LocalSlurm:
             _kill(pid)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _steps_of(self, node: str) -> list[int]:
-        marker = os.fspath(self.folder / f"spool-{node}")
-        return [pid for pid in self._processes() if marker in _proc_text(pid, "cmdline")]
-
     def _processes(self, *variables: str) -> list[int]:
         """Return the jobs' processes of this cluster; with variables, those that have one of these."""
         mine = f"SLURM_CONF={self.variables['SLURM_CONF']}"
@@ -374,6 +370,17 @@ def _proc_text(pid: int, name: str) -> str:
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:
         return ""
+
+
+def _step_manager(pid: int) -> int:
+    """Return the slurmstepd that a process of a job is below; the process itself where that is gone."""
+    above = pid
+    while above > 1:
+        if _proc_text(above, "cmdline").startswith("slurmstepd"):
+            return above
+        fields = _proc_text(above, "stat").rpartition(")")[2].split()  # state, parent, ...
+        above = int(fields[1]) if len(fields) > 1 else 0
+    return pid
 
 
 def _kill(pid: int) -> None:

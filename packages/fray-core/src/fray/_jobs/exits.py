@@ -28,13 +28,22 @@ def end_of_exit(code: int, *, out_of_memory: bool, details: str) -> AttemptEnd:
 def amended(end: AttemptEnd, record: str, replica: int, attempt: int) -> AttemptEnd:
     """Return an end with what the program that ran a replica's command elsewhere has said of it, if anything.
 
-    It writes this file before it ends: any of {"reason", "exit_code", "how"}, "peak_memory", "cpu_time".
+    It writes this file before it ends: any of {"reason", "exit_code", "how"}, "peak_memory", "cpu_time". See
+    `is_held` for what else it may say.
     """
     said = read_json(ends_path(record, replica, attempt)) or {}
     if "reason" in said:
         reason = ExitReason(said["reason"])
         end = end._replace(reason=reason, exit_code=said.get("exit_code"), how=said.get("how", ""))
     return end._replace(**{name: said[name] for name in ("peak_memory", "cpu_time") if name in said})
+
+
+def is_held(record: str, replica: int, attempt: int) -> bool:
+    """Whether the program of an attempt knows that its host is taken away, and waits (`"held": true`).
+
+    When it is killed meanwhile, so will be the supervisor, and the attempt has not ended by itself.
+    """
+    return bool((read_json(ends_path(record, replica, attempt)) or {}).get("held"))
 
 
 def ends_path(record: str, replica: int, attempt: int) -> str:

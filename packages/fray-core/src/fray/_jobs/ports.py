@@ -68,6 +68,11 @@ def _shuffled() -> Iterator[int]:
     yield from random.Random(os.urandom(8)).sample(_PORTS, len(_PORTS))  # noqa: S311 - not secret
 
 
+def port_is_free(port: int) -> bool:
+    """Whether nobody has a port of this host."""
+    return _free(port)
+
+
 def _free(port: int, *, reuse: bool = False) -> bool:
     """Whether nobody has the port; with `reuse`, whether nobody listens, as most servers ask."""
     with socket.socket() as probe:

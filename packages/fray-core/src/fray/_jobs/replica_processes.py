@@ -121,7 +121,7 @@ class ReplicaProcesses:
 
         What that left in its session is killed, before the next attempt starts.
         """
-        from fray._jobs.exits import amended, end_of_exit
+        from fray._jobs.exits import amended, end_of_exit, is_held
 
         running = self._running.pop(pid, None)
         if running is None:
@@ -131,6 +131,8 @@ class ReplicaProcesses:
         self._clear_endpoints(replica, attempt)
         self._logs.settle(replica, attempt)
         code = os.waitstatus_to_exitcode(status)
+        if code == -signal.SIGKILL and is_held(self._record, replica, attempt):
+            return None
         details = self._logs.last_lines(replica, attempt, self._plan.secrets) if code else ""
         end = end_of_exit(code, out_of_memory=oom_kills(self._groups.folders) > kills, details=details)
         meter.reaped(usage)

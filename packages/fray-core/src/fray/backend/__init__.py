@@ -122,7 +122,8 @@ if TYPE_CHECKING:
     from fray._jobs.plan import Grant, HostEnding, Keep, packed_plan
     from fray._jobs.plan_parts import Admission, HostEnd, Preparation
     from fray._jobs.planning import command_of, import_paths, path_in_copy, payload_of, plan_of, workspace_of
-    from fray._jobs.ports import free_ports
+    from fray._jobs.port_variables import HOST_ADDRESS
+    from fray._jobs.ports import free_ports, port_is_free
     from fray._jobs.process_tree import (
         JOB_VARIABLE,
         OUTLIVES_JOBS,
@@ -189,6 +190,7 @@ __all__ = [
     "ENVIRONMENT_LINK",
     "ENVIRONMENT_READY",
     "ERROR",
+    "HOST_ADDRESS",
     "JOB_VARIABLE",
     "LOCK",
     "OUTLIVES_JOBS",
@@ -362,6 +364,7 @@ __all__ = [
     "plan_of",
     "plan_with_environment",
     "poll_delays",
+    "port_is_free",
     "post_to_supervisor",
     "print_table",
     "process_tree",
@@ -596,6 +599,8 @@ _HOMES = {
     "payload_of": "_jobs.planning",
     "plan_of": "_jobs.planning",
     "plan_with_environment": "_jobs.own_environment",
+    "port_is_free": "_jobs.ports",
+    "HOST_ADDRESS": "_jobs.port_variables",
     "poll_delays": "_values.delays",
     "post_to_supervisor": "_jobs.control_pipe",
     "print_table": "_cli.output",

@@ -1,0 +1,97 @@
+"""The programs of examples/ on Slurm, as they are."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fray.cluster import (
+    Cluster,
+    Entrypoint,
+    ExitReason,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    create_cluster,
+)
+from fray.testing.cluster import until
+from fray_slurm.testing import LocalSlurm
+
+PATIENCE = 110.0
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# Takes the two nodes of the training away, for a moment.
+PREEMPTOR = (
+    "sbatch",
+    "-p",
+    "high",
+    "-w",
+    "n1,n2",
+    "--ntasks-per-node=1",
+    "-c4",
+    "-o",
+    "/dev/null",
+    "--wrap",
+    "true",
+)
+
+
+@pytest.fixture
+def cluster(slurm: LocalSlurm, tmp_path: Path) -> Iterator[Cluster]:
+    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5")
+    yield cluster
+    for info in cluster.list_jobs():
+        if not info.finished:
+            cluster.terminate(info.job_id, grace=0.0)
+
+
+def census(*words: str) -> str:
+    command = [sys.executable, str(EXAMPLES / "census.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_census_of_replicas_is_that_of_one_program(cluster: Cluster, tmp_path: Path) -> None:
+    parts, limit = tmp_path / "parts", ("--limit", "60")
+    command = [str(EXAMPLES / "census.py"), "--save", str(parts), *limit]
+    resources = ResourceConfig(replicas=3, ram="500m")
+    job_id = cluster.launch(
+        JobRequest("census", Entrypoint.from_binary("python", command), resources=resources)
+    )
+    info = cluster.wait(job_id, timeout=PATIENCE)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    assert len(list(parts.iterdir())) == 3
+    assert census("--merge", str(parts)) == census(*limit)
+
+
+def train(cluster: Cluster, folder: Path) -> JobRequest:
+    folder.mkdir()
+    program = Entrypoint.from_binary("python", [str(EXAMPLES / "train.py"), "work", str(folder)])
+    return JobRequest(
+        "train",
+        program,
+        resources=ResourceConfig(cpu=4, replicas=2, ram="1g"),
+        gang=True,
+        backend={"slurm": {"nodelist": "n1,n2"}},
+    )
+
+
+def test_a_training_that_was_preempted_has_the_result_of_one_that_was_not(
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path
+) -> None:
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    first = cluster.launch(train(cluster, undisturbed))
+    assert cluster.wait(first, timeout=PATIENCE).status is JobStatus.SUCCEEDED
+    job_id = cluster.launch(train(cluster, disturbed))
+    assert next(line for line in cluster.monitor(job_id, replica=0) if line.startswith("starts at step 0"))
+    slurm.run(*PREEMPTOR)
+    number = json.loads((tmp_path / "records" / job_id / "slurm" / "job.json").read_text())["id"]
+    until(lambda: "BeginTime" in slurm.run("squeue", "-h", "-j", number, "-o", "%r"), "it is held", PATIENCE)
+    slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+    info = cluster.wait(job_id, timeout=PATIENCE)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    for task in info.tasks:
+        assert task.attempt == 2
+        assert task.previous[0].reason is ExitReason.PREEMPTED
+    assert (disturbed / "result.json").read_text() == (undisturbed / "result.json").read_text()
