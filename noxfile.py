@@ -300,7 +300,7 @@ def soak(session: nox.Session) -> None:
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Measure everything beside its peers, or a part: `python noxfile.py -s bench -- contexts queues`."""
-    install_programs(session, BENCH_PROGRAMS)
+    install_programs(session, BENCH_PROGRAMS | SLURM_PROGRAMS)
     session.install(*wheels(*PACKAGES), *group("bench"))
     for name in session.posargs or BENCHMARKS:
         session.run("python", f"benchmarks/{name}.py")
