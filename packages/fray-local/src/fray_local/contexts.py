@@ -16,7 +16,7 @@ from fray.backend import (
     check_count,
     end_at_exit,
 )
-from fray.job import ActorHandle, ActorOptions, Lifetime, TaskOptions
+from fray.job import ActorHandle, ActorOptions, Lifetime
 from fray_local._runners.inline import InlineRunner
 from fray_local._runners.threads import ThreadRunner
 
@@ -53,12 +53,10 @@ class _LocalContext(TaskRunnerContext):
         **configured: int,
     ) -> None:
         del num_cpus, memory  # hints: this process has what it has
-        super().__init__(runner, stream_buffer=stream_buffer)
+        super().__init__(runner, stream_buffer=stream_buffer, max_retries=max_retries)
         self._checked, self._namespace = checked, namespace
         self._detached_actors: list[Any] = []  # endpoints; of a home
         self.capabilities = type(self).capabilities.but(serializes=checked, **configured)
-        if max_retries is not None:
-            self._task_options = TaskOptions(max_retries=max_retries)
         end_at_exit(self)
 
     def _home(self, *, make: bool = False) -> "_LocalContext | None":

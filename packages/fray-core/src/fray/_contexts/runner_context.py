@@ -40,13 +40,18 @@ class TaskRunnerContext(ContextBase):
     Args:
         runner: Runs the calls; the context closes it at its own end.
         stream_buffer: Items that a generator task may be ahead of its consumer; 0: none is made unasked.
+        max_retries: Of every task that does not say otherwise.
     """
 
-    def __init__(self, runner: TaskRunner, *, stream_buffer: int = 16) -> None:
+    def __init__(
+        self, runner: TaskRunner, *, stream_buffer: int = 16, max_retries: int | None = None
+    ) -> None:
         self.engine = Engine(runner, stream_buffer=stream_buffer)
         self._runner = runner
         runner.belong_to(self)
         self._named: dict[str, EngineEndpoint] = {}
+        if max_retries is not None:
+            self._task_options = TaskOptions(max_retries=max_retries)
 
     # Tasks.
 

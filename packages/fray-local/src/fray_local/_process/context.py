@@ -68,8 +68,6 @@ class ProcessContext(TaskRunnerContext):
         check_count("stream_buffer", stream_buffer, 1)
         if max_tasks_per_worker is not None:
             check_count("max_tasks_per_worker", max_tasks_per_worker, 1)
-        if max_retries is not None:
-            self._task_options = TaskOptions(max_retries=max_retries)
         # Callers written for Ray say what one task takes: 1 must not leave one CPU for four workers.
         cpus = max(float(self._size), num_cpus or 0.0)
         machine = Resources(cpus, resources, None if memory is None else bytes_of(memory))
@@ -82,7 +80,7 @@ class ProcessContext(TaskRunnerContext):
             max_tasks_per_worker=max_tasks_per_worker,
             preload=as_names(preload),
         )
-        super().__init__(self._processes, stream_buffer=stream_buffer)
+        super().__init__(self._processes, stream_buffer=stream_buffer, max_retries=max_retries)
         self.pack = self._processes.pack
         end_at_exit(self)
 
