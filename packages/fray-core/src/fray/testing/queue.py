@@ -9,6 +9,7 @@
 `QueueMachine` draws histories and compares them with a model; `check_queue_machine` runs it.
 """
 
+from fray.testing.queue_asyncio import AsyncPromises, GiveBackPromises
 from fray.testing.queue_events import EventPromises
 from fray.testing.queue_fixtures import MakeQueue, ManualClock
 from fray.testing.queue_leases import DeadLetterPromises, LeasePromises
@@ -47,5 +48,7 @@ class QueueContract(
     BoundPromises,
     TogetherPromises,
     ReplyPromises,
+    AsyncPromises,
+    GiveBackPromises,
 ):
     """What every queue promises."""
