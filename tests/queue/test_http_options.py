@@ -1,0 +1,293 @@
+"""Options of push and answers over HTTP: restarts, lost answers, bounds, clients and servers of before."""
+
+import http.client
+import json
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fray import UnsupportedError
+from fray.queue import NoReplyError, QueueFullError, Ticket
+from fray_queue import HttpQueue, HttpQueueServer, LimitError, Limits
+
+TOKEN = "of-the-tests"
+
+
+def ask(server: HttpQueueServer, path: str, body: bytes, media: str, **headers: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=30)
+    given = {"Authorization": f"Bearer {server.token}", "Content-Type": media, **headers}
+    connection.request("POST", path, body, given)
+    answer = connection.getresponse()
+    found = answer.status, answer.read()
+    connection.close()
+    return found
+
+
+def test_a_restart_keeps_pending_answers_keys_delays_and_bounds(tmp_path: Path) -> None:
+    with HttpQueueServer(store=tmp_path) as server:
+        port = int(server.url.rpartition(":")[2])
+        queue = server.new_queue("q", max_size=6)
+        answered, waiting = queue.push_many(["answered", "waiting"], reply=True)
+        lease = queue.pop()
+        assert lease is not None
+        queue.done(lease, result={"answer": 1})
+        queue.push("later", delay=3600.0)
+        keyed = queue.push("urgent", priority=5, key="k")
+        queue.close()
+    with HttpQueueServer(store=tmp_path, port=port) as server:
+        queue = HttpQueue(server.url, "q", server.token)
+        assert Ticket(answered, queue).result(timeout=10) == {"answer": 1}
+        copy: Ticket[Any] = pickle.loads(pickle.dumps(Ticket(waiting, queue)))
+        assert not copy.done()
+        assert (queue.size(), queue.pending(), queue.peek()) == (3, 2, "urgent")
+        assert queue.push("again", key="k") == keyed
+        queue.push_many("abc", wait=0)
+        with pytest.raises(QueueFullError, match="max_size=6"):
+            queue.push("d", wait=0)
+        urgent, lease = queue.pop_many(2)
+        assert (urgent.item, lease.item, lease.reply) == ("urgent", "waiting", True)
+        queue.done(lease, error=KeyError("why"))
+        with pytest.raises(KeyError, match="why"):
+            copy.result(timeout=10)
+        copy.queue.close()  # type: ignore[attr-defined]
+        queue.close()
+
+
+def test_an_asker_outlasts_a_server_that_restarts(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with HttpQueueServer(store=tmp_path) as server:
+            port = int(server.url.rpartition(":")[2])
+            queue = server.new_queue("q")
+            ticket = queue.push("question", reply=True)
+            asked = pool.submit(ticket.result, 60.0)
+            time.sleep(0.1)
+        with HttpQueueServer(store=tmp_path, port=port):
+            lease = queue.pop(wait=30.0)
+            assert lease is not None
+            queue.done(lease, result="answer")
+            assert asked.result(60) == "answer"
+            queue.close()
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_requests_that_are_sent_again_are_done_once(stored: bool, tmp_path: Path) -> None:
+    from fray_queue._http.protocol.wire import pack
+
+    with HttpQueueServer(store=tmp_path if stored else None) as server:
+        queue = server.new_queue("q")
+        body = pack([{"options": {"reply_ttl": 60.0, "priority": 1}}], [pickle.dumps("question")])
+        first = ask(server, "/queues/q/submit", body, "application/octet-stream", **{"Fray-Request": "a/1"})
+        again = ask(server, "/queues/q/submit", body, "application/octet-stream", **{"Fray-Request": "a/1"})
+        assert first == again
+        assert (first[0], queue.size()) == (200, 1)
+        lease = queue.pop()
+        assert lease is not None
+        meta = {"item_id": lease.item_id, "lease_id": lease.lease_id, "outcome": "value"}
+        body = pack([meta], [pickle.dumps("answer")])
+        for _ in range(2):
+            status, answer = ask(
+                server, "/queues/q/finish", body, "application/octet-stream", **{"Fray-Request": "a/2"}
+            )
+            assert (status, json.loads(answer)) == (200, {"refused": []})
+        ticket: Ticket[Any] = Ticket(json.loads(first[1])["ids"][0], queue)
+        assert ticket.result(timeout=10) == "answer"
+        queue.close()
+
+
+def test_a_push_waits_for_room_without_holding_its_items_in_the_server() -> None:
+    with HttpQueueServer() as server:
+        queue = server.new_queue("q", max_size=2)
+        queue.push_many("ab")
+        with ThreadPoolExecutor(3) as pool:
+            pushes = [pool.submit(queue.push, item, wait=60.0) for item in "cde"]
+            time.sleep(0.2)
+            assert queue.size() == 2
+            taken: list[str] = []
+            while len(taken) < 5:
+                lease = queue.pop(wait=30.0)
+                assert lease is not None
+                taken.append(lease.item)
+                queue.done(lease)
+                assert queue.size() <= 2
+            assert all(push.result(60) for push in pushes)
+        assert sorted(taken) == list("abcde")
+        queue.close()
+
+
+def test_a_waiting_asker_costs_few_requests() -> None:
+    """It is one long poll, not many looks: counted at the socket."""
+    with HttpQueueServer() as server:
+        queue = server.new_queue("q")
+        ticket = queue.push("question", reply=True)
+        asked: list[str] = []
+        real = queue._connections.ask
+
+        def counting(method: str, path: str, *args: Any, **kwargs: Any) -> bytes:
+            asked.append(path)
+            return real(method, path, *args, **kwargs)
+
+        queue._connections.ask = counting  # type: ignore[method-assign]
+        answers: list[Any] = []
+        asker = threading.Thread(target=lambda: answers.append(ticket.result(timeout=60.0)))
+        asker.start()
+        time.sleep(1.0)
+        lease = queue.pop()
+        assert lease is not None
+        queue.done(lease, result="answer")
+        asker.join(60)
+        assert answers == ["answer"]
+        assert asked.count("/queues/q/replies") == 1
+        queue.close()
+
+
+def test_many_askers_at_once_get_each_its_own() -> None:
+    with HttpQueueServer() as server:
+        queue = server.new_queue("q")
+        worker = threading.Thread(target=_double, args=(queue, 40))
+        worker.start()
+
+        def request(number: int) -> Any:
+            return queue.push(number, reply=True).result(timeout=60.0)
+
+        with ThreadPoolExecutor(20) as pool:
+            assert list(pool.map(request, range(40))) == [2 * number for number in range(40)]
+        worker.join(60)
+        queue.close()
+
+
+def _double(queue: HttpQueue[int], count: int) -> None:
+    while count:
+        leases = queue.pop_many(10, wait=30.0)
+        queue.done_many(leases, results=[2 * lease.item for lease in leases])
+        count -= len(leases)
+
+
+def test_a_removed_queue_ends_the_waiting_of_askers(tmp_path: Path) -> None:
+    with HttpQueueServer() as server:
+        queue = server.new_queue("q")
+        ticket = queue.push("question", reply=True)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(ticket.result, 60.0)
+            time.sleep(0.1)
+            queue.purge()
+            with pytest.raises(NoReplyError, match="removed"):
+                asked.result(30)
+        queue.close()
+
+
+def test_an_answer_beyond_the_limit_is_refused_and_the_lease_stays_good() -> None:
+    with HttpQueueServer(limits=Limits(item_bytes=1000)) as server:
+        queue = server.new_queue("q")
+        ticket = queue.push("question", reply=True)
+        lease = queue.pop()
+        assert lease is not None
+        with pytest.raises(LimitError, match="1000"):
+            queue.done(lease, result=b"x" * 2000)
+        queue.done(lease, result="short")
+        assert ticket.result(timeout=10) == "short"
+        queue.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"priority": "high"},
+        {"priority": 2**40},
+        {"delay": -1},
+        {"ttl": 0},
+        {"reply_ttl": "long"},
+        {"unknown": 1},
+        [1],
+    ],
+)
+def test_options_that_make_no_sense_are_refused_and_store_nothing(options: Any) -> None:
+    from fray_queue._http.protocol.wire import pack
+
+    with HttpQueueServer() as server:
+        queue = server.new_queue("q")
+        body = pack([{"options": options}], [b"x"])
+        assert ask(server, "/queues/q/submit", body, "application/octet-stream")[0] == 400
+        for media, path, bad in (
+            ("application/octet-stream", "submit", pack([{"key": 7}], [b"x"])),
+            ("application/octet-stream", "finish", pack([{"outcome": "perhaps"}], [b"x"])),
+            ("application/json", "replies", b'{"item_ids": [1]}'),
+            ("application/json", "room", b'{"count": 0}'),
+        ):
+            assert ask(server, f"/queues/q/{path}", bad, media)[0] == 400
+        assert queue.size() == 0
+        queue.close()
+
+
+# --- the release before ---
+
+
+def test_a_client_of_the_release_before_works_on_plain_items_alone() -> None:
+    with HttpQueueServer() as server:
+        queue = server.new_queue("q")
+        queue.push("plain")
+        status, _ = ask(server, "/queues/q/pop", b"{}", "application/json")
+        assert status == 200
+        queue.push("question", reply=True)
+        status, answer = ask(server, "/queues/q/pop", b"{}", "application/json")
+        assert status == 426
+        assert "update fray-queue" in json.loads(answer)["message"]
+        assert queue.pending() == 1
+        status, _ = ask(server, "/queues/q/pop", b"{}", "application/json", **{"Fray-Protocol": "2"})
+        assert status == 200
+        queue.close()
+
+
+class _OfBefore(BaseHTTPRequestHandler):
+    """Answers as a server of the first release does: it knows no route that came later."""
+
+    protocol_version = "HTTP/1.1"
+
+    def _answer(self, status: int, body: dict[str, Any]) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        counts = {"size": 0, "pending": 0, "durable": False, "item_bytes": 1 << 20, "batch": 1000}
+        self._answer(200, counts)
+
+    def do_POST(self) -> None:
+        if self.path.endswith("/push"):
+            self._answer(200, {"stored": 1})
+        else:
+            self._answer(404, {"error": "http", "message": "Not Found", "facts": []})
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its base's name
+        pass
+
+
+@pytest.fixture
+def server_of_before() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _OfBefore)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_server_of_the_release_before_is_named_and_takes_plain_items(server_of_before: str) -> None:
+    queue: HttpQueue[str] = HttpQueue(server_of_before, "q", TOKEN)
+    queue.push("plain")
+    for options in ({"priority": 1}, {"reply": True}, {"key": "k"}, {"ttl": 5.0}, {"delay": 5.0}):
+        with pytest.raises(UnsupportedError, match="release without options"):
+            queue.push("x", **options)
+    assert not queue.capabilities.replies
+    assert HttpQueue.capabilities.replies
+    queue.close()
