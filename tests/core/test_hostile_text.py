@@ -184,7 +184,8 @@ def test_requests(first: Any, second: Any) -> None:
     taken_or_refused(lambda: EnvironmentConfig(env_vars={first: second} if isinstance(first, str) else first))
 
 
-_VERBS = ["run", "list", "status", "logs", "wait", "stop", "plugins", "queue", "--"]
+_VERBS = ["run", "list", "status", "logs", "wait", "stop", "retry", "restart", "rm", "config", "show", "--"]
+_VERBS += ["plugins", "queue"]
 _OPTIONS = (
     *(
         "cluster",
@@ -201,8 +202,23 @@ _OPTIONS = (
         "retries",
     ),
     *("env-file", "workdir", "package", "extra", "tail", "replica", "grace", "status"),
+    *("sweep", "zip", "max-parallel", "arg", "on-exit", "port", "label", "log-limit", "backend", "since"),
+    *("region", "topology", "context", "python", "sort", "parent", "limit", "older-than"),
 )
-WORDS = st.sampled_from([*_VERBS, *(f"--{option}" for option in _OPTIONS), "-e", "made", "H100:8", "v4-8"])
+_WORDS = [
+    "H100:8",
+    "v4-8",
+    "a=1..3",
+    "a={a}",
+    "{a}",
+    "a=[",
+    "2h",
+    "train.py",
+    "json",
+    "no.such:function",
+    "json:dumps",
+]
+WORDS = st.sampled_from([*_VERBS, *(f"--{option}" for option in _OPTIONS), "-e", "-m", "made", *_WORDS])
 
 
 def test_command_lines(

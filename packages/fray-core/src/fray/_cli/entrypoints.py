@@ -107,14 +107,12 @@ def _missing(module: str, path: list[str]) -> str | None:
 
 
 def _function(module: str, name: str, args: Sequence[str], folder: Path) -> Target:
-    from fray._cli.shared import one_line
     from fray._values.entrypoint import Entrypoint
 
     kwargs = _typed(args)
     function = _import(module, name, folder)
     _check_signature(f"{module}:{name}", function, kwargs)
-    with one_line():
-        return Target(Entrypoint.from_callable(function, kwargs=kwargs), f"{module}:{name}")
+    return Target(Entrypoint.from_callable(function, kwargs=kwargs), f"{module}:{name}")
 
 
 def _import(module: str, name: str, folder: Path) -> "Callable[..., Any]":

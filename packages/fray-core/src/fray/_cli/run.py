@@ -201,14 +201,15 @@ def _request(ctx: click.Context, given: dict[str, Any]) -> "JobRequest":
 
 
 def _target(ctx: click.Context, given: dict[str, Any]) -> Target:
-    return target_of(
-        given["command"],
-        verbatim=ctx.meta[_VERBATIM],
-        module=given["module"],
-        args=given["args"],
-        folder=Path(given["workdir"] or ".").absolute(),
-        builds=any(given[name] for name in ("packages", "extras", "groups", "python", "image")),
-    )
+    with one_line():
+        return target_of(
+            given["command"],
+            verbatim=ctx.meta[_VERBATIM],
+            module=given["module"],
+            args=given["args"],
+            folder=Path(given["workdir"] or ".").absolute(),
+            builds=any(given[name] for name in ("packages", "extras", "groups", "python", "image")),
+        )
 
 
 def _follow(cluster: "Cluster", job_id: "JobId", as_json: bool) -> int:
