@@ -1,6 +1,7 @@
 """The machine's CPUs, memory and GPUs are counted, across all processes that launch jobs."""
 
 import itertools
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -44,6 +45,23 @@ def test_a_job_waits_for_room_says_so_and_starts_when_there_is(tmp_path: Path) -
     go.touch()
     assert [info.status for info in cluster.wait([first, second], timeout=30)] == [JobStatus.SUCCEEDED] * 2
     assert cluster.poll(second).pending_reason is None
+
+
+def test_who_leaves_gives_back_its_own_room_before_it_reads_finished(state_dir: Path, tmp_path: Path) -> None:
+    cluster = LocalCluster(cpus=2)
+    ends, stays = tmp_path / "ends", tmp_path / "stays"
+    first, second = (
+        launch(cluster, program(HOLD, go), resources=ResourceConfig(cpu=1)) for go in (ends, stays)
+    )
+    until(lambda: cluster.poll(second).status is JobStatus.RUNNING, "both run")
+    ends.touch()
+    assert cluster.wait(first, timeout=30).status is JobStatus.SUCCEEDED
+    third = launch(cluster, program("pass"), resources=ResourceConfig(cpu=2))
+    assert f"2 CPUs (1 CPU of 2 CPUs free); running: {second}" in pending_reason(cluster, third)
+    stays.touch()
+    assert cluster.wait(third, timeout=30).status is JobStatus.SUCCEEDED
+    (claims,) = state_dir.glob("claims.*.json")
+    assert json.loads(claims.read_text()) == []
 
 
 def test_two_launchers_race_for_the_last_cpu(tmp_path: Path) -> None:
