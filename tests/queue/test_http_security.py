@@ -183,6 +183,15 @@ def test_a_request_that_comes_after_its_successor_is_not_done() -> None:
         assert queue.pending() == 1
 
 
+def test_a_request_that_failed_is_done_when_it_is_repeated() -> None:
+    with HttpQueueServer() as server:
+        server.new_queue("other")
+        assert ask(server, "POST", "/queues/q/pop", {"Fray-Request": "line/1"}, b"{}")[0] == 404
+        server.new_queue("q").push("x")
+        assert ask(server, "POST", "/queues/q/pop", {"Fray-Request": "line/1"}, b"{}")[0] == 200
+        assert server.new_queue("q").pending() == 0
+
+
 def test_a_slow_body_is_not_waited_for() -> None:
     with HttpQueueServer(limits=Limits(body_seconds=0.2)) as server:
         server.new_queue("q")
