@@ -43,6 +43,19 @@ TRAIN = """
     print("trained", step, flush=True)
 """
 
+# Is told by the notice alone: it passes the signal over.
+NOTICE = """
+    import signal
+    from fray.job import preemption_notice
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    print("under way", flush=True)
+    notice = preemption_notice()
+    assert not notice.is_set()
+    if notice.wait(600) and notice.seconds_left > 0:
+        print("noticed", flush=True)
+    raise SystemExit(143)
+"""
+
 
 @pytest.fixture
 def cluster(slurm: LocalSlurm, tmp_path: Path) -> Iterator[Cluster]:
@@ -120,13 +133,14 @@ def test_preemptions_have_a_budget_of_their_own(slurm: LocalSlurm, cluster: Clus
     resources = ResourceConfig(cpu=4, replicas=2, ram="1g")
     job_id = launch(
         cluster,
-        program(TRAIN, tmp_path / "saved", 6000),
+        program(NOTICE),
         "train",
         resources=resources,
         max_retries_preemption=0,
         backend=TWO_NODES,
     )
-    running(cluster, job_id)
+    for replica in range(2):
+        assert next(line for line in cluster.monitor(job_id, replica=replica) if line == "under way")
     slurm.run(
         "sbatch",
         "-p",
@@ -144,6 +158,25 @@ def test_preemptions_have_a_budget_of_their_own(slurm: LocalSlurm, cluster: Clus
     assert info.status is JobStatus.FAILED
     assert {task.reason for task in info.tasks} == {ExitReason.PREEMPTED}
     assert "room for another job" in str(info.error_message)
+    lines = [line.partition("] ")[2] for line in cluster.monitor(job_id)]
+    assert lines.count("noticed") == 2
+
+
+def test_a_replica_that_slurm_ends_for_its_memory_is_said_to_be_so(
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what srun is known to do where memory is confined, which this machine's Slurm does not."""
+    recorded = tmp_path / "bin" / "srun"
+    recorded.parent.mkdir()
+    recorded.write_text(
+        "#!/bin/sh\necho 'slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.' >&2\nexit 253\n"
+    )
+    recorded.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{recorded.parent}:{os.environ['PATH']}")
+    info = cluster.wait(launch(cluster, program("pass")), timeout=PATIENCE)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.OUT_OF_MEMORY)
+    assert "more memory than it asked for" in str(info.error_message)
+    assert "oom_kill event" in str(info.error_message)
 
 
 def test_a_job_that_somebody_cancels_is_stopped(slurm: LocalSlurm, cluster: Cluster, tmp_path: Path) -> None:

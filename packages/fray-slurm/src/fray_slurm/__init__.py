@@ -4,9 +4,11 @@ Names are loaded when they are asked for: what runs inside a job imports little 
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing takes longer than all that a batch step imports
 if TYPE_CHECKING:
+    from typing import Any
+
     from fray_slurm._client import SlurmError
     from fray_slurm._cluster import SlurmCluster
 
@@ -15,7 +17,7 @@ __all__ = ["SlurmCluster", "SlurmError"]
 _HOMES = {"SlurmCluster": "_cluster", "SlurmError": "_client"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,6 +16,9 @@ from typing import Any
 
 FOLDER = "slurm"
 JOB, SCRIPT, ALLOCATION, SECRETS = "job.json", "script.sh", "allocation.json", "secrets.json"
+NOT_SUCCEEDED, LOST_SUPERVISOR, MISSING_FOLDER = 1, 96, 97
+"""Exit codes of a batch step: its job has failed or was stopped, and the record says how; its supervisor was
+killed; its node does not see the record."""
 RECORD = "{record}"  # in the command of a supervisor that each task of an array completes
 # What srun takes for its own options; each step says these itself.
 _OPTIONS_OF_SRUN = frozenset(

@@ -1,6 +1,7 @@
 """The batch step, on the first node of an allocation: `python -m fray_slurm._batch RECORD COMMAND...`.
 
-A task of an array has `--member FOLDER BASE` for RECORD, whose place is the one that its number says.
+A task of an array has `--member FOLDER BASE` for RECORD, whose place is the one that its number says. Imports
+little: a job's start waits for it.
 
 It notes what Slurm gave the job, runs COMMAND, the job's supervisor, and ends as the job has ended, so that
 Slurm's own `--dependency=afterok` and `sacct` mean what they say.
@@ -12,9 +13,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fray_slurm._allocation import ALLOCATION, JOB, RECORD, SECRETS, array_id, path_of, read, write
+from fray_slurm._allocation import (
+    ALLOCATION,
+    JOB,
+    LOST_SUPERVISOR,
+    NOT_SUCCEEDED,
+    RECORD,
+    SECRETS,
+    array_id,
+    path_of,
+    read,
+    write,
+)
 from fray_slurm._readings import read_nodes, tasks_per_node
-from fray_slurm._script import LOST_SUPERVISOR, NOT_SUCCEEDED
 
 _SENT_TO_ALL = tuple(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2"))
 

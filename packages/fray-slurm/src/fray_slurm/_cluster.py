@@ -40,14 +40,25 @@ from fray.cluster import (
     TpuConfig,
 )
 from fray_slurm._after import dependency, failed_before, not_started
-from fray_slurm._allocation import ALLOCATION, FOLDER, JOB, RECORD, SCRIPT, SECRETS, path_of, read, write
+from fray_slurm._allocation import (
+    ALLOCATION,
+    FOLDER,
+    JOB,
+    NOT_SUCCEEDED,
+    RECORD,
+    SCRIPT,
+    SECRETS,
+    path_of,
+    read,
+    write,
+)
 from fray_slurm._arrays import Array, arrays_of, in_order
 from fray_slurm._client import SlurmClient, SlurmError
 from fray_slurm._diagnosis import check_slurm
 from fray_slurm._ending import SlurmEnd
 from fray_slurm._own_engine import own_engine, with_engine
 from fray_slurm._readings import SlurmJob
-from fray_slurm._script import NOT_SUCCEEDED, batch_script, directives, gres_of, without_allocation
+from fray_slurm._script import batch_script, directives, gres_of, without_allocation
 from fray_slurm._settings import SlurmSettings, native_options
 from fray_slurm._shared_folder import check_shared
 from fray_slurm._states import ENDED, WAITING, End, end_of, forgotten, is_of_step, pending_reason

@@ -5,14 +5,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from fray.cluster import GpuConfig, JobRequest, ResourceConfig
+from fray_slurm._allocation import MISSING_FOLDER
 from fray_slurm._settings import SlurmSettings, native_options
 
 _MIB = 1 << 20
 _ANY_GPU = "any"
 _LONGEST_COMMENT = 1024
-NOT_SUCCEEDED, LOST_SUPERVISOR, MISSING_FOLDER = 1, 96, 97
-"""Exit codes of a batch step: its job has failed or was stopped, and the record says how; its supervisor was
-killed; its node does not see the record."""
 
 
 def directives(

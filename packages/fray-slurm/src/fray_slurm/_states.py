@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from fray.cluster import ExitReason, JobStatus
+from fray_slurm._allocation import LOST_SUPERVISOR, MISSING_FOLDER
 from fray_slurm._readings import SlurmJob
-from fray_slurm._script import LOST_SUPERVISOR, MISSING_FOLDER
 
 WAITING = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}

@@ -26,6 +26,7 @@ from fray_slurm._readings import read_details
 
 _HOLD = 60.0  # seconds to wait for the end of a job whose step Slurm has ended
 _HOLD_UNSIGNALLED = 5.0  # the same where the program has not said that it got a signal
+_OUT_OF_MEMORY = 253  # srun's own code for a step whose control group ran out of memory
 _NEAR_LIMIT = 300.0  # seconds before the time limit in which a signal is taken for its notice
 _LOOK = 3.0
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -56,20 +57,26 @@ class Step:
         )
         code = self._srun.wait()
         said = read(self._note)
-        if said.get("signalled") or (code and "code" in said):  # the other end was ended after its program
+        out_of_memory = code == _OUT_OF_MEMORY
+        if out_of_memory:
+            pass  # the step has ended for a reason of its own
+        elif said.get("signalled") or (code and "code" in said):  # the other end was ended after its program
             self._hold(_HOLD)
         elif said.get("code", -signal.SIGTERM) in (-signal.SIGTERM, 128 + signal.SIGTERM):
             self._hold(_HOLD_UNSIGNALLED)
-        self._tell_supervisor(said)
+        self._tell_supervisor(said, out_of_memory=out_of_memory)
         if "code" in said:
             return int(said["code"])
         return code if code < 128 else 128 - code  # as a shell: 137 is SIGKILL
 
-    def _tell_supervisor(self, said: Mapping[str, Any]) -> None:
+    def _tell_supervisor(self, said: Mapping[str, Any], *, out_of_memory: bool) -> None:
         """Tell the supervisor what no exit code says: what was used, and that nothing could be started."""
         told = {name: said[name] for name in ("peak_memory", "cpu_time") if name in said}
         if "failure" in said:
             told |= {"reason": ExitReason.COULD_NOT_START.value, "exit_code": None, "how": said["failure"]}
+        elif out_of_memory:
+            how = "was ended by Slurm, because it used more memory than it asked for"
+            told |= {"reason": ExitReason.OUT_OF_MEMORY.value, "exit_code": said.get("code"), "how": how}
         self._say_to_supervisor(told)
 
     def _say_to_supervisor(self, told: Mapping[str, Any]) -> None:
