@@ -122,7 +122,8 @@ def test_secrets_are_in_no_file_and_come_from_who_runs_it_again(
         while not os.path.exists(sys.argv[1]): time.sleep(0.01)
         raise SystemExit(int(open(sys.argv[1]).read() or 0))
     """
-    environment = create_environment(env_vars={"API_TOKEN": SECRET, "LEVEL": "3"})
+    plain = {"MAX_TOKENS": "9", "TOKENIZERS_PARALLELISM": "0", "FRAY_PARAM_KEY": "a", "FRAY_PARAM_LR": "1"}
+    environment = create_environment(env_vars={"API_TOKEN": SECRET, "LEVEL": "3", **plain})
     request = JobRequest("secret", program(code, go), environment=environment)
     job_id, sweep = cluster.launch(request), cluster.launch_many([request] * 2, max_parallel=1)
 

@@ -6,6 +6,7 @@ in its own environment. Imports little: a job's supervisor ends with it.
 
 import os
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
 from functools import lru_cache
@@ -15,7 +16,11 @@ from fray._jobs.plan import JobPlan
 from fray._jobs.status_file import replace_file
 
 AGAIN = "again.pickle"
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "COOKIE", "PRIVATE", "DSN")
+# A part of the name ends like this: HF_TOKEN, OPENAI_APIKEY; not MAX_TOKENS, TOKENIZERS_PARALLELISM.
+_SECRET = re.compile(
+    r"(KEY|TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTH|COOKIE|DSN)(_|$)", re.IGNORECASE
+)
+_PARAMETER = "FRAY_PARAM_"  # of a sweep: shown in its labels
 
 
 def keep_plan(record: str, plan: JobPlan) -> None:
@@ -93,7 +98,7 @@ def secrets_of(plan: JobPlan) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)  # a sweep asks of the same names for each of its members
 def _is_secret(name: str) -> bool:
-    return any(word in name.upper() for word in _SECRET)
+    return _SECRET.search(name) is not None and not name.startswith(_PARAMETER)
 
 
 def _with_environ(plan: JobPlan, environ: dict[str, str]) -> JobPlan:
