@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +191,29 @@ def test_a_command_runs_though_the_supervisor_was_killed(work: Path, state_dir: 
     ).stdout.strip()
     record = state_dir / "jobs" / job_id
     until(lambda: answer("status", job_id)["status"] == "running", "it runs")
-    fray("run", "--", "sh", "-c", f"kill -9 {holder(record)['pid']}")
-    until(lambda: (work / "said").exists(), "the guardian has run the command")
+    os.kill(holder(record)["pid"], signal.SIGKILL)
+    until(lambda: was_said(work), "the guardian has run the command")
     assert (work / "said").read_text() == f"{job_id} failed lost 1\n"
+
+
+def test_a_command_runs_though_the_guardian_was_killed(work: Path, state_dir: Path) -> None:
+    argv = [
+        "--detach",
+        "--name",
+        "job",
+        "--on-exit",
+        SAY,
+        "--",
+        "sh",
+        "-c",
+        "until test -e go; do sleep 0.05; done",
+    ]
+    job_id = fray("run", *argv, cwd=work).stdout.strip()
+    until(lambda: answer("status", job_id)["status"] == "running", "it runs")
+    os.kill(holder(state_dir / "jobs" / job_id)["guardian"], signal.SIGKILL)
+    (work / "go").touch()
+    until(lambda: was_said(work), "the supervisor has run the command")
+    assert (work / "said").read_text() == f"{job_id} succeeded exited 0\n"
 
 
 def test_a_command_runs_when_a_pending_job_is_stopped(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +222,7 @@ def test_a_command_runs_when_a_pending_job_is_stopped(work: Path, monkeypatch: p
     second = fray("run", "--detach", "--on-exit", SAY, "--", "sleep", "600", cwd=work).stdout.strip()
     assert answer("status", second)["status"] == "pending"
     fray("stop", second)
-    until(lambda: (work / "said").exists(), "the command has run")
+    until(lambda: was_said(work), "the command has run")
     assert (work / "said").read_text() == f"{second} stopped stopped 143\n"
     fray("stop", first)
 
@@ -213,6 +235,11 @@ def test_what_the_command_writes_is_beside_the_logs(work: Path) -> None:
         return [log for log in answer("status", job["job_id"])["logs"] if log.endswith("on-exit.log")]
 
     until(lambda: bool(logs()) and Path(logs()[0]).read_text() == "bye\n", "it has written")
+
+
+def was_said(work: Path) -> bool:
+    said = work / "said"
+    return said.exists() and said.read_text().endswith("\n")
 
 
 def holder(record: Path) -> dict[str, Any]:

@@ -186,7 +186,8 @@ def test_a_job_that_runs_is_started_again_whole_or_one_replica_of_it(work: Path)
 
 def test_a_failed_job_runs_again_under_its_id(work: Path) -> None:
     (work / "bad").touch()
-    argv = ["--name", "job", "-e", "FRAY_PARAM_SEED=1", "-e", "FRAY_SWEEP_INDEX=0", "train.py"]
+    argv = ["--name", "job", "-e", "FRAY_PARAM_SEED=1", "-e", "FRAY_SWEEP_INDEX=0"]
+    argv += ["--on-exit", "echo $FRAY_JOB_STATUS >> ends", "train.py"]
     fray("run", *argv, cwd=work, code=3)
     assert "`fray retry" in fray("restart", "job", "--replica", "0", code=2).stderr
     (work / "bad").unlink()
@@ -195,3 +196,4 @@ def test_a_failed_job_runs_again_under_its_id(work: Path) -> None:
     (task,) = answer("status", "job")["tasks"]
     assert (task["attempt"], task["status"], task["previous"][0]["exit_code"]) == (2, "succeeded", 3)
     assert "there is nothing to run again" in fray("restart", "job", code=2).stderr
+    until(lambda: (work / "ends").read_text() == "failed\nsucceeded\n", "each end was told")
