@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     from fray._jobs.plan_parts import Admission, HostEnd, Preparation
     from fray._jobs.planning import command_of, import_paths, path_in_copy, payload_of, plan_of, workspace_of
     from fray._jobs.port_variables import HOST_ADDRESS
-    from fray._jobs.ports import free_ports, port_is_free
+    from fray._jobs.ports import HeldPorts, free_ports, port_is_free
     from fray._jobs.process_tree import (
         JOB_VARIABLE,
         OUTLIVES_JOBS,
@@ -233,6 +233,7 @@ __all__ = [
     "Grant",
     "Health",
     "Heartbeat",
+    "HeldPorts",
     "Holder",
     "HostEnd",
     "HostEnding",
@@ -563,6 +564,7 @@ _HOMES = {
     "error_ref": "_engine.refs",
     "find_by_identity": "_engine.identity",
     "fits": "_jobs.pythons",
+    "HeldPorts": "_jobs.ports",
     "free_ports": "_jobs.ports",
     "future_as_ref": "_engine.execution",
     "gang_runtime": "_discovery.gang_runtimes",
