@@ -241,6 +241,34 @@ class TestInterruptions:
                 while actors:
                     context.kill(actors.pop())
 
+    def test_of_two_that_make_one_shared_actor_at_the_same_time_one_makes_it(self) -> None:
+        namespace = f"raced-{os.getpid()}"
+        with (
+            create_context("process", namespace=namespace) as one,
+            create_context("process", namespace=namespace) as other,
+        ):
+            made: list[Any] = []
+            names = (f"raced-{number}" for number in itertools.count())
+
+            def race(line: int) -> int:
+                name = next(names)
+
+                def make(context: JobContext) -> None:
+                    made.append((context, context.create_actor(list, name=name, get_if_exists=True)))
+
+                return interrupted(lambda: make(one), lambda: make(other), line, "actor_registry")
+
+            lines = race(1)
+            for line in range(1, lines, max(1, lines // 10)):
+                made.clear()
+                race(line)
+                for context, actor in made:
+                    context.get(actor.append(1), timeout=60)
+                assert [context.get(actor.copy(), timeout=60) for context, actor in made] == [
+                    [1] * len(made)
+                ] * 2
+                one.kill(made[0][1])
+
     def test_the_current_context_may_be_asked_for_while_plugins_are_looked_up(self) -> None:
         refs: list[Any] = []
 

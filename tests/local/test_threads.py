@@ -281,3 +281,18 @@ def test_resources_are_a_hint_here() -> None:
     with create_context("sync") as context:
         options = TaskOptions(resources={"CPU": 1000}, max_calls=1, max_retries=3, name="big")
         assert context.get(context.create_task(add, 1, options=options)) == 2
+
+
+@pytest.mark.parametrize("spec", ["sync", "threadpool", "process"])
+def test_an_exception_that_is_read_again_has_the_frames_of_its_task_alone(spec: str) -> None:
+    def fail() -> None:
+        raise ValueError("enough")
+
+    def frames() -> int:
+        with pytest.raises(ValueError, match="enough") as caught:
+            context.get(failed)
+        return len(caught.traceback)
+
+    with create_context(spec) as context:
+        failed = context.run(fail)
+        assert len({frames() for _ in range(4)}) == 1
