@@ -4,12 +4,12 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 
-from fray import ClusterUnavailableError, JobNotFoundError, UnsupportedError
+from fray import ClusterUnavailableError, UnsupportedError
 from fray.backend import (
     Finding,
     JobRecord,
@@ -24,7 +24,6 @@ from fray.backend import (
     settle_by_members,
     settle_stopped,
     supervisor_command,
-    sweep_info,
     write_record,
 )
 from fray.cluster import (
@@ -32,47 +31,40 @@ from fray.cluster import (
     EnvironmentConfig,
     GpuConfig,
     JobId,
-    JobInfo,
     JobPlan,
     JobRequest,
-    JobStatus,
     ResourceConfig,
     TpuConfig,
 )
-from fray_slurm._after import dependency, failed_before, not_started
+from fray_slurm._after import dependency, failed_before
 from fray_slurm._allocation import (
-    ALLOCATION,
     FOLDER,
     JOB,
-    NOT_SUCCEEDED,
     RECORD,
     SCRIPT,
     SECRETS,
     path_of,
-    read,
     write,
 )
 from fray_slurm._arrays import Array, arrays_of, in_order
 from fray_slurm._client import SlurmClient, SlurmError
 from fray_slurm._diagnosis import check_slurm
 from fray_slurm._ending import SlurmEnd
+from fray_slurm._jobs import ENVIRONMENTS, SlurmJobs
 from fray_slurm._own_engine import own_engine, with_engine
-from fray_slurm._readings import SlurmJob
 from fray_slurm._script import batch_script, directives, gres_of, without_allocation
 from fray_slurm._settings import SlurmSettings, native_options
 from fray_slurm._shared_folder import check_shared
-from fray_slurm._states import ENDED, WAITING, End, end_of, forgotten, is_of_step, pending_reason
-from fray_slurm._watch import JobTable
+from fray_slurm._states import ENDED, WAITING
 
 _AT_ONCE = 16  # members of a sweep that are stopped side by side
 MEMBERS = "jobs"  # in the record of a sweep
-_SETTLES_WITHIN = 30.0  # seconds in which a last status crosses a network file system
-ENVIRONMENTS = ".environments"  # in the folder of records
+_ENDS_WITHIN = 30.0  # seconds after which a job that does not end is cancelled
 _STEP = (sys.executable, "-P", "-m", "fray_slurm._step")
 _BATCH = (sys.executable, "-P", "-m", "fray_slurm._batch")
 
 
-class SlurmCluster(DirectoryCluster):
+class SlurmCluster(SlurmJobs):
     """Jobs as batch jobs of Slurm: spec `slurm`, e.g. `slurm?partition=gpu&account=lab&qos=high`.
 
     A request is one allocation, with a task for each replica. The job is supervised in the batch step, on its
@@ -135,14 +127,8 @@ class SlurmCluster(DirectoryCluster):
         check_seconds("poll_interval", poll_interval)
         folder = Path(root).expanduser().absolute() if root is not None else _state_dir() / "slurm"
         spec = _spec_of(self._settings, folder, poll_interval)
-        super().__init__(spec, folder, environments=folder / ENVIRONMENTS)
-        self._client = SlurmClient(cluster)
-        self._table = JobTable(self._client, poll_interval)
+        super().__init__(spec, folder, SlurmClient(cluster), poll_interval)
         self._scripts: dict[str, dict[str, str | None]] = {}  # options of what is being launched
-        self._numbers: dict[str, str] = {}
-        self._failures: dict[str, SlurmJob] = {}
-        self._ended: dict[str, JobInfo] = {}  # members of sweeps, which have ended for good
-        self._ended_at: dict[str, float] = {}
         self._checked = False
 
     # --- launch ---
@@ -287,99 +273,10 @@ class SlurmCluster(DirectoryCluster):
         member = f"{sweep.job_id}/{position}"
         return self._submit_job(member, own, options, _supervisor(own, sweep))
 
-    def _predecessors(self, job_id: str) -> list[str]:
-        return [str(each) for each in self._records.find(job_id).request().get("after", ())]
-
     def _unfinished_number(self, job_id: str) -> str | None:
         """Return the number of a job that has not ended; None where it has none yet: the supervisor looks."""
         info = self._info(job_id)
         return None if info is None or info.finished else self._number(self._records.find(job_id))
-
-    # --- the state of a job ---
-
-    def _info(self, job_id: str) -> JobInfo | None:
-        try:
-            record = self._records.find(job_id)
-            info = record.written()
-        except JobNotFoundError:
-            return None
-        if info.finished:
-            return info
-        if info.is_sweep:
-            return self._sweep(record, info)
-        number = self._number(record)
-        if number is None:
-            never = read(path_of(os.fspath(record.path), JOB)).get("never")
-            return info if never is None else _ended(info, not_started(never))
-        job = self._table.look(number, info.submitted_at or time.time())
-        if job is None:
-            if not self._table.is_gone(number):
-                return self._unanswered(info)
-            started = Path(path_of(os.fspath(record.path), ALLOCATION)).exists()
-            end = forgotten(number, started=started)
-        else:
-            job = self._with_code(job)
-            found = end_of(job)
-            if found is None:
-                return self._shown(info, job)
-            end = found
-        fresh = record.written()
-        if fresh.finished or not self._settled(job, number):
-            return fresh
-        if not any(task.attempt for task in fresh.tasks):
-            end = failed_before(self._predecessors(job_id), self._info) or end
-        return _ended(fresh, end)
-
-    def _sweep(self, record: JobRecord, info: JobInfo) -> JobInfo:
-        members = []
-        for member in record.children():
-            found = self._ended.get(member.job_id) or self._info(member.job_id)
-            if found is not None:
-                members.append(found)
-                if found.finished:
-                    self._ended[member.job_id] = found
-        return sweep_info(info, members)
-
-    def _shown(self, info: JobInfo, job: SlurmJob) -> JobInfo:
-        shown = _shown(info, job, self._table.answered_at)
-        if shown.pending_reason and job.reason.startswith("Dependency"):
-            names = ", ".join(self._predecessors(info.job_id))
-            return replace(shown, pending_reason=f"waiting for {names} to succeed ({job.reason})")
-        return shown
-
-    def _all_jobs(self, parent: str | None) -> Iterable[JobInfo]:
-        found = ((info if info.finished else self._info(info.job_id)) for info in super()._all_jobs(parent))
-        return [info for info in found if info is not None]
-
-    def _number(self, record: JobRecord) -> str | None:
-        """Return the number of a record's Slurm job; None while it is being submitted."""
-        known = self._numbers.get(record.job_id)
-        if known is None:
-            known = read(path_of(os.fspath(record.path), JOB)).get("id")
-            if known is not None:
-                self._numbers[record.job_id] = known
-        return known
-
-    def _unanswered(self, info: JobInfo) -> JobInfo:
-        if self._table.error is None or info.status is not JobStatus.PENDING:
-            return info
-        return replace(info, pending_reason=f"Slurm does not answer ({self._table.error})")
-
-    def _with_code(self, job: SlurmJob) -> SlurmJob:
-        """Add the exit code of a batch step that failed, which squeue does not say: one call for each."""
-        if job.state != "FAILED" or job.exit_code is not None or not is_of_step(job):
-            return job
-        if job.job_id not in self._failures:
-            with contextlib.suppress(ClusterUnavailableError, SlurmError):
-                self._failures[job.job_id] = self._client.details(job.job_id) or job
-        return self._failures.get(job.job_id, job)
-
-    def _settled(self, job: SlurmJob | None, number: str) -> bool:
-        """Whether a last status that is to come would have come."""
-        if job is None or (job.state != "COMPLETED" and job.exit_code != NOT_SUCCEEDED):
-            return True
-        since = self._ended_at.setdefault(number, time.monotonic())
-        return time.monotonic() - since > _SETTLES_WITHIN
 
     # --- the end ---
 
@@ -424,10 +321,11 @@ class SlurmCluster(DirectoryCluster):
         jobs = dict.fromkeys(number.partition("_")[0] for number in numbers if number)
         if jobs:
             self._client.cancel(*jobs, pending=True)
+        left = [each for each in sweep.children() if not each.written().finished and not settle_stopped(each)]
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fray-terminate") as threads:
-            list(threads.map(lambda member: self.terminate(member.job_id, grace), sweep.children()))
-        for member in sweep.children():
-            if not member.written().finished:  # cancelled before anything of it ran
+            list(threads.map(lambda member: self.terminate(member.job_id, grace), left))
+        for member in left:
+            if not member.written().finished:
                 settle_stopped(member)
         for pause in poll_delays(longest=0.2):
             if settle_by_members(sweep, stopped=True):
@@ -440,7 +338,7 @@ class SlurmCluster(DirectoryCluster):
         if number is None:
             return
         self._cancel_waiting(number)
-        cancelled_at = time.monotonic() + _SETTLES_WITHIN
+        cancelled_at = time.monotonic() + _ENDS_WITHIN
         for pause in poll_delays(longest=0.5):
             job = self._client.details(number)
             if job is None or job.state in ENDED:
@@ -448,7 +346,7 @@ class SlurmCluster(DirectoryCluster):
                 return
             if time.monotonic() >= cancelled_at:
                 self._client.cancel(number)
-                cancelled_at += _SETTLES_WITHIN
+                cancelled_at += _ENDS_WITHIN
             time.sleep(pause)
 
 
@@ -475,30 +373,6 @@ def _gres(request: JobRequest) -> list[str]:
     if isinstance(device, GpuConfig) and not {"gpus", "gpus-per-node"} & set(native):
         return [f"--gres={gres_of(device)}"]
     return []
-
-
-def _shown(info: JobInfo, job: SlurmJob, answered_at: float) -> JobInfo:
-    """Add what Slurm says of a job that goes on."""
-    started_at = max((task.started_at or 0.0 for task in info.tasks), default=0.0)
-    limit = () if job.limit is None else (f"Slurm ends this job after {job.limit} (its time limit)",)
-    info = replace(info, warnings=(*info.warnings, *limit))
-    # Also one that ran, and was requeued; but an answer from before the start is old.
-    if job.state in WAITING and answered_at > started_at:
-        return replace(info, status=JobStatus.PENDING, pending_reason=pending_reason(job))
-    if info.status is JobStatus.PENDING and info.pending_reason == "starting":
-        return replace(info, pending_reason=f"starting (Slurm job {job.job_id} is {job.state.lower()})")
-    return info
-
-
-def _ended(info: JobInfo, end: End) -> JobInfo:
-    """Derive the state of a job whose supervisor could not write it; nothing is written."""
-    tasks = tuple(
-        task
-        if task.status.finished
-        else replace(task, status=end.status, reason=end.reason, error_message=end.message)
-        for task in info.tasks
-    )
-    return replace(info, status=end.status, tasks=tasks, error_message=end.message, pending_reason=None)
 
 
 def _spec_of(settings: SlurmSettings, folder: Path, poll_interval: float) -> str:

@@ -1,0 +1,149 @@
+"""The state of jobs: their records, and what Slurm says of those whose supervisors could not write it."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from fray import ClusterUnavailableError, JobNotFoundError
+from fray.backend import JobRecord, sweep_info
+from fray.cluster import DirectoryCluster, JobInfo, JobStatus
+from fray_slurm._after import failed_before, not_started
+from fray_slurm._allocation import ALLOCATION, JOB, NOT_SUCCEEDED, path_of, read
+from fray_slurm._client import SlurmClient, SlurmError
+from fray_slurm._readings import SlurmJob
+from fray_slurm._states import WAITING, End, end_of, forgotten, is_of_step, pending_reason
+from fray_slurm._watch import JobTable
+
+ENVIRONMENTS = ".environments"  # in the folder of records
+_SETTLES_WITHIN = 30.0  # seconds in which a last status crosses a network file system
+
+
+class SlurmJobs(DirectoryCluster):
+    """A `DirectoryCluster` that asks Slurm about jobs which have not ended by their records.
+
+    Args:
+        poll_interval: Seconds between two questions, at the least.
+    """
+
+    def __init__(self, spec: str, root: Path, client: SlurmClient, poll_interval: float) -> None:
+        super().__init__(spec, root, environments=root / ENVIRONMENTS)
+        self._client = client
+        self._table = JobTable(client, poll_interval)
+        self._numbers: dict[str, str] = {}
+        self._failures: dict[str, SlurmJob] = {}
+        self._ended: dict[str, JobInfo] = {}  # members of sweeps, which have ended for good
+        self._ended_at: dict[str, float] = {}
+
+    def _info(self, job_id: str) -> JobInfo | None:
+        try:
+            record = self._records.find(job_id)
+            info = record.written()
+        except JobNotFoundError:
+            return None
+        if info.finished:
+            return info
+        if info.is_sweep:
+            return self._sweep(record, info)
+        number = self._number(record)
+        if number is None:
+            never = read(path_of(os.fspath(record.path), JOB)).get("never")
+            return info if never is None else _ended(info, not_started(never))
+        job = self._table.look(number, info.submitted_at or time.time())
+        if job is None:
+            if not self._table.is_gone(number):
+                return self._unanswered(info)
+            started = Path(path_of(os.fspath(record.path), ALLOCATION)).exists()
+            end = forgotten(number, started=started)
+        else:
+            job = self._with_code(job)
+            found = end_of(job)
+            if found is None:
+                return self._shown(info, job)
+            end = found
+        fresh = record.written()
+        if fresh.finished or not self._settled(job, number):
+            return fresh
+        if not any(task.attempt for task in fresh.tasks):
+            end = failed_before(self._predecessors(job_id), self._info) or end
+        return _ended(fresh, end)
+
+    def _sweep(self, record: JobRecord, info: JobInfo) -> JobInfo:
+        members = []
+        for member in record.children():
+            found = self._ended.get(member.job_id) or self._info(member.job_id)
+            if found is not None:
+                members.append(found)
+                if found.finished:
+                    self._ended[member.job_id] = found
+        return sweep_info(info, members)
+
+    def _shown(self, info: JobInfo, job: SlurmJob) -> JobInfo:
+        shown = _shown(info, job, self._table.answered_at)
+        if shown.pending_reason and job.reason.startswith("Dependency"):
+            names = ", ".join(self._predecessors(info.job_id))
+            return replace(shown, pending_reason=f"waiting for {names} to succeed ({job.reason})")
+        return shown
+
+    def _all_jobs(self, parent: str | None) -> Iterable[JobInfo]:
+        found = ((info if info.finished else self._info(info.job_id)) for info in super()._all_jobs(parent))
+        return [info for info in found if info is not None]
+
+    def _number(self, record: JobRecord) -> str | None:
+        """Return the number of a record's Slurm job; None while it is being submitted."""
+        known = self._numbers.get(record.job_id)
+        if known is None:
+            known = read(path_of(os.fspath(record.path), JOB)).get("id")
+            if known is not None:
+                self._numbers[record.job_id] = known
+        return known
+
+    def _unanswered(self, info: JobInfo) -> JobInfo:
+        if self._table.error is None or info.status is not JobStatus.PENDING:
+            return info
+        return replace(info, pending_reason=f"Slurm does not answer ({self._table.error})")
+
+    def _with_code(self, job: SlurmJob) -> SlurmJob:
+        """Add the exit code of a batch step that failed, which squeue does not say: one call for each."""
+        if job.state != "FAILED" or job.exit_code is not None or not is_of_step(job):
+            return job
+        if job.job_id not in self._failures:
+            with contextlib.suppress(ClusterUnavailableError, SlurmError):
+                self._failures[job.job_id] = self._client.details(job.job_id) or job
+        return self._failures.get(job.job_id, job)
+
+    def _settled(self, job: SlurmJob | None, number: str) -> bool:
+        """Whether a last status that is to come would have come."""
+        if job is None or (job.state != "COMPLETED" and job.exit_code != NOT_SUCCEEDED):
+            return True
+        since = self._ended_at.setdefault(number, time.monotonic())
+        return time.monotonic() - since > _SETTLES_WITHIN
+
+    def _predecessors(self, job_id: str) -> list[str]:
+        return [str(each) for each in self._records.find(job_id).request().get("after", ())]
+
+
+def _shown(info: JobInfo, job: SlurmJob, answered_at: float) -> JobInfo:
+    """Add what Slurm says of a job that goes on."""
+    started_at = max((task.started_at or 0.0 for task in info.tasks), default=0.0)
+    limit = () if job.limit is None else (f"Slurm ends this job after {job.limit} (its time limit)",)
+    info = replace(info, warnings=(*info.warnings, *limit))
+    # Also one that ran, and was requeued; but an answer from before the start is old.
+    if job.state in WAITING and answered_at > started_at:
+        return replace(info, status=JobStatus.PENDING, pending_reason=pending_reason(job))
+    if info.status is JobStatus.PENDING and info.pending_reason == "starting":
+        return replace(info, pending_reason=f"starting (Slurm job {job.job_id} is {job.state.lower()})")
+    return info
+
+
+def _ended(info: JobInfo, end: End) -> JobInfo:
+    """Derive the state of a job whose supervisor could not write it; nothing is written."""
+    tasks = tuple(
+        task
+        if task.status.finished
+        else replace(task, status=end.status, reason=end.reason, error_message=end.message)
+        for task in info.tasks
+    )
+    return replace(info, status=end.status, tasks=tasks, error_message=end.message, pending_reason=None)
