@@ -5,6 +5,7 @@ prefix and delimiter, generations that grow. What is not here answers 501.
 """
 
 import base64
+import bisect
 import itertools
 import json
 import threading
@@ -122,13 +123,18 @@ class GcsEmulator:
 
     def _list(self, query: dict[str, str]) -> dict[str, Any]:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        every, token = sorted(self.objects), query.get("pageToken", "")
         entries: dict[str, str] = {}  # what is listed -> "item" or "prefix"
-        for name in sorted(self.objects):
-            if name.startswith(prefix):
-                rest = name[len(prefix) :]
-                folder, mark, _ = rest.partition(delimiter) if delimiter else (rest, "", "")
-                entries[prefix + folder + mark if mark else name] = "prefix" if mark else "item"
-        names = [name for name in entries if name > query.get("pageToken", "")]
+        place = bisect.bisect_left(every, max(prefix, token))
+        while place < len(every) and every[place].startswith(prefix) and len(entries) <= _PAGE:
+            name = every[place]
+            folder, mark, _ = name[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            shown = prefix + folder + mark if mark else name
+            if shown > token:
+                entries[shown] = "prefix" if mark else "item"
+            # What begins with a prefix is listed once.
+            place = bisect.bisect_left(every, shown + "\U0010ffff", place) if mark else place + 1
+        names = list(entries)
         page = names[:_PAGE]
         answer: dict[str, Any] = {
             "kind": "storage#objects",
