@@ -16,6 +16,7 @@ import pytest
 from queue_processes import wait_until
 
 from fray import SerializationError, WorkerDiedError
+from fray.events import Event, EventKind, use_listener
 from fray.queue import Lease
 from fray_queue import FileQueue, HttpQueueServer, MemoryQueue, SqliteQueue, WorkSummary, awork, work
 
@@ -452,6 +453,32 @@ def test_the_program_of_a_coroutine_that_exits_ends() -> None:
     with pytest.raises(SystemExit):
         asyncio.run(awork(queue, fn))
     assert queue.pending() == 3
+
+
+def test_listeners_are_told_how_a_pool_goes() -> None:
+    class Heard:
+        def __init__(self) -> None:
+            self.events: list[Event] = []
+
+        def on_event(self, event: Event, /) -> None:
+            self.events.append(event)
+
+    queue: MemoryQueue[int] = MemoryQueue(max_attempts=1)
+    queue.push_many(range(10))
+
+    def fn(item: int) -> None:
+        if item == 3:
+            raise ValueError("secret")
+
+    heard = Heard()
+    with use_listener(heard):
+        work(queue, fn, stop_when_empty=True)
+    (report,) = [event for event in heard.events if event.kind is EventKind.POOL_REPORTED]
+    assert report.name == "MemoryQueue"
+    counts = {name: report.details[name] for name in ("done", "failed", "attempts", "in_hand", "stuck")}
+    assert counts == {"done": 9, "failed": 1, "attempts": 10, "in_hand": 0, "stuck": 0}
+    assert report.details["per_second"]
+    assert "secret" not in str(report)
 
 
 def test_an_outage_is_told_of_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:

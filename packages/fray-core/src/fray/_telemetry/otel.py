@@ -11,7 +11,7 @@ except ImportError as error:
     raise ImportError("OpenTelemetry is not installed: pip install 'fray-core[otel]'") from error
 
 from fray._telemetry.job_instrumentation import variable_of
-from fray._values.events import Event, Outcome
+from fray._values.events import Event, EventKind, Outcome
 
 _SUBJECTS = ("job", "replica", "task", "actor", "call", "lease")
 
@@ -28,7 +28,8 @@ class OpenTelemetryListener:
     What is submitted carries its submitter's context along, into jobs as the variables `TRACEPARENT`,
     `TRACESTATE` and `BAGGAGE`: a launcher, its job and its tasks are one trace. While something runs its
     span is the current one. The names of metrics are `fray.events` (a counter by kind, name and outcome)
-    and, for each subject, `fray.SUBJECT.duration` and `fray.SUBJECT.wait` (histograms, seconds).
+    and, for each subject, `fray.SUBJECT.duration` and `fray.SUBJECT.wait` (histograms, seconds). The counts
+    of a pool of workers are gauges: `fray.pool.done`, `fray.pool.in_hand` and so on.
 
     Args:
         tracer_provider: By default the global one.
@@ -48,6 +49,8 @@ class OpenTelemetryListener:
             for subject in _SUBJECTS
             for what in ("duration", "wait")
         }
+        self._meter = meter
+        self._gauges: dict[str, Any] = {}
         self._open: dict[str, _Open] = {}
         self._inherited = propagate.extract(_carrier_of_this_process())
 
@@ -111,11 +114,20 @@ class OpenTelemetryListener:
         current = contexts.get_current()
         return current if _has_span(current) or not _has_span(self._inherited) else self._inherited
 
+    def _gauge(self, event: Event) -> None:
+        about = {"fray.name": event.name, "fray.id": event.id}
+        for key, value in event.details.items():
+            gauge = self._gauges.get(key) or self._meter.create_gauge(f"fray.pool.{key}")
+            self._gauges[key] = gauge
+            gauge.set(float(value), about)
+
     def _measure(self, event: Event) -> None:
         about = {"fray.name": event.name}
         outcome = {} if event.outcome is None else {"fray.outcome": str(event.outcome)}
         self._events.add(1, {"fray.kind": str(event.kind), **about, **outcome})
-        if event.seconds is not None and event.kind.phase != "launched":
+        if event.kind is EventKind.POOL_REPORTED:
+            self._gauge(event)
+        elif event.seconds is not None and event.kind.phase != "launched":
             what = "wait" if event.kind.phase == "started" else "duration"
             self._histograms[event.kind.subject, what].record(event.seconds, about | outcome)
 

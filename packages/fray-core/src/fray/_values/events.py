@@ -34,10 +34,12 @@ class EventKind(enum.StrEnum):
     LEASE_TAKEN = "lease_taken"
     LEASE_SETTLED = "lease_settled"
     """Its item is done, was released, or the lease turned out to be no longer held."""
+    POOL_REPORTED = "pool_reported"
+    """A pool of workers tells how it goes, every 10 seconds and at its end; `details` has its counts."""
 
     @property
     def subject(self) -> str:
-        """What it happened to: job, replica, task, actor, call or lease."""
+        """What it happened to: job, replica, task, actor, call, lease or pool."""
         return self.value.partition("_")[0]
 
     @property
@@ -68,7 +70,7 @@ class Event:
         time: Seconds since the epoch.
         seconds: How long it took, at the end; how long it waited since it was submitted, at the start.
         error: The name of the exception's type, or why a job failed.
-        details: What only some kinds have: `replica`, `item_id`, `attempt`.
+        details: What only some kinds have: `replica`, `item_id`, `attempt`, the counts of a pool.
         carrier: What a listener sends along from where something is submitted to where it starts.
     """
 

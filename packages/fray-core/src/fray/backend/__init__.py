@@ -170,6 +170,7 @@ if TYPE_CHECKING:
         pack_exception,
         unpack_exception,
     )
+    from fray._telemetry.listeners import listening, tell
     from fray._values.capabilities import (
         Capabilities,
         ClusterCapabilities,
@@ -344,6 +345,7 @@ __all__ = [
     "lease_machine",
     "leave_group",
     "limits_memory",
+    "listening",
     "liveness_of",
     "locked_environment",
     "may_block",
@@ -404,6 +406,7 @@ __all__ = [
     "sweep_progress",
     "take_readable",
     "take_snapshot",
+    "tell",
     "thing_by_key",
     "this_host",
     "tree_kill",
@@ -584,6 +587,8 @@ _HOMES = {
     "kill_until_gone": "_jobs.process_tree",
     "lease_machine": "_queues",
     "leave_group": "_jobs.memory_group",
+    "listening": "_telemetry.listeners",
+    "tell": "_telemetry.listeners",
     "limits_memory": "_jobs.memory_group",
     "liveness_of": "_jobs.liveness",
     "locked_environment": "_jobs.environment_folder",

@@ -21,6 +21,7 @@ from fray_queue._work.calls import Call, Entry, Outcome
 from fray_queue._work.options import WorkOptions, WorkSummary
 from fray_queue._work.patience import GivenUpError, Patience
 from fray_queue._work.prefetch import Prefetch
+from fray_queue._work.reporting import Reporter
 from fray_queue._work.runners import Runner
 from fray_queue._work.settling import Ending, Settlement, Settler
 from fray_queue._work.stopping import StopSignal, is_set
@@ -73,6 +74,8 @@ class Engine:
             self._loop.create_task(self._guarded(each))
             for each in (self._fetch(), self._watch(), self._settler.run())
         )
+        reporter = Reporter(self._twin, self._summary)
+        reporting = self._loop.create_task(reporter.run())
         grace = self._options.grace
         try:
             await self._stopping.wait()
@@ -80,7 +83,9 @@ class Engine:
             grace = 0.0
             raise
         finally:
+            reporting.cancel()
             await self._wind_down(grace, fetching, watching, settling)
+            reporter.tell()
 
     def stop(self) -> None:
         """Take nothing any more, and end."""

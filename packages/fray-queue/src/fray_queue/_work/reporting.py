@@ -1,0 +1,64 @@
+"""Events that tell how a pool goes."""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from fray.backend import AsyncQueue, listening, tell
+from fray.events import Event, EventKind
+from fray_queue._work.options import WorkSummary
+
+_EVERY = 10.0  # seconds
+
+
+class Reporter:
+    """Tells the listeners of a pool's counts; costs nothing where nobody listens."""
+
+    def __init__(self, twin: AsyncQueue[Any], summary: WorkSummary) -> None:
+        self._twin, self._summary = twin, summary
+        self._id = os.urandom(8).hex()
+        self._name = str(getattr(twin.queue, "name", type(twin.queue).__name__))
+        self._last = (time.monotonic(), 0)
+        self._oldest: int | None = None
+
+    async def run(self) -> None:
+        """Tell every few seconds."""
+        while True:
+            await asyncio.sleep(_EVERY)
+            if listening():
+                await self._ask_for_oldest()
+                self.tell()
+
+    def tell(self) -> None:
+        """Tell now."""
+        if not listening():
+            return
+        summary, now = self._summary, time.monotonic()
+        before, settled = self._last
+        self._last = (now, summary.settled)
+        details: dict[str, str | int] = {
+            name: getattr(summary, name)
+            for name in (
+                *("done", "failed", "lost", "released", "timed_out", "returned"),
+                *("attempts", "in_hand", "running", "stuck", "queue_failures"),
+            )
+        }
+        details["per_second"] = round((summary.settled - settled) / max(1e-3, now - before))
+        if summary.settled:
+            details["work_ms"] = round(1000 * summary.seconds_in_work / summary.settled)
+            details["in_hand_ms"] = round(1000 * summary.seconds_in_hand / summary.settled)
+        if self._oldest is not None:
+            details["oldest_seconds"] = self._oldest
+        tell(Event(kind=EventKind.POOL_REPORTED, id=self._id, name=self._name, details=details))
+
+    async def _ask_for_oldest(self) -> None:
+        stats = getattr(self._twin.queue, "stats", None)
+        if stats is None:
+            return
+        try:
+            told = await asyncio.to_thread(stats)
+        except Exception:  # noqa: BLE001 - the pool's own calls tell of a queue that fails
+            return
+        oldest = told.get("oldest_seconds") if isinstance(told, dict) else None
+        self._oldest = None if oldest is None else round(oldest)
