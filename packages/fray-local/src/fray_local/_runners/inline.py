@@ -6,28 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fray import DeadlockError
-from fray.backend import CallExecutor, CallPacker, PackedCall, apart, dispatch, set_lender
+from fray.backend import CallExecutor, InProcessRunner, apart, dispatch, set_lender
 from fray_local._runners.event_loop import EventLoopActor
 
 
-class InlineRunner:
+class InlineRunner(InProcessRunner):
     """The `TaskRunner` of a `SyncContext`."""
 
-    interrupts = False
-
     def __init__(self, *, check_serialization: bool) -> None:
-        self._packer = CallPacker(check_serialization=check_serialization)
+        super().__init__(check_serialization=check_serialization)
         self._executor = CallExecutor(check_serialization=check_serialization, inline=True)
 
-    def belong_to(self, context: Any) -> None:
-        """Take note of what `get_job_context` returns inside the calls."""
-        self._packer.belong_to(context)
-
-    def pack(
-        self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> PackedCall:
-        """Return a call for this process."""
-        return self._packer.pack(fn, args, kwargs)
+    def submit(self, job: Callable[[], None]) -> None:
+        """Do it here."""
+        job()
 
     def start(self, calls: Sequence[Any]) -> None:
         """Run them now, and then what became ready by that."""
@@ -36,29 +28,14 @@ class InlineRunner:
                 ready = self._executor.run(call)
             dispatch(ready)
 
-    def resume(self, call: Any, more: int, parked: bool) -> None:
-        """Make the items that were asked for."""
-        if parked:
-            self.start((call,))
-
-    def interrupt(self, call: Any) -> None:
-        """Never called: a function that runs here is the caller's own."""
-
     def new_actor(self, actor: Any) -> Any:
         """Return what runs an actor's calls."""
         if actor.asynchronous:
             return EventLoopActor(actor, self._executor)
         return InlineActor(self._executor)
 
-    def call_back(self, fn: Callable[[], object]) -> None:
-        """Call it here: this thread is the user's."""
-        fn()
-
     def close(self, *, wait: bool) -> None:
         """Do nothing: there is no thread to end."""
-
-    def abort(self) -> None:
-        """Do nothing: nothing runs."""
 
     def disown(self) -> bool:
         """Say that a child can go on: there was no thread to lose."""
