@@ -1,6 +1,7 @@
 """Options of push and answers over HTTP: restarts, lost answers, bounds, clients and servers of before."""
 
 import http.client
+import itertools
 import json
 import pickle
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from fray import UnsupportedError
 from fray.queue import NoReplyError, QueueFullError, Ticket
+from fray.testing.queue import ManualClock, check_queue_machine
 from fray_queue import HttpQueue, HttpQueueServer, LimitError, Limits
 
 TOKEN = "of-the-tests"
@@ -291,3 +293,28 @@ def test_a_server_of_the_release_before_is_named_and_takes_plain_items(server_of
     assert not queue.capabilities.replies
     assert HttpQueue.capabilities.replies
     queue.close()
+
+
+# --- histories ---
+
+
+def test_histories_with_restarts_of_the_server_agree_with_the_model(tmp_path: Path) -> None:
+    """What the model calls a crash of the client is here one of the server: its store is all that stays."""
+    clock = ManualClock()
+    numbers = itertools.count()
+    server = HttpQueueServer(clock=clock, store=tmp_path / "store").start()
+
+    def make_queue(**options: Any) -> Any:
+        return server.new_queue(f"q{next(numbers)}", **options)
+
+    def restart(queue: Any) -> Any:
+        nonlocal server
+        queue.close()
+        server.stop()
+        server = HttpQueueServer(clock=clock, store=tmp_path / "store").start()
+        return HttpQueue(server.url, queue._name)
+
+    try:
+        check_queue_machine(make_queue, clock, reopen=restart, pickles=True, examples=10, steps=40)
+    finally:
+        server.stop()

@@ -4,10 +4,12 @@ A line with a `type: ignore` is a refusal; mypy reports it should it ever be acc
 """
 
 from collections.abc import Iterator
-from typing import assert_type
+from typing import Any, assert_type
 
 from fray import JobContext, ObjectRef, ObjectStream, create_context
+from fray.queue import Queue, Ticket
 from fray_local import SyncContext, ThreadContext
+from fray_queue import MemoryQueue, SqliteQueue
 
 
 def double(x: int) -> int:
@@ -76,3 +78,14 @@ def backends() -> None:
     context = SyncContext()
     context.shutdown()
     assert_type(ThreadContext().run(double, 3), ObjectRef[int])
+
+
+def queues(queue: Queue[int]) -> None:
+    assert_type(queue.push(1, priority=2, delay=1.0, ttl=5.0, key="k"), str)
+    assert_type(queue.push(1, reply=True), Ticket[Any])
+    assert_type(queue.push_many([1, 2], keys=["a", None]), list[str])
+    assert_type(queue.push_many([1, 2], reply=True), list[Ticket[Any]])
+    assert_type(MemoryQueue[int]().push(1), str)
+    assert_type(SqliteQueue[int]("q.db").push(1, reply=True), Ticket[Any])
+    queue.push("text")  # type: ignore[call-overload]
+    queue.push(1, keys=["a"])  # type: ignore[call-overload]

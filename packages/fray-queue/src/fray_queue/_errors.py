@@ -50,11 +50,12 @@ class NoRoomError(QueueFullError):
 
     Args:
         ever: Whether the items can fit at all.
+        count: How many of them need room.
     """
 
-    def __init__(self, message: str, ever: bool = True) -> None:
-        super().__init__(message, ever)
-        self.message, self.ever = message, ever
+    def __init__(self, message: str, ever: bool = True, count: int = 1) -> None:
+        super().__init__(message, ever, count)
+        self.message, self.ever, self.count = message, ever, count
 
     def __str__(self) -> str:
         return self.message

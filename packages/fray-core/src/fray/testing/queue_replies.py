@@ -299,6 +299,7 @@ class ReplyPromises(OptionFixtures):
         worker = threading.Thread(target=work)
         found = asyncio.run(ask())
         worker.join(SOON)
+        _watchers_ended()
         assert isinstance(found.pop(7), WorkFailedError)
         assert found == [*range(7), *range(8, 30)]
 
@@ -314,6 +315,15 @@ class ReplyPromises(OptionFixtures):
             return await asyncio.wait_for(_awaited(ticket), SOON)
 
         assert asyncio.run(ask()) == "answer"
+        _watchers_ended()
+
+
+def _watchers_ended() -> None:
+    """Wait until nobody asks the queue any more, whose server the test is about to stop."""
+    end = time.monotonic() + LONG
+    while any(thread.name == "fray-replies" for thread in threading.enumerate()):
+        assert time.monotonic() < end, "a thread still asks for answers that nobody waits for"
+        time.sleep(0.01)
 
 
 async def _awaited(ticket: Ticket[Any]) -> Any:

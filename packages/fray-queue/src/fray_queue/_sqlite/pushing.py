@@ -47,7 +47,7 @@ def check_room(queue: QueueRow, count: int) -> None:
     """
     most = queue.max_size
     if most is not None and queue.live + count > most and count:
-        raise NoRoomError(full_message(queue.live, count, most), ever=count <= most)
+        raise NoRoomError(full_message(queue.live, count, most), ever=count <= most, count=count)
 
 
 def _count_new(count: int, options: PushOptions, known: dict[str, int]) -> int:

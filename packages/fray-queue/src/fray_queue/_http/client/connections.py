@@ -172,7 +172,7 @@ def _error_of(status: int, answer: bytes) -> Exception:
     if code == "lease_expired":
         return LeaseExpiredError(*facts)
     if code == "full" and facts and facts[0] == "max_size":
-        return NoRoomError(message, bool(facts[1]))
+        return NoRoomError(message, bool(facts[1]), int(facts[2]))
     if code == "upgrade":
         return UnsupportedError(message)
     if code == "queue_not_found":

@@ -205,8 +205,9 @@ class HttpQueue(QueueBase[T]):
                 left = end - time.monotonic()
                 if not error.ever or left <= 0:
                     raise QueueFullError(str(error)) from None
+                count = error.count
             wait = min(left, _LONGEST_POLL)
-            self._send("room", _dump({"count": len(batch), "wait": wait}), "application/json", wait)
+            self._send("room", _dump({"count": count, "wait": wait}), "application/json", wait)
 
     def _send_plain(self, batch: list[bytes]) -> list[str]:
         new = [next(self._ids) for _ in batch]

@@ -166,7 +166,7 @@ def error_answer(error: Exception) -> web.Response:
     if isinstance(error, LeaseExpiredError | QueueNotFoundError):
         facts = error.args
     elif isinstance(error, NoRoomError):  # "full" to clients that know no bound
-        facts = ("max_size", error.ever)
+        facts = ("max_size", error.ever, error.count)
     return refusal(status, code, str(error), facts)
 
 
