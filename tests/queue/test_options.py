@@ -129,6 +129,41 @@ def test_another_process_answers(tmp_path: Path) -> None:
     assert worker.exitcode == 0
 
 
+def _answer_slowly(path: Path) -> None:
+    queue: SqliteQueue[int] = SqliteQueue(path)
+    while True:
+        lease = queue.pop(0.5, wait=30.0)
+        if lease is not None:
+            time.sleep(0.01)
+            queue.done(lease, result=lease.item * 2)
+
+
+def test_every_asker_is_answered_while_workers_are_killed(tmp_path: Path, torture: int) -> None:
+    context: Any = multiprocessing.get_context("fork")
+    path, count = tmp_path / "q.db", 100 * torture
+    with SqliteQueue[int](path, max_size=30) as queue:
+        queue.size()
+    workers = [context.Process(target=_answer_slowly, args=(path,)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    with SqliteQueue[int](path) as queue:
+        found = []
+        for index, answer in enumerate(queue.map(range(count), in_flight=20, timeout=60.0)):
+            found.append(answer)
+            if index % 10 == 5:
+                workers[index % 3].kill()
+                workers[index % 3].join()
+                workers[index % 3].close()
+                workers[index % 3] = context.Process(target=_answer_slowly, args=(path,))
+                workers[index % 3].start()
+        assert found == [2 * number for number in range(count)]
+        assert (queue.size(), queue.dead_letters()) == (0, [])
+    for worker in workers:
+        worker.kill()
+        worker.join()
+        worker.close()
+
+
 def test_answers_and_options_outlast_a_killed_process(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     program = (
