@@ -1,5 +1,6 @@
 """MemoryQueue keeps the contract, and wakes its waiters without polling."""
 
+import itertools
 import multiprocessing
 import pickle
 import threading
@@ -140,3 +141,17 @@ _CALLS: dict[str, Callable[[MemoryQueue[str]], object]] = {
     "purge": lambda queue: queue.purge(),
     "purge_dead": lambda queue: queue.purge_dead(),
 }
+
+
+def test_a_push_between_a_look_and_the_sleep_after_it_is_not_missed() -> None:
+    asked = itertools.count()
+
+    def clock() -> float:
+        if next(asked) == 0:
+            queue.push("x")  # the pop has looked already, and is about to sleep
+        return 1000.0
+
+    queue: MemoryQueue[str] = MemoryQueue(clock=clock)
+    began = time.monotonic()
+    assert [lease.item for lease in queue.pop_many(1, wait=30.0)] == ["x"]
+    assert time.monotonic() - began < 20
