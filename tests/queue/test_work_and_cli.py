@@ -287,7 +287,7 @@ def test_queues_are_made_looked_at_and_removed(
         }
         url = places[kind]
         for verb in (["stats"], ["peek"], ["pop"], ["push"], ["dead"], ["delete", "--yes"], ["work"]):
-            extra = ["--", "true"] if verb == ["work"] else []
+            extra = {"work": ["--", "true"], "push": ["x"]}.get(verb[0], [])
             assert main(["queue", *verb, url, *extra]) == 1, verb
             assert "no queue" in capsys.readouterr().err
         assert not (tmp_path / "q").exists()

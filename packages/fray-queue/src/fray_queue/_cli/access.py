@@ -66,7 +66,8 @@ def open_at(url: str, access: Access, *, create: bool = False, **options: Any) -
             "a memory: queue is in the memory of the program that made it, and of no other"
         )
     opened: Any = open_queue(url, **options)
-    if not create and hasattr(opened, "exists") and not opened.exists():
+    # A server says so itself, to tokens too that may not look at a queue.
+    if not create and not is_served(url) and hasattr(opened, "exists") and not opened.exists():
         raise MissingQueueError(f"there is no queue at {url!r}; `fray queue create {url}` makes one")
     return opened
 
