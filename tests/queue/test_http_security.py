@@ -267,7 +267,7 @@ def test_metrics_are_what_prometheus_reads() -> None:
 
 def test_every_route_refuses_in_the_same_words() -> None:
     much = gzip.compress(b" " * (10 << 20))
-    with HttpQueueServer(token=TOKEN, limits=Limits(body_seconds=0.05, item_bytes=1000)) as server:
+    with HttpQueueServer(token=TOKEN, limits=Limits(body_seconds=0.4, item_bytes=1000)) as server:
         right = {"Authorization": f"Bearer {TOKEN}"}
         assert ask(server, "PUT", "/queues/q", right | {"Fray-Request": "line/2"})[0] == 200
         for route in ROUTES:
