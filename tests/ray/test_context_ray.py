@@ -468,8 +468,8 @@ def test_rays_state_names_the_function_of_the_user(context: JobContext) -> None:
     def with_a_name_of_its_own() -> None: ...
 
     context.get(context.run(with_a_name_of_its_own))
-    name = "with_a_name_of_its_own"
-    until(lambda: any(name in task.name for task in list_tasks(limit=10_000)), "the task in Ray's table")
+    its_name = [("name", "=", with_a_name_of_its_own.__qualname__)]
+    until(lambda: list_tasks(filters=its_name, raise_on_missing_output=False), "the task in Ray's table")
 
 
 def test_the_text_of_a_failure_does_not_grow_along_a_chain(context: JobContext) -> None:
