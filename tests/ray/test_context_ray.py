@@ -468,7 +468,7 @@ def test_rays_state_names_the_function_of_the_user(context: JobContext) -> None:
     def with_a_name_of_its_own() -> None: ...
 
     context.get(context.run(with_a_name_of_its_own))
-    its_name = [("name", "=", with_a_name_of_its_own.__qualname__)]
+    its_name: Any = [("name", "=", with_a_name_of_its_own.__qualname__)]
     until(lambda: list_tasks(filters=its_name, raise_on_missing_output=False), "the task in Ray's table")
 
 
