@@ -12,10 +12,10 @@ from dataclasses import is_dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from fray._jobs.plan import JobPlan
+from fray._jobs.plan import JobPlan, unpacked_plan
 from fray._jobs.status_file import replace_file
 
-AGAIN = "again.pickle"
+AGAIN, _PLAN = "again.pickle", "plan.pickle"
 # A part of the name ends like this: HF_TOKEN, OPENAI_APIKEY; not MAX_TOKENS, TOKENIZERS_PARALLELISM.
 _SECRET = re.compile(
     r"(KEY|TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTH|COOKIE|DSN)(_|$)", re.IGNORECASE
@@ -31,6 +31,17 @@ def keep_plan(record: str, plan: JobPlan) -> None:
         write_kept(record, plan)
     except OSError:
         return
+
+
+def keep_unstarted(record: str) -> None:
+    """Keep the plan of a job that is settled before anybody came to start it."""
+    try:
+        with open(os.path.join(record, _PLAN), "rb") as file:
+            plan = unpacked_plan(file.read())
+    except FileNotFoundError:
+        return
+    if isinstance(plan, JobPlan):  # a sweep keeps its own
+        keep_plan(record, plan)
 
 
 def write_kept(record: str, plan: JobPlan) -> None:

@@ -15,6 +15,7 @@ from fray._jobs import process_tree
 from fray._jobs.control_pipe import STOP, post_to_supervisor
 from fray._jobs.endings import read_status, stopped
 from fray._jobs.job_tree import SUPERVISOR_MODULE, members
+from fray._jobs.kept_plans import keep_unstarted
 from fray._jobs.liveness import Holder, Liveness, SupervisorLock, last_renewed
 from fray._jobs.older_records import children_of_0_1, claim_of_0_1
 from fray._jobs.predecessors import tell_of_end
@@ -163,6 +164,7 @@ def settle_stopped(record: JobRecord, written: Callable[[bool], bool] = bool) ->
         if info is not None and not info.finished:
             if not claim_of_0_1(path):
                 return False
+            keep_unstarted(path)
             _remove(os.path.join(path, PLAN))
             done = write_status(path, stopped(info).to_dict(), final=True)
             tell_of_end(path)
