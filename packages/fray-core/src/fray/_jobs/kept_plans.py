@@ -34,11 +34,11 @@ def keep_plan(record: str, plan: JobPlan) -> None:
 
 
 def keep_unstarted(record: str) -> None:
-    """Keep the plan of a job that is settled before anybody came to start it."""
+    """Keep the plan of a job that is settled before anybody came to start it; one of 0.1.0 is not kept."""
     try:
         with open(os.path.join(record, _PLAN), "rb") as file:
             plan = unpacked_plan(file.read())
-    except FileNotFoundError:
+    except Exception:  # noqa: BLE001 - whatever unpickling raises: it is no plan of this version
         return
     if isinstance(plan, JobPlan):  # a sweep keeps its own
         keep_plan(record, plan)
