@@ -263,9 +263,9 @@ def dist(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def matrix(session: nox.Session) -> None:
-    """Write docs/capabilities.md from the reports: `python noxfile.py -s local ray queue matrix`."""
+    """Write docs/capabilities.md from the reports: `python noxfile.py -s local ray queue slurm matrix`."""
     session.install(*wheels("fray-core"), *group("test"))
-    reports = [str(REPORTS / f"{name}.xml") for name in ("local", "ray", "queue")]
+    reports = [str(REPORTS / f"{name}.xml") for name in ("local", "ray", "queue", "slurm")]
     page = ["--write", "docs/capabilities.md"]
     session.run("python", "-m", "fray.testing.matrix", *page, *session.posargs, *reports)
 
