@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fray._contracts.context import JobContext
+from fray._discovery.current import create_context
 from fray.testing.context_fixtures import ContextFixtures
 
 
@@ -60,6 +61,15 @@ class Board:
     def plain(self) -> str:
         return "plain"
 
+    async def start_lingering(self) -> None:
+        self.background = asyncio.create_task(self._linger())
+
+    async def _linger(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.2)
+
 
 class AsyncActorContract(ContextFixtures):
     """An async actor keeps one event loop: its calls, locks and background tasks live on it together."""
@@ -106,3 +116,10 @@ class AsyncActorContract(ContextFixtures):
         with pytest.raises(ValueError, match="from a coroutine"):
             context.get(board.fail(), timeout=60)
         assert context.get(board.plain(), timeout=60) == "plain"
+
+    def test_a_background_task_that_takes_a_while_to_end_ends(self, spec: str) -> None:
+        if not self.can.async_actors:
+            self.moot("async_actors")
+            return
+        with create_context(spec) as context:
+            context.get(context.create_actor(Board).start_lingering(), timeout=60)

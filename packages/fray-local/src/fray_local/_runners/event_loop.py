@@ -24,6 +24,7 @@ class EventLoopActor:
         self._instance: Any = None
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._unstopped = True
         self._thread: threading.Thread | None = None
         self._tasks: dict[Any, asyncio.Task[None]] = {}
         self._waiting: dict[Any, asyncio.Event] = {}
@@ -133,8 +134,13 @@ class EventLoopActor:
     def end(self, *, kill: bool) -> None:
         """Stop the loop; what still runs in it is cancelled: all calls were answered, or are unwanted."""
         del kill
-        if self._loop is not None:
-            self._tell(self._loop.stop)
+        if self._loop is None:
+            return
+        try:
+            del self._unstopped  # a second stop would interrupt what ends the loop
+        except AttributeError:
+            return
+        self._tell(self._loop.stop)
 
     def close(self, *, wait: bool) -> None:
         """Stop the loop and wait for its thread."""
