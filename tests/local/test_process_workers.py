@@ -46,7 +46,7 @@ class TestDeath:
         started = time.monotonic()
         with pytest.raises(WorkerDiedError, match=r"ran kill_self\(\) was ended by SIGKILL \(signal 9\)"):
             context.get(context.run(kill_self))
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < 20
         gate.open()
         assert context.get(other) is None
         assert context.get(context.run(abs, -1)) == 1
