@@ -5,7 +5,7 @@ a point lies. It is trained on the spot, in about a second. One matrix product a
 one request, so the workers let a batch fill for a few milliseconds.
 
     python examples/batching_server.py                             # 2,000 requests, two workers
-    python examples/batching_server.py --workers 3 --crash 0.05    # a batch in twenty kills its worker
+    python examples/batching_server.py --workers 3 --crash 20      # a worker dies in its twentieth batch
 
 A request whose worker dies goes to another one when its lease runs out; its client sees only that it takes
 longer. What a request is wrong about fails that request alone, as the exception that the worker raised.
@@ -13,7 +13,6 @@ longer. What a request is wrong about fails that request alone, as the exception
 
 import argparse
 import os
-import random
 import signal
 import sys
 import tempfile
@@ -98,11 +97,12 @@ class Model:
 class Server:
     """Answers batches of points; each has its own outcome."""
 
-    def __init__(self, crash: float) -> None:
-        self._model, self._crash = Model(), crash
+    def __init__(self, crash: int) -> None:
+        self._model, self._crash, self._batches = Model(), crash, 0
 
     def __call__(self, requests: list[Any]) -> list[Prediction | ValueError]:
-        if random.random() < self._crash:  # as a worker dies whose machine is taken away: without a word
+        self._batches += 1
+        if self._batches == self._crash:  # as a worker dies whose machine is taken away: without a word
             os.kill(os.getpid(), signal.SIGKILL)
         good = [request for request in requests if is_point(request)]
         answers = iter(self._model.predict(np.array(good).reshape(len(good), 2)))
@@ -120,7 +120,7 @@ def _prediction(probabilities: Array) -> Prediction:
     return Prediction(int(probabilities.argmax()), float(probabilities.max()))
 
 
-def serve(url: str, crash: float) -> None:
+def serve(url: str, crash: int) -> None:
     """Answer requests until told to stop; each replica of the job runs this."""
     queue: Queue[Any] = open_queue(url)
     summary = work(queue, Server(crash), batch=BATCH, linger=LINGER, lease_timeout=LEASE)
@@ -135,7 +135,7 @@ def ask(queue: Queue[Any], points: Sequence[Point]) -> list[Prediction]:
     return list(queue.map(points, in_flight=8 * BATCH, timeout=120.0))
 
 
-def run(count: int, workers: int, crash: float) -> list[Prediction]:
+def run(count: int, workers: int, crash: int) -> list[Prediction]:
     """Start workers, ask, report; return the predictions."""
     cluster = current_cluster()
     with tempfile.TemporaryDirectory() as folder:
@@ -175,9 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--requests", type=int, default=2000, metavar="N", help="how many (default 2000)")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="replicas of the job (default 2)")
-    parser.add_argument(
-        "--crash", type=float, default=0.0, metavar="P", help="probability that a batch kills its worker"
-    )
+    parser.add_argument("--crash", type=int, default=0, metavar="N", help="each worker dies in its Nth batch")
     args = parser.parse_args(argv)
     run(args.requests, args.workers, args.crash)
     return 0

