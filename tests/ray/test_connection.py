@@ -16,7 +16,8 @@ import pytest
 
 from fray import ClusterUnavailableError, FrayError, JobRequest, JobStatus, UnsupportedError, create_context
 from fray.cluster import Entrypoint, create_environment
-from fray_ray import RayCluster, _client
+from fray_ray import RayCluster
+from fray_ray._launcher import jobs_client
 
 pytestmark = pytest.mark.timeout(240)
 TOKEN = "0123456789abcdef-never-to-be-seen"  # not secret: of a cluster that lives for this file
@@ -145,9 +146,9 @@ def test_a_lost_head_is_an_error_on_every_call_and_no_hang(
         import sys, time
         from fray import ClusterUnavailableError
         from fray.cluster import Entrypoint, JobRequest, RayCluster
-        from fray_ray import _client
+        from fray_ray._launcher import jobs_client
 
-        _client._RIDE_OUT = 0.5
+        jobs_client._RIDE_OUT = 0.5
         cluster = RayCluster(sys.argv[1])
         request = JobRequest("last", Entrypoint.from_binary("sleep", ["600"]))
         job_id = cluster.launch(request)
@@ -201,7 +202,7 @@ def test_an_address_where_nothing_listens_is_named() -> None:
 
 
 def test_a_head_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_client, "_TIMEOUTS", (5.0, 0.2))
+    monkeypatch.setattr(jobs_client, "_TIMEOUTS", (5.0, 0.2))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ClusterUnavailableError, match="timed out"):
@@ -318,7 +319,7 @@ def test_an_entry_of_the_job_table_that_makes_no_sense_is_one_bad_row(
 def test_a_cluster_that_never_has_an_agent_is_explained(
     starting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_client, "_PATIENCE", 0.5)
+    monkeypatch.setattr(jobs_client, "_PATIENCE", 0.5)
     Starting.needed = 10**9
     with pytest.raises(ClusterUnavailableError, match=r"no agent to run jobs within 0\.5 s.*ray\[default\]"):
         RayCluster(starting).launch(JobRequest("never", Entrypoint.from_binary("true")))
@@ -327,7 +328,7 @@ def test_a_cluster_that_never_has_an_agent_is_explained(
 def test_a_job_that_is_refused_leaves_no_secret_in_the_head(
     starting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_client, "_PATIENCE", 1.0)
+    monkeypatch.setattr(jobs_client, "_PATIENCE", 1.0)
     environment = create_environment(env_vars={"TOKEN": TOKEN})
     request = JobRequest("refused", Entrypoint.from_binary("true"), environment=environment)
     Starting.needed = 1

@@ -13,12 +13,12 @@ from ray import exceptions as rx
 from fray import ResourceConfig
 from fray.cluster import ExitReason, JobStatus
 from fray.testing.gates import until
-from fray_ray import _crew, _replicas
-from fray_ray._crew import Crew
-from fray_ray._placing import STOPPED
-from fray_ray._progress import Outcome, Progress
-from fray_ray._replicas import Replica
-from fray_ray._requests import Plan, job_config
+from fray_ray._head import independent_replicas, replicas
+from fray_ray._head.independent_replicas import IndependentReplicas
+from fray_ray._head.job_state import Outcome, Progress
+from fray_ray._head.placing import STOPPED
+from fray_ray._head.replicas import Replica
+from fray_ray._plan import Plan, job_config
 
 TIMED_OUT = Outcome(JobStatus.FAILED, ExitReason.TIMED_OUT, "ran longer than its timeout")
 
@@ -104,7 +104,7 @@ def test_a_job_that_ends_between_attempts_keeps_the_earlier_one() -> None:
     assert (again.started_at, never.attempt, never.previous) == (None, 0, ())
 
 
-class NoRoom:
+class NoReservation:
     """A room in which no actor can be made."""
 
     def __init__(self, plan: Plan) -> None: ...
@@ -119,11 +119,11 @@ class NoRoom:
 
 
 def test_a_replica_that_pauses_between_attempts_is_stopped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_replicas, "_FIRST_PAUSE", 600.0)
-    monkeypatch.setattr(_replicas, "_LONGEST_PAUSE", 600.0)
-    monkeypatch.setattr(_replicas, "node_is_gone", lambda node: False)
+    monkeypatch.setattr(replicas, "_FIRST_PAUSE", 600.0)
+    monkeypatch.setattr(replicas, "_LONGEST_PAUSE", 600.0)
+    monkeypatch.setattr(replicas, "node_is_gone", lambda node: False)
     progress = Watched(plan(retries=5), listed=False)
-    room: Any = NoRoom(plan())
+    room: Any = NoReservation(plan())
     replica = Replica(plan(retries=5), 0, room, progress)
     replica.start()
     until(lambda: progress.info.tasks[0].reason is ExitReason.LOST, "it pauses")
@@ -134,7 +134,7 @@ def test_a_replica_that_pauses_between_attempts_is_stopped_at_once(monkeypatch: 
     assert progress.info.tasks[0].status is JobStatus.STOPPED
 
 
-class Vanishing(NoRoom):
+class Vanishing(NoReservation):
     """A room whose node vanishes while an actor comes up there."""
 
     def host(self, replica: int) -> Any:
@@ -154,16 +154,16 @@ def test_a_node_that_vanishes_while_a_replica_starts_there_is_a_preemption(
     looks = iter([([], ["answer"]), (["answer"], [])])
     monkeypatch.setattr(ray, "wait", lambda refs, timeout: next(looks))
     monkeypatch.setattr(ray, "get", fail)
-    monkeypatch.setattr(_replicas, "loss_is_known", lambda node: False)
-    monkeypatch.setattr(_replicas, "node_is_gone", lambda node: node == "node-1")
+    monkeypatch.setattr(replicas, "loss_is_known", lambda node: False)
+    monkeypatch.setattr(replicas, "node_is_gone", lambda node: node == "node-1")
     progress, room = Watched(plan(), listed=False), Vanishing(plan())
     Replica(plan(), 0, room, progress).run()  # type: ignore[arg-type]
     assert progress.info.tasks[0].reason is ExitReason.PREEMPTED
 
 
 def test_what_fails_while_room_is_looked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_crew, "Room", NoRoom)
-    crew = Crew(plan(), Progress(plan(), listed=False))
+    monkeypatch.setattr(independent_replicas, "Reservation", NoReservation)
+    crew = IndependentReplicas(plan(), Progress(plan(), listed=False))
     with pytest.raises(OSError, match="no head answers"):
         crew.run()
     assert crew.outcome.message == "its driver failed: OSError('no head answers')"

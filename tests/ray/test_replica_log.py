@@ -2,7 +2,7 @@
 
 import pytest
 
-from fray_ray._replica_log import ReplicaLog
+from fray_ray._head.replica_log import ReplicaLog
 
 
 def test_a_secret_of_several_lines_is_in_no_message() -> None:

@@ -9,9 +9,9 @@ from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 from fray import GpuConfig, JobRequest, ResourceConfig
 from fray.cluster import EnvironmentConfig
 from fray_ray import deps
-from fray_ray._logs import JobLog
+from fray_ray._launcher.job_log import JobLog
 from fray_ray._options import ray_resources
-from fray_ray._requests import bundle_of, gpu_name, labels_of, marked_by_hand
+from fray_ray._plan import bundle_of, gpu_name, labels_of, marked_by_hand
 
 PROJECT = """
 [project]

@@ -126,6 +126,6 @@ def processes_of_driver(job_id: str) -> list[int]:
             words = (process / "cmdline").read_bytes().split(b"\0") if process.name.isdigit() else []
         except OSError:
             continue
-        if b"fray_ray._driver" in words and job_id.encode() in words:
+        if b"fray_ray._head.driver" in words and job_id.encode() in words:
             found.append(int(process.name))
     return found

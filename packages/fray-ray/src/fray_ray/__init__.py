@@ -4,17 +4,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fray_ray._cluster import RayCluster as RayCluster
-    from fray_ray._cluster_context import RayClusterContext as RayClusterContext
     from fray_ray._context import RayContext as RayContext
-    from fray_ray._pods import run_on_pod as run_on_pod
+    from fray_ray._launcher.cluster import RayCluster as RayCluster
+    from fray_ray._launcher.cluster_context import RayClusterContext as RayClusterContext
+    from fray_ray._run_on_pod import run_on_pod as run_on_pod
 
 # Public name -> its module: importing this package does not import Ray, which takes most of a second.
 _HOMES = {
-    "RayCluster": "_cluster",
-    "RayClusterContext": "_cluster_context",
+    "RayCluster": "_launcher.cluster",
+    "RayClusterContext": "_launcher.cluster_context",
     "RayContext": "_context",
-    "run_on_pod": "_pods",
+    "run_on_pod": "_run_on_pod",
 }
 
 __all__ = sorted(_HOMES)

@@ -17,11 +17,11 @@ import ray
 
 from fray import use_context
 from fray.backend import strip_frames, unpack_exception
-from fray_ray import _coroutines, _mail
+from fray_ray import _coroutines, _job_kv
 from fray_ray._errors import portable
+from fray_ray._job_table import submission_of
 from fray_ray._ray_internals import bound_error_texts
 from fray_ray._stream_refs import produced
-from fray_ray._table import submission_of
 
 _JAX = "JAX_PLATFORMS"
 
@@ -95,7 +95,7 @@ def _choose_jax_platform(accelerated: bool) -> None:
 def _jobs_variables() -> dict[str, str]:
     """Take over, once, the variables of the job that this worker is of; what Ray was told of a task wins."""
     job = os.environ.get("FRAY_JOB_ID")
-    data = _mail.fetch(_mail.variables_name(submission_of(job))) if job else None
+    data = _job_kv.fetch(_job_kv.variables_name(submission_of(job))) if job else None
     variables: dict[str, str] = pickle.loads(data) if data else {}
     told = _told()
     os.environ.update({name: value for name, value in variables.items() if name not in told})

@@ -13,12 +13,11 @@ from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 from fray import WorkerDiedError
 from fray.backend import callable_name, check_count, dumps, unpack_exception
 from fray.cluster import Entrypoint, ExitReason, JobStatus, ResourceConfig, TpuConfig
-from fray_ray import _requests
 from fray_ray._connection import Connection
-from fray_ray._gang import Gang
-from fray_ray._progress import Progress
-from fray_ray._requests import Plan
-from fray_ray._shipping import payload_of
+from fray_ray._head.gang import Gang
+from fray_ray._head.job_state import Progress
+from fray_ray._launcher.shipping import payload_of
+from fray_ray._plan import Plan, hosts_of, labels_of, unit_counts
 
 T = TypeVar("T")
 # What makes the hosts part of the job that the caller is part of.
@@ -139,11 +138,11 @@ def _plan(
         submission=f"{name}-{secrets.token_hex(3)}",
         submitted_at=time.time(),
         name=name,
-        choices=_requests.unit_counts(resources, gang=True),
-        hosts=_requests.hosts_of(resources),
+        choices=unit_counts(resources, gang=True),
+        hosts=hosts_of(resources),
         gang=True,
         resources=resources,
-        labels=_requests.labels_of(resources),
+        labels=labels_of(resources),
         command=None,
         payload=payload_of(Entrypoint.from_callable(_shipped(fn)), None),
         environ={**env_vars, **inherited},

@@ -8,12 +8,12 @@ import ray
 from ray import exceptions as rx
 
 from fray.cluster import ExitReason, JobStatus
-from fray_ray._attempts import Attempt, End
-from fray_ray._nodes import is_drained, loss_is_known, node_is_gone
-from fray_ray._progress import Progress
-from fray_ray._replica_log import ReplicaLog
-from fray_ray._requests import Plan
-from fray_ray._rooms import Room
+from fray_ray._head.attempts import Attempt, End
+from fray_ray._head.job_state import Progress
+from fray_ray._head.nodes import is_drained, loss_is_known, node_is_gone
+from fray_ray._head.replica_log import ReplicaLog
+from fray_ray._head.reservation import Reservation
+from fray_ray._plan import Plan
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0  # seconds between attempts
 _LOOK = 0.5  # seconds between looks for the node of an actor that comes up
@@ -27,7 +27,7 @@ def pause_after(failures: int) -> float:
 class Replica(threading.Thread):
     """Runs a replica until it succeeds, has no retries left, or is stopped."""
 
-    def __init__(self, plan: Plan, number: int, room: Room, progress: Progress) -> None:
+    def __init__(self, plan: Plan, number: int, room: Reservation, progress: Progress) -> None:
         super().__init__(name=f"replica-{number}", daemon=True)
         self._plan, self._number, self._room, self._progress = plan, number, room, progress
         self._log = ReplicaLog(number, plan.secrets)

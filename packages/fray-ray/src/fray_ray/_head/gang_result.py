@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fray.cluster import ExitReason, JobStatus
-from fray_ray._attempts import End
-from fray_ray._progress import Progress
+from fray_ray._head.attempts import End
+from fray_ray._head.job_state import Progress
 
 
-class Story:
+class GangResult:
     """What is booked of an attempt when no replica of it is left.
 
     Args:

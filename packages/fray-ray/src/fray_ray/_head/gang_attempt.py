@@ -16,14 +16,14 @@ import ray
 
 from fray.backend import PORTS, Meeting
 from fray.cluster import ExitReason
-from fray_ray import _nodes
-from fray_ray._attempts import Attempt, End
-from fray_ray._progress import Progress
-from fray_ray._ranks import variables_of
-from fray_ray._replica_log import ReplicaLog
-from fray_ray._requests import Plan
-from fray_ray._rooms import Room
-from fray_ray._story import Story
+from fray_ray._head import nodes as nodes_
+from fray_ray._head.attempts import Attempt, End
+from fray_ray._head.gang_result import GangResult
+from fray_ray._head.job_state import Progress
+from fray_ray._head.ranks import variables_of
+from fray_ray._head.replica_log import ReplicaLog
+from fray_ray._head.reservation import Reservation
+from fray_ray._plan import Plan
 
 _LOOK = 0.2  # seconds
 _LOOKS_FOR_NOTICES = 0.5  # seconds
@@ -35,11 +35,11 @@ _RESERVE = 2.0  # seconds before a node's end in which no replica is left runnin
 StopOf = Callable[[], tuple[float, ExitReason]]
 
 
-class Formation:
+class GangAttempt:
     """The replicas of one attempt."""
 
     def __init__(
-        self, plan: Plan, room: Room, progress: Progress, logs: list[ReplicaLog], number: int
+        self, plan: Plan, room: Reservation, progress: Progress, logs: list[ReplicaLog], number: int
     ) -> None:
         self._plan, self._room, self._progress = plan, room, progress
         self._logs, self._number = logs, number
@@ -55,7 +55,7 @@ class Formation:
         self._close_at: float | None = None
         self._look_at = 0.0
 
-    def run(self, stopping: threading.Event, stop_of: StopOf) -> Story:
+    def run(self, stopping: threading.Event, stop_of: StopOf) -> GangResult:
         """Run the attempt from start to end."""
         if self._assemble(stopping) and self._start():
             self._follow(stopping, stop_of)
@@ -89,7 +89,7 @@ class Formation:
         except Exception as error:  # noqa: BLE001 - as above
             self._blame(0, self._attempt(0).broken(error))
             return False
-        address = _nodes.living_and_dead()[self._nodes[0]]["NodeManagerAddress"]
+        address = nodes_.living_and_dead()[self._nodes[0]]["NodeManagerAddress"]
         meeting = Meeting(address, tuple(ports))
         for number in self._nodes:
             self._progress.begin(number, self._number)
@@ -159,13 +159,13 @@ class Formation:
     def _blame(self, number: int, end: End) -> None:
         self._ends[number] = end
         self._culprit = number
-        self._gone |= _nodes.gone_of(self._nodes.values())
+        self._gone |= nodes_.gone_of(self._nodes.values())
 
     def _look_for_notices(self) -> None:
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + _LOOKS_FOR_NOTICES
-        leaving = _nodes.draining()
+        leaving = nodes_.draining()
         for number in self._running:
             node = self._nodes[number]
             if node in leaving and number not in self._noticed:
@@ -186,13 +186,13 @@ class Formation:
             self._hosts[number].stop.remote(self._grace)
         self._close_at = time.monotonic() + self._grace + _MARGIN
 
-    def _story(self) -> Story:
+    def _story(self) -> GangResult:
         if self._culprit is not None:
-            self._gone |= _nodes.gone_of(self._nodes.values())
+            self._gone |= nodes_.gone_of(self._nodes.values())
         preempted = dict(self._noticed)
         for number, node in self._nodes.items():
             if node in self._gone and not (self._ends[number].good and number not in self._told):
                 preempted.setdefault(number, f"it lost its node {node}")
         told = self._told | {number for number, end in self._ends.items() if end.reason is ExitReason.STOPPED}
         leaving = {self._nodes[number] for number in self._noticed}
-        return Story(self._ends, self._culprit, told, preempted, self._gone | leaving)
+        return GangResult(self._ends, self._culprit, told, preempted, self._gone | leaving)

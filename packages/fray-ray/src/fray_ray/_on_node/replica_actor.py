@@ -17,10 +17,12 @@ import ray
 from ray._private.ray_constants import RAY_ADDRESS_ENVIRONMENT_VARIABLE, RAY_INTERNAL_FLAGS
 
 from fray.backend import runner
-from fray_ray._notices import NoticeWatch
+from fray_ray._on_node.notices import NoticeWatch
 
 _RUNNER = runner.__file__
-_KEEPER = "import sys; sys.path[:] = sys.argv[1:]; from fray_ray._keeper import main; main()"
+_SUPERVISOR = (
+    "import sys; sys.path[:] = sys.argv[1:]; from fray_ray._on_node.process_supervisor import main; main()"
+)
 _CHUNK = 1 << 16
 _LOOK = 1.0  # seconds between looks for a notice
 _PORTS = range(20000, 32000)
@@ -28,11 +30,11 @@ _TIME_TO_SAVE = 5.0  # seconds from SIGTERM to SIGKILL for a host of a gang whos
 _JAX = "JAX_PLATFORMS"
 
 
-class ReplicaHost:
+class ReplicaActor:
     """Two calls run at a time: `run`, and the `stop` that ends it."""
 
     def __init__(self) -> None:
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
         self._stopped: float | None = None
 
     def node_id(self) -> str:
@@ -40,30 +42,32 @@ class ReplicaHost:
         return str(ray.get_runtime_context().get_node_id())
 
     def run(self, plan: dict[str, Any], payload: bytes | None) -> Iterator[bytes | str | dict[str, Any]]:
-        """Run one attempt; yield its output as bytes, notices as text, at last the verdict of `_keeper`."""
+        """Run one attempt; yield its output as bytes, notices as text, at last the verdict."""
         told = self._complete(plan, payload)
         with subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _KEEPER, *sys.path],
+            [sys.executable, "-I", "-S", "-c", _SUPERVISOR, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd="/",
-        ) as self._keeper:
-            assert self._keeper.stdout is not None
-            assert self._keeper.stderr is not None
+        ) as self._supervisor:
+            assert self._supervisor.stdout is not None
+            assert self._supervisor.stderr is not None
             self._tell(json.dumps(told))
             if self._stopped is not None:
                 self._tell(f"stop {self._stopped}")
             watch = NoticeWatch() if plan["gang"] else None
             while True:
-                ready, _, _ = select.select([self._keeper.stdout], [], [], None if watch is None else _LOOK)
+                ready, _, _ = select.select(
+                    [self._supervisor.stdout], [], [], None if watch is None else _LOOK
+                )
                 if ready:
-                    if not (chunk := os.read(self._keeper.stdout.fileno(), _CHUNK)):
+                    if not (chunk := os.read(self._supervisor.stdout.fileno(), _CHUNK)):
                         break
                     yield chunk
                 if watch is not None and (notice := watch.news()):
                     yield notice
-            verdict = self._keeper.stderr.read()
+            verdict = self._supervisor.stderr.read()
         yield json.loads(verdict) if verdict.startswith(b"{") else {"lost": verdict.decode(errors="replace")}
 
     def free_ports(self, count: int) -> list[int]:
@@ -82,15 +86,15 @@ class ReplicaHost:
     def stop(self, grace: float) -> None:
         """End the attempt that runs, or will."""
         self._stopped = grace
-        if self._keeper is not None:
+        if self._supervisor is not None:
             self._tell(f"stop {grace}")
 
     def _tell(self, line: str) -> None:
-        assert self._keeper is not None
-        assert self._keeper.stdin is not None
+        assert self._supervisor is not None
+        assert self._supervisor.stdin is not None
         try:
-            self._keeper.stdin.write(line.encode() + b"\n")
-            self._keeper.stdin.flush()
+            self._supervisor.stdin.write(line.encode() + b"\n")
+            self._supervisor.stdin.flush()
         except (BrokenPipeError, ValueError):  # it has ended meanwhile
             return
 

@@ -2,7 +2,7 @@
 
 from fray.backend import GangLayout, Meeting, rank_variables
 from fray.cluster import TpuConfig
-from fray_ray._requests import Plan
+from fray_ray._plan import Plan
 
 
 def variables_of(plan: Plan, number: int, units: int, meeting: Meeting) -> dict[str, str]:

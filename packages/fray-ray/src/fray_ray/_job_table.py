@@ -51,7 +51,7 @@ def read(details: Any) -> JobInfo | None:
     return _after_the_driver(info, _ENDED[status], details)
 
 
-class Entry:
+class TableEntry:
     """The entry of one job, as its driver keeps it."""
 
     def __init__(self, submission: str) -> None:

@@ -3,20 +3,20 @@
 import threading
 
 from fray.cluster import ExitReason, JobStatus
-from fray_ray._placing import find_room
-from fray_ray._progress import Outcome, Progress
-from fray_ray._replicas import Replica
-from fray_ray._requests import Plan
-from fray_ray._rooms import Room
+from fray_ray._head.job_state import Outcome, Progress
+from fray_ray._head.placing import find_room
+from fray_ray._head.replicas import Replica
+from fray_ray._head.reservation import Reservation
+from fray_ray._plan import Plan
 
 
-class Crew(threading.Thread):
+class IndependentReplicas(threading.Thread):
     """The replicas of a job, each with its own retries."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         super().__init__(name="crew", daemon=True)
         self._plan, self._progress = plan, progress
-        self._room = Room(plan)
+        self._room = Reservation(plan)
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._replicas: list[Replica] = []

@@ -1,4 +1,4 @@
-"""The driver of a job: `python -m fray_ray._driver SUBMISSION`, run by Ray on the head of the cluster.
+"""The driver of a job: `python -m fray_ray._head.driver SUBMISSION`, run by Ray on the head of the cluster.
 
 pending   find room for all replicas at once, build their environment
 running   start the replicas, start failed ones again while they have retries left
@@ -19,13 +19,13 @@ import ray
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
 from fray.cluster import ExitReason, JobStatus
-from fray_ray import _mail
-from fray_ray._crew import Crew
-from fray_ray._family import end_family
-from fray_ray._gang import Gang
-from fray_ray._placing import STOPPED
-from fray_ray._progress import Outcome, Progress
-from fray_ray._requests import Plan, job_config
+from fray_ray import _job_kv
+from fray_ray._head.descendants import end_family
+from fray_ray._head.gang import Gang
+from fray_ray._head.independent_replicas import IndependentReplicas
+from fray_ray._head.job_state import Outcome, Progress
+from fray_ray._head.placing import STOPPED
+from fray_ray._plan import Plan, job_config
 
 _LOOK = 0.2  # seconds between looks into the mailbox
 _RAYS_GRACE = 2.0  # seconds: Ray kills a driver three seconds after its SIGTERM
@@ -48,7 +48,7 @@ class Driver:
         self._plan = plan
         self._progress = Progress(plan)
         self._told_by_ray = threading.Event()
-        self._crew = Gang(plan, self._progress) if plan.gang else Crew(plan, self._progress)
+        self._crew = Gang(plan, self._progress) if plan.gang else IndependentReplicas(plan, self._progress)
 
     def run(self) -> Outcome:
         """Carry the job through its life; whatever happens, nothing of it is left."""
@@ -81,7 +81,7 @@ class Driver:
         self._progress.publish(seconds)
         if self._told_by_ray.is_set():
             raise StopRequested(_RAYS_GRACE)
-        grace = _mail.fetch(_mail.stop_name(self._plan.submission))
+        grace = _job_kv.fetch(_job_kv.stop_name(self._plan.submission))
         if grace is not None:
             raise StopRequested(float(grace))
 
@@ -98,20 +98,20 @@ class Driver:
 def main(submission: str) -> int:
     """Carry one job; the exit code is what Ray's table shows."""
     ray.init(logging_level=logging.ERROR, log_to_driver=False)
-    data = _mail.fetch(_mail.plan_name(submission))
+    data = _job_kv.fetch(_job_kv.plan_name(submission))
     if data is None:
         print(f"the plan of {submission} is gone: the head of the cluster was restarted", file=sys.stderr)  # noqa: T201
         return 1
     plan: Plan = pickle.loads(data)
     confidential = {name: plan.environ[name] for name in plan.confidential}
-    _mail.keep(_mail.variables_name(submission), pickle.dumps(confidential))
+    _job_kv.keep(_job_kv.variables_name(submission), pickle.dumps(confidential))
     handed_on = {
         RAY_JOB_CONFIG_JSON_ENV_VAR: job_config(plan, os.environ[RAY_JOB_CONFIG_JSON_ENV_VAR]),
         "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",  # what a program itself asks Ray for wins
     }
     outcome = Driver(replace(plan, environ={**plan.environ, **handed_on})).run()
-    for name_of in (_mail.plan_name, _mail.stop_name, _mail.variables_name):
-        _mail.delete(name_of(submission))
+    for name_of in (_job_kv.plan_name, _job_kv.stop_name, _job_kv.variables_name):
+        _job_kv.delete(name_of(submission))
     if outcome.status is JobStatus.STOPPED:
         # Whoever stopped it now has Ray stop this process, so that it reads STOPPED in Ray's table too.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -12,8 +12,8 @@ from ray.util.placement_group import PlacementGroup, placement_group
 
 from fray.cluster import TpuConfig
 from fray_ray._connection import cluster_resources
-from fray_ray._nodes import usable
-from fray_ray._requests import REGION, Plan, bundle_of, marked_by_hand
+from fray_ray._head.nodes import usable
+from fray_ray._plan import REGION, Plan, bundle_of, marked_by_hand
 from fray_resources import tpu_topologies
 
 _NODE = "ray.io/node-id"

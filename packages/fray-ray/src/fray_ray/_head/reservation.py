@@ -8,11 +8,11 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from fray_ray._host import ReplicaHost
-from fray_ray._layouts import layout_of
-from fray_ray._nodes import loss_is_known
+from fray_ray._head.nodes import loss_is_known
+from fray_ray._head.placement import layout_of
+from fray_ray._on_node.replica_actor import ReplicaActor
 from fray_ray._options import ray_resources
-from fray_ray._requests import Plan
+from fray_ray._plan import Plan
 
 _POLL, _COUNTS_EVERY = 0.05, 1.0  # seconds
 # Two jobs that each hold one of the slices that the other waits for would wait for ever: each lets go
@@ -20,7 +20,7 @@ _POLL, _COUNTS_EVERY = 0.05, 1.0  # seconds
 _HOLDS_FOR, _LETS_GO_FOR = (10.0, 20.0), (0.5, 5.0)
 
 
-class Room:
+class Reservation:
     """Placement groups, and the actors in them."""
 
     def __init__(self, plan: Plan) -> None:
@@ -77,7 +77,7 @@ class Room:
         options = ray_resources(self._layout.bundle)
         if self._plan.pip:
             options["runtime_env"] = {"pip": list(self._plan.pip)}
-        host = ray.remote(ReplicaHost).options(
+        host = ray.remote(ReplicaActor).options(
             **options,
             max_concurrency=2,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._groups[group], bundle),

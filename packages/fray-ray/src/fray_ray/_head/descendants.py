@@ -11,9 +11,9 @@ from ray._private.worker import global_worker
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
 from fray.cluster import poll_delays
-from fray_ray._client import JobsClient
-from fray_ray._stopping import stop_job
-from fray_ray._table import read, submission_of
+from fray_ray._job_table import read, submission_of
+from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._launcher.stopping import stop_job
 
 _GONE_WITHIN = 10.0  # seconds
 

@@ -1,7 +1,7 @@
 """The older face on jobs on Ray."""
 
 from fray.cluster import ClusterContext
-from fray_ray._cluster import RayCluster
+from fray_ray._launcher.cluster import RayCluster
 
 
 class RayClusterContext(ClusterContext):

@@ -9,8 +9,8 @@ import ray
 from ray import exceptions as rx
 
 from fray.cluster import ExitReason
-from fray_ray._replica_log import ReplicaLog
-from fray_ray._requests import Plan
+from fray_ray._head.replica_log import ReplicaLog
+from fray_ray._plan import Plan
 
 
 @dataclass(frozen=True)

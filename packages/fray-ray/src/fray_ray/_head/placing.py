@@ -4,15 +4,15 @@ import threading
 import time
 
 from fray.cluster import ExitReason, JobStatus
-from fray_ray._progress import Outcome, Progress
-from fray_ray._requests import Plan
-from fray_ray._rooms import Room
+from fray_ray._head.job_state import Outcome, Progress
+from fray_ray._head.reservation import Reservation
+from fray_ray._plan import Plan
 
 _LOOK = 0.2  # seconds
 STOPPED = Outcome(JobStatus.STOPPED, ExitReason.STOPPED, None)
 
 
-def find_room(room: Room, plan: Plan, progress: Progress, stopping: threading.Event) -> Outcome | None:
+def find_room(room: Reservation, plan: Plan, progress: Progress, stopping: threading.Event) -> Outcome | None:
     """Wait until every replica has its place; return why that will not be."""
     started = time.monotonic()
     while not room.placed(_LOOK):

@@ -3,9 +3,9 @@
 import time
 
 from fray.cluster import poll_delays
-from fray_ray import _mail
-from fray_ray._client import JobsClient
-from fray_ray._table import read
+from fray_ray import _job_kv
+from fray_ray._job_table import read
+from fray_ray._launcher.jobs_client import JobsClient
 
 _MARGIN = 20.0  # seconds beyond the grace within which a driver has ended its job
 _TERMINAL = ("FAILED", "STOPPED", "SUCCEEDED")
@@ -13,7 +13,7 @@ _TERMINAL = ("FAILED", "STOPPED", "SUCCEEDED")
 
 def stop_job(client: JobsClient, submission: str, grace: float) -> None:
     """Stop a job and return when nothing of it is left."""
-    client.upload(_mail.stop_name(submission), str(grace).encode())
+    client.upload(_job_kv.stop_name(submission), str(grace).encode())
     deadline = time.monotonic() + grace + _MARGIN
     told = False
     for delay in poll_delays(longest=0.2):

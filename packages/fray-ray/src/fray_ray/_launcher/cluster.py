@@ -25,13 +25,13 @@ from fray.cluster import (
     launching,
     parent_job,
 )
-from fray_ray import _mail, _requests, _table
-from fray_ray._client import JobsClient
+from fray_ray import _job_kv, _job_table, _plan
 from fray_ray._finding import UNREACHED
-from fray_ray._logs import JobLog
-from fray_ray._requests import Plan
-from fray_ray._shipping import payload_of
-from fray_ray._stopping import stop_job
+from fray_ray._launcher.job_log import JobLog
+from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._launcher.shipping import payload_of
+from fray_ray._launcher.stopping import stop_job
+from fray_ray._plan import Plan
 from fray_ray.deps import pip_list
 
 _ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
@@ -101,19 +101,19 @@ class RayCluster(ClusterCalls):
 
     def _submit(self, request: JobRequest, plan: Plan, here: bool, ships: bool) -> None:
         data = pickle.dumps(plan)
-        if len(data) >= _mail.LIMIT:
+        if len(data) >= _job_kv.LIMIT:
             raise ValueError(
                 f"job {request.name!r}: its entry point and arguments are {len(data) >> 20} MiB pickled, and "
-                f"Ray takes less than {_mail.LIMIT >> 20} MiB; read large data in the job, where it is stored"
+                f"Ray takes less than {_job_kv.LIMIT >> 20} MiB; read large data in the job, where it lies"
             )
-        stored = _mail.plan_name(plan.submission)
+        stored = _job_kv.plan_name(plan.submission)
         self._client.upload(stored, data)
         python = shlex.quote(sys.executable) if here else "python"
         try:
             self._client.submit(
-                f"exec {python} -m fray_ray._driver {plan.submission}",
+                f"exec {python} -m fray_ray._head.driver {plan.submission}",
                 plan.submission,
-                _table.describe(JobId(plan.job_id), request.name, plan.replicas),
+                _job_table.describe(JobId(plan.job_id), request.name, plan.replicas),
                 {"working_dir": os.fspath(_workspace(request)), "excludes": list(_EXCLUDED)} if ships else {},
             )
         except Exception as error:
@@ -123,8 +123,8 @@ class RayCluster(ClusterCalls):
 
     def poll(self, job_id: str, /) -> JobInfo:
         """See `fray.cluster.Cluster.poll`."""
-        details = self._client.details(_table.submission_of(job_id)) if _ID.fullmatch(job_id) else None
-        info = _table.read(details) if details is not None else None
+        details = self._client.details(_job_table.submission_of(job_id)) if _ID.fullmatch(job_id) else None
+        info = _job_table.read(details) if details is not None else None
         if info is None:
             raise JobNotFoundError(job_id, f"the Ray cluster at {self._client.url}")
         return info
@@ -142,7 +142,7 @@ class RayCluster(ClusterCalls):
     ) -> LogStream:
         """See `fray.cluster.Cluster.monitor`."""
         self.poll(job_id)
-        log = JobLog(lambda: self._client.log(_table.submission_of(job_id)))
+        log = JobLog(lambda: self._client.log(_job_table.submission_of(job_id)))
 
         known: list[object] = []
 
@@ -169,36 +169,38 @@ class RayCluster(ClusterCalls):
         """See `fray.cluster.Cluster.terminate`."""
         check_seconds("grace", grace, zero=True)
         if not self.poll(job_id).finished:
-            stop_job(self._client, _table.submission_of(job_id), grace)
+            stop_job(self._client, _job_table.submission_of(job_id), grace)
 
     def _all_jobs(self, parent: str | None) -> list[JobInfo]:
         """Return the jobs in Ray's table; those that others gave to Ray are left out."""
         if parent is not None:
             self.poll(parent)
-        infos = [info for details in self._client.all_details() if (info := _table.read(details)) is not None]
-        return [info for info in infos if parent is None or info.job_id.parent == parent]
+        infos = [
+            info for details in self._client.all_details() if (info := _job_table.read(details)) is not None
+        ]
+        return [info for info in infos if info is not None and parent in (None, info.job_id.parent)]
 
     def get_runtime_env(self, request: JobRequest) -> dict[str, Any]:
         """Return the environment of a request as `@ray.remote(runtime_env=...)` takes it."""
         environment = request.environment or EnvironmentConfig()
         workspace = _workspace(request)
         pip = list(pip_list(workspace, environment))
-        accelerated = not _requests.is_cpu_only(request)
+        accelerated = not _plan.is_cpu_only(request)
         variables = ({} if accelerated else {"JAX_PLATFORMS": "cpu"}) | dict(environment.env_vars)
         parts = {"pip": pip, "env_vars": variables}
         return {name: part for name, part in parts.items() if part}
 
     def get_ray_resources(self, request: JobRequest) -> dict[str, float]:
         """Return what a request needs beside CPUs, GPUs and memory, for `@ray.remote(resources=...)`."""
-        bundle = _requests.bundle_of(request.resources, {})
+        bundle = _plan.bundle_of(request.resources, {})
         return {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
 
     def _plan(self, request: JobRequest, job_id: JobId, ships: bool, variables: dict[str, str]) -> Plan:
         environment = request.environment or EnvironmentConfig()
         workspace, entrypoint = _workspace(request), request.entrypoint
         assert isinstance(entrypoint, Entrypoint)
-        choices = _requests.unit_counts(request.resources, gang=request.is_gang)
-        hosts = _requests.hosts_of(request.resources)
+        choices = _plan.unit_counts(request.resources, gang=request.is_gang)
+        hosts = _plan.hosts_of(request.resources)
         own = {
             "FRAY_JOB_ID": job_id,
             "FRAY_REPLICA_COUNT": str(choices[0] * hosts),
@@ -207,14 +209,14 @@ class RayCluster(ClusterCalls):
         }
         return Plan(
             job_id=job_id,
-            submission=_table.submission_of(job_id),
+            submission=_job_table.submission_of(job_id),
             submitted_at=time.time(),
             name=request.name,
             choices=choices,
             hosts=hosts,
             gang=request.is_gang,
             resources=request.resources,
-            labels=_requests.labels_of(request.resources),
+            labels=_plan.labels_of(request.resources),
             command=None if entrypoint.callable is not None else entrypoint.command,
             payload=payload_of(entrypoint, workspace if ships else None),
             environ=dict(environment.env_vars) | own | variables,

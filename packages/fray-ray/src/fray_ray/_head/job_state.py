@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
-from fray_ray._requests import Plan
-from fray_ray._table import Entry
+from fray_ray._job_table import TableEntry
+from fray_ray._plan import Plan
 
 _STATUS_OF_EARLIER = {ExitReason.STOPPED: JobStatus.STOPPED}
 
@@ -37,7 +37,7 @@ class Progress:
             tasks=tasks,
             submitted_at=plan.submitted_at,
         )
-        self._entry = Entry(plan.submission) if listed else None
+        self._entry = TableEntry(plan.submission) if listed else None
         self._beyond: tuple[TaskStatus, ...] = ()
         self._changed = threading.Condition()
         self._news = False

@@ -9,14 +9,14 @@ over       no actor is left and the room is given back: another machine may have
 import threading
 
 from fray.cluster import ExitReason, JobStatus
-from fray_ray._formation import Formation
-from fray_ray._placing import STOPPED, find_room
-from fray_ray._progress import Outcome, Progress
-from fray_ray._replica_log import ReplicaLog
-from fray_ray._replicas import pause_after
-from fray_ray._requests import Plan
-from fray_ray._rooms import Room
-from fray_ray._story import Story
+from fray_ray._head.gang_attempt import GangAttempt
+from fray_ray._head.gang_result import GangResult
+from fray_ray._head.job_state import Outcome, Progress
+from fray_ray._head.placing import STOPPED, find_room
+from fray_ray._head.replica_log import ReplicaLog
+from fray_ray._head.replicas import pause_after
+from fray_ray._head.reservation import Reservation
+from fray_ray._plan import Plan
 
 
 class Gang(threading.Thread):
@@ -25,7 +25,7 @@ class Gang(threading.Thread):
     def __init__(self, plan: Plan, progress: Progress) -> None:
         super().__init__(name="gang", daemon=True)
         self._plan, self._progress = plan, progress
-        self._room = Room(plan)
+        self._room = Reservation(plan)
         self._logs = [ReplicaLog(number, plan.secrets) for number in range(plan.replicas)]
         self._stopping = threading.Event()
         self._stop_order: tuple[float, ExitReason] = 0.0, ExitReason.STOPPED
@@ -63,7 +63,7 @@ class Gang(threading.Thread):
         """Run all replicas once; return whether to do so again."""
         self._attempts += 1
         self._progress.resize(self._room.replicas)
-        formation = Formation(self._plan, self._room, self._progress, self._logs, self._attempts)
+        formation = GangAttempt(self._plan, self._room, self._progress, self._logs, self._attempts)
         try:
             story = formation.run(self._stopping, lambda: self._stop_order)
         finally:
@@ -78,7 +78,7 @@ class Gang(threading.Thread):
             self._stopping.wait(pause_after(self._failures))
         return again
 
-    def _may_retry(self, story: Story) -> bool:
+    def _may_retry(self, story: GangResult) -> bool:
         """Count the end of an attempt; return whether there may be another."""
         if story.reason is ExitReason.COULD_NOT_START:
             return False
@@ -89,7 +89,7 @@ class Gang(threading.Thread):
         self._failures += 1
         return self._failures <= self._plan.max_retries_failure
 
-    def _outcome_of(self, story: Story) -> Outcome:
+    def _outcome_of(self, story: GangResult) -> Outcome:
         if self._stopping.is_set():
             return STOPPED
         if story.good:

@@ -1,0 +1,1 @@
+"""On the head of the cluster: the driver of each job."""
