@@ -10,8 +10,7 @@ import signal
 
 from fray._jobs.memory_group import groups_named, leave_group
 from fray._jobs.process_tree import become_subreaper
-
-_LOCK, _ON_EXIT = "lock", "on_exit"
+from fray._jobs.record_files import LOCK, ON_EXIT
 
 
 def main(record: str, handed: str | None = None) -> None:
@@ -22,7 +21,7 @@ def main(record: str, handed: str | None = None) -> None:
     """
     os.chdir("/")
     if handed is None:
-        lock = os.open(os.path.join(record, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(os.path.join(record, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     else:
         lock = int(handed)
         os.set_inheritable(lock, False)
@@ -63,7 +62,7 @@ def _guard(record: str, supervisor: int, lock: int) -> None:
     from fray._jobs.predecessors import tell_of_end
 
     tell_of_end(record)
-    if os.path.exists(os.path.join(record, _ON_EXIT)):
+    if os.path.exists(os.path.join(record, ON_EXIT)):
         from fray._jobs.on_exit import run_on_exit
 
         os.close(lock)  # the job has ended, whatever comes now

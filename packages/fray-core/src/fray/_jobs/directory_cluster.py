@@ -20,11 +20,14 @@ from fray._jobs.liveness import SupervisorLock
 from fray._jobs.log_files import LOGS, log_name
 from fray._jobs.logs.reader import LogReader
 from fray._jobs.on_exit import write_on_exit
-from fray._jobs.plan import JobPlan, Keep, packed_plan
+from fray._jobs.packed_plans import packed_plan
+from fray._jobs.plan import JobPlan
+from fray._jobs.plan_values import Keep
 from fray._jobs.planning import FAMILY, PAYLOAD, import_paths, plan_of
 from fray._jobs.process_tree import TreeKill
 from fray._jobs.pruning import KEYS, delete, has_ended, prune_now, write_keep
-from fray._jobs.record import CHILDREN, LOCK, PLAN, REQUEST, SUPERVISOR_LOG, JobRecord, Records
+from fray._jobs.record import JobRecord, Records
+from fray._jobs.record_files import CHILDREN, LOCK, PLAN, REQUEST, SUPERVISOR_LOG, SWEEP
 from fray._jobs.record_index import infos_of, list_records
 from fray._jobs.restarting import restart_replicas
 from fray._jobs.retrying import (
@@ -39,8 +42,8 @@ from fray._jobs.retrying import (
 from fray._jobs.snapshots import SweepCopies, take_snapshot
 from fray._jobs.status_file import VERSION, replace_file, reserve_room, write_json, write_status
 from fray._jobs.stopping import stop_family
-from fray._jobs.supervisor_start import supervisor_command
-from fray._jobs.sweep_plan import SWEEP, TURN, SweepPlan
+from fray._jobs.supervisor_command import supervisor_command
+from fray._jobs.sweep_plan import TURN, SweepPlan
 from fray._values.capabilities import ClusterCapabilities
 from fray._values.checks import check_seconds
 from fray._values.endpoints import Endpoint

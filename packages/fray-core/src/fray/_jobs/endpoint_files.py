@@ -12,11 +12,12 @@ from typing import Any
 
 from fray._jobs.liveness import Liveness, liveness_of
 from fray._jobs.predecessors import record_of
+from fray._jobs.record_files import LOCK
 from fray._jobs.status_file import STATUS, read_json, replace_file
 from fray._values.job_words import JobStatus
 
 FOLDER = ".endpoints"
-_LOCK, _LENGTH = "lock", 24
+_LENGTH = 24
 
 
 def write_endpoint(folder: str, data: dict[str, Any]) -> None:
@@ -73,7 +74,7 @@ def _files(place: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _lives(folder: str, data: dict[str, Any]) -> bool:
     """Whether the attempt that registered an endpoint runs, as far as anybody knows."""
     record = record_of(folder, data["job_id"])
-    if liveness_of(os.path.join(record, _LOCK)) in (Liveness.GONE, Liveness.NOT_STARTED):
+    if liveness_of(os.path.join(record, LOCK)) in (Liveness.GONE, Liveness.NOT_STARTED):
         return False
     written = read_json(os.path.join(record, STATUS)) or {}
     tasks = written.get("tasks", ())

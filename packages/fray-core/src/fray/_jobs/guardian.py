@@ -4,15 +4,14 @@ import os
 import time
 
 from fray._jobs import process_tree
+from fray._jobs.children import tell_children
 from fray._jobs.control_group import ControlGroup
-from fray._jobs.control_pipe import post_to_supervisor
 from fray._jobs.endings import lost, read_status
-from fray._jobs.job_tree import CHILDREN, members
-from fray._jobs.liveness import Liveness, holder_of, liveness_of
+from fray._jobs.job_tree import members
+from fray._jobs.liveness import holder_of
+from fray._jobs.record_files import LOCK, PLAN, SWEEP
 from fray._jobs.status_file import write_status
-from fray._jobs.sweep_plan import SWEEP
 
-LOCK, PLAN = "lock", "plan.pickle"
 _GRACE = 10.0  # seconds for the jobs below one whose supervisor was killed
 _HOST_GOES = 3.0  # seconds within which all processes of a host that is taken away are killed
 _PAUSE = 1.0  # seconds between two tries to write
@@ -50,17 +49,6 @@ def _settle(record: str, supervisor: int, code: int) -> None:
     message = f"its supervisor (process {supervisor}) {how} before the job was finished; its tree was ended"
     while not write_status(record, lost(info, message).to_dict(), final=True):
         time.sleep(_PAUSE)
-
-
-def tell_children(record: str, grace: float) -> bool:
-    """Ask the jobs that a job launched to stop; whether any runs."""
-    below, running = os.path.join(record, CHILDREN), False
-    for name in os.listdir(below) if os.path.isdir(below) else ():
-        child = os.path.join(below, name)
-        if not name.startswith(".") and liveness_of(os.path.join(child, LOCK)) is Liveness.ALIVE:
-            post_to_supervisor(child, f"stop {grace}")
-            running = True
-    return running
 
 
 def _reap() -> None:

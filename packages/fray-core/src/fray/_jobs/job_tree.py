@@ -6,10 +6,10 @@ import os
 import sys
 
 from fray._jobs import process_tree
+from fray._jobs.record_files import CHILDREN
 
 SUPERVISOR_MODULE = "fray._jobs.supervisor"
 """On the command line of every supervisor: those of jobs below are no processes of the job itself."""
-CHILDREN = "jobs"  # in a record: those of the jobs below
 
 
 class JobTree:
@@ -37,7 +37,7 @@ class JobTree:
         """Ask the jobs below it to stop; whether any runs."""
         if not os.path.isdir(os.path.join(self._record, CHILDREN)):
             return False
-        from fray._jobs.guardian import tell_children
+        from fray._jobs.children import tell_children
 
         return tell_children(self._record, grace)
 

@@ -12,7 +12,8 @@ from dataclasses import is_dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from fray._jobs.plan import JobPlan, unpacked_plan
+from fray._jobs.packed_plans import unpacked_plan
+from fray._jobs.plan import JobPlan
 from fray._jobs.status_file import replace_file
 
 AGAIN, _PLAN = "again.pickle", "plan.pickle"

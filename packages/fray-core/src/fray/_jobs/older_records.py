@@ -12,16 +12,16 @@ from pathlib import Path
 
 from fray._jobs.liveness import Liveness, liveness_of
 from fray._jobs.process_tree import ProcessIdentity
+from fray._jobs.record_files import LOCK
 from fray._jobs.status_file import STATUS, read_json
 
-_LOCK = "lock"
 _SUPERVISOR, _CARRIED = "supervisor.json", "carried"
 _BELOW = "+"  # between the names of a job and of a job that it launched
 
 
 def liveness_of_record(record: str) -> Liveness:
     """Ask whether the supervisor of a record lives, one of 0.1.0 included. Changes nothing."""
-    liveness = liveness_of(os.path.join(record, _LOCK))
+    liveness = liveness_of(os.path.join(record, LOCK))
     if liveness is not Liveness.NOT_STARTED:
         return liveness
     process = os.path.join(record, _SUPERVISOR)

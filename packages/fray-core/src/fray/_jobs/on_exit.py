@@ -13,6 +13,7 @@ import time
 from fray._jobs.endings import read_status
 from fray._jobs.plan import JobPlan
 from fray._jobs.process_tree import JOB_VARIABLE
+from fray._jobs.record_files import ON_EXIT
 from fray._jobs.spawn import start_program
 from fray._jobs.status_file import replace_file
 
@@ -20,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fray._values.job_states import JobInfo
 
-ON_EXIT, DONE, LOG = "on_exit", "on_exit.done", "on-exit.log"
+DONE, LOG = "on_exit.done", "on-exit.log"
 LONGEST = 600.0  # seconds that the command may take
 
 

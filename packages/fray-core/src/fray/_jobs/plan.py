@@ -6,6 +6,7 @@ may bring along that has a life of its own is in `plan_parts`.
 
 from __future__ import annotations
 
+from fray._jobs.plan_values import NO_VALUES
 from fray._values.light_tuples import NamedTuple
 
 TYPE_CHECKING = False
@@ -14,37 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fray._jobs.plan_parts import Admission, HostEnd, Preparation
+    from fray._jobs.plan_values import Grant, Keep
     from fray._jobs.ranks import GangLayout
-    from fray._jobs.sweep_plan import SweepPlan
-    from fray._values.job_words import ExitReason
-
-
-class Grant(NamedTuple):
-    """Room for a job, and the ids of the GPUs that are its own."""
-
-    gpus: tuple[str, ...] = ()
-
-
-class HostEnding(NamedTuple):
-    """Why the host takes a job's supervisor away, and how many seconds it leaves."""
-
-    reason: ExitReason
-    message: str
-    grace: float
-
-
-class Keep(NamedTuple):
-    """Which records of finished jobs are kept: so many, and for so many days; None for all.
-
-    `shared` is a folder of environments, which go when no record leads to them any more.
-    """
-
-    jobs: int | None = None
-    days: float | None = None
-    shared: str | None = None
-
-
-NO_VALUES: Mapping[str, Any] = {}
 
 
 class JobPlan(NamedTuple):
@@ -120,46 +92,3 @@ class JobPlan(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<JobPlan of {self.job_id}>"  # its variables are secret
-
-
-class PackedAdmission(NamedTuple):
-    """An `Admission` that is unpickled when it is asked: no replica waits for what it imports."""
-
-    pickled: bytes
-
-    def enter(self) -> Grant | str:
-        """See `Admission.enter`."""
-        return self._unpacked().enter()
-
-    def leave(self) -> None:
-        """See `Admission.leave`."""
-        self._unpacked().leave()
-
-    def _unpacked(self) -> Admission:
-        admission: Admission = _loads(self.pickled)
-        return admission
-
-
-def packed_plan(plan: JobPlan | SweepPlan) -> bytes:
-    """Return a plan as its supervisor is given it: without the payload, which is in the record."""
-    import pickle
-
-    if plan.admission is not None:
-        plan = plan._replace(admission=PackedAdmission(pickle.dumps(plan.admission)))
-    return pickle.dumps(plan._replace(payload=None))
-
-
-def unpacked_plan(data: bytes) -> JobPlan:
-    """Read what `packed_plan` gave."""
-    plan: JobPlan = _loads(data)
-    return plan
-
-
-def _loads(data: bytes) -> Any:
-    # Importing `pickle` takes 3 ms, for its half that is written in Python.
-    try:
-        from _pickle import loads
-    except ImportError:
-        from pickle import loads
-
-    return loads(data)

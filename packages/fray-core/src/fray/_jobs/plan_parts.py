@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from fray._jobs.plan import Grant, HostEnding
+from fray._jobs.plan_values import Grant, HostEnding
 
 
 class Preparation(Protocol):

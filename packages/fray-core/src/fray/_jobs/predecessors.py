@@ -11,6 +11,7 @@ import os
 
 from fray._jobs.control_pipe import WAKE, post_to_supervisor
 from fray._jobs.liveness import Liveness, liveness_of
+from fray._jobs.record_files import CHILDREN, LOCK, PLAN
 from fray._jobs.status_file import STATUS, read_json
 from fray._values.job_words import JobStatus
 from fray._values.light_tuples import NamedTuple
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 WAITERS = "waiters"
-_CHILDREN, _LOCK, _PLAN = "jobs", "lock", "plan.pickle"
 _PHRASES: dict[str, str] = {JobStatus.FAILED: "failed", JobStatus.STOPPED: "was stopped"}
 _AT_ONCE = 16  # jobs that have not ended and are looked at in one look
 
@@ -46,7 +46,7 @@ def folder_of_records(record: str, job_id: str) -> str:
 
 def record_of(folder: str, job_id: str) -> str:
     """Return where the record of a job is."""
-    return os.path.join(folder, f"/{_CHILDREN}/".join(job_id.split("/")))
+    return os.path.join(folder, f"/{CHILDREN}/".join(job_id.split("/")))
 
 
 def look_at(folder: str, job_ids: Iterable[str]) -> Standing:
@@ -122,8 +122,8 @@ def _ended(record: str) -> str | None:
     how = _written(record)
     if how is not None:
         return how
-    gone = liveness_of(os.path.join(record, _LOCK)) is Liveness.GONE
-    if not gone or os.path.exists(os.path.join(record, _PLAN)):  # where its plan is, it may be resumed
+    gone = liveness_of(os.path.join(record, LOCK)) is Liveness.GONE
+    if not gone or os.path.exists(os.path.join(record, PLAN)):  # where its plan is, it may be resumed
         return None
     # It may have ended between the two looks.
     return _written(record) or "was lost: its supervisor was killed before it was finished"

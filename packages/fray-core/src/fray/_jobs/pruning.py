@@ -13,10 +13,11 @@ import time
 
 from fray._jobs.endings import read_status
 from fray._jobs.environment_folder import size_of
-from fray._jobs.housekeeping import BETWEEN, KEEP, NOTES
+from fray._jobs.housekeeping_due import BETWEEN, NOTES
 from fray._jobs.liveness import Liveness, liveness_of
 from fray._jobs.older_records import liveness_of_record
-from fray._jobs.plan import Keep
+from fray._jobs.plan_values import Keep
+from fray._jobs.record_files import CHILDREN, KEEP, LOCK, PLAN
 from fray._jobs.status_file import STATUS, read_json, replace_file
 
 TYPE_CHECKING = False
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 KEYS = ".keys"
 _LOCK = ".pruning.lock"
-_RECORD_LOCK, _CHILDREN, _PLAN = "lock", "jobs", "plan.pickle"
 _DRAFT, _DOOMED = ".new-", ".old-"
 _DAY = 86400.0
 _KINDS = {"logs": "logs", "workspace": "snapshots"}  # folders of a record
@@ -104,7 +104,7 @@ def _add_sizes(record: str, sizes: dict[str, int]) -> None:
     """Add what is in a record, and in those below it, to what there is of each kind."""
     with os.scandir(record) as entries:
         for entry in entries:
-            if entry.name == _CHILDREN and entry.is_dir(follow_symlinks=False):
+            if entry.name == CHILDREN and entry.is_dir(follow_symlinks=False):
                 for name in os.listdir(entry.path):
                     if os.path.isdir(os.path.join(entry.path, name)):
                         _add_sizes(os.path.join(entry.path, name), sizes)
@@ -134,14 +134,14 @@ def settled(record: str) -> bool:
     finished = info is None or info.finished or _gone(record, liveness) or _never_starts(record, liveness)
     if not finished or liveness in (Liveness.ALIVE, Liveness.UNKNOWN):
         return False
-    below = os.path.join(record, _CHILDREN)
+    below = os.path.join(record, CHILDREN)
     children = os.listdir(below) if os.path.isdir(below) else []
     return all(settled(os.path.join(below, name)) for name in children if not name.startswith("."))
 
 
 def _gone(record: str, liveness: Liveness) -> bool:
     """Whether a job's supervisor is gone for good: where the plan is still there the job may be resumed."""
-    return liveness is Liveness.GONE and not os.path.exists(os.path.join(record, _PLAN))
+    return liveness is Liveness.GONE and not os.path.exists(os.path.join(record, PLAN))
 
 
 def _never_starts(record: str, liveness: Liveness) -> bool:
@@ -165,7 +165,7 @@ def _abandoned(draft: str) -> bool:
         age = time.time() - os.stat(draft).st_mtime
     except OSError:
         return False
-    lock = os.path.join(draft, _RECORD_LOCK)
+    lock = os.path.join(draft, LOCK)
     if os.path.exists(lock):
         return liveness_of(lock, held_by_launcher=True) is Liveness.GONE
     return age > BETWEEN

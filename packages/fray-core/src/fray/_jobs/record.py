@@ -26,12 +26,11 @@ from fray._jobs.endings import read_status
 from fray._jobs.liveness import Holder, Liveness, holder_of, last_renewed
 from fray._jobs.older_records import job_id_of, liveness_of_record, name_of_0_1
 from fray._jobs.process_tree import boot_id
+from fray._jobs.record_files import CHILDREN, LOCK, LOGS, PLAN, REQUEST
 from fray._jobs.status_file import STATUS, VERSION, read_json
 from fray._values.errors import FrayError, JobNotFoundError
 from fray._values.job_states import ExitReason, JobId, JobInfo, JobStatus, LastSeen
 
-LOCK, PLAN, REQUEST, SUPERVISOR_LOG = "lock", "plan.pickle", "request.json", "supervisor.log"
-LOGS, CHILDREN = "logs", "jobs"
 _DRAFT, _DOOMED = ".new-", ".old-"
 
 

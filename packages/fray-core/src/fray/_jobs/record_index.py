@@ -12,15 +12,15 @@ import pickle
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fray._jobs.housekeeping import COUNT, FEW, index_is_due
+from fray._jobs.housekeeping_due import COUNT, FEW, index_is_due
 from fray._jobs.record import JobRecord, Records
+from fray._jobs.record_files import CHILDREN
 from fray._jobs.status_file import STATUS, replace_file
 from fray._values.errors import JobNotFoundError
 from fray._values.job_states import JobInfo
 
 _INDEX, _LOCK = ".index.pickle", ".index.lock"
 _FORMAT = 2
-_CHILDREN = "jobs"
 
 # The time and size of the status file, what the job reads, and whether jobs are below it.
 Entry = tuple[int, int, JobInfo, bool]
@@ -100,7 +100,7 @@ def _entry_of(record: JobRecord, stamp: tuple[int, int]) -> Entry | None:
     info = record.info()
     if not info.finished or record.alive():
         return None
-    return (*stamp, info, (record.path / _CHILDREN).is_dir())
+    return (*stamp, info, (record.path / CHILDREN).is_dir())
 
 
 def _load(folder: Path) -> dict[str, Entry]:

@@ -9,7 +9,7 @@ import time
 from fray._jobs import process_tree
 from fray._jobs.events import AttemptEnd, Ended
 from fray._jobs.oom import oom_kills
-from fray._jobs.plan import Grant
+from fray._jobs.plan_values import Grant
 from fray._jobs.spawn import start_program
 from fray._jobs.usage import UsageMeter, over_asked
 from fray._values.job_words import ExitReason

@@ -9,11 +9,12 @@ from pathlib import Path
 from fray._jobs.control_pipe import STOP
 from fray._jobs.kept_plans import AGAIN, kept_plan, restored, secrets_of
 from fray._jobs.liveness import SupervisorLock
-from fray._jobs.on_exit import DONE, ON_EXIT
-from fray._jobs.record import LOCK, PLAN, JobRecord
+from fray._jobs.on_exit import DONE
+from fray._jobs.record import JobRecord
+from fray._jobs.record_files import LOCK, ON_EXIT, PLAN, SWEEP
 from fray._jobs.status_file import replace_file, reserve_room, write_status
 from fray._jobs.sweep_endings import progress_of
-from fray._jobs.sweep_plan import SWEEP, TURN, SweepPlan
+from fray._jobs.sweep_plan import TURN, SweepPlan
 from fray._values.delays import poll_delays
 from fray._values.errors import ClusterUnavailableError, UnsupportedError
 from fray._values.job_states import JobInfo, JobStatus

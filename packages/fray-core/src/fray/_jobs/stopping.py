@@ -20,7 +20,8 @@ from fray._jobs.liveness import Holder, Liveness, SupervisorLock, last_renewed
 from fray._jobs.older_records import children_of_0_1, claim_of_0_1
 from fray._jobs.predecessors import tell_of_end
 from fray._jobs.process_tree import JOB_VARIABLE, ControlGroup
-from fray._jobs.record import LOCK, PLAN, JobRecord, Records
+from fray._jobs.record import JobRecord, Records
+from fray._jobs.record_files import LOCK, PLAN
 from fray._jobs.status_file import replace_file, write_status
 from fray._values.delays import poll_delays
 from fray._values.errors import ClusterUnavailableError, JobNotFoundError

@@ -36,6 +36,7 @@ from fray._jobs.events import (
 from fray._jobs.job_tree import JobTree
 from fray._jobs.liveness import HEARTBEAT
 from fray._jobs.log_files import AttemptLogs
+from fray._jobs.record_files import PLAN
 from fray._jobs.replica_processes import ReplicaProcesses
 from fray._jobs.spawn import start_function
 from fray._jobs.states import JobState, ReplicaState
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from fray._jobs.memory_group import JobGroups
     from fray._jobs.plan import JobPlan
 
-PLAN, CHANGED = "plan.pickle", "changed"
+CHANGED = "changed"
 _LOOK = 1.0  # seconds between two looks for what comes without a wake-up: a stop from another host, room
 _SOON = 0.25  # seconds after the launch in which nobody can have changed the source
 

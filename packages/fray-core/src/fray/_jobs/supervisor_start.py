@@ -1,4 +1,4 @@
-"""How a job's supervisor is started: the command, and the steps until it has its plan and its lock.
+"""The first steps of a job's supervisor: until it has its plan and its lock.
 
 It is the child of its guardian (`fray._jobs.boot`), which ends the tree when the supervisor is killed. Where
 the guardian is killed the supervisor goes on without.
@@ -12,49 +12,19 @@ import sys
 
 from fray._jobs import process_tree
 from fray._jobs.control_group import ControlGroup
-from fray._jobs.job_tree import SUPERVISOR_MODULE
 from fray._jobs.liveness import Holder, SupervisorLock, this_host
 from fray._jobs.memory_group import JobGroups, MemoryGroup
-from fray._jobs.plan import unpacked_plan
+from fray._jobs.packed_plans import unpacked_plan
+from fray._jobs.plan import JobPlan
 from fray._jobs.process_tree import boot_id, identify
+from fray._jobs.record_files import PLAN
 from fray._jobs.status_file import STATUS, read_json
-from fray._jobs.supervisor import PLAN, Supervisor, remove_plan
+from fray._jobs.supervisor import Supervisor, remove_plan
 from fray._values.job_words import JobStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fray._jobs.plan import JobPlan
-
-
-def supervisor_command(record: str, paths: list[str], lock: int | None = None) -> list[str]:
-    """Return the command of a supervisor.
-
-    Args:
-        paths: Where it may import from.
-        lock: The file that holds the record's lock, where the process inherits it.
-    """
-    core = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    given = [] if lock is None else [str(lock)]
-    return [
-        sys.executable,
-        "-I",
-        "-S",
-        "-c",
-        _BOOT,
-        SUPERVISOR_MODULE,
-        core,
-        os.pathsep.join(paths),
-        record,
-        *given,
-    ]
-
-
-# `fray` itself imports what programs use, which takes longer than all that a supervisor does.
-_BOOT = (
-    "import gc, sys; gc.disable(); core, paths = sys.argv[2:4]; sys.path += paths.split(':'); "
-    "fray = sys.modules['fray'] = type(sys)('fray'); fray.__path__ = [core]; "
-    "from fray._jobs.boot import main; main(*sys.argv[4:])"
-)
+    from fray._jobs.sweep_plan import SweepPlan
 
 
 def supervise(record: str, lock_file: int, group_name: str, *, handed: bool) -> None:
@@ -81,9 +51,10 @@ def supervise(record: str, lock_file: int, group_name: str, *, handed: bool) -> 
     gc.enable()
     group = ControlGroup.create(group_name)
     _say(lock, group)
-    coordinate = getattr(plan, "coordinate", None)
-    if coordinate is not None:  # the plan of a sweep
-        coordinate(record, lock)
+    if not isinstance(plan, JobPlan):  # it is of a sweep
+        from fray._jobs.sweep_coordinator import Coordinator
+
+        Coordinator(record, plan, lock).run()
         return
     plan, groups = _limited(plan, group, group_name)
     Supervisor(record, plan, lock, groups).run()
@@ -117,7 +88,7 @@ def _say(lock: SupervisorLock, group: ControlGroup | None) -> None:
     )
 
 
-def _read_plan(record: str) -> JobPlan | None:
+def _read_plan(record: str) -> JobPlan | SweepPlan | None:
     """The plan, from the record or, where it is not there, from the launcher."""
     try:
         with open(os.path.join(record, PLAN), "rb") as file:

@@ -15,14 +15,14 @@ from fray._jobs.control_pipe import DEFAULT_GRACE, WAKE, ControlPipe, post_to_su
 from fray._jobs.liveness import HEARTBEAT, Liveness, SupervisorLock, liveness_of
 from fray._jobs.predecessors import folder_of_records, has_ended, note_waiter
 from fray._jobs.process_tree import JOB_VARIABLE
+from fray._jobs.record_files import CHILDREN, LOCK, SUPERVISOR_LOG
 from fray._jobs.status_file import STATUS, read_json, write_status
-from fray._jobs.supervisor_start import supervisor_command
+from fray._jobs.supervisor_command import supervisor_command
 from fray._jobs.sweep_order import SweepOrder
 from fray._jobs.sweep_plan import SweepPlan
 from fray._values.job_words import JobStatus
 
 MEMBER, RUNNING = "member", "running"
-_CHILDREN, _LOCK, _LOG = "jobs", "lock", "supervisor.log"
 _LOOK = 1.0  # seconds between two looks for what comes without a wake-up
 _WRITE = 0.1  # seconds between two writes of the progress, at the least
 _TELL = 0.05  # seconds between two tries to stop a member that is just starting
@@ -155,7 +155,7 @@ class Coordinator:
     def _start(self, position: int) -> int:
         record = self._record_of(position)
         command = supervisor_command(record, list(self._plan.paths))
-        output = (os.path.join(record, _LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        output = (os.path.join(record, SUPERVISOR_LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         return os.posix_spawn(
             sys.executable,
             command,
@@ -182,7 +182,7 @@ class Coordinator:
                 self._told.add(position)
 
     def _record_of(self, position: int) -> str:
-        return os.path.join(self._record, _CHILDREN, str(position))
+        return os.path.join(self._record, CHILDREN, str(position))
 
     def _status_of(self, position: int) -> JobStatus:
         written = read_json(os.path.join(self._record_of(position), STATUS)) or {}
@@ -190,7 +190,7 @@ class Coordinator:
         return JobStatus(status) if status in tuple(JobStatus) else JobStatus.FAILED
 
     def _liveness_of(self, position: int) -> Liveness:
-        return liveness_of(os.path.join(self._record_of(position), _LOCK))
+        return liveness_of(os.path.join(self._record_of(position), LOCK))
 
     # --- the record ---
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from fray._jobs.endings import read_status
 from fray._jobs.liveness import SupervisorLock
-from fray._jobs.record import LOCK, JobRecord
+from fray._jobs.record import JobRecord
+from fray._jobs.record_files import CHILDREN, LOCK
 from fray._jobs.status_file import write_status
 from fray._jobs.stopping import settle_stopped
 from fray._values.job_states import JobId, JobInfo, JobStatus
 
-_CHILDREN = "jobs"
 _NAMED = 3  # members in the message of a sweep that failed
 
 
@@ -32,7 +32,7 @@ def settle_sweep(record: str) -> bool:
     info = read_status(record)
     if info is None or not info.is_sweep:
         return True
-    members = os.path.join(record, _CHILDREN)
+    members = os.path.join(record, CHILDREN)
     for name in os.listdir(members):
         if name.isdecimal():
             settle_unstarted(os.path.join(members, name))

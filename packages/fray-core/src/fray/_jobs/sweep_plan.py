@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fray._jobs.plan import NO_VALUES
+from fray._jobs.plan_values import NO_VALUES
 from fray._values.light_tuples import NamedTuple
 
 TYPE_CHECKING = False
@@ -10,12 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from fray._jobs.liveness import SupervisorLock
-    from fray._jobs.plan import Grant, Keep
     from fray._jobs.plan_parts import Admission, HostEnd, Preparation
+    from fray._jobs.plan_values import Grant, Keep
 
-SWEEP = "sweep.pickle"
-"""The plan of a sweep, in its record for as long as that lasts; it holds nothing secret."""
 TURN = "waiting for its turn in the sweep"
 """What a member waits for that nobody has started."""
 _NOBODY: Mapping[int, tuple[int | str, ...]] = {}
@@ -58,9 +55,3 @@ class SweepPlan(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<SweepPlan of {self.job_id}>"  # some of its variables are secret
-
-    def coordinate(self, record: str, lock: SupervisorLock) -> None:
-        """Be the coordinator."""
-        from fray._jobs.sweep_coordinator import Coordinator
-
-        Coordinator(record, self, lock).run()

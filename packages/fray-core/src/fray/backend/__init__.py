@@ -119,8 +119,9 @@ if TYPE_CHECKING:
     from fray._jobs.memory_group import MemoryGroup, leave_group, limits_memory
     from fray._jobs.oom import oom_kills
     from fray._jobs.own_environment import own_python, plan_with_environment, warn_of_another_python
-    from fray._jobs.plan import Grant, HostEnding, Keep, packed_plan
+    from fray._jobs.packed_plans import packed_plan
     from fray._jobs.plan_parts import Admission, HostEnd, Preparation
+    from fray._jobs.plan_values import Grant, HostEnding, Keep
     from fray._jobs.planning import command_of, import_paths, path_in_copy, payload_of, plan_of, workspace_of
     from fray._jobs.port_variables import HOST_ADDRESS
     from fray._jobs.ports import HeldPorts, free_ports, port_is_free
@@ -149,7 +150,7 @@ if TYPE_CHECKING:
     from fray._jobs.status_file import replace_file
     from fray._jobs.stopping import settle_stopped
     from fray._jobs.supervision import JobPhase, Supervision, pause_after
-    from fray._jobs.supervisor_start import supervisor_command
+    from fray._jobs.supervisor_command import supervisor_command
     from fray._jobs.sweep_endings import settle_by_members, sweep_info, sweep_progress
     from fray._jobs.sweep_plan import SweepPlan
     from fray._jobs.usage import UsageMeter, in_words, over_asked
@@ -442,7 +443,7 @@ _HOMES = {
     "Finding": "_values.findings",
     "Health": "_values.findings",
     "HostEnd": "_jobs.plan_parts",
-    "HostEnding": "_jobs.plan",
+    "HostEnding": "_jobs.plan_values",
     "settle_stopped": "_jobs.stopping",
     "AsyncQueue": "_queues.aio",
     "AttemptEnd": "_jobs.events",
@@ -474,14 +475,14 @@ _HOMES = {
     "EngineStream": "_engine.streams",
     "GangLayout": "_jobs.ranks",
     "GangRuntime": "_contracts.gang_runtime",
-    "Grant": "_jobs.plan",
+    "Grant": "_jobs.plan_values",
     "Heartbeat": "_queues.heartbeat",
     "Holder": "_jobs.liveness",
     "InProcessRunner": "_contexts.in_process",
     "JOB_VARIABLE": "_jobs.process_tree",
     "JobPhase": "_jobs.supervision",
     "JobRecord": "_jobs.record",
-    "Keep": "_jobs.plan",
+    "Keep": "_jobs.plan_values",
     "LOCK": "_engine.locking",
     "LeaseState": "_queues.lease_machine",
     "Lender": "_engine.waiting",
@@ -600,7 +601,7 @@ _HOMES = {
     "over_asked": "_jobs.usage",
     "own_python": "_jobs.own_environment",
     "pack_exception": "_serialization.values",
-    "packed_plan": "_jobs.plan",
+    "packed_plan": "_jobs.packed_plans",
     "path_in_copy": "_jobs.planning",
     "pause_after": "_jobs.supervision",
     "payload_of": "_jobs.planning",
@@ -635,7 +636,7 @@ _HOMES = {
     "sources_of": "_engine.waiting",
     "steady_time": "_queues.clocks",
     "strip_frames": "_engine.execution",
-    "supervisor_command": "_jobs.supervisor_start",
+    "supervisor_command": "_jobs.supervisor_command",
     "settle_by_members": "_jobs.sweep_endings",
     "sweep_info": "_jobs.sweep_endings",
     "sweep_progress": "_jobs.sweep_endings",

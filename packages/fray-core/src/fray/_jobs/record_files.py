@@ -1,0 +1,10 @@
+"""What the files in a job's record are called; `record` says what each holds."""
+
+LOCK, PLAN, REQUEST = "lock", "plan.pickle", "request.json"
+SUPERVISOR_LOG, LOGS, ON_EXIT = "supervisor.log", "logs", "on_exit"
+CHILDREN = "jobs"
+"""The folder of the records of the jobs that a job launched, or of the members of a sweep."""
+SWEEP = "sweep.pickle"
+"""The plan of a sweep, in its record for as long as that lasts; it holds nothing secret."""
+KEEP = "keep"
+"""Which records are to be kept when the job has ended."""
