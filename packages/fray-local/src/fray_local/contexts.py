@@ -31,6 +31,7 @@ class _LocalContext(TaskRunnerContext):
         streams=True,
         parked_streams=True,
         nested_tasks=True,
+        nested_threads=True,
         actors=True,
         named_actors=True,
         detached_actors=True,

@@ -161,6 +161,17 @@ class CallRunner(Protocol):
         """
 
 
+class RescuingRunner(CallRunner, Protocol):
+    """A runner that can tell that all its places are taken by calls that wait for threads of their own."""
+
+    def rescue(self) -> Any:
+        """Free a place for a thread that no runner knows and that waits for a call; None where it need not.
+
+        It is asked now and then while such a thread waits. What it returns has `reclaim()`, which is called
+        when that wait is over.
+        """
+
+
 class ActorRunner(CallRunner, Protocol):
     """Runs the calls of one actor.
 

@@ -1,11 +1,12 @@
 """A standard `Future` over a reference."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 from fray._engine.refs import ERROR, EngineRef, outcome, watch
-from fray._engine.waiting import blocking, seconds
+from fray._engine.waiting import blocking, patient, seconds
 
 
 class EngineFuture(Future[Any]):
@@ -50,12 +51,25 @@ class EngineFuture(Future[Any]):
         """Return the value, as `Future.result`."""
         if self.done():
             return super().result()
-        with blocking(timeout, (self._ref,)):
-            return super().result(seconds(timeout))
+        self._await(timeout)
+        return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the exception, as `Future.exception`."""
         if self.done():
             return super().exception()
-        with blocking(timeout, (self._ref,)):
-            return super().exception(seconds(timeout))
+        self._await(timeout)
+        return super().exception(0)
+
+    def _await(self, timeout: float | None) -> None:
+        with blocking(timeout, (self._ref,)), patient((self._ref,)) as wait:
+            wait.block(self._settled, seconds(timeout))
+
+    def _settled(self, timeout: float | None) -> bool:
+        try:
+            super().exception(timeout)
+        except FutureTimeoutError:
+            return False
+        except CancelledError:
+            return True
+        return True

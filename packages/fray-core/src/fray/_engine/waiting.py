@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from fray._engine.locking import check_may_block
 from fray._engine.refs import ERROR, EngineRef, failure_waiters, unwatch, watch
@@ -81,6 +81,50 @@ def seconds(timeout: float | None) -> float | None:
     return None if timeout > threading.TIMEOUT_MAX else max(timeout, 0)
 
 
+_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.02, 1.0
+
+
+class patient:  # noqa: N801 - a context manager, named as it reads
+    """Around a wait, possibly of a thread that no runner knows: a task may have started it, and wait for it.
+
+    Every place of a runner may be taken by such tasks. Such a thread therefore looks now and then whether
+    that is so, and frees a place until its own wait is over; see `RescuingRunner`.
+    """
+
+    __slots__ = ("_lent", "_rescue")
+
+    def __init__(self, sources: Sequence[Any]) -> None:
+        self._lent: Lender | None = None
+        self._rescue: Callable[[], Lender | None] | None = None
+        if _thread.lender is None and threading.get_ident() != threading.main_thread().ident:
+            for source in sources:
+                call = source.call if type(source) is EngineRef else source
+                if call is not None:
+                    self._rescue = getattr(call.runner, "rescue", None)
+                    break
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._lent is not None:
+            self._lent.reclaim()
+
+    def block(self, wait: Callable[[float | None], bool], timeout: float | None) -> bool:
+        """Return what `wait(seconds)` returns, which is called again and again; False on timeout."""
+        pause = _FIRST_LOOK_SECONDS
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._rescue is not None and self._lent is None:
+            left = math.inf if deadline is None else deadline - time.monotonic()
+            if left <= pause:
+                break
+            if wait(pause):
+                return True
+            self._lent = self._rescue()
+            pause = min(2 * pause, _LAST_LOOK_SECONDS)
+        return wait(None if deadline is None else max(deadline - time.monotonic(), 0))
+
+
 class Waiter:
     """Blocks a thread until enough of what it watches has happened."""
 
@@ -128,7 +172,8 @@ def await_one(source: Any, timeout: float | None = None) -> bool:
         if not watch(source, waiter):
             return True
         try:
-            in_time = waiter.block(timeout)
+            with patient((source,)) as wait:
+                in_time = wait.block(waiter.block, timeout)
         finally:
             if not in_time:
                 unwatch(source, waiter)
@@ -154,10 +199,10 @@ def await_values(refs: Sequence[EngineRef[Any]], timeout: float | None) -> None:
     try:
         if any(ref.state == ERROR for ref in refs):
             return  # before anybody looked for failures
-        with blocking(timeout, refs):
+        with blocking(timeout, refs), patient((refs[position],)) as wait:
             while position >= 0 and not waiter.failure:
                 left = None if deadline is None else max(deadline - time.monotonic(), 0)
-                if not _block_for(refs[position], waiter, left):
+                if not _block_for(refs[position], waiter, wait, left):
                     raise timed_out(timeout, refs)
                 position = _last_pending(refs, position)
     finally:
@@ -171,11 +216,11 @@ def _last_pending(refs: Sequence[EngineRef[Any]], position: int) -> int:
     return position
 
 
-def _block_for(ref: EngineRef[Any], waiter: Waiter, timeout: float | None) -> bool:
+def _block_for(ref: EngineRef[Any], waiter: Waiter, wait: patient, timeout: float | None) -> bool:
     if not watch(ref, waiter):
         return True
     try:
-        return waiter.block(timeout)
+        return wait.block(waiter.block, timeout)
     finally:
         unwatch(ref, waiter)
 
@@ -231,8 +276,8 @@ def _await_some(sources: Sequence[Any], needed: int, timeout: float | None) -> b
     waiter = Waiter(needed)
     watched = _watch_all(sources, waiter)
     try:
-        with blocking(timeout, sources):
-            return waiter.block(timeout)
+        with blocking(timeout, sources), patient(sources) as wait:
+            return wait.block(waiter.block, timeout)
     finally:
         for source in watched:
             unwatch(source, waiter)

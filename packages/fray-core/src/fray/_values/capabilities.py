@@ -60,6 +60,7 @@ class ContextCapabilities(Capabilities):
         run_ahead: Items that a producer may be ahead of its consumer, at the most.
         parked_streams: A producer that waits for its consumer holds no worker.
         nested_tasks: Tasks may run tasks and wait for them, to any depth.
+        nested_threads: A task may wait for threads of its own that wait for tasks, on one worker too.
         actors: Actors can be made.
         named_actors: Actors can have a name, and be found by it.
         shared_actors: Named actors are shared by the programs of one namespace, and by the jobs of a family.
@@ -85,6 +86,7 @@ class ContextCapabilities(Capabilities):
     run_ahead: int = 64
     parked_streams: bool = False
     nested_tasks: bool = False
+    nested_threads: bool = False
     actors: bool = False
     named_actors: bool = False
     shared_actors: bool = False

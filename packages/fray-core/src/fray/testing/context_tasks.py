@@ -182,6 +182,12 @@ class NestingContract(ContextFixtures):
     def test_a_task_runs_many_tasks_and_waits_for_them(self, narrow: JobContext) -> None:
         assert narrow.get([narrow.run(tasks.sum_of_tasks, 10) for _ in range(5)]) == [45] * 5
 
+    def test_a_task_waits_for_threads_of_its_own_that_wait_for_tasks(self, narrow: JobContext) -> None:
+        if not self.can.nested_threads:
+            self.moot("nested_threads")
+            return
+        assert narrow.get(narrow.run(tasks.sum_by_threads, 3), timeout=60) == 3
+
     def test_a_reference_made_inside_a_task_is_good_outside(self, context: JobContext) -> None:
         def make() -> list[object]:
             from fray import get_job_context

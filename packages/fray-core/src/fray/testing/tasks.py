@@ -92,6 +92,22 @@ def nest(depth: int) -> int:
     return 1 + context.get(context.run(nest, depth - 1))
 
 
+def sum_by_threads(count: int) -> int:
+    """Run tasks from threads of a task's own, and wait for those."""
+    context = get_job_context()
+    values: list[int] = []
+
+    def run_one(index: int) -> None:
+        values.append(context.get(context.run(add, index, 0)))
+
+    threads = [threading.Thread(target=run_one, args=[index]) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(values)
+
+
 def sum_of_tasks(count: int) -> int:
     """Run many tasks from inside a task."""
     context = get_job_context()

@@ -10,6 +10,7 @@ CAPABILITIES = ContextCapabilities(
     parked_streams=True,
     run_ahead=64,
     nested_tasks=True,
+    nested_threads=True,
     actors=True,
     named_actors=True,
     shared_actors=True,

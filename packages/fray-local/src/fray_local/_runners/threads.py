@@ -1,5 +1,6 @@
 """Runs calls in threads; one that blocks on a result lends its place to another."""
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -176,6 +177,18 @@ class ThreadPool:
         with self._lock:
             self.running += 1
 
+    def rescue(self) -> "ThreadPool | None":
+        """Free a place where one is taken by a call that waits for a thread of its own."""
+        if self.running < self.size or not self._queue.qsize():
+            return None
+        frames = sys._current_frames()
+        for thread in list(self._threads):
+            frame = frames.get(thread.ident or 0)
+            if frame is not None and frame.f_code in _WAITS:
+                self.lend(None, ())
+                return self
+        return None
+
     def close(self, *, wait: bool) -> None:
         """Let every thread end after what is queued; with `wait`, block until they have."""
         with self._lock:
@@ -190,6 +203,17 @@ class ThreadPool:
             for thread in threads:
                 if thread is not threading.current_thread():
                     thread.join()
+
+
+_WAITS = frozenset(
+    {
+        threading.Thread.join.__code__,
+        threading.Condition.wait.__code__,
+        # Before Python 3.13 this is where `join` waits.
+        getattr(threading.Thread, "_wait_for_tstate_lock", threading.Thread.join).__code__,
+    }
+)
+"""What runs on top in a thread that waits for another one."""
 
 
 class _Parked:
@@ -229,7 +253,7 @@ class ThreadRunner:
                 dispatch(ready)
 
         self._pool = ThreadPool(workers, "fray-worker", run)
-        self.start = self._pool.submit
+        self.start, self.rescue = self._pool.submit, self._pool.rescue
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
         """Let a stream that waited go on."""

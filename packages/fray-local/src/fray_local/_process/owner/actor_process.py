@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -130,10 +130,10 @@ class ActorProcess:
     def parked(self, worker: WorkerConnection, call: Any) -> None:
         """Between the items of a stream the actor answers other calls anyway."""
 
-    def lend(self, worker: WorkerConnection) -> None:
+    def lend(self, worker: WorkerConnection, reason: Hashable) -> None:
         """One call at a time means that no other runs while it waits."""
 
-    def reclaim(self, worker: WorkerConnection) -> None:
+    def reclaim(self, worker: WorkerConnection, reason: Hashable) -> None:
         """Nothing was lent."""
 
     def returned(self, worker: WorkerConnection, calls: list[Any]) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class PendingRequest:
     """What a worker asked, until it is answered."""
 
-    def __init__(self, worker: "WorkerConnection", number: int, lends: bool) -> None:
-        self.worker, self._number, self._lends = worker, number, lends
+    def __init__(self, worker: "WorkerConnection", number: int) -> None:
+        self.worker, self._number = worker, number
         self._watch: Any = None
 
     def wait_for(
@@ -22,8 +22,7 @@ class PendingRequest:
     ) -> None:
         """Let `act` answer when something has happened; until then the worker's slot is free."""
         self.worker.pending_requests[self._number] = self
-        if self._lends:
-            self.worker.owner.lend(self.worker)
+        self.worker.owner.lend(self.worker, self)
 
         def answer() -> None:
             try:
@@ -53,5 +52,4 @@ class PendingRequest:
         if self.worker.pending_requests.pop(self._number, None) is not None:
             if self._watch is not None:
                 self._watch.stop()
-            if self._lends:
-                self.worker.owner.reclaim(self.worker)
+            self.worker.owner.reclaim(self.worker, self)

@@ -71,8 +71,8 @@ class RequestHandler:
         self._keys = count()
         self._told: dict[type, Callable[..., None]] = {
             Nothing: lambda *_: None,
-            Lend: lambda _, worker, __: worker.owner.lend(worker),
-            Reclaim: lambda _, worker, __: worker.owner.reclaim(worker),
+            Lend: lambda caller, worker, _: worker.owner.lend(worker, caller),
+            Reclaim: lambda caller, worker, _: worker.owner.reclaim(worker, caller),
             Withdraw: self._withdraw,
             Put: lambda _, worker, message, blob: worker.hold(message.key, self._engine.put(blob)),
             Promise: lambda _, worker, message: worker.hold(message.key, self._engine.promise()),
@@ -94,8 +94,8 @@ class RequestHandler:
 
     def handle(self, worker: "WorkerConnection", message: Request, descriptors: deque[int]) -> None:
         """Do what a worker tells, answer what it asks."""
-        number, lends, thread, deltas, operation, sent = message
-        request = None if number is None else PendingRequest(worker, number, lends)
+        number, thread, deltas, operation, sent = message
+        request = None if number is None else PendingRequest(worker, number)
         caller = worker.number, thread
         try:
             worker.apply_refcounts(deltas)

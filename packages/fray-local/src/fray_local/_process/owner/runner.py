@@ -178,7 +178,7 @@ class ProcessRunner:
         state: CallState | None = call.state
         if state is not None and state.worker is not None:
             if parked:
-                self.scheduler.reclaim(state.worker)
+                self.scheduler.reclaim(state.worker, call)
             state.worker.resume(state.number, more)
 
     def interrupt(self, call: Any) -> None:

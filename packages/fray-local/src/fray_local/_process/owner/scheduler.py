@@ -8,7 +8,7 @@ need not wait for the next one; what turns out to sit behind a long task is aske
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -81,19 +81,19 @@ class Scheduler:
 
     def parked(self, worker: WorkerConnection, call: Any) -> None:
         """Have a slot while the stream waits for its consumer."""
-        self.lend(worker)
+        self.lend(worker, call)
 
     def returned(self, worker: WorkerConnection, calls: list[Any]) -> None:
         """Put calls back at the front."""
         self._serial.run(partial(self._returned, worker, calls))
 
-    def lend(self, worker: WorkerConnection) -> None:
+    def lend(self, worker: WorkerConnection, reason: Hashable) -> None:
         """Have a slot while what runs waits; ask back what sits behind it."""
-        self._serial.run(partial(self._lend, worker))
+        self._serial.run(partial(self._lend, worker, reason))
 
-    def reclaim(self, worker: WorkerConnection) -> None:
+    def reclaim(self, worker: WorkerConnection, reason: Hashable) -> None:
         """The slot is taken again, though that be one too many for a while."""
-        self._serial.run(partial(self._reclaim, worker))
+        self._serial.run(partial(self._reclaim, worker, reason))
 
     def ended(self, worker: WorkerConnection, how: str, started: list[Any], unstarted: list[Any]) -> None:
         """Fail, or run again, what the worker had."""
@@ -145,13 +145,13 @@ class Scheduler:
         self._put_back(calls)
         self._carry_out(self._decide(decisions))
 
-    def _lend(self, worker: WorkerConnection) -> None:
+    def _lend(self, worker: WorkerConnection, reason: Hashable) -> None:
         slot = self._slots.get(worker)
-        if slot is None or not slot.runs:
-            return
-        slot.away += 1
+        if slot is None or not slot.runs or reason in slot.away:
+            return  # a thread that a task has left behind, say, holds no slot
+        slot.away.add(reason)
         self._expect_more()
-        if slot.away == 1:
+        if len(slot.away) == 1:
             self._free.cpu += slot.needs.cpu
         stuck = len(slot.runs) > 1
         decisions = self._decide()
@@ -159,11 +159,11 @@ class Scheduler:
             worker.revoke()
         self._carry_out(decisions)
 
-    def _reclaim(self, worker: WorkerConnection) -> None:
+    def _reclaim(self, worker: WorkerConnection, reason: Hashable) -> None:
         slot = self._slots.get(worker)
-        if slot is None or not slot.away:
+        if slot is None or reason not in slot.away:
             return
-        slot.away -= 1
+        slot.away.discard(reason)
         if not slot.away:
             self._free.cpu -= slot.needs.cpu
 
@@ -287,7 +287,7 @@ class Scheduler:
         """Make a slot idle, or let its worker be retired."""
         needs = slot.needs
         self._leave(slot)
-        slot.gpus, slot.away = [], 0
+        slot.gpus, slot.away = [], set()
         tired = self._most_tasks is not None and slot.served >= self._most_tasks
         used_up = needs.max_calls is not None and slot.served >= needs.max_calls
         if tired or used_up or needs.gpus or self._closed:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -49,10 +49,10 @@ class WorkerOwner(Protocol):
     def returned(self, worker: "WorkerConnection", calls: list[Any]) -> None:
         """Calls came back unstarted."""
 
-    def lend(self, worker: "WorkerConnection") -> None:
-        """The call that runs waits for others."""
+    def lend(self, worker: "WorkerConnection", reason: Hashable) -> None:
+        """The call that runs waits for others, for a reason that `reclaim` will name."""
 
-    def reclaim(self, worker: "WorkerConnection") -> None:
+    def reclaim(self, worker: "WorkerConnection", reason: Hashable) -> None:
         """It goes on."""
 
     def ended(self, worker: "WorkerConnection", how: str, started: list[Any], unstarted: list[Any]) -> None:

@@ -1,5 +1,6 @@
 """What a scheduler knows of each of its workers, and what it decides about them."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,7 @@ class WorkerSlot:
         self.worker, self.needs, self.gpus = worker, needs, gpus
         self.runs: dict[Any, float] = {}  # what it has, with what each is expected to take
         self.ahead = 0.0  # the sum of that
-        self.away = 0  # reasons why it takes no slot: it waits for others, or for a consumer
+        self.away: set[Hashable] = set()  # why it takes no slot: it waits for others, or for a consumer
         self.served = self.last_end = 0
         self.revoking = False
         self.idle_since = 0.0

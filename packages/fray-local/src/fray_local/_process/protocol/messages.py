@@ -141,13 +141,12 @@ class Request(NamedTuple):
     """A task asks something of the owner, or tells it something.
 
     Args:
-        number: None where no answer is wanted.
-        lends: The task's worker slot is free until the answer is there.
+        number: None where no answer is wanted. Where one is, the task's worker slot is free meanwhile,
+            whichever thread asks: the task may wait for a thread of its own.
         thread: The worker's thread: calls of an actor keep their order by thread.
     """
 
     number: int | None
-    lends: bool
     thread: int
     deltas: Deltas
     operation: "Operation"

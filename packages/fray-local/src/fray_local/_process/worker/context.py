@@ -83,7 +83,6 @@ class WorkerContext(ContextBase):
         )  # to tell the owner: a key is held once more, or less
         self.budget = Budget()
         self._callbacks = CallbackThreads()
-        self.worker_thread = threading.get_ident()
         self._number, self._ids, self._requests = number, count(), count()
         self._waiting: dict[int, Callable[[Blob | None, Any, list[Blob]], None]] = {}
         set_foreign_finder(self._resolve)
@@ -158,11 +157,9 @@ class WorkerContext(ContextBase):
         self._request(None, operation, blobs)
 
     def _request(self, number: int | None, operation: Operation, blobs: Sequence[Blob]) -> None:
-        thread = threading.get_ident()
         descriptors: list[int] = []
         values = [(blob.describe(descriptors), _keys(blob.keeps)) for blob in blobs]
-        lends = number is not None and thread == self.worker_thread
-        request = Request(number, lends, thread, self.take_refcount_deltas(), operation, values)
+        request = Request(number, threading.get_ident(), self.take_refcount_deltas(), operation, values)
         if number is None and not descriptors:
             self._outbox.post(request)
         else:
@@ -171,9 +168,6 @@ class WorkerContext(ContextBase):
     @contextlib.contextmanager
     def _lending(self) -> Iterator[None]:
         """Free the worker's place while its task waits in an event loop for what other threads ask for."""
-        if threading.get_ident() != self.worker_thread:
-            yield
-            return
         self.tell(Lend())
         try:
             yield
