@@ -36,8 +36,6 @@ ROOMS = [
 ]
 FLOORS = {room: floor for floor, rooms in enumerate(ROOMS) for room in rooms}
 UPWARDS = {
-    # `async for` over a stream, which the contract offers to every backend's own class of streams.
-    ("_contracts/context.py", "_contexts"),
     # A value that pickles a function.
     ("_values/entrypoint.py", "_serialization"),
     # It runs in a job's own environment, whose Fray may be another version: only its doors are promised.

@@ -162,7 +162,7 @@ class ContextBase(ABC):
         self, fn: Callable[..., R], /, *iterables: Iterable[Any], ordered: bool = True
     ) -> AsyncIterator[R]:
         """Iterate asynchronously over what `map` yields; see `JobContext.amap`."""
-        from fray._contexts.asyncio_adapter import iterate
+        from fray._contracts.async_steps import iterate
 
         return iterate(self.map(fn, *iterables, ordered=ordered))
 

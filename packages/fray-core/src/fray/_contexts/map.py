@@ -14,15 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fray._contracts.context import ObjectRef
 from fray._serialization.functions import is_generator_function
 from fray._serialization.values import callable_name, pack_exception, unpack_exception
 from fray._values.errors import SerializationError
-
-if TYPE_CHECKING:
-    from fray._contexts.base import ContextBase
 
 _SECONDS = 0.005  # of work that a task is to have
 _MOST_ITEMS = 4096  # of one task: an endless input is read that far ahead, times the window
@@ -31,8 +28,26 @@ _GROWTH = 4
 Item = tuple[Any, ...]
 
 
+class TaskSource(Protocol):
+    """The part of a context that `map` needs; see `JobContext`."""
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Start a task."""
+        ...
+
+    def wait(self, refs: Any, /, *, num_returns: int = 1) -> Any:
+        """Wait for tasks."""
+        ...
+
+    def get(self, ref: Any, /) -> Any:
+        """Return a result."""
+        ...
+
+    def _cancel_all(self, refs: list[Any]) -> None: ...
+
+
 def map_tasks(
-    context: "ContextBase",
+    context: TaskSource,
     fn: Callable[..., Any],
     iterables: tuple[Iterable[Any], ...],
     *,
@@ -73,7 +88,7 @@ class _Singly:
     def __init__(self, fn: Callable[..., Any], items: Iterator[Any]) -> None:
         self._fn, self._items = fn, items
 
-    def start(self, context: "ContextBase") -> Any:
+    def start(self, context: TaskSource) -> Any:
         """Start the next task; None at the end of the input."""
         item = next(self._items, None)
         return None if item is None else context.run(self._fn, *item)
@@ -97,7 +112,7 @@ class _Chunked(_Singly):
         self._ahead: list[Any] = []  # read after one that is to be run by itself
         self._by_reference: dict[type, bool] = {}
 
-    def start(self, context: "ContextBase") -> Any:
+    def start(self, context: TaskSource) -> Any:
         """Start the next task; None at the end of the input."""
         began = time.perf_counter()
         chunk = [] if self._alone else self._read()
@@ -207,7 +222,7 @@ def _awaited(values: list[Any], failure: Failure | None) -> tuple[list[Any], Fai
     return done, failure
 
 
-def _drive(context: "ContextBase", source: _Singly, ordered: bool, window: int) -> Iterator[Any]:
+def _drive(context: TaskSource, source: _Singly, ordered: bool, window: int) -> Iterator[Any]:
     flying: deque[Any] = deque()
     failure: Exception | None = None  # of an item that could not be started, or not be read
     try:

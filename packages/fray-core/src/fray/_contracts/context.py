@@ -47,9 +47,9 @@ class ObjectStream(ABC, Generic[T_co]):
     def __next__(self) -> ObjectRef[T_co]: ...
 
     def __aiter__(self) -> AsyncIterator[ObjectRef[T_co]]:
-        from fray._contexts.asyncio_adapter import stream_items
+        from fray._contracts.async_steps import AsyncSteps  # it imports asyncio
 
-        return stream_items(self)
+        return AsyncSteps(iter(self))
 
 
 class Run(Protocol):

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from fray._contracts.current_context import current_context_var
 from fray._discovery.plugins import CLUSTERS, CONTEXTS, load
 from fray._discovery.specs import Spec, bind_options
 from fray._values.errors import SpecError
@@ -31,8 +32,8 @@ AUTO = "auto"  # the spec of what is the current one
 class _Current:
     """One kind of "current" thing: its variable, its environment variable, its default."""
 
-    def __init__(self, group: str, kind: str, variable: str, default: str) -> None:
-        self.chosen: ContextVar[Any] = ContextVar(f"fray_{kind}")
+    def __init__(self, chosen: ContextVar[Any], group: str, kind: str, variable: str, default: str) -> None:
+        self.chosen = chosen
         self._group, self._kind, self._variable, self._default = group, kind, variable, default
         self._made: dict[str, Any] = {}
         self._preset: Any = None
@@ -129,10 +130,9 @@ def _inside_ray() -> bool:
     return ray is not None and bool(getattr(ray, "is_initialized", bool)())
 
 
-_contexts = _Current(CONTEXTS, "context", "FRAY_CONTEXT_SPEC", "threadpool")
-_clusters = _Current(CLUSTERS, "cluster", "FRAY_CLUSTER_SPEC", "local")
-current_context_var = _contexts.chosen
-current_cluster_var = _clusters.chosen
+current_cluster_var: ContextVar[Any] = ContextVar("fray_cluster")
+_contexts = _Current(current_context_var, CONTEXTS, "context", "FRAY_CONTEXT_SPEC", "threadpool")
+_clusters = _Current(current_cluster_var, CLUSTERS, "cluster", "FRAY_CLUSTER_SPEC", "local")
 atexit.register(_contexts.close_made)
 os.register_at_fork(after_in_child=_contexts.forget_made)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fray._contexts.exits import ACTOR_SECONDS, end_at_exit, name_given_up, program_failed
     from fray._contexts.in_process import InProcessRunner
     from fray._contexts.runner_context import TaskRunnerContext
+    from fray._contracts.current_context import current_context_var
     from fray._contracts.engine_context import EngineContext, EngineOutcome
     from fray._contracts.gang_runtime import GangRuntime
     from fray._contracts.task_runner import (
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         StoredValue,
         TaskRunner,
     )
-    from fray._discovery.current import current_context_var
     from fray._discovery.gang_runtimes import gang_runtime
     from fray._discovery.specs import Spec
     from fray._engine.actors import Actor, EngineEndpoint
@@ -552,7 +552,7 @@ _HOMES = {
     "command_of": "_jobs.planning",
     "complete_lines": "_jobs.logs.lines",
     "current_call": "_engine.calls",
-    "current_context_var": "_discovery.current",
+    "current_context_var": "_contracts.current_context",
     "dead_letter": "_queues.reading",
     "descendants": "_jobs.process_tree",
     "did_you_mean": "_values.errors",
