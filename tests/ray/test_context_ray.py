@@ -472,6 +472,30 @@ def test_rays_state_names_the_function_of_the_user(context: JobContext) -> None:
     until(lambda: list_tasks(filters=its_name, raise_on_missing_output=False), "the task in Ray's table")
 
 
+@pytest.mark.parametrize("version", [ray.__version__, "2.61.0"])
+def test_calls_are_the_same_under_a_version_of_ray_whose_internals_are_not_known(
+    ray_cluster: LocalRayCluster, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(ray, "__version__", version)
+    with create_context(f"ray?address={ray_cluster.address}") as context:
+        counter = context.create_actor(Counter)
+        seven = context.run(int, "111", base=2)
+        assert context.get([seven, context.run(pow, seven, 2)]) == [7, 49]
+        assert context.get([counter.increment(), counter.increment(by=seven), counter.increment(3)]) == [
+            1,
+            8,
+            11,
+        ]
+        assert [context.get(item) for item in context.run(_up_to, 3)] == [0, 1, 2]
+        assert list(context.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1]
+        with pytest.raises(TypeError, match="unexpected"):
+            context.get(counter.increment(unexpected=1))
+
+
+def _up_to(number: int) -> Iterator[int]:
+    yield from range(number)
+
+
 def test_the_text_of_a_failure_does_not_grow_along_a_chain(context: JobContext) -> None:
     def negated(value: int) -> int:
         return -value

@@ -17,6 +17,7 @@ from fray_ray._calls import explain_unpicklable
 from fray_ray._connection import cluster_resources
 from fray_ray._options import actor_options, uses_accelerator
 from fray_ray._payloads import Payloads
+from fray_ray._ray_internals import Sender, actor_sender
 
 _KEPT = 256
 _GONE_WITHIN = 10.0  # seconds
@@ -33,7 +34,7 @@ class RayEndpoint(ActorEndpoint):
         self._methods = {
             method: None for method in handle._ray_method_signatures if not method.startswith("__")
         }
-        self._senders: dict[str, tuple[Callable[..., Any], str]] = {}
+        self._senders: dict[str, tuple[Sender, str]] = {}
         kind = handle._ray_actor_creation_function_descriptor.class_name
         self._label = f"{kind}({name!r})" if name else str(kind)
 
@@ -49,16 +50,16 @@ class RayEndpoint(ActorEndpoint):
         """See `ActorEndpoint.call`."""
         sender = self._senders.get(method)
         if sender is None:
-            # Ray makes its method anew at each look, which is a tenth of a call.
-            sender = self._senders[method] = getattr(self.handle, method).remote, f"{self._label}.{method}"
-        return self._context._send(*sender, (), args, kwargs)
+            sender = self._senders[method] = actor_sender(self.handle, method), f"{self._label}.{method}()"
+        return self._context._send(*sender, args, kwargs)
 
     def call_with(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], native: Mapping[str, Any]
     ) -> Any:
         """See `ActorEndpoint.call_with`."""
-        send = getattr(self.handle, method).options(**native).remote
-        return self._context._send(send, f"{self._label}.{method}", (), args, kwargs)
+        remote = getattr(self.handle, method).options(**native).remote
+        send = lambda args, kwargs: remote(*args, **kwargs)  # noqa: E731
+        return self._context._send(send, f"{self._label}.{method}()", args, kwargs)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RayEndpoint) and bool(other.handle._actor_id == self.handle._actor_id)

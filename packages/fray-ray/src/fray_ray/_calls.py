@@ -9,6 +9,7 @@ import ray
 from fray.backend import callable_name, dumps, named_arguments
 from fray.job import TaskOptions
 from fray_ray._options import STREAM_BUFFER, task_options, uses_accelerator
+from fray_ray._ray_internals import task_sender
 from fray_ray._remote import run_stream, run_task
 
 _KEPT = 512
@@ -30,7 +31,7 @@ class Prepared:
             decorated = ray.remote(max_calls=options.pop("max_calls"))(function)
         else:
             decorated = _STREAM if streaming else _TASK
-        self.send: Callable[..., Any] = decorated.options(**options).remote
+        self.send = task_sender(decorated, options)
 
 
 _TASK, _STREAM = ray.remote(run_task), ray.remote(run_stream)
@@ -69,7 +70,7 @@ def explain_unpicklable(target: Any, args: tuple[Any, ...], kwargs: dict[str, An
         target: What is called, or its name.
     """
     if isinstance(target, str):
-        target = SimpleNamespace(__qualname__=target)
+        target = SimpleNamespace(__qualname__=target.removesuffix("()"))
     for what, value in named_arguments(target, args, kwargs):
         if not isinstance(value, ray.ObjectRef):
             dumps(value, what)

@@ -31,6 +31,11 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
             _loops.pop()
 
 
+def any_run() -> bool:
+    """Whether this worker runs a task's coroutine: only then has `awaiting` anybody to tell."""
+    return bool(_loops)
+
+
 @contextlib.contextmanager
 def awaiting(refs: Iterable[Any]) -> Iterator[None]:
     """Tell the event loop of this worker, if there is one, that a thread beside it waits for references."""

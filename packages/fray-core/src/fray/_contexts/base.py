@@ -22,6 +22,9 @@ from fray._telemetry import listeners as _listeners
 from fray._values.capabilities import ContextCapabilities
 from fray._values.options import ActorOptions, Lifetime, TaskOptions
 
+if TYPE_CHECKING:
+    from fray._contexts.map import MapPace
+
 R = TypeVar("R")
 DEFAULT_TASK = TaskOptions()
 DEFAULT_ACTOR = ActorOptions()
@@ -100,6 +103,12 @@ class ContextBase(ABC):
         """How many items of a `map` may be in flight: enough to keep every worker busy, never unbounded."""
         return max(16, 4 * (os.cpu_count() or 1))
 
+    def _map_pace(self) -> "MapPace":
+        """How a `map` divides its items among tasks; a backend whose tasks cost more overrides it."""
+        from fray._contexts.map import MapPace
+
+        return MapPace(self._map_window())
+
     if TYPE_CHECKING:
         # Methods below; as properties here they carry each task's own parameter and result types.
         @property
@@ -144,7 +153,7 @@ class ContextBase(ABC):
         """Yield `fn` of every item, a bounded number in flight; see `JobContext.map`."""
         from fray._contexts.map import map_tasks
 
-        return map_tasks(self, fn, iterables, ordered=ordered, progress=progress, window=self._map_window())
+        return map_tasks(self, fn, iterables, ordered=ordered, progress=progress, pace=self._map_pace())
 
     def as_executor(self) -> Executor:
         """Return an Executor over this context; see `JobContext.as_executor`."""

@@ -13,6 +13,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Protocol
 
@@ -21,9 +22,8 @@ from fray._serialization.functions import is_generator_function
 from fray._serialization.values import callable_name, pack_exception, unpack_exception
 from fray._values.errors import SerializationError
 
-_SECONDS = 0.005  # of work that a task is to have
 _MOST_ITEMS = 4096  # of one task: an endless input is read that far ahead, times the window
-_GROWTH = 4
+_PROBE_SECONDS = 0.05  # that the first tasks are waited for before more of their size start
 
 Item = tuple[Any, ...]
 
@@ -35,7 +35,7 @@ class TaskSource(Protocol):
         """Start a task."""
         ...
 
-    def wait(self, refs: Any, /, *, num_returns: int = 1) -> Any:
+    def wait(self, refs: Any, /, *, num_returns: int = 1, timeout: float | None = None) -> Any:
         """Wait for tasks."""
         ...
 
@@ -46,6 +46,23 @@ class TaskSource(Protocol):
     def _cancel_all(self, refs: list[Any]) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class MapPace:
+    """How `map` divides its items among a context's tasks.
+
+    Args:
+        window: Tasks that may be in flight.
+        first: Tasks that start before it is known how long an item takes; as many as the window by default.
+        seconds: Of work that a task is to have.
+        growth: How many times as many items as the last tasks had the next ones may have.
+    """
+
+    window: int
+    first: int | None = None
+    seconds: float = 0.005
+    growth: int = 4
+
+
 def map_tasks(
     context: TaskSource,
     fn: Callable[..., Any],
@@ -53,7 +70,7 @@ def map_tasks(
     *,
     ordered: bool,
     progress: bool,
-    window: int,
+    pace: MapPace,
 ) -> Iterator[Any]:
     """Check the arguments now; run the items as the result is iterated."""
     if not iterables:
@@ -61,10 +78,12 @@ def map_tasks(
     if not callable(fn):
         raise ValueError(f"map needs a function, got {fn!r}")
     # A context that runs one task at a time, inside its caller, gains nothing from larger ones.
-    if window == 1 or is_generator_function(fn) or inspect.iscoroutinefunction(fn):
-        values = _drive(context, _Singly(fn, zip(*iterables, strict=False)), ordered, window)
+    source: _Singly
+    if pace.window == 1 or is_generator_function(fn) or inspect.iscoroutinefunction(fn):
+        source = _Singly(fn, zip(*iterables, strict=False), pace)
     else:
-        values = _drive(context, _Chunked(fn, iterables), ordered, window)
+        source = _Chunked(fn, iterables, pace)
+    values = _drive(context, source, ordered)
     return _with_progress(values, iterables) if progress else values
 
 
@@ -85,8 +104,9 @@ def _unpack_failure(data: bytes) -> Failure:
 class _Singly:
     """One task per item."""
 
-    def __init__(self, fn: Callable[..., Any], items: Iterator[Any]) -> None:
-        self._fn, self._items = fn, items
+    def __init__(self, fn: Callable[..., Any], items: Iterator[Any], pace: MapPace) -> None:
+        self._fn, self._items, self._pace = fn, items, pace
+        self.limit = pace.window  # how many tasks may be in flight now
 
     def start(self, context: TaskSource) -> Any:
         """Start the next task; None at the end of the input."""
@@ -97,14 +117,22 @@ class _Singly:
         """Return the values in what a task gave, and what was raised after them."""
         return [outcome], None
 
+    def is_slow(self, context: TaskSource, flying: "deque[Any]") -> bool:
+        """Whether the first tasks let the others wait: then more of them start, without knowing more."""
+        if self.limit == self._pace.window or context.wait([flying[0]], timeout=_PROBE_SECONDS)[0]:
+            return False
+        self.limit = self._pace.window
+        return True
+
 
 class _Chunked(_Singly):
     """As many items per task as take a few milliseconds to read, to ship or to run."""
 
-    def __init__(self, fn: Callable[..., Any], iterables: tuple[Iterable[Any], ...]) -> None:
+    def __init__(self, fn: Callable[..., Any], iterables: tuple[Iterable[Any], ...], pace: MapPace) -> None:
         self._several = len(iterables) > 1
         # One iterable needs no tuples: packing and unpacking them costs more than a tiny item does.
-        super().__init__(fn, zip(*iterables, strict=False) if self._several else iter(iterables[0]))
+        super().__init__(fn, zip(*iterables, strict=False) if self._several else iter(iterables[0]), pace)
+        self.limit = pace.first or pace.window
         self._run_chunk = _chunk_runner(fn, self._several)
         self._size = 1
         self._seconds_to_start = 0.0  # for each item of the last task: reading and shipping it
@@ -153,7 +181,10 @@ class _Chunked(_Singly):
         values, failure = outcome.values, outcome.failure
         if values:
             seconds = max(outcome.seconds / len(values), self._seconds_to_start, 1e-9)
-            self._size = max(1, min(int(_SECONDS / seconds), _GROWTH * len(values), _MOST_ITEMS))
+            enough, at_most = int(self._pace.seconds / seconds), self._pace.growth * len(values)
+            self._size = max(1, min(enough, at_most, _MOST_ITEMS))
+            if min(enough, _MOST_ITEMS) <= at_most:  # it grows no more
+                self.limit = self._pace.window
         return values, None if failure is None else failure.error
 
     def _has_references(self, items: list[Any]) -> bool:
@@ -222,18 +253,24 @@ def _awaited(values: list[Any], failure: Failure | None) -> tuple[list[Any], Fai
     return done, failure
 
 
-def _drive(context: TaskSource, source: _Singly, ordered: bool, window: int) -> Iterator[Any]:
+def _drive(context: TaskSource, source: _Singly, ordered: bool) -> Iterator[Any]:
     flying: deque[Any] = deque()
     failure: Exception | None = None  # of an item that could not be started, or not be read
     try:
         while True:
             try:
-                while failure is None and len(flying) < window and (ref := source.start(context)) is not None:
+                while (
+                    failure is None
+                    and len(flying) < source.limit
+                    and (ref := source.start(context)) is not None
+                ):
                     flying.append(ref)
             except Exception as error:  # noqa: BLE001 - it comes out at its turn, after the items before it
                 failure = error
             if not flying:
                 break
+            if source.is_slow(context, flying):
+                continue
             # It stays among them while it is waited for: whoever is interrupted there cancels it too.
             ref = flying[0] if ordered else context.wait(list(flying), num_returns=1)[0][0]
             outcome = context.get(ref)

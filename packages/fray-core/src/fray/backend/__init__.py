@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fray._contexts.base import DEFAULT_TASK, ContextBase
     from fray._contexts.exits import ACTOR_SECONDS, end_at_exit, name_given_up, program_failed
     from fray._contexts.in_process import InProcessRunner
+    from fray._contexts.map import MapPace
     from fray._contexts.runner_context import TaskRunnerContext
     from fray._contracts.current_context import current_context_var
     from fray._contracts.engine_context import EngineContext, EngineOutcome
@@ -251,6 +252,7 @@ __all__ = [
     "LogReader",
     "LogSource",
     "LogWriter",
+    "MapPace",
     "Meeting",
     "MemoryGroup",
     "NamedTuple",
@@ -458,6 +460,7 @@ _HOMES = {
     "ClearTree": "_jobs.events",
     "ClusterCapabilities": "_values.capabilities",
     "ContextBase": "_contexts.base",
+    "MapPace": "_contexts.map",
     "ContextCapabilities": "_values.capabilities",
     "ControlGroup": "_jobs.process_tree",
     "DEFAULT_TASK": "_contexts.base",
