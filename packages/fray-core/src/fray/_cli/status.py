@@ -43,7 +43,7 @@ def status(spec: str | None, as_json: bool, job_id: str) -> None:
     cluster = open_cluster(spec)
     info = cluster.poll(find_job(cluster, job_id))
     below = cluster.list_jobs(parent=info.job_id) if info.is_sweep or info.children else []
-    endpoints = _endpoints(cluster, info)
+    endpoints = endpoints_of(cluster, info)
     if as_json:
         members = {"members": [as_dict(each) for each in below]} if info.is_sweep else {}
         print_json({**as_dict(info), "endpoints": [_endpoint(each) for each in endpoints], **members})
@@ -52,7 +52,7 @@ def status(spec: str | None, as_json: bool, job_id: str) -> None:
     if info.is_sweep and below:
         example = cluster.poll(below[0].job_id)  # what its members have in common is told by one
         info = replace(info, command=f"{example.command}  (of {example.job_id.leaf})")
-    for what, text in _facts(info, endpoints, [] if info.is_sweep else below):
+    for what, text in facts_of(info, endpoints, [] if info.is_sweep else below):
         click.echo(f"  {what:11}  {text}".replace("\n", f"\n{' ' * 15}"))
     if info.is_sweep:
         print_members(below)
@@ -72,7 +72,7 @@ def _head(info: "JobInfo") -> None:
         click.echo(f"warning: nobody here can tell whether it runs; its supervisor was last seen on {seen}")
 
 
-def _facts(
+def facts_of(
     info: "JobInfo", endpoints: "Sequence[Endpoint]", children: "Sequence[JobInfo]"
 ) -> "Iterator[tuple[str, str]]":
     """Yield what is known of a job beside its state; nothing of what is not known."""
@@ -175,7 +175,8 @@ def _logs(logs: "Sequence[str]") -> str:
     return f"{folder}\n{len(logs)} files"
 
 
-def _endpoints(cluster: "Cluster", info: "JobInfo") -> "list[Endpoint]":
+def endpoints_of(cluster: "Cluster", info: "JobInfo") -> "list[Endpoint]":
+    """Return the servers of a job; of a cluster that has none, nothing."""
     if not getattr(getattr(cluster, "capabilities", None), "endpoints", False):
         return []
     return [each for each in cluster.endpoints(everywhere=True) if each.job_id == info.job_id]

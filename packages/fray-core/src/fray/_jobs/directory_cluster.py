@@ -44,6 +44,7 @@ from fray._jobs.status_file import VERSION, replace_file, reserve_room, write_js
 from fray._jobs.stopping import stop_family
 from fray._jobs.supervisor_command import supervisor_command
 from fray._jobs.sweep_plan import TURN, SweepPlan
+from fray._jobs.usage_history import read_usage
 from fray._values.capabilities import ClusterCapabilities
 from fray._values.checks import check_seconds
 from fray._values.endpoints import Endpoint
@@ -51,6 +52,7 @@ from fray._values.errors import JobNotFoundError
 from fray._values.findings import Finding
 from fray._values.job_states import JobId, JobInfo
 from fray._values.jobs import JobRequest, Pruned
+from fray._values.usage import UsageSample
 
 
 class DirectoryCluster(ClusterBase):
@@ -248,6 +250,14 @@ class DirectoryCluster(ClusterBase):
 
     def _described(self, info: JobInfo) -> JobInfo:
         return described(self._records.find(info.job_id), info)
+
+    def usage(self, job_id: str) -> list[UsageSample]:
+        """Return what the attempts of a job used over time, by replica, attempt and time.
+
+        Raises:
+            JobNotFoundError: No job has this id.
+        """
+        return read_usage(os.fspath(self._records.find(job_id).path))
 
     def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:
         """See `Cluster.endpoints`."""

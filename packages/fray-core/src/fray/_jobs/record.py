@@ -11,6 +11,7 @@ ROOT/train-3f9a2c/
     control, stop     how it is reached
     on_exit           the command that runs when the job has ended; on_exit.done when it was started
     environment       a link to the environment that was built for the job
+    usage/            what each attempt used over time
     logs/             environment.log, replica-N.attempt-M.log, on-exit.log
     jobs/             the records of jobs that this one launched
 """

@@ -12,6 +12,7 @@ from fray._jobs.oom import oom_kills
 from fray._jobs.plan_values import Grant
 from fray._jobs.spawn import start_program
 from fray._jobs.usage import UsageMeter, over_asked
+from fray._jobs.usage_history import UsageHistory
 from fray._values.job_words import ExitReason
 from fray._values.light_tuples import NamedTuple
 
@@ -36,6 +37,7 @@ class _Attempt(NamedTuple):
     attempt: int
     oom_kills: int
     meter: UsageMeter
+    history: UsageHistory
     group: ControlGroup | None
 
 
@@ -88,7 +90,8 @@ class ReplicaProcesses:
             from fray._jobs.exits import no_program  # of attempts that failed alone
 
             return AttemptEnd(ExitReason.COULD_NOT_START, None, no_program(error, plan.command[0]))
-        self._running[pid] = _Attempt(replica, attempt, kills, UsageMeter(), group)
+        history = UsageHistory(self._record, replica, attempt)
+        self._running[pid] = _Attempt(replica, attempt, kills, UsageMeter(), history, group)
         return None
 
     def with_ports(self, tasks: tuple[ReplicaState, ...]) -> tuple[ReplicaState, ...]:
@@ -114,7 +117,9 @@ class ReplicaProcesses:
         pids = self._tree.members()
         sessions = {pid: process_tree.session_of(pid) for pid in pids} if len(self._running) > 1 else {}
         for leader, running in self._running.items():
-            running.meter.sample(pid for pid in pids if sessions.get(pid, leader) == leader)
+            meter = running.meter
+            meter.sample(pid for pid in pids if sessions.get(pid, leader) == leader)
+            running.history.note(time.time(), meter.memory, meter.cpu_time or 0.0)
 
     def ended(self, pid: int, status: int, usage: resource.struct_rusage) -> Ended | None:
         """Say how an attempt ended whose main process was reaped; None for any other process.
@@ -127,7 +132,7 @@ class ReplicaProcesses:
         if running is None:
             return None
         self._tree.send_session(pid, signal.SIGKILL)
-        replica, attempt, kills, meter, group = running
+        replica, attempt, kills, meter, history, group = running
         self._clear_endpoints(replica, attempt)
         self._logs.settle(replica, attempt)
         code = os.waitstatus_to_exitcode(status)
@@ -139,6 +144,7 @@ class ReplicaProcesses:
         if group is not None:
             meter.counted(group.memory_peak(), group.cpu_time())
             group.remove()
+        history.note(time.time(), meter.memory, meter.cpu_time or 0.0, last=True)
         end = self._with_usage(end, replica, meter)
         return Ended(replica, attempt, amended(end, self._record, replica, attempt))
 

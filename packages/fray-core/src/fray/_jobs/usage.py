@@ -25,6 +25,8 @@ class UsageMeter:
 
     def __init__(self) -> None:
         self.peak_memory: int | None = None
+        self.memory = 0
+        """What the last sample found."""
         self._cpu: dict[tuple[int, str], float] = {}  # by process
         self._reaped = 0.0
         self._next = 0.0
@@ -50,6 +52,7 @@ class UsageMeter:
                 self._cpu[pid, started] = cpu
                 own += resident - common
                 shared = max(shared, common)  # of processes that were forked: mostly the same pages
+        self.memory = own + shared
         if own + shared > 0:
             self.peak_memory = max(self.peak_memory or 0, own + shared)
 

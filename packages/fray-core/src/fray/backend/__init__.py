@@ -173,6 +173,7 @@ if TYPE_CHECKING:
         unpack_exception,
     )
     from fray._telemetry.listeners import listening, tell
+    from fray._ui.server import UiServer
     from fray._values.capabilities import (
         Capabilities,
         ClusterCapabilities,
@@ -292,6 +293,7 @@ __all__ = [
     "Tick",
     "TreeEnded",
     "TreeKill",
+    "UiServer",
     "UsageMeter",
     "answer_of",
     "apart",
@@ -535,6 +537,7 @@ _HOMES = {
     "Tick": "_jobs.events",
     "TreeEnded": "_jobs.events",
     "TreeKill": "_jobs.process_tree",
+    "UiServer": "_ui.server",
     "UsageMeter": "_jobs.usage",
     "VALUE": "_engine.refs",
     "apart": "_engine.calls",

@@ -26,6 +26,7 @@ from fray._values.jobs import (
     SweepId,
     TaskStatus,
 )
+from fray._values.usage import UsageSample
 from fray_resources import CpuConfig, DeviceConfig, GpuConfig, ResourceConfig, TpuConfig
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ __all__ = [
     "SweepId",
     "TaskStatus",
     "TpuConfig",
+    "UsageSample",
     "create_cluster",
     "create_environment",
     "current_cluster",

@@ -1,0 +1,199 @@
+"""The list of jobs, and of the members of a sweep: filtered, sorted and cut to pages here."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from fray._cli.shared import age, duration, first_line, in_numbers, progress
+from fray._ui.listing import Column, Query, choices, hidden_inputs, page_of, pager, row, table
+from fray._ui.markup import NOTHING, Html, join, stranger, tag
+from fray._ui.pictures import shares
+from fray._ui.shared_calls import Looked
+from fray._ui.shell import empty, failure, loading
+from fray._values.job_states import JobInfo, TaskStatus
+from fray._values.job_words import JobStatus
+
+STATUSES = ("pending", "running", "failed", "succeeded", "stopped")
+SORTS = ("-submitted", "submitted", "-finished", "finished", "name", "-name", "status", "-status")
+_LONGEST_MESSAGE = 300
+_COLUMNS = (
+    Column("job", "name", "name"),
+    Column("status", "status"),
+    Column("replicas", None, "number"),
+    Column("launched", "submitted"),
+    Column("ran"),
+    Column("message", None, "message"),
+)
+
+
+def jobs_filter(query: Query, label: str) -> Html:
+    """Return the form that filters a list of jobs."""
+    given = query.text("q")
+    field = tag(
+        "input",
+        type="search",
+        name="q",
+        id="q",
+        value=given,
+        maxlength=200,
+        placeholder="name, id, label or message",
+        autocomplete="off",
+        spellcheck="false",
+    )
+    kept = hidden_inputs(query, "cluster", "id", "status", "sort")
+    send = tag("noscript", tag("button", "Filter", type="submit"))
+    return tag("form", tag("label", label, for_="q"), field, kept, send, class_="filter", method="get")
+
+
+def jobs_part(looked: Looked[list[JobInfo]], query: Query, *, what: str = "jobs") -> Html:
+    """Return a list of jobs as an address asks for it."""
+    status = query.choice("status", ("", *STATUSES))
+    by_place = what == "members"
+    sort = query.choice("sort", ("submitted", *SORTS) if by_place else SORTS)
+    problem = failure(looked, f"list of {what}")
+    if looked.loading:
+        return loading(what)
+    if looked.value is None:
+        return problem
+    if not looked.value:
+        return join(
+            [problem, empty(f"No {what} yet. ", tag("code", "fray run -- COMMAND"), " launches one.")]
+        )
+    found = [info for info in looked.value if fits(info, query.text("q"))]
+    counts = Counter(str(info.status) for info in found)
+    options = [("", f"all {len(found):,}"), *((each, f"{each} {counts[each]:,}") for each in STATUSES)]
+    chips = choices("Status", "status", options, query, status, page=None)
+    if status:
+        found = [info for info in found if info.status == status]
+    if not found:
+        none = empty(f"None of {len(looked.value):,} {what} fits. ", tag("a", "Show all", href=_all(query)))
+        return join([problem, chips, none])
+    shown, number = page_of(_sorted(found, sort), query.number("page"))
+    first = number * 100 + 1
+    keys = _labels_apart(looked.value) if by_place else ()
+    columns = _with_labels(keys)
+    rows = [
+        row(columns, _cells(info, query, keys), key=info.job_id, place=place)
+        for place, info in enumerate(shown, first)
+    ]
+    below = pager(query, number, len(shown), len(found), what)
+    return join(
+        [problem, chips, table(f"List of {what}", columns, rows, query, sort=sort, total=len(found)), below]
+    )
+
+
+def fits(info: JobInfo, wanted: str) -> bool:
+    """Whether a job has all words of a filter in its name, id, labels or message, whatever their case."""
+    if not wanted:
+        return True
+    labels = " ".join(f"{key}={value}" for key, value in info.labels.items())
+    said = info.error_message or info.pending_reason or ""
+    searched = f"{info.name}\n{info.job_id}\n{labels}\n{said}".casefold()
+    return all(word in searched for word in wanted.casefold().split())
+
+
+def badge(status: JobStatus | str) -> Html:
+    """Return a state: its word, and a colour."""
+    return tag("span", str(status), class_=f"badge {status}")
+
+
+def state(info: JobInfo) -> Html:
+    """Return the state of a job with its reason beside it."""
+    reason = reason_of(info)
+    return join([badge(info.status), tag("span", f" {reason}", class_="reason") if reason else None])
+
+
+def reason_of(info: JobInfo) -> str:
+    """Return why a job ended as it did: the reason of the first replica that did; empty where plain."""
+    return next(
+        (said for task in info.tasks if (said := task_reason(task)) and task.status == info.status), ""
+    )
+
+
+def task_reason(task: TaskStatus) -> str:
+    """Return why an attempt ended, where that is not plain."""
+    if task.reason is None or task.status is JobStatus.SUCCEEDED:
+        return ""
+    code = "" if task.exit_code is None else f" ({task.exit_code})"
+    return f"{task.reason.replace('_', ' ')}{code}"
+
+
+def job_link(job_id: str, query: Query, title: str | None = None) -> Html:
+    """Return a link to a job's page; without a title, of its id."""
+    cluster = query.text("cluster") or None
+    return tag("a", stranger(title or job_id), href=Query({}).link("job", cluster=cluster, id=job_id))
+
+
+def _all(query: Query) -> str:
+    return query.link(q=None, status=None, page=None)
+
+
+def _cells(info: JobInfo, query: Query, keys: Sequence[str]) -> list[Html | str]:
+    message = info.error_message or info.pending_reason
+    said: Html | str = first_line(message)[:_LONGEST_MESSAGE]
+    if info.progress is not None and not message:
+        said = in_numbers(info.progress)
+    if info.warnings:
+        warned = tag("span", f"{len(info.warnings)} warnings" if len(info.warnings) > 1 else "warning")
+        said = join([said, " " if said else "", tag("span", warned, class_="warned")])
+    count: Html | str = progress(info)
+    if info.progress is not None:
+        count = join([shares(info.progress), " ", count])
+    ran = duration(info.started_at, info.finished_at)
+    title = info.job_id if info.sweep is None or not keys else info.job_id.leaf
+    return [
+        join(
+            [
+                job_link(info.job_id, query, title),
+                tag("span", " sweep", class_="kind") if info.is_sweep else None,
+            ]
+        ),
+        state(info),
+        count,
+        age(info.submitted_at),
+        ran,
+        *(stranger(info.labels.get(key, "")) for key in keys),
+        said,
+    ]
+
+
+def _with_labels(keys: Sequence[str]) -> tuple[Column, ...]:
+    *first, last = _COLUMNS
+    return (*first, *(Column(key, None, "label") for key in keys), last)
+
+
+def _labels_apart(members: Sequence[JobInfo]) -> list[str]:
+    """Return the labels by which the members of a sweep differ, the first few."""
+    from fray._cli.status import parameters
+
+    return parameters(members)[:6]
+
+
+def _sorted(infos: Sequence[JobInfo], sort: str) -> list[JobInfo]:
+    from fray._jobs.listing import JobFilter
+
+    asked = JobFilter(None, {}, None, None, None, sort)
+    return asked.apply(infos)
+
+
+def cluster_choice(names: Sequence[str], query: Query) -> Html:
+    """Return links to the jobs of each cluster, where there are several."""
+    if len(names) < 2:
+        return tag("span", stranger(names[0]), class_="where") if names else NOTHING
+    chosen = query.text("cluster") or names[0]
+    links = [
+        tag(
+            "a",
+            stranger(name),
+            href=Query({}).link("./", cluster=name),
+            class_="chip",
+            aria_current="true" if name == chosen else None,
+        )
+        for name in names
+    ]
+    return tag("nav", *links, class_="chips", aria_label="Clusters")
+
+
+def facts_list(facts: Mapping[str, Html | str]) -> Html:
+    """Return what is known of something, as terms and what they say."""
+    rows = [join([tag("dt", what), tag("dd", said)]) for what, said in facts.items()]
+    return tag("dl", *rows, class_="facts")

@@ -1,0 +1,130 @@
+"""The server of the page, in a thread of its own; on this machine alone."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from fray._ui.hosts import HostCheck, is_loopback
+from fray._values.checks import invalid
+from fray._values.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from fray._contracts.cluster import Cluster
+
+TOKEN_VARIABLE = "FRAY_UI_TOKEN"  # noqa: S105 - its name
+_MOST_BYTES = 64 * 1024  # of a request
+_GOODBYE = 1.0  # seconds that answers under way have when the server stops
+
+
+class UiServer:
+    """A page that shows the jobs of clusters.
+
+    Args:
+        clusters: By the names that the page gives them.
+        host: What to listen on: an address of this machine alone. `ssh -L` and proxies bring others there.
+        port: 0 takes a free one.
+        token: What a browser has to show; default is `FRAY_UI_TOKEN`, else one is made.
+        allowed_hosts: Names by which browsers reach it through a proxy.
+    """
+
+    def __init__(
+        self,
+        clusters: Mapping[str, "Cluster"],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        allowed_hosts: Iterable[str] = (),
+    ) -> None:
+        if not is_loopback(host):
+            raise invalid(
+                "host", "an address of this machine alone, as 127.0.0.1 (`ssh -L` leads there)", host
+            )
+        if not clusters:
+            raise invalid("clusters", "one cluster or more, by name", clusters)
+        self._host, self._port = host, port
+        self._token = token or os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
+        self._clusters, self._allowed = dict(clusters), tuple(allowed_hosts)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, once it is started."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}/"
+
+    @property
+    def link(self) -> str:
+        """What a browser opens: the address with the token, which the page drops from it."""
+        return f"{self.url}?token={self._token}"
+
+    @property
+    def token(self) -> str:
+        """What a browser or a program has to show."""
+        return self._token
+
+    def start(self) -> None:
+        """Listen; returns when a browser can connect."""
+        if find_spec("aiohttp") is None:
+            raise UnsupportedError("the page needs aiohttp: pip install 'fray-core[ui]'")
+        ready: Future[int] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)), name="fray-ui")
+        self._thread.start()
+        try:
+            self._port = ready.result()
+        except BaseException:
+            self._thread.join()
+            raise
+
+    def stop(self) -> None:
+        """Listen no more; calls of clusters that are under way are not waited for."""
+        thread, self._thread = self._thread, None
+        if thread is None or self._loop is None or self._stopping is None:
+            return
+        with contextlib.suppress(RuntimeError):  # it ended by itself
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        thread.join()
+
+    def __enter__(self) -> "UiServer":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def _run(self, ready: "Future[int]") -> None:
+        from aiohttp import web
+
+        from fray._ui.guard import Guard
+        from fray._ui.pages import Pages
+
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        guard, pages = Guard(HostCheck(self._host, self._allowed), self._token), Pages(self._clusters)
+        app = web.Application(middlewares=[guard.check], client_max_size=_MOST_BYTES)
+        app.add_routes(pages.routes())
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_GOODBYE)
+        try:
+            await runner.setup()
+            await web.TCPSite(runner, self._host, self._port).start()
+            port: int = runner.addresses[0][1]
+            guard.cookie = f"fray-ui-{port}"
+            ready.set_result(port)
+            await self._stopping.wait()
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+        finally:
+            pages.close()
+            await runner.cleanup()
