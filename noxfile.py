@@ -74,6 +74,7 @@ nox.options.sessions = [
     "lint",
     "types",
     *(name.removeprefix("fray-") for name in PACKAGES),
+    "ui",
     "workspace",
     "examples",
     "callers",
@@ -82,7 +83,7 @@ nox.options.sessions = [
 ]
 
 # Everything a package can do, where its tests use it.
-EXTRAS = {"fray-core": "[otel]", "fray-queue": "[gcs,s3,azure,server]"}
+EXTRAS = {"fray-core": "[otel,ui]", "fray-queue": "[gcs,s3,azure,server]"}
 QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client", "selenium")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 PYRIGHT = (
@@ -189,6 +190,17 @@ package_session("fray-local", more=("joblib",))  # which leaves processes behind
 # pip: with it Ray builds the environments of jobs, in a copy of the one that it runs in.
 package_session("fray-ray", more=("pip", "uv", "jax"))  # jax: the wheel for CPUs
 package_session("fray-queue", more=QUEUE_TESTS, before=install_for_queues)
+
+
+BROWSER = {program: PROGRAMS[program] for program in ("chromium", "chromedriver")}
+
+
+@nox.session
+def ui(session: nox.Session) -> None:
+    """Does the page show what is there, in a real browser, and refuse what no page of ours asks for?"""
+    install_programs(session, BROWSER)
+    session.install(*wheels("fray-local", "fray-queue"), *group("test"), "selenium")
+    run_tests(session, "tests/ui")
 
 
 @nox.session

@@ -14,12 +14,13 @@ from fray._cli.main import fray as root
 from fray.job import ProcessContext
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
-# Verb -> its schema. Those of queues are described with the queues; a script for a shell is no data.
+# Verb -> its schema. Those of queues are described there; a page and a script for a shell are no data.
 VERBS = {
     "run": "job",
     "list": "jobs",
     "status": "status",
     "logs": "lines",
+    "usage": "usage",
     "wait": "jobs",
     "stop": "jobs",
     "retry": "jobs",
@@ -33,7 +34,7 @@ VERBS = {
     "actors list": "actors",
     "actors kill": "actors",
 }
-NO_DATA = {"completion"}
+NO_DATA = {"completion", "ui"}
 
 
 def check(name: str, shown: str) -> Any:

@@ -108,9 +108,9 @@ class StubCluster:
         follow: bool = True,
     ) -> LogStream:
         info = self.poll(job_id)
-        assert not follow and since is None and tail is not None and replica in (None, 0)
+        assert (follow, since, replica) == (False, None, None)
         found = [line for line in self.lines if grep is None or re.search(grep, line)]
-        lines: Iterator[str] = iter(found[-tail:])
+        lines: Iterator[str] = iter(found[-(tail or 0) :])
         return LogStream(lines, lambda: info)
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:

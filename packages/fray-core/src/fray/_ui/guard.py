@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from fray._ui.hosts import HostCheck, is_same_origin
+from fray._ui.listing import WrongQueryError
 from fray._ui.markup import tag
 from fray._ui.shell import ASSETS, HEADERS
 
@@ -39,6 +40,8 @@ class Guard:
             response = self._refusal(request) or await handler(request)
         except web.HTTPException as error:
             response = refusal(error.status, error.reason)
+        except WrongQueryError as error:
+            response = refusal(400, str(error))
         response.headers.update(HEADERS)
         return response
 

@@ -120,7 +120,8 @@ def task_reason(task: TaskStatus) -> str:
 def job_link(job_id: str, query: Query, title: str | None = None) -> Html:
     """Return a link to a job's page; without a title, of its id."""
     cluster = query.text("cluster") or None
-    return tag("a", stranger(title or job_id), href=Query({}).link("job", cluster=cluster, id=job_id))
+    href = Query({}).link("job", cluster=cluster, id=job_id)
+    return tag("a", stranger(title or job_id), href=href, title=job_id)
 
 
 def _all(query: Query) -> str:

@@ -121,7 +121,7 @@ def row(columns: Sequence[Column], cells: Sequence[str], *, key: str, place: int
 def pager(query: Query, number: int, shown: int, total: int, what: str, parameter: str = "page") -> Html:
     """Say which of how many are shown, and lead to the others."""
     if total <= PER_PAGE:
-        return tag("p", f"{total:,} {what}", class_="count")
+        return tag("p", f"{total:,} {what.removesuffix('s') if total == 1 else what}", class_="count")
     first = number * PER_PAGE
     last = (total - 1) // PER_PAGE
     steps = [

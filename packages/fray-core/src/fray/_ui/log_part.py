@@ -18,6 +18,16 @@ _MOST = 2_000_000  # characters of all lines
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\-_])")
 
 
+def check_choice(query: Query) -> None:
+    """Refuse an address that asks for lines which there cannot be.
+
+    Raises:
+        WrongQueryError: It does.
+    """
+    query.choice("lines", LINES)
+    query.number("replica")
+
+
 def log_lines(cluster: "Cluster", query: Query) -> list[str]:
     """Return the last lines of a log, of one replica or those in which something is found."""
     replica, grep = query.text("replica"), query.text("grep")

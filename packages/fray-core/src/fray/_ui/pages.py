@@ -15,7 +15,7 @@ from fray._ui.guard import Handler, refusal
 from fray._ui.job_page import JobView, about_part, job_part, look_at
 from fray._ui.jobs_page import cluster_choice, jobs_filter, jobs_part
 from fray._ui.listing import Query, WrongQueryError
-from fray._ui.log_part import log_form, log_lines, log_part
+from fray._ui.log_part import check_choice, log_form, log_lines, log_part
 from fray._ui.markup import Html, stranger, tag
 from fray._ui.shared_calls import DaemonThreads, Looked, SharedCalls
 from fray._ui.usage_part import look_at_usage, usage_part
@@ -116,6 +116,7 @@ class Pages:
 
     async def _log(self, query: Query, patience: float) -> Render:
         watched, job_id = self._of(query.text("cluster")), _id_of(query)
+        check_choice(query)
         key = ("log", job_id, query.text("replica"), query.text("grep"), query.text("lines"))
         looked = await watched.calls.get(
             key, lambda: log_lines(watched.cluster, query), max_age=0.5, patience=patience
@@ -172,14 +173,14 @@ class Pages:
             written = shell.document(title, *content, links=links, current=current, beside=beside)
             return web.Response(text=written, content_type="text/html")
 
-        return _checked(handler)
+        return handler
 
     def _part(self, look: Callable[[Query, float], Awaitable[Render]]) -> Handler:
         async def handler(request: web.Request) -> web.StreamResponse:
             html = await self._rendered(await look(Query(request.query), 5.0))
             return part_answer(html, request)
 
-        return _checked(handler)
+        return handler
 
     async def _rendered(self, render: Render) -> Html:
         """Make a part of a page where it holds nobody up."""
@@ -239,16 +240,6 @@ def part_answer(html: str, request: web.BaseRequest) -> web.Response:
     response = web.Response(body=body, content_type="text/html", charset="utf-8", headers={"ETag": etag})
     response.enable_compression()
     return response
-
-
-def _checked(handler: Handler) -> Handler:
-    async def checked(request: web.Request) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except WrongQueryError as error:
-            return refusal(400, str(error))
-
-    return checked
 
 
 def _id_of(query: Query) -> str:

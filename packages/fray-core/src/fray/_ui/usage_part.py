@@ -46,7 +46,10 @@ def usage_part(looked: Looked[UsageView], query: Query) -> Html:
     view = looked.value
     if not view.samples:
         return join(
-            [failure(looked, "usage"), empty("Nothing was measured: an attempt is after its first second.")]
+            [
+                failure(looked, "usage"),
+                empty("Nothing was measured: attempts are, from their first second on."),
+            ]
         )
     replicas = [list(found) for _, found in groupby(view.samples, key=lambda sample: sample.replica)]
     first = min(query.number("replicas"), (len(replicas) - 1) // _AT_ONCE * _AT_ONCE)

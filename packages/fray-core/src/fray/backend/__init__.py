@@ -155,6 +155,7 @@ if TYPE_CHECKING:
     from fray._jobs.sweep_endings import settle_by_members, sweep_info, sweep_progress
     from fray._jobs.sweep_plan import SweepPlan
     from fray._jobs.usage import UsageMeter, in_words, over_asked
+    from fray._jobs.usage_history import UsageHistory
     from fray._queues import lease_machine
     from fray._queues.aio import AsyncQueue, async_queue
     from fray._queues.answers import Answer, answer_of, check_error, pack_answers, pack_failure
@@ -294,6 +295,7 @@ __all__ = [
     "TreeEnded",
     "TreeKill",
     "UiServer",
+    "UsageHistory",
     "UsageMeter",
     "answer_of",
     "apart",
@@ -538,6 +540,7 @@ _HOMES = {
     "TreeEnded": "_jobs.events",
     "TreeKill": "_jobs.process_tree",
     "UiServer": "_ui.server",
+    "UsageHistory": "_jobs.usage_history",
     "UsageMeter": "_jobs.usage",
     "VALUE": "_engine.refs",
     "apart": "_engine.calls",
