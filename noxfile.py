@@ -83,14 +83,20 @@ nox.options.sessions = [
 ]
 
 # Everything a package can do, where its tests use it.
-EXTRAS = {"fray-core": "[otel,ui]", "fray-queue": "[gcs,s3,azure,server]"}
+EXTRAS = {"fray-core": "[otel,ui]", "fray-queue": "[gcs,s3,azure,server,redis]"}
 QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client", "selenium")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 PYRIGHT = (
     "basedpyright==1.40.2"  # pyright 1.1.414 with its own Node.js; pyright's wheel fetches one when it runs
 )
 # Programs that tests of queues start, and the Debian packages that they come in.
-PROGRAMS = {"npm": "npm", "chromium": "chromium", "chromedriver": "chromium-driver", "openssl": "openssl"}
+PROGRAMS = {
+    "npm": "npm",
+    "chromium": "chromium",
+    "chromedriver": "chromium-driver",
+    "openssl": "openssl",
+    "redis-server": "redis-server",
+}
 # A Slurm of three nodes on one machine: Debian's build of slurmd allows it.
 SLURM_PROGRAMS = {
     "slurmctld": "slurm-wlm",

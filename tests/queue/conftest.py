@@ -2,12 +2,17 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
 
 from fray.testing.leaks import leaks_nothing, own_temporary_folder, process_wide  # noqa: F401
+
+if TYPE_CHECKING:
+    from engine_servers import RedisServer
 
 # gcsfs would ask every bucket for its layout over gRPC, which no emulator speaks, for a minute each.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
@@ -28,3 +33,13 @@ def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
 def torture() -> int:
     """How many times as long the torture tests run: the variable TORTURE, which `nox -s torture` sets."""
     return int(os.environ.get("TORTURE", "1"))
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[RedisServer]":
+    """One Redis for all tests that do not harm it; each has a queue of its own name."""
+    from engine_servers import RedisServer
+
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    with server:
+        yield server

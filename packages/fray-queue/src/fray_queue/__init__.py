@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fray_queue._errors import AccessRefusedError as AccessRefusedError
     from fray_queue._errors import DamagedError as DamagedError
     from fray_queue._errors import ForeignHostError as ForeignHostError
     from fray_queue._errors import LimitError as LimitError
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from fray_queue._errors import QueueFullError as QueueFullError
     from fray_queue._errors import QueueNotFoundError as QueueNotFoundError
     from fray_queue._errors import QueueRemovedError as QueueRemovedError
+    from fray_queue._errors import QueueVersionError as QueueVersionError
     from fray_queue._errors import TimeLimitError as TimeLimitError
     from fray_queue._errors import TokenError as TokenError
     from fray_queue._file.queue import FileQueue as FileQueue
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from fray_queue._http.protocol.limits import Limits as Limits
     from fray_queue._http.server.server import HttpQueueServer as HttpQueueServer
     from fray_queue._memory.queue import MemoryQueue as MemoryQueue
+    from fray_queue._redis.queue import RedisQueue as RedisQueue
     from fray_queue._sqlite.queue import SqliteQueue as SqliteQueue
     from fray_queue._work.options import WorkSummary as WorkSummary
     from fray_queue._work.pools import awork as awork
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 # Public name -> its module: a program that uses one backend does not load what another needs.
 _HOMES = {
+    "AccessRefusedError": "_errors",
     "DamagedError": "_errors",
     "FileQueue": "_file.queue",
     "ForeignHostError": "_errors",
@@ -37,6 +41,8 @@ _HOMES = {
     "QueueFullError": "_errors",
     "QueueNotFoundError": "_errors",
     "QueueRemovedError": "_errors",
+    "QueueVersionError": "_errors",
+    "RedisQueue": "_redis.queue",
     "SqliteQueue": "_sqlite.queue",
     "TimeLimitError": "_errors",
     "TokenError": "_errors",
@@ -48,7 +54,14 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 # What a part needs -> the extra that brings it.
-_EXTRAS = {"aiohttp": "server", "uvloop": "server", "httptools": "http"}
+_EXTRAS = {
+    "redis": "redis",
+    "psycopg": "postgres",
+    "psycopg_pool": "postgres",
+    "aiohttp": "server",
+    "uvloop": "server",
+    "httptools": "http",
+}
 
 
 def __getattr__(name: str) -> Any:

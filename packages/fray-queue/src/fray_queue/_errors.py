@@ -77,3 +77,11 @@ class QueueRemovedError(FrayError, FileNotFoundError):
 
 class TimeLimitError(FrayError, TimeoutError):
     """The function of a pool ran beyond `time_limit`; its item went back to the queue."""
+
+
+class AccessRefusedError(FrayError, PermissionError):
+    """The engine refuses the user, or the user may not do this; it names the right that is missing."""
+
+
+class QueueVersionError(FrayError, RuntimeError):
+    """The engine holds the queue as another release of Fray keeps it."""

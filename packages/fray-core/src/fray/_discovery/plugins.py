@@ -40,6 +40,8 @@ _PROVIDERS = {
         "abfs": "fray-queue[azure]",
         "http": "fray-queue[http]",
         "https": "fray-queue[http]",
+        "redis": "fray-queue[redis]",
+        "rediss": "fray-queue[redis]",
     },
     COMMANDS: {"queue": "fray-queue", "actors": "fray-local"},
     LISTENERS: {},
@@ -62,6 +64,7 @@ _PROVIDERS = {
         "queue.FileQueue": "fray-queue",
         "queue.HttpQueue": "fray-queue[http]",
         "queue.HttpQueueServer": "fray-queue[server]",
+        "queue.RedisQueue": "fray-queue[redis]",
     },
 }
 

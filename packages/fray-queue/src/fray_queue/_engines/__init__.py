@@ -1,0 +1,1 @@
+"""What the queues on engines that others run (Redis, PostgreSQL) have in common."""

@@ -1,0 +1,125 @@
+"""What a queue on an engine needs of it: one call each, done by the engine as a whole or not at all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from fray import FrayError
+from fray.backend import PushOptions
+from fray.queue import Attempt, Lease, Reply
+from fray_queue._engines.slots import Slot
+
+Packed = tuple[str, bytes]
+"""An answer: its outcome and its payload."""
+
+
+class TransientError(FrayError, ConnectionError):
+    """The engine could not be asked, or its answer was lost; the same request may be made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a queue is made with; None for what was not said."""
+
+    max_attempts: int | None = None
+    max_size: int | None = None
+    max_dead: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many items of a queue are where; `dropped` are dead letters beyond `max_dead`."""
+
+    pending: int
+    held: int
+    dead: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead item."""
+
+    item_id: str
+    payload: bytes
+    attempt: int
+    history: tuple[Attempt, ...]
+    expired: bool
+
+
+class EngineStore(Protocol):
+    """One queue on an engine. A call that fails with a `TransientError` is made again under the same slot."""
+
+    def open(self, settings: Settings) -> Settings:
+        """Make the queue if need be, bring it up to this release's version, return its settings."""
+
+    def exists(self) -> bool: ...
+
+    def push(self, slot: Slot, payloads: Sequence[bytes], options: PushOptions) -> list[str]: ...
+
+    def pop(
+        self, slot: Slot, n: int, lease_timeout: float, *, token: str, woken: bool
+    ) -> tuple[list[Lease[bytes]], float | None]:
+        """Lease items; where there is none, say in how many seconds one may come by itself.
+
+        Args:
+            token: Ends the leases' ids; of this call alone.
+            woken: Whether the caller was woken for an item, so that others may wait for the next.
+        """
+
+    def done(self, slot: Slot, lease_ids: Sequence[str], answers: Sequence[Packed | None]) -> list[str]: ...
+
+    def release(
+        self,
+        slot: Slot,
+        lease_id: str,
+        delay: float,
+        *,
+        error: str | None = None,
+        failure: bytes | None = None,
+        unreadable: str | None = None,
+    ) -> bool:
+        """Give an item back, or set it aside where it was `unreadable`; False when the lease is lost."""
+
+    def extend(self, lease_ids: Sequence[str], lease_timeout: float) -> list[float | None]: ...
+
+    def give_back(self, lease_ids: Sequence[str]) -> None: ...
+
+    def peek(self) -> tuple[str, bytes] | None: ...
+
+    def counts(self) -> Counts: ...
+
+    def dead(self) -> list[Letter]: ...
+
+    def fetch(self, slot: Slot, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
+        """Return what became of items, and in how many seconds more of them may be over by themselves."""
+
+    def requeue(self, slot: Slot, item_ids: Sequence[str] | None) -> int: ...
+
+    def purge(self, slot: Slot) -> int: ...
+
+    def purge_dead(self, slot: Slot, item_ids: Sequence[str] | None) -> int: ...
+
+    def delete(self) -> None: ...
+
+    def stored(self) -> tuple[bool, str]:
+        """Say whether a push that returned outlives a crash of the engine's machine, and why."""
+
+    def wait_for_items(self, seconds: float) -> None:
+        """Return when an item may be there, and at the latest after so long."""
+
+    def wait_for_room(self, seconds: float) -> None: ...
+
+    def wait_for_answers(self, item_ids: Sequence[str], seconds: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def token_of(lease_id: str) -> tuple[int, str]:
+    """Take a lease's id apart: the place of its item, and its token; zero for an id that no engine gave."""
+    place, _, token = lease_id.partition(".")
+    try:
+        number = int(place, 16)
+    except ValueError:
+        return 0, ""
+    return (number, token) if 0 < number < 1 << 48 and token else (0, "")

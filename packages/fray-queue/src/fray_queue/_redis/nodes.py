@@ -1,0 +1,222 @@
+"""Connections to Redis: one pool for each address, and which of several addresses takes writes."""
+
+import os
+import ssl
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
+from weakref import WeakValueDictionary, finalize
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from fray import SpecError
+from fray_queue._engines.store import TransientError
+from fray_queue._errors import AccessRefusedError, QueueFullError
+from fray_queue._redis.scripts import Script
+
+PORT = 6379
+USERNAME, PASSWORD, CA_FILE = "FRAY_REDIS_USERNAME", "FRAY_REDIS_PASSWORD", "FRAY_REDIS_CA_FILE"
+# A node says so that is starting, is a replica, or lost its cluster: another may do it, or the same later.
+_LATER = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "BUSY", "NOREPLICAS")
+_REFUSALS = ("NOPERM", "NOAUTH", "WRONGPASS")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What a URL says; it never holds a password."""
+
+    nodes: tuple[tuple[str, int], ...]
+    database: int
+    username: str | None
+    tls: bool
+
+    @classmethod
+    def of(cls, url: str) -> "Address":
+        """Read `redis://host:6379/0`, or `redis://one,other:6379/0` where one takes the other's place."""
+        scheme, _, rest = url.partition("://")
+        network, _, path = rest.partition("/")
+        user, _, hosts = network.rpartition("@")
+        if ":" in user:
+            raise SpecError(
+                f"the URL of a queue must hold no password, as URLs are logged; set {PASSWORD} "
+                "in the environment, and the user's name may stay"
+            )
+        nodes = tuple(_node(host) for host in hosts.split(","))
+        if scheme not in ("redis", "rediss") or not all(nodes) or not (path or "0").isdecimal():
+            raise SpecError(
+                f"{scheme}://{hosts}/{path} is no address of a Redis; it is redis://host:6379/0?queue=name, "
+                "or rediss: with TLS"
+            )
+        found = tuple(node for node in nodes if node is not None)
+        return cls(found, int(path or 0), unquote(user) or None, scheme == "rediss")
+
+
+def _node(text: str) -> tuple[str, int] | None:
+    parts = urlsplit(f"//{text}")
+    try:
+        port = parts.port
+    except ValueError:
+        return None
+    return parts.hostname or "localhost", port or PORT
+
+
+_Key = tuple[Any, ...]
+
+
+class _Pool:
+    """A pool of connections, which are closed when no queue of this process uses it any more."""
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self.connections = pool
+        finalize(self, pool.disconnect)
+
+
+_pools: "WeakValueDictionary[_Key, _Pool]" = WeakValueDictionary()
+_pools_lock = threading.Lock()
+
+
+def _begin_anew() -> None:
+    """A forked child shares no connection with its parent."""
+    global _pools_lock
+    _pools_lock = threading.Lock()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+def _pool(address: Address, host: str, port: int) -> _Pool:
+    username = address.username or os.environ.get(USERNAME) or None
+    password = os.environ.get(PASSWORD) or None
+    ca_file = os.environ.get(CA_FILE) or None
+    key = (host, port, address.database, username, hash(password), address.tls, ca_file)
+    with _pools_lock:
+        pool = _pools.get(key)
+        if pool is None:
+            tls: dict[str, Any] = {}
+            if address.tls:
+                tls = {"connection_class": redis.SSLConnection, "ssl_cert_reqs": ssl.CERT_REQUIRED}
+                tls |= {"ssl_check_hostname": True} | ({"ssl_ca_certs": ca_file} if ca_file else {})
+            connections = redis.ConnectionPool(
+                host=host,
+                port=port,
+                db=address.database,
+                username=username,
+                password=password,
+                protocol=2,
+                retry=Retry(NoBackoff(), 0),  # repetitions are the queue's, which names its requests
+                socket_connect_timeout=5.0,
+                socket_timeout=None,
+                socket_keepalive=True,
+                driver_info=None,  # else a user needs the right to tell of the library
+                health_check_interval=0,
+                **tls,
+            )
+            pool = _pools[key] = _Pool(connections)
+        return pool
+
+
+class Nodes:
+    """The nodes that hold one queue; requests go to the one that took the last.
+
+    Args:
+        timeout: Seconds that a single request may take.
+    """
+
+    def __init__(self, address: Address, timeout: float) -> None:
+        self._address, self._timeout = address, timeout
+        self._nodes = list(address.nodes)
+        self._pools: dict[tuple[str, int], _Pool] = {}
+
+    def close(self) -> None:
+        """Let go of the connections, which end with the last queue of the process that uses them."""
+        self._pools.clear()
+
+    def _pool(self, node: tuple[str, int]) -> redis.ConnectionPool:
+        pool = self._pools.get(node)
+        if pool is None:
+            pool = self._pools[node] = _pool(self._address, *node)
+        return pool.connections
+
+    def run(self, script: Script, key: str, arguments: Sequence[Any]) -> Any:
+        """Run a script; by its digest, and where the node does not know it by its text."""
+        try:
+            return self.command("EVALSHA", script.digest, 1, key, *arguments)
+        except redis.exceptions.NoScriptError:
+            return self.command("EVAL", script.text, 1, key, *arguments)
+
+    def block(self, seconds: float, *keys: str) -> Any:
+        """Wait until one of these lists has an entry, and take it."""
+        return self.command("BLPOP", *keys, f"{max(seconds, 0.001):.3f}", timeout=seconds + self._timeout)
+
+    def command(self, *command: Any, timeout: float | None = None) -> Any:
+        """Send a command and return its answer.
+
+        Raises:
+            TransientError: No answer arrived; the next try may go to another node.
+            AccessRefusedError: The user may not.
+        """
+        node = self._nodes[0]
+        try:
+            pool = self._pool(node)
+            connection: Any = pool.get_connection()
+            try:
+                connection.send_command(*command)
+                return connection.read_response(timeout=self._timeout if timeout is None else timeout)
+            except redis.exceptions.ResponseError:
+                raise
+            except BaseException:  # its answer may come yet, and would be taken for another's
+                connection.disconnect()
+                raise
+            finally:
+                pool.release(connection)
+        except redis.exceptions.NoScriptError:
+            raise
+        except (redis.exceptions.RedisError, OSError) as error:
+            self._refuse(error, node)
+
+    def _refuse(self, error: Exception, node: tuple[str, int]) -> NoReturn:
+        text = str(error)
+        where = "{}:{}".format(*node)
+        code = text.partition(" ")[0]
+        if isinstance(error, redis.exceptions.MovedError) or code == "MOVED":
+            host, _, port = text.split()[-1].rpartition(":")
+            self._nodes = [
+                (host or node[0], int(port)),
+                *(each for each in self._nodes if each != node),
+                node,
+            ]
+            raise TransientError(f"{where} says that {host}:{port} has the queue") from None
+        if isinstance(error, (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)) or (
+            code in _REFUSALS
+        ):
+            raise AccessRefusedError(
+                f"Redis at {where} refuses this user: {type(error).__name__}. {_without_secret(text)}"
+            ) from None
+        if isinstance(error, redis.exceptions.OutOfMemoryError) or code == "OOM":
+            raise QueueFullError(f"Redis at {where} has no memory left for it (maxmemory)") from None
+        if isinstance(error, redis.exceptions.ResponseError) and not _is_transient(error, code):
+            raise error
+        if self._nodes[0] == node:  # else another thread went on already
+            self._nodes = [*self._nodes[1:], node]
+        raise TransientError(f"{where}: {type(error).__name__}: {_without_secret(text)}") from None
+
+
+def _is_transient(error: Exception, code: str) -> bool:
+    kinds = (
+        redis.exceptions.BusyLoadingError,
+        redis.exceptions.ReadOnlyError,
+        redis.exceptions.MasterDownError,
+        redis.exceptions.ClusterDownError,
+        redis.exceptions.TryAgainError,
+    )
+    return isinstance(error, kinds) or code in _LATER or "READONLY" in str(error)
+
+
+def _without_secret(text: str) -> str:
+    password = os.environ.get(PASSWORD)
+    return text.replace(password, "…") if password else text

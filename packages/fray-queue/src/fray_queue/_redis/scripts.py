@@ -1,0 +1,40 @@
+"""The scripts: Lua that Redis runs as a whole, each sent once and then named by its digest."""
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from fray_queue._checks import MOST_DEAD
+
+VERSION = 1
+"""Of the keys that the scripts write. Every script refuses a queue of another version."""
+UPGRADES: dict[int, str] = {}
+"""Version -> a script that makes the next of it: KEYS[1] is the queue's `meta`, whose version it sets."""
+
+
+class Script(NamedTuple):
+    """A script's text and its digest."""
+
+    name: str
+    text: bytes
+    digest: bytes
+
+
+@cache
+def script(name: str) -> Script:
+    """Return a script by the name of its file."""
+    text = _read(name) if name == "open" else _read("prelude") + _read(name)
+    # A script that may not write where memory is full is refused before it begins; those that make room may.
+    first = "#!lua\n" if name in ("push", "open") else "#!lua flags=allow-oom\n"
+    return as_script(name, first + text, VERSION)
+
+
+def as_script(name: str, text: str, version: int) -> Script:
+    """Return a script of this text."""
+    whole = text.replace("@VERSION@", str(version)).replace("@MOST_DEAD@", str(MOST_DEAD)).encode()
+    return Script(name, whole, hashlib.sha1(whole, usedforsecurity=False).hexdigest().encode())
+
+
+def _read(name: str) -> str:
+    return (files("fray_queue._redis") / "lua" / f"{name}.lua").read_text(encoding="utf-8")

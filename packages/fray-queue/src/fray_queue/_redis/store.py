@@ -1,0 +1,336 @@
+"""One queue on Redis: arguments for the scripts, and what their answers mean."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import redis
+
+from fray import QueueUnavailableError, UnsupportedError
+from fray.backend import PushOptions, lease_machine
+from fray.queue import Attempt, Lease, Reply
+from fray_queue._checks import full_message
+from fray_queue._engines.slots import Slot
+from fray_queue._engines.store import Counts, Letter, Packed, Settings, token_of
+from fray_queue._errors import AccessRefusedError, NoRoomError, QueueExistsError, QueueVersionError
+from fray_queue._redis import scripts
+from fray_queue._redis.nodes import Nodes
+
+_MICRO = 1_000_000
+_FIELDS = {"attempts": "max_attempts", "size": "max_size", "dead": "max_dead"}
+_UNREADABLE = [_MICRO * round(delay) for delay in lease_machine.UNREADABLE_DELAYS]
+_MOST_LISTS = 100  # that one waiting question looks at
+_KEYS = "ready held dated dead items state keys replies reply_until wake room"
+
+
+class RedisStore:
+    """A queue's keys, all of them in one slot of a cluster.
+
+    Args:
+        clock: Seconds since the epoch, for tests; default is the engine's.
+    """
+
+    def __init__(self, nodes: Nodes, name: str, clock: Callable[[], float] | None) -> None:
+        self._nodes, self._name, self._clock = nodes, name, clock
+        self._base = f"fray:{{{name}}}:"
+        self._meta = f"{self._base}meta"
+        self._tag = ""
+
+    def _run(self, name: str, *arguments: Any) -> Any:
+        now = "" if self._clock is None else _micro(self._clock())
+        return self._evaluate(scripts.script(name), now, *arguments)
+
+    def _evaluate(self, script: scripts.Script, *arguments: Any) -> Any:
+        try:
+            return self._nodes.run(script, self._meta, arguments)
+        except redis.exceptions.ResponseError as error:
+            self._refuse(str(error))
+            raise
+
+    def _refuse(self, text: str) -> None:
+        code, *words = text.split()
+        if code == "FRAYGONE":
+            raise QueueUnavailableError(
+                f"queue {self._name!r} is not there any more: it was deleted, or the engine lost it"
+            ) from None
+        if code == "FRAYVERSION":
+            self._refuse_version(words[0])
+        if code == "FRAYEXISTS":
+            field, has, given = _FIELDS[words[0]], words[1], words[2]
+            raise QueueExistsError(f"queue {self._name!r} has {field}={has}, not {given}") from None
+        if code == "FRAYFULL":
+            live, new, most = map(int, words[:3])
+            raise NoRoomError(full_message(live, new, most), ever=new <= most, count=new) from None
+        if "NOPERM" in text or "The user executing the script" in text:
+            raise AccessRefusedError(
+                f"queue {self._name!r}: the user lacks a right that this call needs: {text}"
+            ) from None
+
+    def _refuse_version(self, found: str) -> NoReturn:
+        what = f"is of version {found}" if found.isdecimal() else "is not a queue, though it has its name"
+        raise QueueVersionError(
+            f"the key {self._meta!r} {what}, and this release of fray-queue reads version {scripts.VERSION}; "
+            "use one release for all programs, the newest first for a moment: it upgrades the queue"
+        ) from None
+
+    # --- the queue ---
+
+    def open(self, settings: Settings) -> Settings:
+        """Make the queue if need be; one of an earlier version is brought up to this one."""
+        bounds = ["" if value is None else value for value in _bounds(settings)]
+        arguments = [secrets.token_hex(4), *bounds]
+        while True:
+            try:
+                tag, *found = self._evaluate(scripts.script("open"), *arguments)
+                break
+            except QueueVersionError:
+                if not self._upgrade():
+                    raise
+        self._tag = tag.decode()
+        self._refuse_eviction()
+        return Settings(*(int(value) if value else None for value in found))
+
+    def _upgrade(self) -> bool:
+        found = self._nodes.command("HGET", self._meta, "version") or b""
+        if not found.isdigit() or int(found) not in scripts.UPGRADES:
+            return False
+        text = scripts.UPGRADES[int(found)]
+        # Two programs may both have found it: the second finds the next version, and does nothing.
+        guard = f"if redis.call('HGET', KEYS[1], 'version') ~= '{int(found)}' then return 0 end\n"
+        self._evaluate(scripts.as_script("upgrade", guard + text, scripts.VERSION))
+        return True
+
+    def exists(self) -> bool:
+        """Return whether the queue is there."""
+        return bool(self._nodes.command("EXISTS", self._meta))
+
+    def delete(self) -> None:
+        """Remove all of the queue's keys but those that the engine forgets by itself."""
+        self._nodes.command("UNLINK", self._meta, *(self._base + key for key in _KEYS.split()))
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._nodes.close()
+
+    def stored(self) -> tuple[bool, str]:
+        """Say what the engine's settings make of a push."""
+        try:
+            persistence = self._info("persistence")
+            replicas = self._info("replication").get("connected_slaves", "0")
+        except AccessRefusedError:
+            return False, "unknown: the user may not ask (INFO); ask who runs the engine"
+        durable, text = self._persistence(persistence.get("aof_enabled") == "1")
+        if replicas != "0":
+            text += "; a replica gets it later, and a fail-over may lose the last pushes"
+        return durable, text
+
+    def _refuse_eviction(self) -> None:
+        try:
+            memory = self._info("memory")
+        except AccessRefusedError:
+            return  # who may not ask has to trust who runs it
+        if memory.get("maxmemory_policy", "").startswith("allkeys") and memory.get("maxmemory", "0") != "0":
+            raise UnsupportedError(
+                f"queue {self._name!r}: this Redis drops keys when its memory is full "
+                f"(maxmemory-policy {memory['maxmemory_policy']}), and with them items; "
+                "use one with maxmemory-policy noeviction"
+            )
+
+    def _persistence(self, append_only: bool) -> tuple[bool, str]:
+        if not append_only:
+            return (
+                False,
+                "in memory: a crash of the engine loses what its last snapshot had not (appendonly no)",
+            )
+        try:
+            (_, setting) = self._nodes.command("CONFIG", "GET", "appendfsync")
+        except AccessRefusedError:
+            setting = b"unknown: the user may not ask, CONFIG GET"
+        if setting == b"always":
+            return True, "on disk when push returns (appendfsync always)"
+        if setting == b"everysec":
+            return False, "on disk within two seconds: a crash may lose the last (appendfsync everysec)"
+        return False, f"on disk when the system writes it (appendfsync {setting.decode()})"
+
+    def _info(self, section: str) -> dict[str, str]:
+        text: bytes = self._nodes.command("INFO", section)
+        return dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
+
+    # --- items ---
+
+    def push(self, slot: Slot, payloads: Sequence[bytes], options: PushOptions) -> list[str]:
+        """Store payloads, all or none; return their ids."""
+        ttl = _micro(options.ttl) if options.ttl else 0
+        keys = [key or "" for key in options.keys or ()]
+        found = self._run(
+            "push",
+            slot.name,
+            slot.number,
+            len(payloads),
+            options.priority,
+            _micro(options.delay),
+            ttl,
+            _micro(options.reply_ttl),
+            int(bool(keys)),
+            *payloads,
+            *keys,
+        )
+        if keys:
+            return [self._item_id(place) for place in found]
+        first = int(found[0], 16)
+        return [f"{self._tag}-{number}" for number in range(first, first + len(payloads))]
+
+    def pop(
+        self, slot: Slot, n: int, lease_timeout: float, *, token: str, woken: bool
+    ) -> tuple[list[Lease[bytes]], float | None]:
+        """Lease items in line."""
+        found = self._run("pop", slot.name, slot.number, n, _micro(lease_timeout), token, int(woken))
+        leases = []
+        for at in range(1, len(found), 6):
+            place, attempt, leased_at, until, reply, payload = found[at : at + 6]
+            number = int(place, 16)
+            leases.append(
+                Lease(
+                    payload,
+                    f"{number:x}.{token}",
+                    leased_at / _MICRO,
+                    f"{self._tag}-{number}",
+                    attempt,
+                    until / _MICRO,
+                    bool(reply),
+                )
+            )
+        return leases, _seconds(found[0])
+
+    def done(self, slot: Slot, lease_ids: Sequence[str], answers: Sequence[Packed | None]) -> list[str]:
+        """Finish items; return the leases that are lost."""
+        arguments: list[Any] = []
+        for lease_id, answer in zip(lease_ids, answers, strict=True):
+            arguments += _held(lease_id)
+            arguments += answer or ("value", b"")
+        refused = self._run("done", slot.name, slot.number, len(lease_ids), *arguments)
+        return [lease_ids[index] for index in refused]
+
+    def release(
+        self,
+        slot: Slot,
+        lease_id: str,
+        delay: float,
+        *,
+        error: str | None = None,
+        failure: bytes | None = None,
+        unreadable: str | None = None,
+    ) -> bool:
+        """Give an item back, or set it aside; False when the lease is lost."""
+        texts = [(error or "")[:2000], failure or b"", (unreadable or "")[:2000]]
+        more = _UNREADABLE if unreadable else []
+        return bool(
+            self._run("release", slot.name, slot.number, *_held(lease_id), _micro(delay), *texts, *more)
+        )
+
+    def extend(self, lease_ids: Sequence[str], lease_timeout: float) -> list[float | None]:
+        """Make leases end later; None for each that is lost."""
+        held = [part for lease_id in lease_ids for part in _held(lease_id)]
+        return [end / _MICRO if end else None for end in self._run("extend", _micro(lease_timeout), *held)]
+
+    def give_back(self, lease_ids: Sequence[str]) -> None:
+        """Undo leases."""
+        self._run("give_back", *(part for lease_id in lease_ids for part in _held(lease_id)))
+
+    # --- looking ---
+
+    def peek(self) -> tuple[str, bytes] | None:
+        """Return the first item in line."""
+        found = self._run("look", "peek")
+        return (self._item_id(found[0]), found[1]) if found else None
+
+    def counts(self) -> Counts:
+        """Count items."""
+        return Counts(*self._run("look", "counts"))
+
+    def dead(self) -> list[Letter]:
+        """List the dead in line."""
+        letters: list[Letter] = []
+        after = b"-"
+        while found := self._run("look", "dead", after):
+            for place, payload, attempt, expired, history in found:
+                attempts = tuple(_attempt(*entry) for entry in history)
+                letters.append(Letter(self._item_id(place), payload, attempt, attempts, bool(expired)))
+            after = b"(" + found[-1][0]
+        return letters
+
+    def fetch(self, slot: Slot, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
+        """Return what became of items."""
+        places = [self._place(item_id) for item_id in item_ids]
+        change, found = self._run("fetch", slot.name, slot.number, *places)
+        replies = [
+            Reply(item_id, outcome[0].decode(), outcome[1])
+            for item_id, outcome in zip(item_ids, found, strict=True)
+            if outcome
+        ]
+        return replies, _seconds(change)
+
+    # --- what an operator does ---
+
+    def requeue(self, slot: Slot, item_ids: Sequence[str] | None) -> int:
+        """Put the dead back in line."""
+        return self._operate(slot, "requeue", item_ids)
+
+    def purge(self, slot: Slot) -> int:
+        """Remove what is not dead."""
+        return self._operate(slot, "purge", None)
+
+    def purge_dead(self, slot: Slot, item_ids: Sequence[str] | None) -> int:
+        """Remove the dead."""
+        return self._operate(slot, "purge_dead", item_ids)
+
+    def _operate(self, slot: Slot, verb: str, item_ids: Sequence[str] | None) -> int:
+        which = ["all"] if item_ids is None else ["these", *map(self._place, item_ids)]
+        count: int = self._run("operate", slot.name, slot.number, verb, *which)
+        return count
+
+    # --- waiting ---
+
+    def wait_for_items(self, seconds: float) -> None:
+        """Wait for somebody to say that an item is there."""
+        self._nodes.block(seconds, f"{self._base}wake")
+
+    def wait_for_room(self, seconds: float) -> None:
+        """Wait for somebody to say that an item is gone."""
+        self._nodes.block(seconds, f"{self._base}room")
+
+    def wait_for_answers(self, item_ids: Sequence[str], seconds: float) -> None:
+        """Wait for an answer to one of the items."""
+        lists = [f"{self._base}told:{self._place(item_id)}" for item_id in item_ids[:_MOST_LISTS]]
+        self._nodes.block(seconds, *lists)
+
+    def _item_id(self, place: bytes) -> str:
+        return f"{self._tag}-{int(place, 16)}"
+
+    def _place(self, item_id: str) -> str:
+        tag, _, number = item_id.rpartition("-")
+        if tag != self._tag or not (number.isascii() and number.isdecimal()):
+            return "none"
+        return f"{int(number):012x}"
+
+
+def _bounds(settings: Settings) -> tuple[int | None, int | None, int | None]:
+    return settings.max_attempts, settings.max_size, settings.max_dead
+
+
+def _held(lease_id: str) -> tuple[str, str]:
+    number, token = token_of(lease_id)
+    return f"{number:012x}", token
+
+
+def _attempt(number: int, outcome: bytes, started: int, ended: int, error: bytes | None) -> Attempt:
+    text = None if error is None else error.decode("utf-8", "replace")
+    return Attempt(number, outcome.decode(), started / _MICRO, ended / _MICRO, text)  # type: ignore[arg-type]
+
+
+def _micro(seconds: float) -> int:
+    return round(seconds * _MICRO)
+
+
+def _seconds(micro: int | None) -> float | None:
+    return None if micro is None else micro / _MICRO

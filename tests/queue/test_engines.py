@@ -1,0 +1,253 @@
+"""Queues on engines under harm: lost answers, cut connections, forks, engines that are killed or stopped."""
+
+import asyncio
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cutting_proxy import CuttingProxy
+from engine_servers import Program, RedisServer, fresh_name
+from engine_torture import EngineTorture
+
+from fray import LeaseExpiredError, QueueUnavailableError
+from fray.queue import open_queue
+
+ENGINES = ["redis"]
+
+
+class Rig:
+    """One kind of engine: a server that all tests share, and how to have one of a test's own."""
+
+    def __init__(
+        self, shared: Program, own: Callable[[Path], Program], address: Callable[[int], str]
+    ) -> None:
+        self.shared, self.own, self.address = shared, own, address
+
+    def url(self, server: Program | None = None, *, port: int | None = None) -> str:
+        """Return the URL of a new queue."""
+        return f"{self.address(port or (server or self.shared).port)}?queue={fresh_name()}"
+
+
+@pytest.fixture(params=ENGINES, scope="session")
+def rig(request: pytest.FixtureRequest) -> Rig:
+    shared = request.getfixturevalue(f"{request.param}_server")
+    return Rig(
+        shared,
+        lambda folder: RedisServer(folder, "--appendonly", "yes", "--appendfsync", "always"),
+        lambda port: f"redis://127.0.0.1:{port}/0",
+    )
+
+
+@pytest.fixture
+def proxy(rig: Rig) -> Iterator[CuttingProxy]:
+    with CuttingProxy(rig.shared.port) as running:
+        yield running
+
+
+def open_any(url: str, **options: Any) -> Any:
+    return open_queue(url, **options)
+
+
+def test_answers_that_are_lost_are_asked_for_again_and_nothing_is_done_twice(
+    rig: Rig, proxy: CuttingProxy
+) -> None:
+    queue = open_any(rig.url(port=proxy.port), max_attempts=3)
+    queue.push("first")
+    proxy.cut_every = 7
+    ids = [queue.push(number) for number in range(20)]
+    ids += queue.push_many(range(20, 40), keys=[f"k{number}" for number in range(20)])
+    assert len(set(ids)) == 40
+    leases = []
+    while taken := queue.pop_many(5):
+        leases += taken
+    proxy.cut_every = 5
+    assert [lease.item for lease in leases] == ["first", *range(40)]
+    assert {lease.attempt for lease in leases} == {1}
+    for lease in leases[:10]:
+        queue.done(lease)
+    queue.done_many(leases[10:20])
+    for lease in leases[20:30]:
+        queue.release(lease)
+    with pytest.raises(LeaseExpiredError):
+        queue.done(leases[0])
+    assert (queue.size(), queue.pending()) == (21, 10)
+    assert proxy.cuts > 10
+    proxy.cut_every = 0
+    queue.close()
+
+
+def test_connections_that_are_cut_while_pops_wait_are_made_anew(rig: Rig, proxy: CuttingProxy) -> None:
+    queue = open_any(rig.url(port=proxy.port))
+    queue.size()
+    found: list[Any] = []
+    waiter = threading.Thread(target=lambda: found.append(queue.pop(wait=60.0)))
+    waiter.start()
+    waiter.join(0.2)
+    proxy.cut_all()
+    waiter.join(0.2)
+    assert waiter.is_alive()
+    queue.push("x")
+    waiter.join(30)
+    assert [lease.item for lease in found] == ["x"]
+    queue.close()
+
+
+def test_an_engine_that_is_away_is_waited_for_so_long_and_no_longer(rig: Rig) -> None:
+    port = CuttingProxy(rig.shared.port)
+    port.close()
+    queue = open_any(rig.url(port=port.port), timeout=0.3)
+    with pytest.raises(QueueUnavailableError, match=r"0\.3 s"):
+        queue.push("x")
+    assert not queue.capabilities.durable  # nobody knows
+
+
+def test_a_forked_child_has_connections_of_its_own(rig: Rig) -> None:
+    queue = open_any(rig.url())
+    queue.push_many(range(20))
+    mine = queue.pop_many(5)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            leases = queue.pop_many(5)
+            queue.done_many(leases)
+            queue.push("of the child")
+            code = 0 if [lease.item for lease in leases] == [5, 6, 7, 8, 9] else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    queue.done_many(mine)
+    assert [lease.item for lease in queue.pop_many(20)] == [*range(10, 20), "of the child"]
+    queue.close()
+
+
+def test_threads_and_coroutines_share_one_queue(rig: Rig) -> None:
+    queue = open_any(rig.url())
+
+    async def ask() -> list[Any]:
+        tickets = [await queue.aio.push(number, reply=True) for number in range(30)]
+        return await asyncio.wait_for(asyncio.gather(*(_awaited(ticket) for ticket in tickets)), 60)
+
+    def work() -> None:
+        while (lease := queue.pop(wait=30.0)) and lease.item is not None:
+            queue.done(lease, result=lease.item * 2)
+        if lease:
+            queue.done(lease)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    assert asyncio.run(ask()) == [2 * number for number in range(30)]
+    queue.push_many([None] * 4)
+    for worker in workers:
+        worker.join(60)
+    assert queue.size() == 0
+    queue.close()
+
+
+async def _awaited(ticket: Any) -> Any:
+    return await ticket
+
+
+def test_a_waiting_pop_takes_what_others_lost_when_its_lease_runs_out(rig: Rig) -> None:
+    queue = open_any(rig.url())
+    queue.push("x")
+    lost = queue.pop(0.4)
+    found = queue.pop(60.0, wait=30.0)
+    assert (found.item, found.attempt) == ("x", 2)
+    with pytest.raises(LeaseExpiredError):
+        queue.done(lost)
+    queue.done(found)
+    queue.close()
+
+
+def test_one_push_after_the_other_wakes_each_of_those_who_wait(rig: Rig) -> None:
+    url = rig.url()
+    queues = [open_any(url) for _ in range(3)]
+    found: list[Any] = []
+
+    def take(queue: Any) -> None:
+        lease = queue.pop(wait=60.0)
+        queue.done(lease)
+        found.append(lease.item)
+
+    waiters = [threading.Thread(target=take, args=(queue,)) for queue in queues for _ in range(4)]
+    for waiter in waiters:
+        waiter.start()
+    queues[0].push_many(range(6))
+    for number in range(6, 12):
+        queues[1].push(number)
+    for waiter in waiters:
+        waiter.join(60)
+    assert sorted(found) == list(range(12))
+    for queue in queues:
+        queue.close()
+
+
+def test_what_was_stored_outlasts_a_crash_of_an_engine_that_says_so(rig: Rig, tmp_path: Path) -> None:
+    server = rig.own(tmp_path / "engine")
+    with server:
+        queue = open_any(rig.url(server), max_attempts=3)
+        assert queue.capabilities.durable
+        assert "on disk" in queue.stats()["stored"]
+        queue.push_many("abcd")
+        done, held = queue.pop(), queue.pop(3600.0)
+        ticket = queue.push("question", reply=True, priority=7)
+        queue.done(done)
+        queue.done(queue.pop(), result="answer")
+        waiting: list[Any] = []
+        server.kill()
+        pusher = threading.Thread(target=lambda: waiting.append(queue.push("e")))
+        pusher.start()  # it tries until the engine is back
+        pusher.join(0.2)
+        server.start()
+        pusher.join(30)
+        assert len(waiting) == 1
+        assert (queue.size(), queue.pending()) == (4, 3)
+        assert ticket.result(timeout=10.0) == "answer"
+        queue.done(held)
+        assert [lease.item for lease in queue.pop_many(9)] == ["c", "d", "e"]
+        queue.close()
+
+
+def test_an_engine_that_is_stopped_for_a_while_does_what_was_asked_once(rig: Rig, tmp_path: Path) -> None:
+    with rig.own(tmp_path / "engine") as server:
+        queue = open_any(rig.url(server), timeout=3.0)
+        queue.push("before")
+        server.pause()
+        pushers = [threading.Thread(target=queue.push, args=(number,)) for number in range(5)]
+        for pusher in pushers:
+            pusher.start()
+        pushers[0].join(1.7)  # beyond the time of one request: it is made again
+        server.resume()
+        for pusher in pushers:
+            pusher.join(30)
+        assert sorted(str(lease.item) for lease in queue.pop_many(20)) == ["0", "1", "2", "3", "4", "before"]
+        queue.close()
+
+
+@pytest.mark.timeout(0)
+def test_workers_and_an_engine_that_are_killed_and_stopped_lose_nothing(
+    rig: Rig, tmp_path: Path, torture: int
+) -> None:
+    with rig.own(tmp_path / "engine") as server:
+        url = rig.url(server)
+        run = EngineTorture(url, tmp_path, server, rounds=torture)
+        run.run()
+        print(f"\ntorture {url.partition(':')[0]}: {run.check()}")
+        queue = open_any(url)
+        assert queue.size() == 0
+        queue.close()
+
+
+def test_a_pickled_queue_holds_no_secret(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("FRAY_REDIS_PASSWORD", "PGPASSWORD"):
+        monkeypatch.setenv(variable, "hush-hush")
+    queue = open_any(rig.url())
+    assert b"hush-hush" not in pickle.dumps(queue)
+    assert "hush-hush" not in repr(queue)
+    assert "hush-hush" not in str(vars(queue))

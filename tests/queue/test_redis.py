@@ -1,0 +1,305 @@
+"""RedisQueue keeps the contract on a real Redis, and what it says of what is stored is so."""
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_servers import RedisServer, certificate_of_this_machine, free_port, fresh_name
+from queue_processes import wait_until
+
+from fray import LeaseExpiredError, QueueUnavailableError, SpecError, UnsupportedError
+from fray.queue import open_queue
+from fray.testing.queue import (
+    MakeQueue,
+    ManualClock,
+    QueueContract,
+    SharedQueueContract,
+    check_queue_machine,
+)
+from fray_queue import (
+    AccessRefusedError,
+    QueueExistsError,
+    QueueFullError,
+    QueueVersionError,
+    RedisQueue,
+)
+from fray_queue._redis import scripts
+
+
+class _Redis:
+    BACKEND = "redis"
+
+    @pytest.fixture
+    def make_queue(self, redis_server: RedisServer, clock: ManualClock) -> MakeQueue:
+        return lambda **options: RedisQueue[Any](redis_server.url, fresh_name(), clock=clock, **options)
+
+
+class TestRedisQueue(_Redis, QueueContract):
+    pass
+
+
+class TestSharedRedisQueue(_Redis, SharedQueueContract):
+    pass
+
+
+def test_every_history_agrees_with_the_model(redis_server: RedisServer) -> None:
+    clock = ManualClock()
+
+    def make_queue(**options: Any) -> Any:
+        return RedisQueue[Any](redis_server.url, fresh_name(), clock=clock, **options)
+
+    def reopen(queue: Any) -> Any:
+        return RedisQueue[Any](redis_server.url, queue.name, clock=clock)
+
+    check_queue_machine(make_queue, clock, reopen=reopen, pickles=True, examples=60, steps=40)
+
+
+# --- what it says of what is stored ---
+
+
+def test_an_engine_that_keeps_items_in_memory_is_said_to(redis_server: RedisServer) -> None:
+    queue: Any = RedisQueue[Any](redis_server.url, fresh_name())
+    assert not queue.capabilities.durable
+    assert RedisQueue.capabilities.durable
+    queue.push("x")
+    stats = queue.stats()
+    assert (stats["durable"], stats["pending"]) == (False, 1)
+    assert "appendonly no" in stats["stored"]
+
+
+def test_an_engine_that_drops_keys_is_refused(tmp_path: Path) -> None:
+    settings = ("--maxmemory", "20mb", "--maxmemory-policy", "allkeys-lru")
+    with RedisServer(tmp_path / "redis", *settings) as server:
+        queue: Any = RedisQueue[Any](server.url, fresh_name())
+        with pytest.raises(UnsupportedError, match="noeviction"):
+            queue.push("x")
+
+
+def test_an_engine_whose_memory_is_full_refuses_pushes_and_goes_on(tmp_path: Path) -> None:
+    settings = ("--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
+    with RedisServer(tmp_path / "redis", *settings) as server:
+        queue: Any = RedisQueue[Any](server.url, fresh_name())
+        queue.push("small")
+        with pytest.raises(QueueFullError, match="maxmemory"):
+            _fill(queue)
+        while lease := queue.pop(0.01):  # who makes room may write, and what ran out may wait again
+            time.sleep(0.02)
+            assert queue.pending() > 0
+            queue.done(lease)
+        queue.push("again")
+
+
+def _fill(queue: Any) -> None:
+    for _ in range(30):
+        queue.push(b"x" * 200_000)
+
+
+# --- scripts and versions ---
+
+
+def test_an_engine_that_forgot_the_scripts_is_sent_them_again(redis_server: RedisServer) -> None:
+    queue: Any = RedisQueue[Any](redis_server.url, fresh_name())
+    queue.push("x")
+    redis_server.cli("SCRIPT", "FLUSH")
+    lease = queue.pop()
+    redis_server.cli("SCRIPT", "FLUSH")
+    queue.done(lease)
+    assert queue.size() == 0
+
+
+def test_a_newer_release_upgrades_a_queue_and_an_older_one_says_so(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = fresh_name()
+    old: Any = RedisQueue[Any](redis_server.url, name)
+    old.push_many("ab")
+    held = old.pop()
+    with monkeypatch.context() as patch:
+        patch.setattr(scripts, "VERSION", 2)
+        patch.setattr(scripts, "UPGRADES", {1: "redis.call('HSET', KEYS[1], 'version', 2, 'more', 'yes')"})
+        scripts.script.cache_clear()
+        for _ in range(2):
+            newer: Any = RedisQueue[Any](redis_server.url, name)
+            assert newer.size() == 2
+        newer.done(held)
+        patch.setattr(scripts, "UPGRADES", {})
+        patch.setattr(scripts, "VERSION", 3)
+        scripts.script.cache_clear()
+        with pytest.raises(QueueVersionError, match=r"version 2.* reads version 3"):
+            RedisQueue[Any](redis_server.url, name).size()
+    scripts.script.cache_clear()
+    for queue in (old, RedisQueue[Any](redis_server.url, name)):
+        with pytest.raises(QueueVersionError, match=r"version 2.* reads version 1"):
+            queue.push("x")
+
+
+def test_a_key_of_somebody_else_is_left_alone(redis_server: RedisServer) -> None:
+    name = fresh_name()
+    redis_server.cli("HSET", f"fray:{{{name}}}:meta", "theirs", "1")
+    with pytest.raises(QueueVersionError, match="not a queue"):
+        RedisQueue[Any](redis_server.url, name).push("x")
+
+
+def test_other_bounds_than_those_that_it_has_are_refused(redis_server: RedisServer) -> None:
+    name = fresh_name()
+    RedisQueue[Any](redis_server.url, name, max_attempts=3).push("x")
+    with pytest.raises(QueueExistsError, match="max_attempts=3, not 4"):
+        RedisQueue[Any](redis_server.url, name, max_attempts=4).push("x")
+    assert RedisQueue[Any](redis_server.url, name).max_attempts == 3
+
+
+def test_a_queue_that_was_deleted_says_so_to_who_has_it_open(redis_server: RedisServer) -> None:
+    name = fresh_name()
+    one, other = (RedisQueue[str](redis_server.url, name) for _ in range(2))
+    assert not one.exists()
+    one.push("x")
+    assert other.exists()
+    assert other.size() == 1
+    one.delete()
+    assert not one.exists()
+    with pytest.raises(QueueUnavailableError, match="deleted"):
+        other.push("y")
+
+
+# --- URLs, users, TLS ---
+
+
+def test_a_url_with_a_password_is_refused_and_not_repeated() -> None:
+    with pytest.raises(SpecError, match="FRAY_REDIS_PASSWORD") as caught:
+        open_queue("redis://me:hush-hush@127.0.0.1/0?queue=q")
+    assert "hush-hush" not in str(caught.value)
+    for url in ("redis://host:port/0", "redis://host/zero", "redis://host:6379/-1"):
+        with pytest.raises(SpecError, match="no address"):
+            open_queue(url)
+
+
+# What each kind of program needs; the page about the queue gives the same.
+_NEEDED = (
+    "~fray:{*}:* +evalsha +eval +time +exists +hget +hmget +hset +hincrby +hexists +hdel +zadd +zrem +zcard "
+    "+zrange +zrangebyscore +zscore +llen +lpush +expire +get +set +blpop"
+)
+_RULES = _NEEDED.split()
+_WORKS = [*_RULES, "+zpopmin", "+lpop"]
+_ADMINS = [*_WORKS, "+zrangebylex", "+unlink", "+info", "+config|get"]
+
+
+def test_each_kind_of_user_may_do_what_it_needs_and_no_more(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = redis_server.url.replace("//", "//{}@")
+    for user, rules in {"producer": _RULES, "worker": _WORKS, "admin": _ADMINS}.items():
+        redis_server.cli("ACL", "SETUSER", user, "reset", "on", ">hush-hush", "resetchannels", *rules)
+    monkeypatch.setenv("FRAY_REDIS_PASSWORD", "hush-hush")
+    name = fresh_name()
+    users = ("producer", "worker", "admin")
+    producer, worker, admin = (RedisQueue[Any](address.format(user), name, max_attempts=1) for user in users)
+    ticket: Any = producer.push("question", reply=True, priority=2, ttl=100.0)
+    producer.push_many(["second", "third"], keys=["a", "b"])
+    assert producer.size() == 3
+    assert "unknown" in producer.stats()["stored"]
+    for refused in (producer.pop, producer.purge, worker.purge, worker.dead_letters, worker.delete):
+        with pytest.raises(AccessRefusedError) as caught:
+            refused()
+        assert "hush-hush" not in str(caught.value)
+    lease = worker.pop(wait=10.0)
+    assert lease is not None
+    worker.done(worker.extend(lease, 50.0), result="answer")
+    assert ticket.result(timeout=10.0) == "answer"
+    lease = worker.pop()
+    assert lease is not None
+    worker.release(lease)
+    assert [letter.item for letter in admin.dead_letters()] == ["second"]
+    assert admin.requeue_dead() == 1
+    assert "appendonly no" in admin.stats()["stored"]
+    assert admin.purge() == 2
+    admin.delete()
+
+
+def test_a_wrong_password_is_refused_at_once_and_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RedisServer(tmp_path / "redis", "--requirepass", "right") as server:
+        monkeypatch.setenv("FRAY_REDIS_PASSWORD", "right")
+        RedisQueue[Any](server.url, "q").push("x")
+        monkeypatch.setenv("FRAY_REDIS_PASSWORD", "wrong-secret")
+        with pytest.raises(AccessRefusedError) as caught:
+            RedisQueue[Any](server.url, "q").push("x")
+        assert "wrong-secret" not in str(caught.value)
+        monkeypatch.delenv("FRAY_REDIS_PASSWORD")
+        with pytest.raises(AccessRefusedError, match="Authentication"):
+            RedisQueue[Any](server.url, "q").push("x")
+
+
+def test_a_connection_under_tls_checks_who_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, certificate = certificate_of_this_machine(tmp_path)
+    server = RedisServer(tmp_path / "redis")
+    plain = server.port
+    tls = free_port()
+    files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(key), "--tls-auth-clients", "no")
+    server.settings = ("--tls-port", str(tls), *files)
+    with server:
+        assert plain
+        url = f"rediss://127.0.0.1:{tls}/0"
+        with pytest.raises(QueueUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+            RedisQueue[Any](url, "q", timeout=0.2).push("x")
+        monkeypatch.setenv("FRAY_REDIS_CA_FILE", str(certificate))
+        queue: Any = RedisQueue[Any](url, "q")
+        queue.push("x")
+        assert queue.pop().item == "x"
+
+
+# --- fail-over and clusters ---
+
+
+def test_a_replica_that_is_promoted_goes_on_with_what_it_had(tmp_path: Path) -> None:
+    """Writes that the replica had not are lost, as is declared; nothing else is."""
+    one = RedisServer(tmp_path / "one")
+    two = RedisServer(tmp_path / "two", "--repl-diskless-sync-delay", "0")
+    two.settings += ("--replicaof", f"127.0.0.1 {one.port}")
+    one.settings = ("--repl-diskless-sync-delay", "0")
+    with one, two:
+        queue: Any = RedisQueue(f"redis://127.0.0.1:{two.port},127.0.0.1:{one.port}/0", "q", max_attempts=3)
+        queue.push_many("abcd")  # the replica, asked first, cannot
+        known = queue.pop()
+        assert "fail-over" in queue.stats()["stored"]
+        wait_until(lambda: _has(two, "fray:{q}:held", 1))
+        two.cli("REPLICAOF", "NO", "ONE")
+        lost = queue.pop()
+        queue.push("lost")
+        one.kill()
+        assert (queue.size(), queue.pending()) == (4, 3)
+        queue.done(known)
+        with pytest.raises(LeaseExpiredError):
+            queue.done(lost)
+        assert [lease.item for lease in queue.pop_many(9)] == ["b", "c", "d"]
+        queue.close()
+
+
+def _has(server: RedisServer, key: str, count: int) -> bool:
+    return server.ask("ZCARD", key) == b":%d" % count
+
+
+def _is_joined(server: RedisServer) -> bool:
+    return b"cluster_state:ok" in server.everything("CLUSTER", "INFO")
+
+
+def test_a_cluster_sends_each_queue_to_its_own_node(tmp_path: Path) -> None:
+    cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    with RedisServer(tmp_path / "one", *cluster) as one, RedisServer(tmp_path / "two", *cluster) as two:
+        one.cli("CLUSTER", "ADDSLOTSRANGE", "0", "8191")
+        two.cli("CLUSTER", "ADDSLOTSRANGE", "8192", "16383")
+        one.cli("CLUSTER", "MEET", "127.0.0.1", str(two.port))
+        for server in (one, two):
+            wait_until(partial(_is_joined, server))
+        names = [fresh_name() for _ in range(8)]
+        for name in names:
+            queue: Any = RedisQueue(one.url, name)
+            queue.push_many(range(10), keys=[str(number) for number in range(10)])
+            lease = queue.pop(wait=5.0)
+            queue.done(lease)
+            assert queue.size() == 9
+            queue.close()
+        sizes = [int(server.ask("DBSIZE")[1:]) for server in (one, two)]
+        assert all(sizes), "one node has all queues"
