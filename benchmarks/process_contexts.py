@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 from measure import Timed, compare, compile_packages, interleave, lines, table, timed
+from process_limits import first_answer, four_wake_ups, processor_time, two_wake_ups
 from process_peers import WORKERS, Opener, Pool, available, fray, standard_forkserver
 
 from fray import create_context
@@ -108,9 +109,25 @@ def small(pools: dict[str, Pool]) -> None:
     compare("No-op task, submit all and gather", subjects, peer=_peer(subjects), rounds=5)
     singles = {name: pool for name, pool in pools.items() if pool.run_one}
     subjects = {name: round_trips(name, pool, 1_000) for name, pool in singles.items()}
+    limits = {"bare: two wake-ups": two_wake_ups, "bare: four wake-ups": four_wake_ups}
+    subjects |= {name: functools.partial(limit, 1_000) for name, limit in limits.items()}
     compare("Round trip of a no-op task, one at a time", subjects, peer=_peer(subjects))
+    limit_of_round_trips(singles)
     subjects = {name: functools.partial(share_of_ideal, pool) for name, pool in pools.items()}
     table("400 tasks of 10 ms of CPU, time / ideal", "x", 1.0, interleave(subjects, 3), _peer(subjects))
+
+
+def limit_of_round_trips(pools: dict[str, Pool]) -> None:
+    """Print what a round trip takes of CPU: one at a time, one waits for the sum of both sides."""
+    rows = []
+    for name in (PEER, "fray"):
+        run_one = pools[name].run_one if name in pools else None
+        if run_one is not None:
+            spent = processor_time(
+                lambda run_one=run_one: [run_one(noop, index) for index in range(1_000)], 1_000
+            )  # type: ignore[misc]
+            rows.append((f"{name}: caller, all children", f"{spent[0] * 1e6:.0f}, {spent[1] * 1e6:.0f} µs"))
+    lines("CPU of a round trip (children: of every pool that is open)", rows)
 
 
 def large(pools: dict[str, Pool]) -> None:
@@ -146,6 +163,8 @@ def starts(openers: dict[str, Opener]) -> None:
         name: functools.partial(first_result, opener)
         for name, opener in {**openers, "the same, forkserver": standard_forkserver}.items()
     }
+    subjects["bare: interpreter, imports, fork"] = first_answer
+    subjects["bare: that and cloudpickle"] = functools.partial(first_answer, "cloudpickle")
     compare("First result from nothing", subjects, peer=_peer(subjects), rounds=5, unit="ms", scale=1e3)
 
 

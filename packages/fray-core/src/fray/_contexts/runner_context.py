@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from fray._contexts.base import ContextBase
 from fray._contexts.exits import end_engine
 from fray._contracts.context import ActorHandle, actor_methods
-from fray._contracts.task_runner import PackedCall, TaskRunner
+from fray._contracts.task_runner import PackedCall, StoredValue, TaskRunner
 from fray._engine.actors import Actor, EngineEndpoint
 from fray._engine.calls import dispatch, inside
 from fray._engine.engine import Engine
@@ -85,7 +85,13 @@ class TaskRunnerContext(ContextBase):
                 if one.state != VALUE:
                     self._await_all(refs, timeout)
                     break
-            return [outcome(one) if isinstance(one, EngineRef) else one for one in ref]
+            # The value of most is read here: a call of `outcome` for each is as much as all the rest.
+            return [
+                (outcome(one) if one.state != VALUE or isinstance(one.content, StoredValue) else one.content)
+                if type(one) is EngineRef
+                else one
+                for one in ref
+            ]
         return ref
 
     def _await_all(self, refs: list[EngineRef[Any]], timeout: float | None) -> None:

@@ -304,6 +304,9 @@ class _ActorCall(Call):
         super().__init__(*args)
         self.lane = None
 
+    def succeed(self, value: Any = None) -> Ready:
+        return self._settle(VALUE, value)
+
     def _settle(self, state: int, content: Any) -> Ready:
         over = self.over
         ready = super()._settle(state, content)

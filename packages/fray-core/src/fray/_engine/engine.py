@@ -63,9 +63,12 @@ class Engine:
             call = Call(packed.payload, refs, name, options, self.runner, scope)
             ref = call.ref
             scope.open.add(call)
-            if scope.refuses:
+            if scope.closing or scope.owner:
                 scope.enter(call, caller is not None or inside(scope))
-            call.begin()
+            if refs:
+                call.begin()
+            else:
+                call.hand_over()
             return ref
         producer = StreamCall(packed.payload, refs, name, options, self.runner, scope, self.stream_buffer)
         stream: EngineStream[Any] = EngineStream(producer)

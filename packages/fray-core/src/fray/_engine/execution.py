@@ -90,7 +90,9 @@ class CallExecutor:
             ready: Ready = call.cancel_unstarted(shutting_down(call))
             return ready
         payload, refs = call.payload, call.refs  # before the claim: a `kill` takes both from a claimed call
-        if not call.claim():
+        try:
+            del call._unclaimed  # `claim`, written out
+        except AttributeError:
             return ()
         fn, args, kwargs, context = payload
         before, _thread.call = _thread.call, call

@@ -60,7 +60,8 @@ class Watcher(Protocol):
         """Take note, once; calls that become ready because of it are added to `ready`. It must not block."""
 
 
-_watchers: dict[Any, list[Watcher]] = {}
+watchers: dict[Any, list[Watcher]] = {}
+"""Who wants to know of what; changed by `watch`, `unwatch` and `tell_watchers` only."""
 
 failure_waiters: dict[Any, None] = {}
 """Who waits for many references, and is told (`failed`) of every failure."""
@@ -77,21 +78,20 @@ def settle(ref: EngineRef[Any], state: int, content: Any) -> Ready | None:
     if state == ERROR and failure_waiters:
         for waiter in list(failure_waiters):
             waiter.failed(ref)
-    if ref not in _watchers:
-        return NOTHING
+    return tell_watchers(ref) if ref in watchers else NOTHING
+
+
+def tell_watchers(source: Any) -> Ready:
+    """Notify whoever watches, and return the calls that became ready."""
     ready: list[Any] = []
-    _tell(ref, ready)
-    return ready
-
-
-def _tell(source: Any, ready: list[Any]) -> None:
-    watchers = _watchers.pop(source, None)
-    while watchers:
+    told = watchers.pop(source, None)
+    while told:
         try:
-            watcher = watchers.pop(0)
+            watcher = told.pop(0)
         except IndexError:  # it was taken back
-            return
+            break
         watcher.notify(source, ready)
+    return ready
 
 
 def settle_value(ref: EngineRef[Any], value: Any) -> Ready:
@@ -110,16 +110,16 @@ def watch(source: Any, watcher: Watcher) -> bool:
         return bool(source.watch(watcher))
     if source.state:
         return False
-    watchers = _watchers.setdefault(source, [])
-    watchers.append(watcher)
+    told = watchers.setdefault(source, [])
+    told.append(watcher)
     if not source.state:
         return True
     # It settled meanwhile. Whoever takes the watcher from the list notifies it: the settling thread, or we.
     try:
-        watchers.remove(watcher)
+        told.remove(watcher)
     except ValueError:
         return True
-    _watchers.pop(source, None)
+    watchers.pop(source, None)
     return False
 
 
@@ -128,10 +128,10 @@ def unwatch(source: Any, watcher: Watcher) -> None:
     if type(source) is not EngineRef:
         source.unwatch(watcher)
         return
-    watchers = _watchers.get(source)
-    if watchers is not None:
+    told = watchers.get(source)
+    if told is not None:
         try:
-            watchers.remove(watcher)
+            told.remove(watcher)
         except ValueError:
             return
 

@@ -11,25 +11,21 @@ from fray._values.errors import ContextClosedError, WrongProcessError
 class Scope:
     """The calls of one context that are not settled and not parked.
 
-    It takes no lock: a call is added before the state is looked at, and the state changes before the
-    calls are looked at, so that one of the two always sees the other.
+    It takes no lock: a call that is added to `open` first, and then finds neither `closing` nor `owner`, is
+    counted; for others there is `enter`. The state changes before the calls are looked at, so that one of the
+    two always sees the other.
     """
 
-    __slots__ = ("_drained", "_end", "_owner", "_unended", "cancelling", "closing", "open")
+    __slots__ = ("_drained", "_end", "_unended", "cancelling", "closing", "open", "owner")
 
     def __init__(self, on_drained: Callable[[], None]) -> None:
         self.open: set[Any] = set()
         self.closing = False
         self.cancelling = False  # what has not started is cancelled when its turn comes
-        self._owner = 0  # in a forked child: the process whose scope this is
+        self.owner = 0  # in a forked child: the process whose scope this is
         self._drained = threading.Event()
         self._end = on_drained
         self._unended = True
-
-    @property
-    def refuses(self) -> bool:
-        """Whether `enter` may raise: what is added to `open` first, and finds this False, is counted."""
-        return self.closing or bool(self._owner)
 
     def enter(self, call: Any, inside: bool) -> None:
         """Count a call; while closing, only what runs inside may still add to it.
@@ -40,8 +36,8 @@ class Scope:
         """
         open_calls = self.open
         open_calls.add(call)
-        if self.closing or self._owner:
-            if not self._owner and inside and not self.cancelling and len(open_calls) > 1:
+        if self.closing or self.owner:
+            if not self.owner and inside and not self.cancelling and len(open_calls) > 1:
                 return
             self.leave(call)
             self.check_owner()
@@ -81,16 +77,16 @@ class Scope:
     @property
     def foreign(self) -> bool:
         """Whether this is a forked child, in which nothing of the context can happen."""
-        return bool(self._owner)
+        return bool(self.owner)
 
     def check_owner(self) -> None:
         """Raise in a forked child."""
-        if self._owner:
+        if self.owner:
             raise WrongProcessError(
-                f"a context of process {self._owner} was used in its forked child {os.getpid()}, which has "
+                f"a context of process {self.owner} was used in its forked child {os.getpid()}, which has "
                 "none of the context's threads and workers: make one there, with create_context"
             )
 
     def disown(self) -> None:
         """In a forked child: count nothing and end nothing any more."""
-        self._owner = os.getppid()
+        self.owner = os.getppid()

@@ -70,9 +70,9 @@ class StreamCall(Call):
             self.scope.leave(self)
         super().begin()
 
-    def _handed(self) -> None:
+    def hand_over(self) -> None:
         if self._may_start():
-            super()._handed()
+            super().hand_over()
 
     def _arrived(self, ready: list[Any]) -> None:
         arrived: list[Any] = []
@@ -206,7 +206,7 @@ class StreamCall(Call):
             self._handed_over = self._handed_over or start
             waits = not self._ready
         if start:
-            super()._handed()
+            super().hand_over()
         elif not waits:
             self.runner.resume(self, more, parked)
 

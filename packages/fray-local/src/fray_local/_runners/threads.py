@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from fray.backend import LOCK, CallExecutor, CallPacker, dispatch, guarded, set_lender
+from fray.backend import LOCK, CallExecutor, CallPacker, Ready, dispatch, guarded, set_lender
 from fray_local._runners.event_loop import EventLoopActor
 
 
@@ -31,10 +31,10 @@ class ThreadPool:
     Args:
         lends: Whether a thread that blocks frees its place. Not for actors: one call at a time
             means that no other runs while it waits.
-        run: Runs one call, and keeps its errors.
+        run: Runs one call, keeps its errors, and returns what became ready.
     """
 
-    def __init__(self, size: int, name: str, run: Callable[[Any], None], *, lends: bool = True) -> None:
+    def __init__(self, size: int, name: str, run: Callable[[Any], Ready], *, lends: bool = True) -> None:
         self.size = size
         self.running = 0  # threads that are not blocked: they run a call, or are idle
         self._name, self._run, self._lends = name, run, lends
@@ -106,7 +106,7 @@ class ThreadPool:
             except Empty:
                 return
             if call is not None:
-                self._run(call)
+                dispatch(self._run(call))
 
     def _work(self) -> None:
         if self._lends:
@@ -118,8 +118,10 @@ class ThreadPool:
             if call is None:
                 self._leave()
                 return
-            run(call)
-            call = None  # its arguments and its result are not kept alive by an idle thread
+            ready = run(call)
+            if ready:
+                dispatch(ready)
+            call = ready = None  # its arguments and its result are not kept alive by an idle thread
             if self.running > self.size and not self._make_room():
                 return
 
@@ -246,13 +248,7 @@ class ThreadRunner:
         self.pack = self._packer.pack
         self.belong_to = self._packer.belong_to
         self._executor = executor = CallExecutor(check_serialization=check_serialization)
-
-        def run(call: Any) -> None:
-            ready = executor.run(call)
-            if ready:
-                dispatch(ready)
-
-        self._pool = ThreadPool(workers, "fray-worker", run)
+        self._pool = ThreadPool(workers, "fray-worker", executor.run)
         self.start, self.rescue = self._pool.submit, self._pool.rescue
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
@@ -294,12 +290,12 @@ class ThreadActor:
         self._instance: Any = None
         self._pool = ThreadPool(1, f"fray-actor-{actor.name or actor.label}", self._run, lends=False)
 
-    def _run(self, call: Any) -> None:
+    def _run(self, call: Any) -> Ready:
         ready = self._executor.run(call, self._instance)
         if call.kind == "construct":
             self._instance, call.state = call.state, None
             self._pool.resize(self._concurrency)
-        dispatch(ready)
+        return ready
 
     def start(self, calls: Sequence[Any]) -> None:
         """Queue calls; only one thread runs before the constructor has."""
