@@ -131,9 +131,9 @@ def test_a_waiting_asker_costs_few_requests() -> None:
         asked: list[str] = []
         real = queue._connections.ask
 
-        def counting(method: str, path: str, *args: Any, **kwargs: Any) -> bytes:
-            asked.append(path)
-            return real(method, path, *args, **kwargs)
+        async def counting(request: Any) -> bytes:
+            asked.append(request.path)
+            return await real(request)
 
         queue._connections.ask = counting  # type: ignore[method-assign]
         answers: list[Any] = []

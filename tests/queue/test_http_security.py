@@ -1,5 +1,6 @@
 """Who may speak to a server, and what it says to those who may not."""
 
+import asyncio
 import gzip
 import http.client
 import socket
@@ -8,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from http_calls import Wire
 from prometheus_client.parser import text_string_to_metric_families
 
 from fray._cli.main import main
 from fray_queue import ForeignHostError, HttpQueue, HttpQueueServer, LimitError, Limits, TokenError
-from fray_queue._http.client.connections import _hang_up, _Line
 from fray_queue._http.server.routes import ROUTES
 
 TOKEN = "s3cret-token"
@@ -97,7 +98,8 @@ def test_a_server_for_other_machines_is_reached_by_loopback_names_and_no_strange
         port = server.url.rpartition(":")[2]
         with HttpQueue[str](f"http://localhost:{port}", "q", TOKEN, create=True) as queue:
             queue.push("x")
-            queue._connections._headers = queue._connections._headers.replace("localhost", "evil.example")
+            address = queue._connections.address
+            address._headers = address._headers.replace("localhost", "evil.example")
             with pytest.raises(ForeignHostError, match=r"evil\.example.*--allow-host"):
                 queue.push("y")
 
@@ -204,13 +206,20 @@ def test_a_slow_body_is_not_waited_for() -> None:
             assert connection.recv(1000).startswith(b"HTTP/1.1 408")
 
 
-def test_a_body_that_takes_too_long_is_beyond_a_limit_which_the_error_names() -> None:
+def test_a_body_that_takes_too_long_is_beyond_a_limit_which_the_error_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with HttpQueueServer(limits=Limits(body_seconds=0.2)) as server:
         queue = server.new_queue("q")
-        head = f"POST /queues/q/push HTTP/1.1\r\n{queue._connections._headers}Content-Length: 9\r\n\r\n"
+        real = queue._connections.address.head
+
+        def promise_more(*args: str, length: int = 0, **more: str) -> bytes:
+            return real(*args, length=length + 9, **more)
+
+        monkeypatch.setattr(queue._connections.address, "head", promise_more)
         with pytest.raises(LimitError, match=r"within 0\.2 s.*--body-seconds"):
-            queue._connections._insist(line := _Line(), head.encode(), b"", 20.0)
-        _hang_up(line)
+            Wire(queue)._send_items([[b"x"]])
+        queue.close()
 
 
 def test_a_failure_of_the_server_shows_no_traceback(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
@@ -307,3 +316,11 @@ def test_tls_by_certificate_files(tmp_path: Path) -> None:
         assert main(["queue", "stats", f"{server.url}/q", *trusting]) == 0
         assert main(["queue", "list", server.url]) == 1
         assert queue.size() == 2
+        asyncio.run(_exchange_over_tls(queue, HttpQueue(server.url, "q", server.token)))
+
+
+async def _exchange_over_tls(queue: HttpQueue[Any], stranger: HttpQueue[Any]) -> None:
+    await queue.aio.push(b"x" * 3_000_000)
+    assert [len(lease.item) for lease in await queue.aio.pop_many(3)] == [1, 1, 3_000_000]
+    with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+        await stranger.aio.size()

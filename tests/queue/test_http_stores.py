@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from http_calls import Wire
 from queue_processes import ServerProcess
 
 from fray import QueueUnavailableError
@@ -188,7 +189,7 @@ def test_a_write_that_fails_fails_alone_and_changes_nothing_for_others(
             client: HttpQueue[bytes] = HttpQueue(server.url, "q", timeout=0.1)
             for number in range(20):
                 try:
-                    client._send_items([[f"{name}{number}".encode()]])
+                    Wire(client)._send_items([[f"{name}{number}".encode()]])
                 except QueueUnavailableError as error:
                     failures.append(error)
             client.close()
@@ -207,7 +208,7 @@ def _refused(url: str) -> None:
     client: HttpQueue[bytes] = HttpQueue(url, "q", timeout=0.1)
     for _ in range(3):
         with pytest.raises(QueueUnavailableError):
-            client._send_items([[b"poison"]])
+            Wire(client)._send_items([[b"poison"]])
     client.close()
 
 
@@ -220,7 +221,7 @@ def test_a_push_whose_queue_is_deleted_under_way_is_not_stored(tmp_path: Path) -
         connection.putheader("Content-Length", str(len(body)))
         connection.putheader("Authorization", f"Bearer {server.token}")
         connection.endheaders(body[:-1])
-        queue._connections.ask("DELETE", "/queues/q")
+        queue.delete()
         connection.send(body[-1:])
         assert connection.getresponse().status == 404
         connection.close()
@@ -236,7 +237,7 @@ def test_queues_are_made_and_removed_again_and_again(tmp_path: Path) -> None:
             with server.new_queue("again") as queue:
                 assert queue.size() == 0
                 queue.push_many("ab")
-                queue._connections.ask("DELETE", "/queues/again")
+                queue.delete()
     with HttpQueueServer(store=tmp_path) as server:
         assert server.new_queue("kept").size() == 1
 

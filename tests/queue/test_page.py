@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from http_calls import Wire
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from fray_queue import HttpQueueServer
-from fray_queue._http.protocol.wire import pack
+from fray_queue._http.protocol.wire import pack, unpack
 
 TOKEN = "page-token"
 SCRIPT_ID = "<script>document.title='pwned'</script>"
@@ -78,10 +79,10 @@ def test_the_page_shows_changes_requeues_and_deletes_and_runs_no_strangers_scrip
     _until(browser, lambda page: _text(page, "[data-queue=tasks] .in-flight") == "1")
 
     for item_id in (SCRIPT_ID, "second", "third"):
-        queue._send("push", pack([{"id": item_id}], [b"x"]), "application/octet-stream")
+        Wire(queue)._send("push", pack([{"id": item_id}], [b"x"]), "application/octet-stream")
     for lease in server_pop_all(queue):
         if lease[0] in (SCRIPT_ID, "second", "third"):
-            queue._json("release", {"item_id": lease[0], "lease_id": lease[1]})
+            Wire(queue)._json("release", {"item_id": lease[0], "lease_id": lease[1]})
     _until(browser, lambda page: _text(page, "[data-queue=tasks] .dead button") == "3")
     browser.find_element(By.CSS_SELECTOR, "[data-queue=tasks] .dead button").click()
     _until(browser, lambda page: _text(page, "#letters .item") == SCRIPT_ID)  # a name stays text
@@ -132,14 +133,12 @@ def test_the_page_says_what_was_refused(tmp_path: Path, browser: webdriver.Chrom
 
 
 def server_pop_all(queue: Any) -> list[tuple[str, str]]:
-    records = queue._records("pop", {"n": 100}, patience=0.0)
+    records = unpack(Wire(queue)._send("pop", b'{"n": 100}', "application/json"))
     return [(meta["item_id"], meta["lease_id"]) for meta, _ in records]
 
 
 def _dead(queue: Any) -> list[dict[str, Any]]:
-    import json
-
-    letters: list[dict[str, Any]] = json.loads(queue._connections.ask("GET", "/queues/tasks/dead"))["dead"]
+    letters: list[dict[str, Any]] = queue.dead_facts()
     return letters
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from http_calls import Wire
 
 from fray._cli.main import main
 from fray.queue import Lease, open_queue
 from fray.testing.queue import ManualClock
 from fray_queue import FileQueue, HttpQueueServer, Limits, MemoryQueue, work
+from fray_queue._http.protocol.wire import unpack
 
 
 def test_workers_share_the_items() -> None:
@@ -182,8 +184,8 @@ def test_looking_at_a_queue_runs_nothing_of_what_it_holds(
         url = f"{server.url}/tasks"
         queue = server.new_queue("tasks", max_attempts=1)
         queue.push_many([Touch(tmp_path / "loaded"), "waiting"])
-        record = queue._records("pop", {"n": 1}, patience=0.0)[0][0]
-        queue._json("release", {"item_id": record["item_id"], "lease_id": record["lease_id"]})
+        record = unpack(Wire(queue)._send("pop", b'{"n": 1}', "application/json"))[0][0]
+        Wire(queue)._json("release", {"item_id": record["item_id"], "lease_id": record["lease_id"]})
         (row,) = json.loads(run(capsys, "stats", url, "--json"))
         assert row == {"size": 1, "pending": 1, "in_flight": 0, "dead": 1}
         (letter,) = json.loads(run(capsys, "dead", url, "--json"))

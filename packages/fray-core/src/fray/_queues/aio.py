@@ -1,4 +1,4 @@
-"""A queue's calls for asynchronous programs: each runs in a thread, and the event loop goes on meanwhile."""
+"""A queue's calls for asynchronous programs; by default each runs in a thread, and the event loop goes on."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from fray._contracts.queue import Queue
 from fray._contracts.replies import Reply
 from fray._queues.brief_threads import BriefThreads
 from fray._queues.heartbeat import Heartbeat, extend_many
+from fray._values.checks import check_seconds
 from fray._values.errors import FrayError, LeaseExpiredError
 from fray._values.leases import DeadLetter, Lease
 
@@ -31,6 +32,8 @@ class AsyncQueue(Generic[T]):
     A `pop` that is cancelled gives back what it was granted, without counting an attempt where the queue can.
     Any other call that is cancelled is done nevertheless, or not begun.
     """
+
+    _longest_slice = _LONGEST_SLICE
 
     def __init__(self, queue: Queue[T]) -> None:
         self._queue = queue
@@ -58,13 +61,13 @@ class AsyncQueue(Generic[T]):
 
     async def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
         """Lease up to `n` items; see `Queue.pop_many`."""
+        end = time.monotonic() + check_seconds("wait", wait, zero=True)
         leases = await self._take(n, lease_timeout, 0.0)
         if leases or not wait:
             return leases
-        end = time.monotonic() + wait
-        async with self._turn():
+        async with self._turn(end):
             while not leases and (left := end - time.monotonic()) > 0:
-                leases = await self._take(n, lease_timeout, min(left, _LONGEST_SLICE))
+                leases = await self._take(n, lease_timeout, min(left, self._longest_slice))
         return leases
 
     async def peek(self) -> T | None:
@@ -133,19 +136,26 @@ class AsyncQueue(Generic[T]):
         if lease is None:
             yield None
             return
+        async with self._kept_alive(lease, lease_timeout):
+            try:
+                yield lease
+            except BaseException:
+                # What went wrong in the block is the news; a lease that is lost as well is not.
+                with contextlib.suppress(FrayError, OSError):
+                    await asyncio.shield(self.release(lease))
+                raise
+        await self.done(lease)
+
+    @contextlib.asynccontextmanager
+    async def _kept_alive(self, lease: Lease[T], lease_timeout: float) -> AsyncIterator[None]:
+        """Extend a lease again and again while the block runs."""
         heartbeat = Heartbeat(self._queue, lease_timeout)
         heartbeat.keep([lease])
         try:
-            yield lease
-        except BaseException:
-            # What went wrong in the block is the news; a lease that is lost as well is not.
-            with contextlib.suppress(FrayError, OSError):
-                await asyncio.shield(self.release(lease))
-            raise
+            yield
         finally:
             heartbeat.drop([lease.lease_id])
             heartbeat.halt()
-        await self.done(lease)
 
     # --- threads ---
 
@@ -167,8 +177,20 @@ class AsyncQueue(Generic[T]):
     def _submit(self, call: Callable[..., R], *args: Any, **options: Any) -> "Future[R]":
         return self._threads.submit(functools.partial(call, *args, **options))
 
-    def _turn(self) -> asyncio.Lock:
-        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def _turn(self, end: float) -> AsyncIterator[None]:
+        """Be the one that waits, of those in this loop; from `end` on it may be none."""
+        lock = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        try:
+            async with asyncio.timeout(max(0.0, end - time.monotonic())):
+                await lock.acquire()
+        except TimeoutError:
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 class _Grant(Generic[T]):

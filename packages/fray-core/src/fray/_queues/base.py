@@ -12,7 +12,7 @@ from fray._queues.aio import AsyncQueue, release_each
 from fray._queues.answers import Answer, answer_of, answers_of, check_lease
 from fray._queues.awaiting import watcher_of
 from fray._queues.heartbeat import extend_each, kept_alive
-from fray._queues.mapping import map_in_order
+from fray._queues.mapping import Window, map_in_order
 from fray._telemetry import listeners as _listeners
 from fray._values.capabilities import QueueCapabilities
 from fray._values.errors import FrayError, LeaseExpiredError
@@ -156,6 +156,10 @@ class QueueBase(ABC, Generic[T]):
 
     def _push(self, items: Iterable[T], options: PushOptions) -> list[Any]:
         """Store items under options that the queue has; give tickets to who wants answers."""
+        return self._pushed(self._store_items(self._to_push(items, options), options), options)
+
+    def _to_push(self, items: Iterable[T], options: PushOptions) -> Iterable[T]:
+        """Return items that may be pushed under these options; refuse what the queue cannot do."""
         if options is not PLAIN:
             self._check_can(options)
         if options.keys is not None:
@@ -164,7 +168,10 @@ class QueueBase(ABC, Generic[T]):
                 raise ValueError(
                     f"keys are {len(options.keys)}, and the items {len(items)}; give one for each"
                 )
-        ids = self._store_items(items, options)
+        return items
+
+    def _pushed(self, ids: Sequence[str], options: PushOptions) -> list[Any]:
+        """Return what a push gives: ids, or tickets to who wants answers."""
         return [Ticket(item_id, self) for item_id in ids] if options.reply_ttl else list(ids)
 
     def _check_can(self, options: PushOptions) -> None:
@@ -276,7 +283,7 @@ class QueueBase(ABC, Generic[T]):
             wait=None,
         )
         self._check_can(options)
-        return map_in_order(self._push, self.fetch_replies, items, options, in_flight, timeout)
+        return map_in_order(self._push, self.fetch_replies, Window(items, in_flight, timeout), options)
 
     def fetch_replies(self, item_ids: Sequence[str], *, wait: float = 0.0) -> Mapping[str, Reply]:
         """Return what became of items; see `Queue.fetch_replies`."""

@@ -38,14 +38,12 @@ def _readable(
     left = list(taken)
     try:
         while left:
-            lease = left[0]
-            try:
-                item = pickle.loads(lease.item)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a stranger's class raises
+            read = read_lease(lease := left[0])
+            if isinstance(read, str):
                 with contextlib.suppress(FrayError, OSError):  # else its lease runs out by itself
-                    set_aside(lease, describe(error))
+                    set_aside(lease, read)
             else:
-                found.append(_with_item(lease, item))
+                found.append(read)
             del left[0]
     except BaseException:  # an interrupt: nobody will get what is in hand
         for lease in [*left, *found]:
@@ -53,6 +51,17 @@ def _readable(
                 give_back(lease)
         raise
     return found
+
+
+def read_lease(lease: Lease[bytes]) -> Lease[Any] | str:
+    """Return a lease with its item unpickled; where that fails, the text of the error."""
+    try:
+        item = pickle.loads(lease.item)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a stranger's class raises
+        return describe(error)
+    return Lease(
+        item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, lease.expires_at, lease.reply
+    )
 
 
 def read_item(payload: bytes, item_id: str) -> Any:
@@ -88,9 +97,3 @@ def describe(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - a stranger's __str__
         return type(error).__name__
-
-
-def _with_item(lease: Lease[bytes], item: Any) -> Lease[Any]:
-    return Lease(
-        item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, lease.expires_at, lease.reply
-    )

@@ -90,9 +90,7 @@ def _taking(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(self, *args, **kwargs)
         with _alone(self):
             taken = method(self, *args, **kwargs)
-        for lease in taken if isinstance(taken, list) else [taken]:
-            if lease is not None:
-                _tell(self, lease, EventKind.LEASE_TAKEN)
+        tell_taken(self, taken if isinstance(taken, list) else [taken])
         return taken
 
     return told
@@ -129,16 +127,27 @@ def _settle(queue: Any, leases: list[Any], outcome: Outcome, method: Callable[[]
         with _alone(queue):
             method()
     except LeaseExpiredError as error:
-        for lease in leases:
-            if lease.lease_id in error.lease_ids:
-                _tell(
-                    queue, lease, EventKind.LEASE_SETTLED, outcome=Outcome.ERROR, error=type(error).__name__
-                )
-            else:
-                _tell(queue, lease, EventKind.LEASE_SETTLED, outcome=outcome)
+        tell_settled(queue, leases, outcome, lost=error)
         raise
+    tell_settled(queue, leases, outcome)
+
+
+def tell_taken(queue: Any, leases: Iterable[Any]) -> None:
+    """Tell of leases that were taken; of None not."""
     for lease in leases:
-        _tell(queue, lease, EventKind.LEASE_SETTLED, outcome=outcome)
+        if lease is not None:
+            _tell(queue, lease, EventKind.LEASE_TAKEN)
+
+
+def tell_settled(
+    queue: Any, leases: Iterable[Any], outcome: Outcome, *, lost: LeaseExpiredError | None = None
+) -> None:
+    """Tell of leases that were settled, and of those among them that were lost."""
+    for lease in leases:
+        if lost is not None and lease.lease_id in lost.lease_ids:
+            _tell(queue, lease, EventKind.LEASE_SETTLED, outcome=Outcome.ERROR, error=type(lost).__name__)
+        else:
+            _tell(queue, lease, EventKind.LEASE_SETTLED, outcome=outcome)
 
 
 def _outermost(queue: Any) -> bool:

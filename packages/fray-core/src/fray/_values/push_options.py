@@ -80,13 +80,13 @@ PLAIN = PushOptions()
 
 def push_options(
     *,
-    priority: int,
-    delay: float,
-    ttl: float | None,
-    keys: Sequence[str | None] | None,
-    reply: bool,
-    reply_ttl: float,
-    wait: float | None,
+    priority: int = 0,
+    delay: float = 0.0,
+    ttl: float | None = None,
+    keys: Sequence[str | None] | None = None,
+    reply: bool = False,
+    reply_ttl: float = REPLY_TTL,
+    wait: float | None = None,
 ) -> PushOptions:
     """Return checked options; `PLAIN` itself where nothing is asked for."""
     if not isinstance(reply, bool):

@@ -162,7 +162,8 @@ if TYPE_CHECKING:
     from fray._queues.clocks import steady_time
     from fray._queues.heartbeat import Heartbeat, kept_alive
     from fray._queues.lease_machine import LeaseState
-    from fray._queues.reading import dead_letter, describe, read_item, take_readable
+    from fray._queues.native_aio import NativeAsyncQueue, QueueCalls, ReplyPoller
+    from fray._queues.reading import dead_letter, describe, read_item, read_lease, take_readable
     from fray._serialization.captures import captures, found_by_name, is_importable, same_captures
     from fray._serialization.functions import is_async_class, is_async_function, is_generator_function
     from fray._serialization.values import (
@@ -258,6 +259,7 @@ __all__ = [
     "Meeting",
     "MemoryGroup",
     "NamedTuple",
+    "NativeAsyncQueue",
     "Noticed",
     "NotifyReplica",
     "OffsetLog",
@@ -269,9 +271,11 @@ __all__ = [
     "Preparation",
     "ProcessIdentity",
     "PushOptions",
+    "QueueCalls",
     "QueueCapabilities",
     "Ready",
     "Records",
+    "ReplyPoller",
     "RestartRequested",
     "RunnerActor",
     "RunnerCall",
@@ -383,6 +387,7 @@ __all__ = [
     "rank_variable_names",
     "rank_variables",
     "read_item",
+    "read_lease",
     "ready_positions",
     "reduce_by_identity",
     "ref_of_future",
@@ -441,6 +446,7 @@ _HOMES = {
     "describe": "_queues.reading",
     "PLAIN": "_values.push_options",
     "PushOptions": "_values.push_options",
+    "QueueCalls": "_queues.native_aio",
     "Actor": "_engine.actors",
     "ActorRunner": "_contracts.task_runner",
     "Admission": "_jobs.plan_parts",
@@ -502,6 +508,7 @@ _HOMES = {
     "Meeting": "_jobs.ranks",
     "MemoryGroup": "_jobs.memory_group",
     "NamedTuple": "_values.light_tuples",
+    "NativeAsyncQueue": "_queues.native_aio",
     "Noticed": "_jobs.events",
     "NotifyReplica": "_jobs.events",
     "OUTLIVES_JOBS": "_jobs.process_tree",
@@ -518,6 +525,7 @@ _HOMES = {
     "QueueCapabilities": "_values.capabilities",
     "Ready": "_contracts.task_runner",
     "Records": "_jobs.record",
+    "ReplyPoller": "_queues.native_aio",
     "RunnerActor": "_contracts.task_runner",
     "RunnerCall": "_contracts.task_runner",
     "Scope": "_engine.scope",
@@ -626,6 +634,7 @@ _HOMES = {
     "rank_variable_names": "_jobs.ranks",
     "rank_variables": "_jobs.ranks",
     "read_item": "_queues.reading",
+    "read_lease": "_queues.reading",
     "ready_positions": "_engine.waiting",
     "reduce_by_identity": "_engine.identity",
     "ref_of_future": "_engine.refs",

@@ -4,113 +4,105 @@ Each connection has a name and numbers its requests. A request that is sent agai
 to a restarted server, carries the same name and number; the server answers it as it did the first time.
 """
 
-import json
 import os
 import random
 import secrets
 import ssl
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import NamedTuple
 
-from fray import FrayError, LeaseExpiredError, QueueUnavailableError, UnsupportedError
-from fray_queue._errors import (
-    ForeignHostError,
-    LimitError,
-    NoRoomError,
-    QueueExistsError,
-    QueueFullError,
-    QueueNotFoundError,
-    TokenError,
-    UnknownRouteError,
-)
-from fray_queue._http.client.socket import NO_ANSWER, HttpSocket
-from fray_queue._http.protocol.limits import PROTOCOL
+from fray import FrayError, QueueUnavailableError
+from fray_queue._http.client.address import Address
+from fray_queue._http.client.errors import AWAY, error_of
+from fray_queue._http.client.network import Network, Socket
+from fray_queue._http.client.socket import NO_ANSWER
 
 _LONGEST_PAUSE = 2.0
-_AWAY = {502, 503, 504}
+
+
+class Request(NamedTuple):
+    """What a client asks.
+
+    Args:
+        path: As it goes on the wire: quoted.
+        patience: Seconds that the server may take on purpose, beside those that the network takes.
+        withdraw: Where what it was granted can be given back, when nobody waits for the answer any more.
+    """
+
+    method: str
+    path: str
+    body: bytes = b""
+    media: str = ""
+    patience: float = 0.0
+    withdraw: str = ""
 
 
 @dataclass
 class _Line:
     """One connection: its name and number outlive its sockets."""
 
-    socket: HttpSocket | None = None
+    socket: Socket | None = None
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     number: int = 0
 
+    @property
+    def key(self) -> str:
+        return f"{self.name}/{self.number}"
+
 
 class Connections:
-    """Connections to one server; a thread that asks borrows one, and gives it back.
+    """Connections to one server; who asks borrows one, and gives it back.
 
     Args:
         timeout: Seconds that a request is repeated for while the server is away.
     """
 
-    def __init__(self, url: str, token: str | None, *, timeout: float, ca_file: str | Path | None) -> None:
-        parts = urlsplit(url)
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or not parts.hostname.isprintable()
-            or " " in parts.hostname
-            or parts.path.strip("/")
-            or parts.query
-        ):
-            raise ValueError(f"a server's address is http://host:port, got {url!r}")
-        if parts.username or parts.password:
-            raise ValueError("a token in a URL ends in logs: pass token=…, or set FRAY_QUEUE_TOKEN")
-        self._host = parts.hostname
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+    def __init__(self, address: Address, network: Network, *, timeout: float) -> None:
+        self.address, self.network = address, network
         self._timeout = timeout
-        self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
-        self._address = url
-        self._headers = f"Host: {_host_header(parts.hostname, parts.port)}\r\nFray-Protocol: {PROTOCOL}\r\n"
-        if token is not None:
-            self._headers += f"Authorization: Bearer {token}\r\n"
         self._idle: list[_Line] = []
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
-    def ask(
-        self, method: str, path: str, body: bytes = b"", *, media: str = "", patience: float = 0.0
-    ) -> bytes:
+    async def ask(self, request: Request) -> bytes:
         """Send a request and return the body of its answer.
-
-        Args:
-            path: As it goes on the wire: quoted.
-            patience: Seconds that the server may take on purpose, beside those that the network takes.
 
         Raises:
             QueueUnavailableError: The server was away for `timeout` seconds.
         """
-        line = self._borrow()
-        try:
-            head = f"{method} {path} HTTP/1.1\r\n{self._headers}"
-            if media:
-                head += f"Content-Type: {media}\r\n"
-            if method != "GET":
-                line.number += 1
-                head += f"Fray-Request: {line.name}/{line.number}\r\nContent-Length: {len(body)}\r\n"
-            return self._insist(line, f"{head}\r\n".encode("ascii"), body, self._timeout + patience)
-        finally:
-            with self._lock:
-                self._idle.append(line)
+        async with self.network.slot(waits=request.patience > 0):
+            line = self._borrow()
+            line.number += request.method != "GET"
+            try:
+                return await self._insist(line, request)
+            except Exception:
+                raise
+            except BaseException:  # an interrupt or a cancellation: nobody waits for what it may be granted
+                if request.withdraw:
+                    await self.network.last_words(self._withdraw(request, line.key))
+                    line = _Line()  # nothing more under that name: the server knows its newest request only
+                raise
+            finally:
+                with self._lock:
+                    self._idle.append(line)
 
-    def _insist(self, line: _Line, head: bytes, body: bytes, timeout: float) -> bytes:
+    async def _insist(self, line: _Line, request: Request) -> bytes:
+        head = self.address.head(
+            request.method, request.path, media=request.media, key=line.key, length=len(request.body)
+        )
         end: float | None = None  # counted from when the server went away, which may be late in a long poll
         pause = 0.0  # at first: an idle connection may have been closed at the other end
         while True:
             try:
-                status, answer = self._once(line, head, body, timeout)
+                status, answer = await self._once(line, head, request)
                 if status < 400:
                     return answer
-                if status not in _AWAY:
-                    raise _error_of(status, answer)
-                problem: Exception = _error_of(status, answer)
+                problem = error_of(status, answer)
+                if status not in AWAY:
+                    raise problem
             except NO_ANSWER as error:
                 if isinstance(error, FrayError | ssl.SSLCertVerificationError):
                     raise
@@ -119,17 +111,19 @@ class Connections:
                 end = time.monotonic() + (0.0 if isinstance(problem, TimeoutError) else self._timeout)
             if time.monotonic() + pause >= end:
                 raise QueueUnavailableError(
-                    f"{self._address} did not answer for {self._timeout:g} s: "
+                    f"{self.address.url} did not answer for {self._timeout:g} s: "
                     f"{type(problem).__name__}: {problem}"
                 ) from problem
-            time.sleep(random.uniform(0, pause))  # noqa: S311 - jitter is no secret
+            await self.network.sleep(random.uniform(0, pause))  # noqa: S311 - jitter is no secret
             pause = min(_LONGEST_PAUSE, pause * 2 or 0.05)
 
-    def _once(self, line: _Line, head: bytes, body: bytes, timeout: float) -> tuple[int, bytes]:
+    async def _once(self, line: _Line, head: bytes, request: Request) -> tuple[int, bytes]:
         if line.socket is None:
-            line.socket = HttpSocket(self._host, self._port, timeout=self._timeout, tls=self._tls)
+            line.socket = await self.network.connect(self.address, self._timeout)
         try:
-            status, answer, kept_alive = line.socket.exchange(head, body, timeout)
+            status, answer, kept_alive = await line.socket.exchange(
+                head, request.body, self._timeout + request.patience
+            )
         except BaseException:  # also an interrupt: what is still under way would answer the next request
             _hang_up(line)
             raise
@@ -137,9 +131,16 @@ class Connections:
             _hang_up(line)
         return status, answer
 
+    async def _withdraw(self, request: Request, key: str) -> None:
+        body = f'{{"request": "{key}"}}'.encode()
+        with suppress(FrayError, OSError):  # else what was granted comes back when its lease runs out
+            await self.ask(Request("POST", request.withdraw, body, "application/json"))
+
     def _borrow(self) -> _Line:
         with self._lock:
             if self._pid != os.getpid():  # a forked child must not speak on its parent's sockets
+                for line in self._idle:
+                    _hang_up(line)  # which the parent does not notice: it has the same sockets open
                 self._idle, self._pid = [], os.getpid()
             return self._idle.pop() if self._idle else _Line()
 
@@ -155,39 +156,3 @@ def _hang_up(line: _Line) -> None:
     if line.socket is not None:
         line.socket.close()
         line.socket = None
-
-
-def _host_header(host: str, port: int | None) -> str:
-    """Return what a URL says of its host, as a header says it."""
-    name = host.partition("%")[0] if ":" in host else host.encode("idna").decode()
-    return (f"[{name}]" if ":" in name else name) + (f":{port}" if port else "")
-
-
-def _error_of(status: int, answer: bytes) -> Exception:
-    try:
-        body: dict[str, Any] = json.loads(answer)
-        code, message, facts = body["error"], body["message"], body["facts"]
-    except (ValueError, KeyError, TypeError):
-        code, message, facts = "", f"the server answered {status}: {answer[:200]!r}", ()
-    if code == "lease_expired":
-        return LeaseExpiredError(*facts)
-    if code == "full" and facts and facts[0] == "max_size":
-        return NoRoomError(message, bool(facts[1]), int(facts[2]))
-    if code == "upgrade":
-        return UnsupportedError(message)
-    if code == "queue_not_found":
-        return QueueNotFoundError(facts[0], tuple(facts[1]))
-    if status in (401, 403) and code != "foreign":
-        return TokenError(message)
-    kinds = {
-        "foreign": ForeignHostError,
-        "queue_exists": QueueExistsError,
-        "full": QueueFullError,
-        "limit": LimitError,
-        "slow": LimitError,
-    }
-    if status in (404, 405) and code == "http":
-        return UnknownRouteError(message)
-    if status in _AWAY:
-        return QueueUnavailableError(message)
-    return kinds.get(code, ValueError)(message)

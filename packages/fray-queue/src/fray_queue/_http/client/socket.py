@@ -30,7 +30,7 @@ class HttpSocket:
 
     def __init__(self, host: str, port: int, *, timeout: float, tls: ssl.SSLContext | None) -> None:
         self._timeout = timeout
-        self._answer = _Answer()
+        self._answer = Answer()
         self._sock = socket.create_connection((host, port), timeout)
         try:
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -67,7 +67,7 @@ class HttpSocket:
         self._receive(answer)
         return answer.status, b"".join(answer.parts), answer.kept_alive
 
-    def _receive(self, answer: "_Answer") -> None:
+    def _receive(self, answer: "Answer") -> None:
         while not answer.status:
             data = self._sock.recv(_CHUNK)
             if not data:
@@ -79,7 +79,7 @@ class HttpSocket:
         self._sock.close()
 
 
-class _Answer:
+class Answer:
     """What the parser calls back; `status` is set when the answer is complete."""
 
     __slots__ = ("_parser", "feed", "kept_alive", "parts", "status")

@@ -60,9 +60,12 @@ class BadRequestError(ValueError):
 def slot_of(request: web.BaseRequest) -> tuple[str | None, int]:
     """Return the connection and the number that a request carries; None for one that carries none."""
     header = request.headers.get(SLOT_HEADER)
-    if header is None:
-        return None, 0
-    slot, _, number = header.partition("/")
+    return (None, 0) if header is None else parsed_slot(header)
+
+
+def parsed_slot(text: str) -> tuple[str, int]:
+    """Return the connection and the number that a request is known by."""
+    slot, _, number = text.partition("/")
     if (
         not slot.isalnum()
         or not slot.isascii()

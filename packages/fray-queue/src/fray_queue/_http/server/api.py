@@ -27,6 +27,7 @@ from fray_queue._http.server.answers import (
     leases_of,
     options_of,
     outcomes_of,
+    parsed_slot,
     place_of,
     records_answer,
     slot_of,
@@ -167,10 +168,29 @@ class Api:
         limits = self._registry.limits
         n = min(check_count("n", body.get("n", 1)), limits.batch)
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout", 60.0))
-        wait, gone = self._wait_of(body), _hung_up(request)
+        wait, gone = self._wait_of(body), self._unwanted(request, key)
         answers = PROTOCOL_HEADER in request.headers
         taken = await self._registry.pop(name, n, lease_timeout, wait, key, gone, answers=answers)
         return {**leases_reply(name, taken), "taken": taken}
+
+    def _unwanted(self, request: web.BaseRequest, key: Key | None) -> Callable[[], bool]:
+        """Return what tells whether nobody waits for what a pop may lease."""
+        hung_up, slots = _hung_up(request), self._registry.slots
+        return lambda: hung_up() or (key is not None and slots.is_withdrawn(*key))
+
+    async def _withdraw(self, request: web.BaseRequest, name: str) -> web.Response:
+        asked = (await self._body(request, "request")).get("request")
+        if not isinstance(asked, str):
+            raise BadRequestError("request is what the request has as its Fray-Request: name/7")
+        answer = self._registry.slots.withdraw(*parsed_slot(asked), {"queue": name, "leases": []})
+        self._registry.traffic(name).wake_all()  # the pop that waits is one of these
+        try:
+            reply = await asyncio.shield(answer)
+        except Exception:  # noqa: BLE001 - whatever failed it: it leased nothing
+            return json_answer({})
+        if reply.get("queue") == name and (leases := reply.get("leases")):
+            await self._registry.give_back(name, leases, None)
+        return json_answer({})
 
     async def _done(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         leases = leases_of(await self._body(request, "leases"))

@@ -13,7 +13,9 @@ from fray_queue._checks import check_name
 
 ROLES = ("push", "take", "read", "admin")
 _PUSH = frozenset({"/push", "/submit", "/room", "/replies"})
-_TAKE = frozenset({"/pop", "/done", "/finish", "/release", "/extend", "/extend_many", "/give_back"})
+_TAKE = frozenset(
+    {"/pop", "/done", "/finish", "/release", "/extend", "/extend_many", "/give_back", "/withdraw"}
+)
 _QUEUE = "/queues/{name}"
 _MOST_KNOWN = 100
 

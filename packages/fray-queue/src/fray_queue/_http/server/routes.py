@@ -89,6 +89,14 @@ ROUTES = (
         fields=("n", "lease_timeout", "wait"),
         changes=True,
     ),
+    Route(
+        "POST",
+        _QUEUE + "/withdraw",
+        "withdraw",
+        "End a pop whose answer nobody waits for, named as its `Fray-Request` was; what it leased goes back.",
+        takes=JSON,
+        fields=("request",),
+    ),
     Route("GET", _QUEUE + "/peek", "peek", "The item that a pop would lease.", gives=RECORDS),
     Route(
         "POST",

@@ -20,6 +20,7 @@ class Slot:
     number: int
     at: float
     answer: "asyncio.Future[Any]"
+    withdrawn: bool = False  # nobody waits for the answer any more
 
 
 class Slots:
@@ -57,6 +58,25 @@ class Slots:
         if now - self._swept > _FORGET_EVERY:
             self._forget_old(now)
         return answer
+
+    def withdraw(self, slot: str, number: int, nothing: Any) -> "asyncio.Future[Any]":
+        """Return the answer to a request that nobody waits for any more.
+
+        Args:
+            nothing: What the request is answered if it comes only now.
+        """
+        known = self._slots.get(slot)
+        if known is not None and known.number > number:
+            raise LateRequestError("a later request of this connection was answered already")
+        if known is None or known.number < number:
+            self.remember(slot, number).set_result(nothing)
+        self._slots[slot].withdrawn = True
+        return self._slots[slot].answer
+
+    def is_withdrawn(self, slot: str, number: int) -> bool:
+        """Return whether nobody waits for the answer to this request."""
+        known = self._slots.get(slot)
+        return known is not None and known.number == number and known.withdrawn
 
     def forget(self, slot: str, answer: "asyncio.Future[Any]") -> None:
         """Take back what `remember` noted, unless a later request took its place."""

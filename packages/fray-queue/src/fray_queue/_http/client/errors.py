@@ -1,0 +1,50 @@
+"""What a server's refusals are to a program."""
+
+import json
+from typing import Any
+
+from fray import LeaseExpiredError, QueueUnavailableError, UnsupportedError
+from fray_queue._errors import (
+    ForeignHostError,
+    LimitError,
+    NoRoomError,
+    QueueExistsError,
+    QueueFullError,
+    QueueNotFoundError,
+    TokenError,
+    UnknownRouteError,
+)
+
+AWAY = frozenset({502, 503, 504})
+"""Statuses that say that a server is not there, or not yet."""
+
+
+def error_of(status: int, answer: bytes) -> Exception:
+    """Return the error that an answer with this status stands for."""
+    try:
+        body: dict[str, Any] = json.loads(answer)
+        code, message, facts = body["error"], body["message"], body["facts"]
+    except (ValueError, KeyError, TypeError):
+        code, message, facts = "", f"the server answered {status}: {answer[:200]!r}", ()
+    if code == "lease_expired":
+        return LeaseExpiredError(*facts)
+    if code == "full" and facts and facts[0] == "max_size":
+        return NoRoomError(message, bool(facts[1]), int(facts[2]))
+    if code == "upgrade":
+        return UnsupportedError(message)
+    if code == "queue_not_found":
+        return QueueNotFoundError(facts[0], tuple(facts[1]))
+    if status in (401, 403) and code != "foreign":
+        return TokenError(message)
+    kinds = {
+        "foreign": ForeignHostError,
+        "queue_exists": QueueExistsError,
+        "full": QueueFullError,
+        "limit": LimitError,
+        "slow": LimitError,
+    }
+    if status in (404, 405) and code == "http":
+        return UnknownRouteError(message)
+    if status in AWAY:
+        return QueueUnavailableError(message)
+    return kinds.get(code, ValueError)(message)
