@@ -252,7 +252,9 @@ def callers(session: nox.Session) -> None:
 @nox.session
 def examples(session: nox.Session) -> None:
     """Do the programs in examples/ keep what their pages say, whoever is killed? And a tenth of the soak."""
-    session.install(*wheels(*PACKAGES), *group("test"), "psutil")
+    session.install(
+        *wheels(*PACKAGES), *group("test"), "psutil", RAY.replace("default", "data,default,train")
+    )
     run_tests(session, "tests/examples", "tests/soak")
 
 

@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from fray_ray._context import RayContext as RayContext
     from fray_ray._launcher.cluster import RayCluster as RayCluster
     from fray_ray._launcher.cluster_context import RayClusterContext as RayClusterContext
+    from fray_ray._placement import current_placement_group as current_placement_group
+    from fray_ray._placement import resources_in_current_group as resources_in_current_group
     from fray_ray._run_on_pod import run_on_pod as run_on_pod
 
 # Public name -> its module: importing this package does not import Ray, which takes most of a second.
@@ -14,6 +16,8 @@ _HOMES = {
     "RayCluster": "_launcher.cluster",
     "RayClusterContext": "_launcher.cluster_context",
     "RayContext": "_context",
+    "current_placement_group": "_placement",
+    "resources_in_current_group": "_placement",
     "run_on_pod": "_run_on_pod",
 }
 

@@ -32,6 +32,7 @@ from fray_ray._futures import PromiseKeeper, RayFuture
 from fray_ray._options import check_context_options
 from fray_ray._payloads import Payloads
 from fray_ray._pending import Pending
+from fray_ray._placement import check_group, in_current_group
 from fray_ray._ray_internals import Sender
 from fray_ray._stream_refs import hold
 from fray_ray._waiting import wait_in_order
@@ -52,6 +53,8 @@ class RayContext(ContextBase):
             of jobs, that of this process's connection to Ray.
         local: Start a private cluster on this machine, which ends with the context.
         max_workers: A hint, as on every context: Ray runs as many tasks as the cluster has room for.
+        placement_group: `current` keeps tasks and actors in the placement group that this replica, task or
+            actor is in.
         options: Options of `@ray.remote` that hold for every task, e.g. `num_cpus=2`.
     """
 
@@ -77,6 +80,8 @@ class RayContext(ContextBase):
         runtime_env=True,
     )
 
+    _in_current_group = False  # whether tasks are to be in the group that is current at the first use
+
     def __init__(
         self,
         address: str | None = None,
@@ -84,9 +89,14 @@ class RayContext(ContextBase):
         namespace: str | None = None,
         local: bool = False,
         max_workers: int | None = None,
+        placement_group: str | None = None,
         **options: Any,
     ) -> None:
         options = check_context_options(options)
+        check_group(placement_group)
+        if placement_group is not None and "scheduling_strategy" in options:
+            raise ValueError("placement_group and scheduling_strategy both say where tasks run: give one")
+        self._in_current_group = placement_group is not None
         if max_workers is not None:
             check_count("max_workers", max_workers, 1)
         self._connection: Connection | None = Connection(address, namespace, local)
@@ -115,11 +125,14 @@ class RayContext(ContextBase):
 
     def _connect(self) -> None:
         connection = self._connection
-        if connection is None or connection.opened:
+        if connection is None or (connection.opened and not self._in_current_group):
             return
         if self._closed:
             raise ContextClosedError(_CLOSED)
         connection.open()
+        if self._in_current_group:
+            self._options["scheduling_strategy"] = in_current_group()
+            self._in_current_group = False
 
     def put(self, obj: Any, /) -> Any:
         """Store a value in the cluster's object store; see `JobContext.put`."""
@@ -298,7 +311,8 @@ class RayContext(ContextBase):
             self._connection.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attached, (self._identity, self.namespace, self._options)
+        namespace = self.namespace  # which connects, and so says where tasks run
+        return _attached, (self._identity, namespace, self._options)
 
 
 # A context that comes back to its process, or twice to a worker, is the same object.

@@ -49,7 +49,7 @@ def check_context_options(options: Mapping[str, Any]) -> dict[str, Any]:
             hint = did_you_mean(name, CONTEXT_OPTIONS)
             raise ValueError(
                 f"context 'ray' has no option {name!r} (given {value!r}); accepted: address, local, "
-                f"max_workers, namespace, {', '.join(sorted(CONTEXT_OPTIONS))}"
+                f"max_workers, namespace, placement_group, {', '.join(sorted(CONTEXT_OPTIONS))}"
                 + (f"; {hint}" if hint else "")
             )
     said = {name: value for name, value in options.items() if value is not None}

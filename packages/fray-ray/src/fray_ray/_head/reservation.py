@@ -74,7 +74,9 @@ class Reservation:
         """Make the actor that runs a replica, in its place; one that was there before is ended."""
         self.release(replica)
         group, bundle = self._layout.place(replica)
-        options = ray_resources(self._layout.bundle)
+        # CPUs and memory are the replica's by the reservation; the actor leaves them to tasks of the replica.
+        held = {name: amount for name, amount in self._layout.bundle.items() if name not in ("CPU", "memory")}
+        options = {"num_cpus": 0, **ray_resources(held)}
         if self._plan.pip:
             options["runtime_env"] = {"pip": list(self._plan.pip)}
         host = ray.remote(ReplicaActor).options(

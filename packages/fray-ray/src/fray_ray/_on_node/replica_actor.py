@@ -18,6 +18,7 @@ from ray._private.ray_constants import RAY_ADDRESS_ENVIRONMENT_VARIABLE, RAY_INT
 
 from fray.backend import runner
 from fray_ray._on_node.notices import NoticeWatch
+from fray_ray._placement import VARIABLE, current_placement_group
 
 _RUNNER = runner.__file__
 _SUPERVISOR = (
@@ -140,5 +141,8 @@ def _environ(plan: dict[str, Any], python: str) -> dict[str, str]:
         environ[_JAX] = "cpu"  # so that importing JAX does not claim what was not asked for
     elif environ.get(_JAX) == "cpu":
         del environ[_JAX]
+    group = current_placement_group()
+    if group is not None:
+        environ[VARIABLE] = group.id.hex()
     environ.update(plan["environ"])
     return environ
