@@ -103,4 +103,11 @@ def test_every_option_of_a_ray_task_that_is_not_of_one_call_is_a_contexts() -> N
 def test_importing_the_package_does_not_import_ray() -> None:
     code = "import sys, fray_ray; assert 'ray' not in sys.modules; print(*fray_ray.__all__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["RayCluster", "RayClusterContext", "RayContext", "run_on_pod"]
+    assert done.stdout.split() == [
+        "RayCluster",
+        "RayClusterContext",
+        "RayContext",
+        "current_placement_group",
+        "resources_in_current_group",
+        "run_on_pod",
+    ]
