@@ -84,7 +84,8 @@ nox.options.sessions = [
 
 # Everything a package can do, where its tests use it.
 EXTRAS = {"fray-core": "[otel,ui]", "fray-queue": "[gcs,s3,azure,server,redis]"}
-QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client", "selenium")
+QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client")
+TYPES_ALONE = ("selenium", "jax", "joblib")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 PYRIGHT = (
     "basedpyright==1.40.2"  # pyright 1.1.414 with its own Node.js; pyright's wheel fetches one when it runs
@@ -228,7 +229,9 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Do the types hold, in packages, tests and examples, and do users get what they should?"""
-    session.install(*wheels(*PACKAGES), *group("test"), *group("types"), *QUEUE_TESTS, "jax", "joblib")
+    session.install(
+        *wheels(*PACKAGES), *group("test"), *group("types"), *QUEUE_TESTS, "selenium", "jax", "joblib"
+    )
     session.run("mypy", *(f"packages/{name}/src" for name in PACKAGES), "tests", "examples")
 
 

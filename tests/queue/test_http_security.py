@@ -73,7 +73,7 @@ def test_both_ways_to_show_the_token_are_taken() -> None:
         for authorization in (f"Bearer {TOKEN}", f"Basic {basic}"):
             status, body, headers = ask(server, "GET", "/", {"Authorization": authorization})
             assert status == 200
-            assert b"Fray queues" in body
+            assert b"<title>Queues - Fray</title>" in body
             assert headers["Content-Security-Policy"].startswith("default-src 'none'")
             assert "unsafe" not in headers["Content-Security-Policy"]
 

@@ -2,13 +2,15 @@
 
 import contextlib
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from fray._values.errors import FrayError
+from fray._values.words import age as age
+from fray._values.words import duration as duration
+from fray._values.words import in_words as in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,34 +139,6 @@ def talk(text: str) -> None:
     click.echo(text, err=True)
 
 
-def duration(start: float | None, end: float | None) -> str:
-    """Write the time from `start` to `end`, or to now: `0.4s`, `42s`, `3m10s`, `2h05m`, `3d4h`."""
-    if start is None:
-        return "-"
-    passed = max(0.0, (time.time() if end is None else end) - start)
-    if passed < 10:
-        return f"{passed:.1f}s"
-    minutes, seconds = divmod(int(passed), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days}d{hours}h"
-    if hours:
-        return f"{hours}h{minutes:02}m"
-    return f"{minutes}m{seconds:02}s" if minutes else f"{seconds}s"
-
-
-def age(start: float | None) -> str:
-    """Write how long ago something was, in one unit: `12s ago`, `5m ago`, `3d ago`."""
-    if start is None:
-        return "-"
-    passed = max(0.0, time.time() - start)
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if passed >= 2 * size:
-            return f"{passed // size:.0f}{unit} ago"
-    return f"{passed:.0f}s ago"
-
-
 def styled(info: "JobInfo") -> str:
     """Return the status of a job in its colour."""
     # click drops the colour where stdout is no terminal.
@@ -187,10 +161,3 @@ def in_numbers(counts: "Mapping[str, int]") -> str:
 def first_line(text: str | None) -> str:
     """Return what of a message fits a table."""
     return text.partition("\n")[0] if text else ""
-
-
-def in_words(size: int) -> str:
-    """Write an amount of memory or disk: `800 MiB`."""
-    from fray._jobs.usage import in_words as words
-
-    return words(size)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fray._jobs.process_tree import TreeKill, tree_kill
 from fray._jobs.record import Records
-from fray._jobs.usage import in_words
 from fray._values.findings import Finding, Health
+from fray._values.words import in_words
 
 _LITTLE_DISK = 1 << 30  # bytes
 _SKEW = 2.0  # seconds

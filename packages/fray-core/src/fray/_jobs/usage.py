@@ -4,6 +4,8 @@ import os
 import sys
 import time
 
+from fray._values.words import in_words
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
@@ -73,15 +75,6 @@ def over_asked(peak: int | None, asked: int | None) -> str | None:
     if peak is None or asked is None or peak <= asked:
         return None
     return f"asked {in_words(asked)}, used {in_words(peak)}"
-
-
-def in_words(size: int) -> str:
-    """Write an amount of memory: `800 MiB`."""
-    amount, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while amount >= 1024 and len(units) > 1:
-        amount /= 1024
-        units.pop(0)
-    return f"{amount:.3g} {units[0]}" if amount < 1000 else f"{amount:.0f} {units[0]}"
 
 
 def _measure(pid: int) -> "tuple[str, float, int, int] | None":

@@ -48,7 +48,7 @@ class Guard:
     def _refusal(self, request: web.Request) -> web.StreamResponse | None:
         headers = request.headers
         host = headers.get("Host", "")
-        if not self._hosts.is_own(host, _own_address(request)):
+        if not self._hosts.is_own(host, lambda: _own_address(request)):
             return refusal(
                 403,
                 f"the server does not answer to the Host {host[:_LONGEST_SHOWN]!r}; start it with that "

@@ -3,7 +3,7 @@
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _LOOPBACK_NAMES = {"localhost", "127.0.0.1", "::1"}
@@ -26,11 +26,11 @@ class HostCheck:
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
         self._known: set[str] = set()  # headers that were checked: a client sends the same each time
 
-    def is_own(self, header: str, address: str | None) -> bool:
+    def is_own(self, header: str, address: Callable[[], str | None]) -> bool:
         """Whether a Host header names this server.
 
         Args:
-            address: The one that the client connected to, which is a name of it too.
+            address: Returns the one that the client connected to, which is a name of it too.
         """
         if header in self._known:
             return True
@@ -38,7 +38,7 @@ class HostCheck:
         if parts is None:
             return False
         name = parts[1].strip("[]").lower()
-        if name not in self._names and not _same_address(name, address):
+        if name not in self._names and not _same_address(name, address()):
             return False
         if len(self._known) >= _MOST_KNOWN:  # it is kept before a token is known
             self._known.clear()

@@ -176,22 +176,22 @@ def _sorted(infos: Sequence[JobInfo], sort: str) -> list[JobInfo]:
     return asked.apply(infos)
 
 
-def cluster_choice(names: Sequence[str], query: Query) -> Html:
-    """Return links to the jobs of each cluster, where there are several."""
+def place_choice(label: str, path: str, key: str, names: Sequence[str], query: Query) -> Html:
+    """Return links to the jobs of each cluster, or the queues of each server, where there are several."""
     if len(names) < 2:
         return tag("span", stranger(names[0]), class_="where") if names else NOTHING
-    chosen = query.text("cluster") or names[0]
+    chosen = query.text(key) or names[0]
     links = [
         tag(
             "a",
             stranger(name),
-            href=Query({}).link("./", cluster=name),
+            href=Query({}).link(path, **{key: name}),
             class_="chip",
             aria_current="true" if name == chosen else None,
         )
         for name in names
     ]
-    return tag("nav", *links, class_="chips", aria_label="Clusters")
+    return tag("nav", *links, class_="chips", aria_label=label)
 
 
 def facts_list(facts: Mapping[str, Html | str]) -> Html:

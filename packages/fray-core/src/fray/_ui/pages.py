@@ -1,7 +1,6 @@
 """What each address of `fray ui` answers."""
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from fray._ui import shell
+from fray._ui.answers import part_answer
 from fray._ui.guard import Handler, refusal
 from fray._ui.job_page import JobView, about_part, job_part, look_at
-from fray._ui.jobs_page import cluster_choice, jobs_filter, jobs_part
+from fray._ui.jobs_page import jobs_filter, jobs_part, place_choice
 from fray._ui.listing import Query, WrongQueryError
 from fray._ui.log_part import check_choice, log_form, log_lines, log_part
 from fray._ui.markup import Html, stranger, tag
+from fray._ui.queue_routes import QueueRoutes, QueueServer
 from fray._ui.shared_calls import DaemonThreads, Looked, SharedCalls
 from fray._ui.usage_part import look_at_usage, usage_part
 
@@ -42,14 +43,17 @@ class Pages:
 
     Args:
         clusters: By the names that the page gives them; the first is shown where none is asked for.
+        queues: The servers of queues, by name.
     """
 
-    def __init__(self, clusters: Mapping[str, "Cluster"]) -> None:
+    def __init__(self, clusters: Mapping[str, "Cluster"], queues: Mapping[str, QueueServer]) -> None:
         self._clusters = {
             name: WatchedCluster(name, cluster, SharedCalls(f"fray-ui-{name}"))
             for name, cluster in clusters.items()
         }
         self._renderers = DaemonThreads("fray-ui-render", 2)
+        self._links = (("./", "Jobs"), *((("queues", "Queues"),) if queues else ()))
+        self._queues = QueueRoutes(queues, partial(self._around, list(queues)))
 
     def routes(self) -> Sequence[web.RouteDef]:
         """Return what answers each address."""
@@ -68,6 +72,7 @@ class Pages:
             *(web.get(f"/part/{name}", self._part(look)) for name, look in parts.items()),
             web.post("/job/stop", self._stop),
             web.post("/job/retry", self._retry),
+            *self._queues.routes(),
         ]
 
     def close(self) -> None:
@@ -75,6 +80,7 @@ class Pages:
         for each in self._clusters.values():
             each.calls.close()
         self._renderers.close()
+        self._queues.close()
 
     # --- what is asked of clusters ---
 
@@ -168,12 +174,15 @@ class Pages:
         async def handler(request: web.Request) -> web.StreamResponse:
             query = Query(request.query)
             title, current, content = await page(query)
-            beside = cluster_choice(list(self._clusters), query)
-            links = [("./", "Jobs")]
-            written = shell.document(title, *content, links=links, current=current, beside=beside)
+            beside = place_choice("Clusters", "./", "cluster", list(self._clusters), query)
+            written = shell.document(title, *content, links=self._links, current=current, beside=beside)
             return web.Response(text=written, content_type="text/html")
 
         return handler
+
+    def _around(self, servers: Sequence[str], query: Query, current: str) -> dict[str, Any]:
+        beside = place_choice("Servers", "queues", "server", servers, query)
+        return {"links": self._links, "current": current, "beside": beside}
 
     def _part(self, look: Callable[[Query, float], Awaitable[Render]]) -> Handler:
         async def handler(request: web.Request) -> web.StreamResponse:
@@ -229,17 +238,6 @@ async def json_body(request: web.Request, *fields: str) -> dict[str, str]:
     ):
         raise WrongQueryError(f"the body is a JSON object of texts: {', '.join(fields)}")
     return body
-
-
-def part_answer(html: str, request: web.BaseRequest) -> web.Response:
-    """Answer with a part of a page; with nothing where the browser has it as it is."""
-    body = html.encode()
-    etag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
-    if request.headers.get("If-None-Match") == etag:
-        return web.Response(status=304, headers={"ETag": etag})
-    response = web.Response(body=body, content_type="text/html", charset="utf-8", headers={"ETag": etag})
-    response.enable_compression()
-    return response
 
 
 def _id_of(query: Query) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fray._cli.shared import duration
 from fray._ui.markup import Html, join, tag
 from fray._values.job_states import JobInfo, TaskStatus
+from fray._values.words import duration
 
 _WIDTH = 1000.0  # of a time line, in units of its own
 _ROW = 22.0

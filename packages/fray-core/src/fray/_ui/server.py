@@ -17,6 +17,7 @@ from fray._values.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
+    from fray._ui.queue_routes import QueueServer
 
 TOKEN_VARIABLE = "FRAY_UI_TOKEN"  # noqa: S105 - its name
 _MOST_BYTES = 64 * 1024  # of a request
@@ -28,6 +29,7 @@ class UiServer:
 
     Args:
         clusters: By the names that the page gives them.
+        queues: Servers of queues likewise, as `HttpQueue.server` returns them.
         host: What to listen on: an address of this machine alone. `ssh -L` and proxies bring others there.
         port: 0 takes a free one.
         token: What a browser has to show; default is `FRAY_UI_TOKEN`, else one is made.
@@ -38,6 +40,7 @@ class UiServer:
         self,
         clusters: Mapping[str, "Cluster"],
         *,
+        queues: "Mapping[str, QueueServer] | None" = None,
         host: str = "127.0.0.1",
         port: int = 0,
         token: str | None = None,
@@ -51,7 +54,7 @@ class UiServer:
             raise invalid("clusters", "one cluster or more, by name", clusters)
         self._host, self._port = host, port
         self._token = token or os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
-        self._clusters, self._allowed = dict(clusters), tuple(allowed_hosts)
+        self._clusters, self._queues, self._allowed = dict(clusters), dict(queues or {}), tuple(allowed_hosts)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -110,7 +113,10 @@ class UiServer:
         from fray._ui.pages import Pages
 
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        guard, pages = Guard(HostCheck(self._host, self._allowed), self._token), Pages(self._clusters)
+        guard, pages = (
+            Guard(HostCheck(self._host, self._allowed), self._token),
+            Pages(self._clusters, self._queues),
+        )
         app = web.Application(middlewares=[guard.check], client_max_size=_MOST_BYTES)
         app.add_routes(pages.routes())
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_GOODBYE)

@@ -154,7 +154,7 @@ if TYPE_CHECKING:
     from fray._jobs.supervisor_command import supervisor_command
     from fray._jobs.sweep_endings import settle_by_members, sweep_info, sweep_progress
     from fray._jobs.sweep_plan import SweepPlan
-    from fray._jobs.usage import UsageMeter, in_words, over_asked
+    from fray._jobs.usage import UsageMeter, over_asked
     from fray._jobs.usage_history import UsageHistory
     from fray._queues import lease_machine
     from fray._queues.aio import AsyncQueue, async_queue
@@ -175,6 +175,9 @@ if TYPE_CHECKING:
         unpack_exception,
     )
     from fray._telemetry.listeners import listening, tell
+    from fray._ui import queue_page
+    from fray._ui.answers import part_answer
+    from fray._ui.hosts import HostCheck, is_loopback, is_same_origin
     from fray._ui.server import UiServer
     from fray._values.capabilities import (
         Capabilities,
@@ -188,6 +191,7 @@ if TYPE_CHECKING:
     from fray._values.findings import Finding, Health
     from fray._values.light_tuples import NamedTuple
     from fray._values.push_options import PLAIN, PushOptions
+    from fray._values.words import in_words
 
 __all__ = [
     "ACTOR_SECONDS",
@@ -241,6 +245,7 @@ __all__ = [
     "Heartbeat",
     "HeldPorts",
     "Holder",
+    "HostCheck",
     "HostEnd",
     "HostEnding",
     "InProcessRunner",
@@ -350,6 +355,8 @@ __all__ = [
     "is_async_function",
     "is_generator_function",
     "is_importable",
+    "is_loopback",
+    "is_same_origin",
     "keeping",
     "kept_alive",
     "kill_until_gone",
@@ -372,6 +379,7 @@ __all__ = [
     "pack_exception",
     "pack_failure",
     "packed_plan",
+    "part_answer",
     "path_in_copy",
     "pause_after",
     "payload_of",
@@ -384,6 +392,7 @@ __all__ = [
     "process_tree",
     "program_failed",
     "prune_keys",
+    "queue_page",
     "rank_variable_names",
     "rank_variables",
     "read_item",
@@ -548,6 +557,11 @@ _HOMES = {
     "TreeEnded": "_jobs.events",
     "TreeKill": "_jobs.process_tree",
     "UiServer": "_ui.server",
+    "HostCheck": "_ui.hosts",
+    "is_loopback": "_ui.hosts",
+    "is_same_origin": "_ui.hosts",
+    "part_answer": "_ui.answers",
+    "queue_page": "_ui",
     "UsageHistory": "_jobs.usage_history",
     "UsageMeter": "_jobs.usage",
     "VALUE": "_engine.refs",
@@ -595,7 +609,7 @@ _HOMES = {
     "identify": "_jobs.process_tree",
     "identity_of": "_engine.identity",
     "import_paths": "_jobs.planning",
-    "in_words": "_jobs.usage",
+    "in_words": "_values.words",
     "invalid": "_values.checks",
     "is_async_class": "_serialization.functions",
     "is_async_function": "_serialization.functions",

@@ -140,7 +140,7 @@ def list_(url: str, access: Access, as_json: bool) -> None:
 
     queues = list_queues(url, access.token, ca_file=access.ca_file)
     columns = ["name", "size", "pending", "in_flight", "dead", "oldest_seconds"]
-    _print([{column: each[column] for column in columns} for each in queues], columns, as_json)
+    _print(queues, columns, as_json)
 
 
 @queue.command()
@@ -253,7 +253,12 @@ def dead(url: str, access: Access, as_json: bool) -> None:
     else:
         shown = "item"
         letters = [
-            (each.item_id, each.attempts, [(a.number, a.outcome) for a in each.history], _shown(each.item))
+            (
+                each.item_id,
+                each.attempts,
+                [(a.number, a.outcome, a.started_at, a.ended_at, a.error) for a in each.history],
+                _shown(each.item),
+            )
             for each in opened.dead_letters()
         ]
     rows = [
@@ -261,6 +266,7 @@ def dead(url: str, access: Access, as_json: bool) -> None:
             "item_id": item_id,
             "attempts": attempts,
             "outcomes": ",".join(attempt[1] for attempt in history),
+            "errors": [attempt[4] for attempt in history if attempt[4]],
             shown: what,
         }
         for item_id, attempts, history, what in letters

@@ -178,11 +178,16 @@ class QueueStore:
         found = self._execute(f"SELECT {_COLUMNS} FROM queues WHERE name = ?", (name,)).fetchall()
         return QueueRow(*found[0]) if found else None
 
-    def _insert(self, name: str, settings: Settings, most: int) -> QueueRow:
+    def _free_number(self) -> int:
+        """Return the number of a queue that was removed."""
         taken = {number for (number,) in self._execute("SELECT number FROM queues").fetchall()}
-        if len(taken) >= most:
-            raise LimitError(f"the server has {len(taken)} queues, and takes no more")
-        number = next(number for number in range(1, LAST_NUMBER + 1) if number not in taken)
+        return next(number for number in range(1, LAST_NUMBER + 1) if number not in taken)
+
+    def _insert(self, name: str, settings: Settings, most: int) -> QueueRow:
+        ((count, last),) = self._execute("SELECT count(*), coalesce(max(number), 0) FROM queues").fetchall()
+        if count >= most:
+            raise LimitError(f"the server has {count} queues, and takes no more")
+        number = last + 1 if last < LAST_NUMBER else self._free_number()
         tag = secrets.token_hex(4)
         row = QueueRow(number, name, tag, settings.max_attempts, max_size=settings.max_size)
         if settings.max_dead is not None:

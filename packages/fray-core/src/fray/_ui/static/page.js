@@ -25,7 +25,7 @@ function morph(old, fresh) {
     return;
   }
   for (const { name } of [...old.attributes]) {
-    if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+    if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
   }
   for (const { name, value } of fresh.attributes) {
     if (old.getAttribute(name) !== value) old.setAttribute(name, value);
@@ -115,9 +115,9 @@ class Part {
 }
 
 async function reasonOf(response) {
-  if (response.status === 401) return "the token is not good any more: open the link that fray ui printed";
   const told = await response.json().catch(() => ({}));
-  return told.error ?? told.message ?? `the server answered ${response.status}`;
+  if (response.status === 401) return told.message ?? "the token is not good any more: open the link that was printed";
+  return told.message ?? told.error ?? `the server answered ${response.status}`;
 }
 
 function toTheEnd(section) {
@@ -144,7 +144,7 @@ let typing = null;
 
 function filter(form) {
   const query = new URLSearchParams(location.search);
-  query.delete("page");
+  for (const place of ["page", "after"]) query.delete(place);
   for (const [name, value] of new FormData(form)) {
     if (value) query.set(name, value);
     else query.delete(name);
@@ -199,7 +199,7 @@ async function act(button) {
     const response = await fetch(button.dataset.act, { method: "POST", headers, body: button.dataset.body });
     if (!response.ok) throw new Error(await reasonOf(response));
     const told = await response.json();
-    tell("notice", told.done ?? `${verb}: done`, "done");
+    tell("notice", told.done ?? `${verb}: ${told.count ?? "done"}`, "done");
   } catch (error) {
     tell("problem", `${verb} was refused: ${error.message}`, "failure");
   } finally {

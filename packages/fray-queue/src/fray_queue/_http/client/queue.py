@@ -20,6 +20,7 @@ from fray_queue._http.client.batches import Ids
 from fray_queue._http.client.calls import Calls
 from fray_queue._http.client.connections import Connections, Request
 from fray_queue._http.client.network import BlockingNetwork, run_blocking
+from fray_queue._http.client.server import ServerClient
 from fray_queue._http.protocol.limits import PROTOCOL
 from fray_queue._http.protocol.tokens import token_for
 
@@ -147,6 +148,12 @@ class HttpQueue(QueueBase[T]):
             timeout=timeout,
             ca_file=ca_file,
         )
+
+    @staticmethod
+    def server(url: str, token: str | None = None, *, ca_file: str | None = None) -> ServerClient:
+        """Return a client of a server itself, for `fray ui`: it asks once, and does not wait for it."""
+        url = url.rstrip("/")
+        return ServerClient(Address(url, token_from_environment(token) or token_for(url), ca_file=ca_file))
 
     @property
     def max_attempts(self) -> int | None:

@@ -3,8 +3,6 @@
 import json
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
-from functools import cache
-from importlib import resources
 from typing import Any
 
 from aiohttp import web
@@ -30,6 +28,7 @@ from fray_queue._sqlite.rows import Taken
 SLOT_HEADER = "Fray-Request"
 _OPTIONS = {"priority", "delay", "ttl", "reply_ttl"}
 _LONGEST_SLOT, _LONGEST_NUMBER = 64, 15
+_MOST_LISTED = 1000
 # Made once: `json.dumps` makes an encoder at each call, and `content_type` a header.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _JSON_HEADERS = CIMultiDict({"Content-Type": JSON})
@@ -139,10 +138,21 @@ def failure_of(body: dict[str, Any]) -> tuple[str | None, bytes | None]:
 
 def place_of(request: web.BaseRequest) -> int:
     """Return the place in line behind which a listing begins; 0 for the first."""
-    after = request.query.get("after", "0")
-    if not (after.isascii() and after.isdecimal() and len(after) <= _LONGEST_NUMBER):
-        raise BadRequestError("after is the `place` of the last record before")
-    return int(after)
+    return _number(request, "after", "0", "the `place` of the last record before")
+
+
+def limit_of(request: web.BaseRequest) -> int | None:
+    """Return how many a listing is to have at most; None for all."""
+    if "limit" not in request.query:
+        return None
+    return max(1, min(_MOST_LISTED, _number(request, "limit", "", "a count")))
+
+
+def _number(request: web.BaseRequest, name: str, default: str, what: str) -> int:
+    given = request.query.get(name, default)
+    if not (given.isascii() and given.isdecimal() and len(given) <= _LONGEST_NUMBER):
+        raise BadRequestError(f"{name} is {what}")
+    return int(given)
 
 
 def json_answer(value: Any) -> web.Response:
@@ -204,9 +214,3 @@ def dead_meta(entry: Taken) -> dict[str, Any]:
             (each.number, each.outcome, each.started_at, each.ended_at, each.error) for each in entry.history
         ],
     }
-
-
-@cache
-def asset(name: str) -> bytes:
-    """Return a file of the page."""
-    return resources.files("fray_queue").joinpath("_http", "page", name).read_bytes()

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from fray import QueueUnavailableError
-from fray.backend import check_seconds
+from fray.backend import check_seconds, queue_page
 from fray_queue._checks import check_count
 from fray_queue._errors import LimitError
 from fray_queue._http.protocol.limits import PROTOCOL, item_too_large
@@ -16,7 +16,6 @@ from fray_queue._http.protocol.wire import unpack
 from fray_queue._http.server.answers import (
     PROTOCOL_HEADER,
     BadRequestError,
-    asset,
     body_answer,
     dead_meta,
     failure_of,
@@ -25,6 +24,7 @@ from fray_queue._http.server.answers import (
     lease_meta,
     lease_of,
     leases_of,
+    limit_of,
     options_of,
     outcomes_of,
     parsed_slot,
@@ -33,9 +33,10 @@ from fray_queue._http.server.answers import (
     slot_of,
 )
 from fray_queue._http.server.dispatch import Handler
+from fray_queue._http.server.pages import Pages
 from fray_queue._http.server.registry import Key, QueueRegistry, leases_reply
-from fray_queue._http.server.routes import CSS, HTML, ROUTES, SCRIPT, TEXT
-from fray_queue._http.server.stats import all_stats, metrics_text, stored_stats, with_rates
+from fray_queue._http.server.routes import ROUTES, TEXT
+from fray_queue._http.server.stats import all_stats, metrics_text, page_of_stats, stored_stats, with_rates
 from fray_queue._http.server.writer import WriterEndedError
 from fray_queue._sqlite import looking
 from fray_queue._sqlite.rows import Settings, Taken
@@ -56,8 +57,9 @@ class Api:
     def handlers(self) -> dict[str, dict[str, Handler]]:
         """Return the handler of each route, by method and path."""
         table: dict[str, dict[str, Handler]] = {}
+        pages = Pages(self._listed, self._told, self._letters)
         for route in ROUTES:
-            method = getattr(self, f"_{route.handler}")
+            method = getattr(self, f"_{route.handler}", None) or getattr(pages, route.handler)
             handler = self._repeatable(method) if route.changes else method
             table.setdefault(route.method, {})[route.path] = handler
         return table
@@ -240,8 +242,13 @@ class Api:
         return records_answer([{"item_id": first.item_id}], [first]) if first else records_answer([], [])
 
     async def _dead(self, request: web.BaseRequest, name: str) -> web.Response:
-        dead, _ = await self._registry.look(lambda store: _swept_dead(store, name))
-        return json_answer({"dead": [dead_meta(each) for each in dead]})
+        limit, after = limit_of(request), place_of(request)
+        return json_answer(await self._letters(name, after, limit))
+
+    async def _letters(self, name: str, after: int, limit: int | None) -> dict[str, Any]:
+        most = -1 if limit is None else limit
+        dead, more = await self._registry.look(lambda store: _swept_dead(store, name, after=after, most=most))
+        return {"dead": [{**dead_meta(each), "place": each.seq} for each in dead], "more": more}
 
     async def _dead_records(self, request: web.BaseRequest, name: str) -> web.Response:
         limits, after = self._registry.limits, place_of(request)
@@ -253,11 +260,10 @@ class Api:
         return records_answer([{**dead_meta(each), "place": each.seq, "more": more} for each in dead], dead)
 
     async def _stats(self, request: web.BaseRequest, name: str) -> web.Response:
-        stats = await self._registry.look(lambda store: stored_stats(store, store.queue(name)))
         limits = self._registry.limits
         return json_answer(
             {
-                **self._with_rates(stats),
+                **await self._told(name),
                 "item_bytes": limits.item_bytes,
                 "batch": limits.batch,
                 "protocol": PROTOCOL,
@@ -265,8 +271,19 @@ class Api:
         )
 
     async def _list_queues(self, request: web.BaseRequest, name: str) -> web.Response:
+        if limit_of(request) is not None:
+            return json_answer(await self._listed(queue_page.Query(request.query)))
         stats = await self._registry.look(all_stats)
         return json_answer({"queues": [self._with_rates(each) for each in stats]})
+
+    async def _listed(self, query: queue_page.Query) -> dict[str, Any]:
+        listed = await self._registry.look(lambda store: page_of_stats(store, query))
+        return {**listed, "queues": [self._with_rates(each) for each in listed["queues"]]}
+
+    async def _told(self, name: str) -> dict[str, Any]:
+        return self._with_rates(
+            await self._registry.look(lambda store: stored_stats(store, store.queue(name)))
+        )
 
     def _with_rates(self, stats: dict[str, Any]) -> dict[str, Any]:
         return with_rates(stats, self._registry.traffic(stats["name"]).rates)
@@ -282,15 +299,6 @@ class Api:
         return web.Response(
             body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
-
-    async def _page(self, request: web.BaseRequest, name: str) -> web.Response:
-        return web.Response(body=asset("page.html"), content_type=HTML)
-
-    async def _page_css(self, request: web.BaseRequest, name: str) -> web.Response:
-        return web.Response(body=asset("page.css"), content_type=CSS)
-
-    async def _page_js(self, request: web.BaseRequest, name: str) -> web.Response:
-        return web.Response(body=asset("page.js"), content_type=SCRIPT)
 
     # --- reading ---
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from fray import FrayError
+from fray.backend import queue_page
 from fray_queue._errors import QueueNotFoundError
 from fray_queue._http.server.answers import error_answer, refusal
 from fray_queue._http.server.auth import EVERYTHING, Grant
@@ -18,16 +19,6 @@ from fray_queue._http.server.guard import OPEN_PATH, Guard
 
 _log = logging.getLogger("fray.queue")
 _QUEUES = "/queues/"
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
-        "form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
-    ),
-}
-
 Handler = Callable[[web.BaseRequest, str], Awaitable[web.StreamResponse]]
 """Is called with a request and the name of the queue in its path, if there is one."""
 
@@ -67,7 +58,7 @@ class Dispatch:
             _log.exception("%s %s failed", request.method, request.path)
             response = refusal(500, "internal", "the server failed; its log says why")
         if request.method == "GET":  # what a browser shows; a client's own calls are spared their parsing
-            response.headers.update(_HEADERS)
+            response.headers.update(queue_page.HEADERS)
         return response
 
     def _no_handler(self, path: str) -> web.StreamResponse:

@@ -4,28 +4,51 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-_KEPT = 120
+_KEPT = 120  # seconds
 
 
 @dataclass
 class Rates:
-    """Counters since the server started, and samples of them."""
+    """Counters since the server started, and samples of them: one for each second in which they changed.
+
+    A queue in which nothing happens keeps one sample, so that ten thousand of them cost next to nothing.
+    """
 
     pushed: int = 0
     popped: int = 0
     done: int = 0
-    samples: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    samples: deque[tuple[int, int, int, int]] = field(default_factory=deque)
+    first: int = 0
+    now: int = 0
 
-    def sample(self, size: int) -> None:
-        """Note the counters; called once a second."""
-        self.samples.append((self.pushed, self.done, size))
+    def sample(self, now: int, size: int) -> None:
+        """Note the counters; called once a second, with the seconds that the server runs."""
+        found = (self.pushed, self.done, size)
+        if not self.samples:
+            self.first = now
+        if not self.samples or self.samples[-1][1:] != found:
+            self.samples.append((now, *found))
+        while len(self.samples) > 1 and self.samples[1][0] <= now - _KEPT + 1:
+            self.samples.popleft()
+        self.now = now
 
     def plots(self) -> dict[str, list[int]]:
         """Return items pushed and done in each second, and the size at its end."""
-        samples = list(self.samples)
-        pairs = list(pairwise(samples))
+        each = self._each_second()
+        pairs = list(pairwise(each))
         return {
-            "pushed": [later[0] - earlier[0] for earlier, later in pairs],
-            "done": [later[1] - earlier[1] for earlier, later in pairs],
-            "size": [sample[2] for sample in samples[1:]],
+            "pushed": [later[1] - earlier[1] for earlier, later in pairs],
+            "done": [later[2] - earlier[2] for earlier, later in pairs],
+            "size": [sample[3] for sample in each[1:]],
         }
+
+    def _each_second(self) -> list[tuple[int, int, int, int]]:
+        if not self.samples:
+            return []
+        samples, at = list(self.samples), 0
+        found = []
+        for second in range(max(self.first, self.now - _KEPT + 1), self.now + 1):
+            while at + 1 < len(samples) and samples[at + 1][0] <= second:
+                at += 1
+            found.append(samples[at])
+        return found

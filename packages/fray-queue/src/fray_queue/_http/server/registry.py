@@ -442,7 +442,7 @@ class QueueRegistry:
         """Note each queue's rates; called once a second."""
         self._samples += 1
         for name, size in await self.look(QueueStore.sizes):
-            self.traffic(name).rates.sample(size)
+            self.traffic(name).rates.sample(self._samples, size)
         if not self._store.file.in_memory:
             if self._samples % _KEEP_TIME_EVERY == 0:
                 await self._writer.run(QueueStore.keep_time, durable=False)

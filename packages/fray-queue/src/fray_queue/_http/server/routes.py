@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 
-JSON, RECORDS, TEXT, HTML, CSS, SCRIPT = (
+JSON, RECORDS, TEXT, HTML, CSS, SCRIPT, SVG = (
     "application/json",
     "application/octet-stream",
     "text/plain",
     "text/html",
     "text/css",
     "text/javascript",
+    "image/svg+xml",
 )
+_LIST = ("q", "only", "sort", "page")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +31,30 @@ class Route:
 
 _QUEUE = "/queues/{name}"
 ROUTES = (
-    Route("GET", "/", "page", "A page for people.", gives=HTML),
+    Route("GET", "/", "page", "A page for people.", gives=HTML, query=_LIST),
+    Route("GET", "/queue", "queue_page", "The page of one queue.", gives=HTML, query=("name", "after")),
+    Route("GET", "/part/queues", "queues_part", "What the page lists.", gives=HTML, query=_LIST),
+    Route("GET", "/part/queue", "queue_part", "Counts of a queue, on its page.", gives=HTML, query=("name",)),
+    Route(
+        "GET",
+        "/part/letters",
+        "letters_part",
+        "Dead letters of one queue, on its page.",
+        gives=HTML,
+        query=("name", "after"),
+    ),
     Route("GET", "/page.css", "page_css", "The page's style.", gives=CSS),
     Route("GET", "/page.js", "page_js", "The page's script.", gives=SCRIPT),
+    Route("GET", "/icon.svg", "icon_svg", "The page's icon.", gives=SVG),
     Route("GET", "/healthz", "healthz", "Whether the server runs.", gives=TEXT),
     Route("GET", "/metrics", "metrics", "Counters in Prometheus's text format.", gives=TEXT),
-    Route("GET", "/queues", "list_queues", "All queues with their counts and rates."),
+    Route(
+        "GET",
+        "/queues",
+        "list_queues",
+        "All queues with their counts and rates; with a `limit` a page of those that are wanted.",
+        query=("limit", *_LIST),
+    ),
     Route("GET", _QUEUE, "stats", "One queue's counts and rates."),
     Route(
         "PUT",
@@ -151,7 +171,13 @@ ROUTES = (
         fields=("leases",),
         changes=True,
     ),
-    Route("GET", _QUEUE + "/dead", "dead", "The dead letters, without what they hold."),
+    Route(
+        "GET",
+        _QUEUE + "/dead",
+        "dead",
+        "The dead letters, without what they hold; with a `limit` so many behind a `place`.",
+        query=("limit", "after"),
+    ),
     Route(
         "GET",
         _QUEUE + "/dead/records",

@@ -15,13 +15,14 @@ import uvloop
 from aiohttp import web
 
 from fray import FrayError
+from fray.backend import is_loopback
 from fray_queue._http.client.queue import HttpQueue, token_from_environment
 from fray_queue._http.protocol.limits import Limits
 from fray_queue._http.protocol.tokens import forget_token, keep_token, kept_token, new_token
 from fray_queue._http.server.api import Api
 from fray_queue._http.server.auth import Auth
 from fray_queue._http.server.dispatch import Dispatch
-from fray_queue._http.server.guard import Guard, is_loopback
+from fray_queue._http.server.guard import Guard
 from fray_queue._http.server.listening import ListeningServer
 from fray_queue._http.server.registry import QueueRegistry
 from fray_queue._sqlite.clocks import manual_clock, process_clock

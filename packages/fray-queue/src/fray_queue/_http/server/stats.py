@@ -1,8 +1,9 @@
 """What the server tells about its queues: counts, rates, metrics."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from fray.backend import queue_page
 from fray_queue._http.server.rates import Rates
 from fray_queue._sqlite import looking
 from fray_queue._sqlite.rows import QueueRow
@@ -44,6 +45,23 @@ def stored_stats(store: QueueStore, queue: QueueRow) -> dict[str, Any]:
 def all_stats(store: QueueStore) -> list[dict[str, Any]]:
     """Return what the store knows of each queue, by name."""
     return [stored_stats(store, store.queue(name)) for name in store.names()]
+
+
+class _Counted(NamedTuple):
+    """A queue by its counters, as they are kept: what expired meanwhile is not looked for."""
+
+    name: str
+    pending: int
+    in_flight: int
+    dead: int
+
+
+def page_of_stats(store: QueueStore, query: queue_page.Query) -> dict[str, Any]:
+    """Return what the store knows of the queues of one page, and how many there are."""
+    counted = [_Counted(row.name, row.fresh + row.returned, row.held, row.dead) for row in store.queues()]
+    shown, page, counts = queue_page.wanted_queues(counted, query)
+    queues = [stored_stats(store, store.queue(each.name)) for each in shown]
+    return {"queues": queues, "page": page, "counts": counts}
 
 
 def with_rates(stats: dict[str, Any], rates: Rates) -> dict[str, Any]:

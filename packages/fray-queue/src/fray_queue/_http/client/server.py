@@ -1,0 +1,29 @@
+"""A client of a server itself, for a page that shows its queues."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fray_queue._http.client.address import Address
+from fray_queue._http.client.connections import Connections, Request
+from fray_queue._http.client.network import BlockingNetwork, run_blocking
+
+_PATIENCE = 5.0  # seconds
+
+
+class ServerClient:
+    """Asks a server what it tells as JSON; safe among threads."""
+
+    def __init__(self, address: Address) -> None:
+        self._connections = Connections(address, BlockingNetwork(), timeout=_PATIENCE)
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Make a request and return what it answers."""
+        sent = ("", b"") if body is None else ("application/json", json.dumps(body).encode())
+        request = Request(method, path, sent[1], sent[0])
+        answer: dict[str, Any] = json.loads(run_blocking(self._connections.ask(request)))
+        return answer
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connections.close()
