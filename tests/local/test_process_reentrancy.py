@@ -21,6 +21,7 @@ from fray._discovery.plugins import forget_plugins
 from fray.job import JobContext, get_job_context
 from fray.testing.gates import Gate
 from fray.testing.interrupting import interrupted
+from fray.testing.tasks import Counter
 
 
 @pytest.fixture
@@ -225,6 +226,34 @@ class TestAsyncActors:
         assert context.get(clock.wait_for_ticks(2), timeout=60)
 
 
+def make_actors_while_others_are_made(module: str) -> None:
+    """In a worker: make an actor, and another from a finalizer that comes between two lines of that."""
+    context = get_job_context()
+    actors: list[Any] = []
+    refs: list[Any] = []
+    errors: list[BaseException] = []
+
+    def make() -> None:
+        actors.append(context.create_actor(Counter, 2))
+        refs.append(actors[-1].value())
+
+    class Dropped:
+        def __del__(self) -> None:
+            try:
+                make()
+            except BaseException as error:
+                errors.append(error)
+
+    lines = interrupted(make, Dropped, 0, module)
+    for line in range(1, lines, max(1, lines // 12)):
+        interrupted(make, Dropped, line, module)
+        assert not errors
+        assert context.get(refs, timeout=60) == [2] * len(refs)
+        refs.clear()
+        while actors:
+            context.kill(actors.pop())
+
+
 class TestInterruptions:
     """One call comes between two lines of another, on its thread, as from a finalizer or a signal handler."""
 
@@ -248,6 +277,11 @@ class TestInterruptions:
                 refs.clear()
                 while actors:
                     context.kill(actors.pop())
+
+    @pytest.mark.parametrize("module", ["worker.context", "worker.outbox"])
+    def test_a_finalizer_in_a_task_makes_an_actor_while_one_is_made(self, module: str) -> None:
+        with create_context("process", max_workers=1) as context:
+            context.get(context.run(make_actors_while_others_are_made, module), timeout=100)
 
     def test_of_two_that_make_one_shared_actor_at_the_same_time_one_makes_it(self) -> None:
         namespace = f"raced-{os.getpid()}"

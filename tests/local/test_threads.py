@@ -2,16 +2,27 @@
 
 import contextvars
 import gc
+import math
 import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
-from fray import DeadlockError, ObjectRef, TaskOptions, WrongProcessError, create_context, get_job_context
+from fray import (
+    ActorAlreadyExistsError,
+    ActorNotFoundError,
+    DeadlockError,
+    ObjectRef,
+    TaskOptions,
+    WrongProcessError,
+    create_context,
+    get_job_context,
+)
 from fray.testing.gates import until
 from fray.testing.tasks import Counter, add
 
@@ -275,6 +286,57 @@ def test_num_cpus_says_how_many_tasks_run_at_once_where_max_workers_does_not() -
 
             context.get([context.run(run) for _ in range(6)])
             assert seen[0] == most
+
+
+@pytest.mark.parametrize("spec", ["sync", "threadpool", "process"])
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [("num_cpus", -1), ("num_cpus", math.nan), ("memory", "lots"), ("memory", -1), ("namespace", 5)],
+    ids=str,
+)
+def test_a_portable_option_that_is_no_value_is_refused_alike(spec: str, option: str, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=option):
+        create_context(spec, **{option: wrong})
+
+
+@pytest.mark.parametrize("spec", ["sync", "threadpool"])
+def test_memory_and_cpus_are_hints_in_one_process(spec: str) -> None:
+    with create_context(spec, memory="1k", num_cpus=0.5, max_workers=2) as context:
+        assert context.get(context.run(len, b"x" * 1_000_000)) == 1_000_000
+        options = TaskOptions(resources={"memory": 1e15, "CPU": 64})
+        assert context.get(context.create_task(add, 1, options=options)) == 2
+
+
+@pytest.mark.parametrize("spec", ["sync", "threadpool"])
+def test_max_retries_is_for_lost_workers_and_no_task_here_runs_twice(spec: str) -> None:
+    runs: list[int] = []
+
+    def fail() -> None:
+        runs.append(1)
+        raise OSError("of the task")
+
+    with create_context(spec, max_retries=3) as context, pytest.raises(OSError, match="of the task"):
+        context.get(context.run(fail))
+    assert runs == [1]
+
+
+@pytest.mark.parametrize("spec", ["sync", "threadpool"])
+def test_a_name_is_free_in_another_namespace_and_in_another_context(spec: str) -> None:
+    with create_context(spec, namespace="one") as one, create_context(spec, namespace="two") as two:
+        first = one.create_actor(Counter, 1, name="counter", lifetime="detached")
+        second = two.create_actor(Counter, 5, name="counter", lifetime="detached")
+        try:
+            with create_context(spec, namespace="one") as same:
+                assert same.get(same.get_actor("counter").increment()) == 2
+                with pytest.raises(ActorAlreadyExistsError):
+                    same.create_actor(Counter, name="counter", lifetime="detached")
+            assert two.get(second.increment()) == 6
+            one.create_actor(Counter, name="own")  # not detached: of its own context alone
+            with create_context(spec, namespace="one") as same, pytest.raises(ActorNotFoundError):
+                same.get_actor("own")
+        finally:
+            one.kill(first)
+            two.kill(second)
 
 
 def test_resources_are_a_hint_here() -> None:

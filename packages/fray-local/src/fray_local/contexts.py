@@ -17,6 +17,7 @@ from fray.backend import (
     end_at_exit,
 )
 from fray.job import ActorHandle, ActorOptions, Lifetime
+from fray_local._portable_options import check_portable
 from fray_local._runners.inline import InlineRunner
 from fray_local._runners.threads import ThreadRunner
 
@@ -46,14 +47,11 @@ class _LocalContext(TaskRunnerContext):
         runner: InlineRunner | ThreadRunner,
         *,
         stream_buffer: int,
-        num_cpus: float | None,
-        memory: Any,
         max_retries: int | None,
         namespace: str | None,
         checked: bool,
         **configured: int,
     ) -> None:
-        del num_cpus, memory  # hints: this process has what it has
         super().__init__(runner, stream_buffer=stream_buffer, max_retries=max_retries)
         self._checked, self._namespace = checked, namespace
         self._detached_actors: list[Any] = []  # endpoints; of a home
@@ -155,13 +153,12 @@ class SyncContext(_LocalContext):
         max_retries: int | None = None,
         namespace: str | None = None,
     ) -> None:
+        check_portable(num_cpus, memory, namespace)
         if max_workers is not None:
             check_count("max_workers", max_workers, 1)
         super().__init__(
             InlineRunner(check_serialization=check_serialization),
             stream_buffer=0,
-            num_cpus=num_cpus,
-            memory=memory,
             max_retries=max_retries,
             namespace=namespace,
             checked=check_serialization,
@@ -199,6 +196,7 @@ class ThreadContext(_LocalContext):
         max_retries: int | None = None,
         namespace: str | None = None,
     ) -> None:
+        check_portable(num_cpus, memory, namespace)
         usual = min(32, (os.cpu_count() or 1) + 4) if num_cpus is None else max(1, int(num_cpus))
         workers = usual if max_workers is None else max_workers
         check_count("max_workers", workers, 1)
@@ -207,8 +205,6 @@ class ThreadContext(_LocalContext):
         super().__init__(
             ThreadRunner(workers, check_serialization=check_serialization),
             stream_buffer=stream_buffer,
-            num_cpus=num_cpus,
-            memory=memory,
             max_retries=max_retries,
             namespace=namespace,
             checked=check_serialization,

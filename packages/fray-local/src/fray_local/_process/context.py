@@ -16,9 +16,10 @@ from fray.backend import (
 from fray.backend import callable_name as name_of
 from fray.job import ActorHandle, ActorOptions, actor_methods
 from fray_local._machine import cpu_count
+from fray_local._portable_options import bytes_of, check_portable
 from fray_local._process.capabilities import CAPABILITIES
 from fray_local._process.owner.actor_process import ProcessEndpoint
-from fray_local._process.owner.resources import Resources, bytes_of
+from fray_local._process.owner.resources import Resources
 from fray_local._process.owner.runner import ProcessRunner, as_names
 from fray_local._process.protocol.serialization import pack
 from fray_local._process.protocol.values import Budget
@@ -62,6 +63,7 @@ class ProcessContext(TaskRunnerContext):
         resources: Mapping[str, float] | None = None,
         preload: str | None = None,
     ) -> None:
+        check_portable(num_cpus, memory, namespace)
         usual = max(1, int(cpu_count() if num_cpus is None else num_cpus))
         self._size = usual if max_workers is None else max_workers
         check_count("max_workers", self._size, 1)

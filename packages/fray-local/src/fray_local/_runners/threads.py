@@ -121,7 +121,7 @@ class ThreadPool:
             ready = run(call)
             if ready:
                 dispatch(ready)
-            call = ready = None  # its arguments and its result are not kept alive by an idle thread
+            call, ready = None, ()  # its arguments and its result are not kept alive by an idle thread
             if self.running > self.size and not self._make_room():
                 return
 

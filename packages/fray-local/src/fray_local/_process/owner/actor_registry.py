@@ -80,6 +80,16 @@ class ActorRegistry:
             raise ActorAlreadyExistsError(str(name))
         return ActorHandle(existing)
 
+    def failed(self, title: str, methods: Mapping[str, bool], error: Exception) -> ProcessEndpoint:
+        """Return the endpoint of an actor that could not be made: its calls say why."""
+
+        def refuse(_: ActorProcess) -> WorkerConnection:
+            raise error
+
+        endpoint = self._endpoint(title, methods, ActorOptions(), refuse, None, own=False)
+        dispatch(endpoint.actor.die("it could not be made: {cause}", error))
+        return endpoint
+
     def get(self, name: str) -> ActorHandle:
         """Return a handle to the living actor of that name, or raise ActorNotFoundError."""
         self._runner.ensure_started()

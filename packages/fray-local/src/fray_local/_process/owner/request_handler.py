@@ -79,6 +79,7 @@ class RequestHandler:
             Settle: self._settle,
             Run: self._run,
             CallActor: self._call_actor,
+            CreateActor: self._make_actor,
         }
         self._asked: dict[type, Callable[..., None]] = {
             Put: self._put,
@@ -148,6 +149,20 @@ class RequestHandler:
             thing = self._engine.failed(error, streaming=actor.methods[method])
         worker.hold(key, thing)
 
+    def _make_actor(
+        self, caller: Caller, worker: "WorkerConnection", message: CreateActor, blob: Blob
+    ) -> None:
+        """Make an actor that nobody can find by a name: no file is looked at, so it can be done here."""
+        function, places, label, methods, options, asynchronous, key = message
+        registry = self._runner.registry
+        try:
+            packed = self._packed(worker, function, places, blob)
+            made = registry.make(label, methods, packed, options, asynchronous=asynchronous, caller=caller)
+            endpoint: Any = made._endpoint
+        except Exception as error:  # noqa: BLE001 - the worker sees it when it calls the actor
+            endpoint = registry.failed(label, methods, error)
+        worker.hold(key, endpoint)
+
     # Asked.
 
     def _put(self, caller: Caller, request: PendingRequest, message: Put, blob: Blob) -> None:
@@ -214,7 +229,7 @@ class RequestHandler:
     def _create_actor(
         self, caller: Caller, request: PendingRequest, message: CreateActor, blob: Blob
     ) -> None:
-        function, places, label, methods, options, asynchronous = message
+        function, places, label, methods, options, asynchronous, _ = message
         packed = self._packed(request.worker, function, places, blob)
         make = self._runner.registry.make
         self._in_background(

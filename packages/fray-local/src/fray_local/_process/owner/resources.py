@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fray import ResourceConfig, TaskOptions, UnsupportedError
+from fray import TaskOptions, UnsupportedError
 from fray_local._machine import gpu_ids, memory_bytes
 
 
@@ -103,15 +103,6 @@ class Resources:
         for name, amount in needs.amounts:
             self._free[name] += amount
         self._gpus += gpus
-
-
-def bytes_of(memory: int | str) -> int:
-    """Return the bytes of a size such as `"8g"`.
-
-    Raises:
-        ValueError: It is no size.
-    """
-    return ResourceConfig(ram=memory).ram_bytes
 
 
 def environment(needs: Needs, gpus: list[str]) -> dict[str, Any]:

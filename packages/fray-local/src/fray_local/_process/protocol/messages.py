@@ -240,7 +240,11 @@ class CancelRef(NamedTuple):
 
 
 class CreateActor(NamedTuple):
-    """Make an actor, or find it by name."""
+    """Make an actor, or find it by name.
+
+    Args:
+        key: Where nobody waits for the answer, what names the actor.
+    """
 
     function: SentFunction | None
     places: list[tuple[int | str, Key]]
@@ -248,6 +252,7 @@ class CreateActor(NamedTuple):
     methods: dict[str, bool]
     options: ActorOptions
     asynchronous: bool
+    key: Key
 
 
 class GetActor(NamedTuple):

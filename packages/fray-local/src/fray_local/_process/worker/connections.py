@@ -15,6 +15,7 @@ from fray_local._process.protocol.messages import (
     Call,
     Cancel,
     Credit,
+    Deltas,
     Die,
     Done,
     Exit,
@@ -81,27 +82,35 @@ class Connection:
         """Send an item of a stream; `soon`: the generator goes on."""
         descriptors: list[int] = []
         value = blob.describe(descriptors)
-        message = Item(number, value, _keys(blob), self._deltas(), output.flush())
-        self._say(message, descriptors, blob, soon=soon)
+        keys, wrote = _keys(blob), output.flush()
+        self._say(lambda deltas: Item(number, value, keys, deltas, wrote), descriptors, blob, soon=soon)
 
     def send_done(self, number: int, state: int, blob: Blob, seconds: float, *, soon: bool) -> None:
         """Send the end of a call; `soon`: another call is there to run."""
         descriptors: list[int] = []
         value = blob.describe(descriptors)
-        message = Done(number, state, value, _keys(blob), self._deltas(), output.flush(), seconds)
-        self._say(message, descriptors, blob, soon=soon)
+        keys, wrote = _keys(blob), output.flush()
+        self._say(
+            lambda deltas: Done(number, state, value, keys, deltas, wrote, seconds),
+            descriptors,
+            blob,
+            soon=soon,
+        )
 
-    def _say(self, message: Message, descriptors: Sequence[int], keep: Any, *, soon: bool) -> None:
+    def _say(
+        self, message: Callable[[Deltas], Message], descriptors: Sequence[int], keep: Any, *, soon: bool
+    ) -> None:
         if self._gone:
             return
-        if soon and not descriptors:
-            self.outbox.post(message)
-        else:
-            self.outbox.send(message, descriptors, keep)
-
-    def _deltas(self) -> tuple[Any, ...]:
         context = self._worker.context
-        return context.take_refcount_deltas() if self.is_owner and context is not None else ()
+        if self.is_owner and context is not None:
+            context.put_with_deltas(message, descriptors, keep)
+        else:
+            self.outbox.put(message(()), descriptors, keep)
+        if soon and not descriptors:
+            self.outbox.flush_soon()
+        else:
+            self.outbox.flush()
 
     # From the other side.
 

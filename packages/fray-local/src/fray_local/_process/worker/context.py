@@ -27,6 +27,7 @@ from fray.job import (
     ActorHandle,
     ActorOptions,
     ContextBase,
+    Lifetime,
     TaskOptions,
     actor_methods,
 )
@@ -36,11 +37,13 @@ from fray_local._process.protocol.messages import (
     CallActor,
     CancelRef,
     CreateActor,
+    Deltas,
     FindActor,
     Get,
     GetActor,
     Kill,
     Lend,
+    Message,
     Nothing,
     Operation,
     Promise,
@@ -82,17 +85,29 @@ class WorkerContext(ContextBase):
             deque()
         )  # to tell the owner: a key is held once more, or less
         self.budget = Budget()
+        self._order, self._taking = threading.RLock(), False
         self._callbacks = CallbackThreads()
         self._number, self._ids, self._requests = number, count(), count()
         self._waiting: dict[int, Callable[[Blob | None, Any, list[Blob]], None]] = {}
         set_foreign_finder(self._resolve)
 
-    def take_refcount_deltas(self) -> tuple[tuple[Any, int], ...]:
-        """Return what the owner has to know of keys, for the next message to it."""
-        deltas = []
-        while self.refcounts:
-            deltas.append(self.refcounts.popleft())
-        return tuple(deltas)
+    def put_with_deltas(
+        self, message: Callable[[Deltas], Message], descriptors: Sequence[int], keep: Any
+    ) -> None:
+        """Give a message to the owner its place in the order, with what the owner has to know of keys.
+
+        Another thread waits, and a finalizer that interrupts this one sends none of that: else "held once
+        less" could overtake "held once more", and the owner would let go of what is in use.
+        """
+        with self._order:
+            nested, self._taking = self._taking, True
+            try:
+                self._outbox.put(message(() if nested else self._take_deltas()), descriptors, keep)
+            finally:
+                self._taking = nested
+
+    def _take_deltas(self) -> Deltas:
+        return tuple(self.refcounts.popleft() for _ in range(len(self.refcounts)))
 
     def answered(self, reply: Reply, descriptors: deque[int], kept: dict[int, Segment]) -> None:
         """Hand the owner's answer to whoever asked."""
@@ -114,7 +129,7 @@ class WorkerContext(ContextBase):
         Raises:
             GetTimeoutError: It was not there in time.
         """
-        if threading.get_ident() in self._outbox.threads_inside:
+        if self.inside_a_message():
             raise RuntimeError(
                 "this would wait for ever: a finalizer or a signal handler interrupted a message to the "
                 "process that has the answer; use the context from a task or a thread"
@@ -141,6 +156,11 @@ class WorkerContext(ContextBase):
             raise unpack_exception(error.data)
         return answer, values
 
+    def inside_a_message(self) -> bool:
+        """Whether a finalizer or a signal handler has interrupted this thread while it sends something."""
+        inside: bool = self._order._is_owned()  # type: ignore[attr-defined]
+        return inside or threading.get_ident() in self._outbox.threads_inside
+
     def _ask(
         self,
         operation: Operation,
@@ -159,11 +179,14 @@ class WorkerContext(ContextBase):
     def _request(self, number: int | None, operation: Operation, blobs: Sequence[Blob]) -> None:
         descriptors: list[int] = []
         values = [(blob.describe(descriptors), _keys(blob.keeps)) for blob in blobs]
-        request = Request(number, threading.get_ident(), self.take_refcount_deltas(), operation, values)
+        thread = threading.get_ident()
+        self.put_with_deltas(
+            lambda deltas: Request(number, thread, deltas, operation, values), descriptors, blobs
+        )
         if number is None and not descriptors:
-            self._outbox.post(request)
+            self._outbox.flush_soon()
         else:
-            self._outbox.send(request, descriptors, blobs)
+            self._outbox.flush()
 
     @contextlib.contextmanager
     def _lending(self) -> Iterator[None]:
@@ -307,8 +330,15 @@ class WorkerContext(ContextBase):
         methods = {name: is_generator_function(method) for name, method in actor_methods(cls).items()}
         packed, refs = self._pack(cls, args, kwargs)
         function, places = _call_details(packed, refs)
-        request = CreateActor(function, places, callable_name(cls), methods, options, is_async_class(cls))
-        return self._handed(*self.ask(request, blobs=[packed.blob]))
+        # A name may be taken, which has to be asked; another actor can be had without an answer.
+        alone = options.name is None and options.lifetime is not Lifetime.DETACHED
+        key = self._new_key() if alone and self.inside_a_message() else None
+        label = callable_name(cls)
+        request = CreateActor(function, places, label, methods, options, is_async_class(cls), key)
+        if key is None:
+            return self._handed(*self.ask(request, blobs=[packed.blob]))
+        self.tell(request, blobs=[packed.blob])
+        return ActorHandle(RemoteEndpoint(self, key, label, methods, None))
 
     def get_actor(self, name: str, /) -> ActorHandle:
         """Return a handle to the actor of that name; see `JobContext.get_actor`."""

@@ -37,15 +37,18 @@ class Outbox:
 
     def send(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
         """Send a message now; `keep` lives until its descriptors are on their way."""
+        self.put(message, descriptors, keep)
+        self.flush()
+
+    def put(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
+        """Say where in the order a message goes; `flush` or `flush_soon` sends it."""
         if descriptors:
             self._frames.extend((data, some, keep) for data, some in frames(message, descriptors))
         else:
             self._frames.append((encode(message), (), None))
-        self.flush()
 
-    def post(self, message: Message) -> None:
-        """Send a message soon: the caller has more to do, and likely more to say."""
-        self._frames.append((encode(message), (), None))
+    def flush_soon(self) -> None:
+        """Send what is there soon: the caller has more to do, and likely more to say."""
         held = self._held
         if held is None or len(held) >= _MOST_HELD or time.monotonic() - self._last_write >= _HOLD_SECONDS:
             self.flush()
