@@ -176,6 +176,7 @@ class Worker:
                 return None
             self._running[me] = call
             if self.held_frames is not None:
+                self._connections[0].outbox.settle()  # the results of those before outlive what this one does
                 self.held_frames.started(call.number)
             if call.method is None and self._surroundings is not None and call.generator is None:
                 self._surroundings.restore()

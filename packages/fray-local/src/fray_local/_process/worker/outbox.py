@@ -63,6 +63,13 @@ class Outbox:
             self._urgent = True
             self._drain()
 
+    def settle(self) -> None:
+        """Wait while another thread writes: what it has taken would be lost by the death of this process."""
+        while self._frames or self._lock.locked():
+            with self._lock:
+                pass
+            self._drain()
+
     def _flush_later(self) -> None:
         if self._flusher is None:
             self._flusher = threading.Thread(target=self._flush_held, name="fray-outbox", daemon=True)
