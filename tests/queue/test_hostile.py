@@ -29,7 +29,6 @@ from queue_attacker import (
 )
 
 from fray_queue._http.protocol.wire import pack
-from fray_queue._http.server.guard import Guard
 from fray_queue._http.server.routes import RECORDS, ROUTES
 
 DRAWN = settings(
@@ -250,9 +249,9 @@ def test_a_host_is_a_name_and_a_port(attacker: Attacker) -> None:
         assert attacker.send(request("GET", "/queues", RIGHT | {"Host": host})) == 200, host
     for port in range(300):
         attacker.send(request("GET", "/queues", {"Host": f"localhost:{port}"}))
-    guards = [each for each in gc.get_objects() if isinstance(each, Guard)]
-    assert guards
-    assert all(len(guard._good_hosts) <= 100 for guard in guards)
+    checks = [each for each in gc.get_objects() if isinstance(each, HostCheck)]
+    assert checks
+    assert all(each.kept <= 100 for each in checks)
 
 
 def test_pickles_are_never_loaded(attacker: Attacker, tmp_path_factory: pytest.TempPathFactory) -> None:

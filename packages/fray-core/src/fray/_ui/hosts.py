@@ -26,6 +26,11 @@ class HostCheck:
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
         self._known: set[str] = set()  # headers that were checked: a client sends the same each time
 
+    @property
+    def kept(self) -> int:
+        """How many headers are remembered; a bound keeps strangers from filling the memory."""
+        return len(self._known)
+
     def is_own(self, header: str, address: Callable[[], str | None]) -> bool:
         """Whether a Host header names this server.
 
