@@ -28,6 +28,7 @@ from queue_attacker import (
     trickle,
 )
 
+from fray.backend import HostCheck
 from fray_queue._http.protocol.wire import pack
 from fray_queue._http.server.routes import RECORDS, ROUTES
 
