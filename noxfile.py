@@ -83,7 +83,7 @@ nox.options.sessions = [
 ]
 
 # Everything a package can do, where its tests use it.
-EXTRAS = {"fray-core": "[otel,ui]", "fray-queue": "[gcs,s3,azure,server,redis]"}
+EXTRAS = {"fray-core": "[otel,ui]", "fray-queue": "[gcs,s3,azure,server,redis,postgres]"}
 QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client")
 TYPES_ALONE = ("selenium", "jax", "joblib")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
@@ -97,6 +97,7 @@ PROGRAMS = {
     "chromedriver": "chromium-driver",
     "openssl": "openssl",
     "redis-server": "redis-server",
+    "pg_ctlcluster": "postgresql",  # its other programs are not in the path
 }
 # A Slurm of three nodes on one machine: Debian's build of slurmd allows it.
 SLURM_PROGRAMS = {

@@ -12,7 +12,7 @@ import uvloop
 from fray.testing.leaks import leaks_nothing, own_temporary_folder, process_wide  # noqa: F401
 
 if TYPE_CHECKING:
-    from engine_servers import RedisServer
+    from engine_servers import PostgresServer, RedisServer
 
 # gcsfs would ask every bucket for its layout over gRPC, which no emulator speaks, for a minute each.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
@@ -41,5 +41,15 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[RedisSer
     from engine_servers import RedisServer
 
     server = RedisServer(tmp_path_factory.mktemp("redis"))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[PostgresServer]":
+    """One PostgreSQL for all tests that do not harm it; each has a queue of its own name."""
+    from engine_servers import PostgresServer
+
+    server = PostgresServer(tmp_path_factory.mktemp("postgres"))
     with server:
         yield server

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from cutting_proxy import CuttingProxy
-from engine_servers import Program, RedisServer, fresh_name
+from engine_servers import PostgresServer, Program, RedisServer, fresh_name
 from engine_torture import EngineTorture
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray.queue import open_queue
 
-ENGINES = ["redis"]
+ENGINES = ["redis", "postgres"]
 
 
 class Rig:
@@ -35,6 +35,12 @@ class Rig:
 @pytest.fixture(params=ENGINES, scope="session")
 def rig(request: pytest.FixtureRequest) -> Rig:
     shared = request.getfixturevalue(f"{request.param}_server")
+    if request.param == "postgres":
+        return Rig(
+            shared,
+            lambda folder: PostgresServer(folder, "fsync=on"),
+            lambda port: f"postgresql://postgres@127.0.0.1:{port}/postgres",
+        )
     return Rig(
         shared,
         lambda folder: RedisServer(folder, "--appendonly", "yes", "--appendfsync", "always"),

@@ -1,14 +1,18 @@
 """A Redis and a PostgreSQL of the tests' own, on free loopback ports; ended by their process ids."""
 
+import contextlib
 import itertools
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import psycopg
 from queue_processes import wait_until
 
 _numbers = itertools.count()
@@ -39,7 +43,7 @@ class Program:
     """A server as a process, which can be killed, stopped for a while, and started again where it was."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = self.home = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
@@ -53,7 +57,7 @@ class Program:
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder
+                self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.home
             )
         try:
             wait_until(lambda: (self.process and self.process.poll() is not None) or self.is_ready(), 60.0)
@@ -137,8 +141,127 @@ def certificate_of_this_machine(folder: Path) -> tuple[Path, Path]:
     return key, certificate
 
 
-def as_postgres() -> list[str]:
+class PostgresServer(Program):
+    """Debian's postgresql, run by its own user where the tests run as root: it refuses to."""
+
+    def __init__(self, folder: Path, *settings: str, copy_of: "PostgresServer | None" = None) -> None:
+        super().__init__(folder)
+        self.settings = settings
+        # A folder of pytest's own is for one user alone.
+        self.home = Path(tempfile.mkdtemp(prefix="fray-postgres-", dir="/tmp"))
+        self._data = self.home / "data"
+        if os.geteuid() == 0:
+            shutil.chown(self.home, "postgres", "postgres")
+        if copy_of is None:
+            options = ["--auth=trust", "--username=postgres", "--no-sync", "--encoding=UTF8", "--locale=C"]
+            self._do("initdb", "-D", str(self._data), *options)
+        else:
+            self._do(
+                "pg_basebackup",
+                "-D",
+                str(self._data),
+                "-d",
+                copy_of.url_of(),
+                "-R",
+                "--no-sync",
+                "-c",
+                "fast",
+            )
+        self.url = self.url_of()
+
+    def url_of(self, user: str = "postgres") -> str:
+        return f"postgresql://{user}@127.0.0.1:{self.port}/postgres"
+
+    def _do(self, program: str, *arguments: str) -> None:
+        command = [*_as_postgres(), _program(program), *arguments]
+        subprocess.run(command, check=True, capture_output=True, cwd=self.home, env=_plain())
+
+    def command(self) -> list[str]:
+        fixed = {
+            "port": self.port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "shared_buffers": "16MB",
+            "max_connections": 200,
+            "restart_after_crash": "on",
+            "fsync": "off",
+        }
+        settings = [f"{name}={value}" for name, value in fixed.items()] + list(self.settings)
+        options = [part for setting in settings for part in ("-c", setting)]
+        return [*_as_postgres(), _program("postgres"), "-D", str(self._data), *options]
+
+    def is_ready(self) -> bool:
+        with contextlib.suppress(psycopg.Error), self.session():
+            return True
+        return False
+
+    def session(self, user: str = "postgres") -> "psycopg.Connection[Any]":
+        return psycopg.connect(self.url_of(user), autocommit=True, connect_timeout=5)
+
+    def sql(self, *statements: str) -> list[Any]:
+        """Do what an operator does; return the rows of the last statement."""
+        with self.session() as session:
+            for statement in statements:
+                cursor = session.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+        shutil.rmtree(self.home)
+
+    def promote(self) -> None:
+        self._do("pg_ctl", "-D", str(self._data), "promote", "-w")
+
+    def kill(self) -> None:
+        """End all of its processes at once, as a crash of the machine would."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        pids = self._pids()
+        self.process.kill()
+        self.process.wait()
+        for pid in pids[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in pids[1:]:
+            wait_until(partial(_has_ended, pid))
+        (self._data / "postmaster.pid").unlink(missing_ok=True)
+
+    def pause(self) -> None:
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for pid in self._pids():
+            os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        assert self.process is not None
+        pid = self.process.pid
+        lists = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+        return [pid, *(int(child) for children in lists for child in children)]
+
+
+def _has_ended(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    return True
+
+
+def _as_postgres() -> list[str]:
     """Return what begins a command that must not run as root."""
     if os.geteuid() != 0:
         return []
     return ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+
+
+def _plain() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
+
+
+def _program(name: str) -> str:
+    """Return a program of PostgreSQL's; Debian keeps them out of the path."""
+    found = shutil.which(name) or max(
+        map(str, Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), default=None
+    )
+    assert found, "the tests of postgresql: queues need Debian's postgresql"
+    return found

@@ -56,7 +56,7 @@ class EngineTorture:
             queue.push_many(items)
             self.pushed += items
             number += 10
-            time.sleep(0.02)
+            time.sleep(0.05)
         queue.close()
 
     def run(self) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fray_queue._http.protocol.limits import Limits as Limits
     from fray_queue._http.server.server import HttpQueueServer as HttpQueueServer
     from fray_queue._memory.queue import MemoryQueue as MemoryQueue
+    from fray_queue._postgres.queue import PostgresQueue as PostgresQueue
     from fray_queue._redis.queue import RedisQueue as RedisQueue
     from fray_queue._sqlite.queue import SqliteQueue as SqliteQueue
     from fray_queue._work.options import WorkSummary as WorkSummary
@@ -37,6 +38,7 @@ _HOMES = {
     "LimitError": "_errors",
     "Limits": "_http.protocol.limits",
     "MemoryQueue": "_memory.queue",
+    "PostgresQueue": "_postgres.queue",
     "QueueExistsError": "_errors",
     "QueueFullError": "_errors",
     "QueueNotFoundError": "_errors",

@@ -42,6 +42,7 @@ _PROVIDERS = {
         "https": "fray-queue[http]",
         "redis": "fray-queue[redis]",
         "rediss": "fray-queue[redis]",
+        "postgresql": "fray-queue[postgres]",
     },
     COMMANDS: {"queue": "fray-queue", "actors": "fray-local"},
     LISTENERS: {},
@@ -65,6 +66,7 @@ _PROVIDERS = {
         "queue.HttpQueue": "fray-queue[http]",
         "queue.HttpQueueServer": "fray-queue[server]",
         "queue.RedisQueue": "fray-queue[redis]",
+        "queue.PostgresQueue": "fray-queue[postgres]",
     },
 }
 

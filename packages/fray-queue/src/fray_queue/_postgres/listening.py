@@ -1,0 +1,120 @@
+"""Who waits for a queue on PostgreSQL: one thread listens for all of a process who wait on a queue."""
+
+import contextlib
+import os
+import secrets
+import select
+import socket
+import threading
+import time
+from typing import Any
+
+import psycopg
+
+from fray_queue._engines.store import TransientError
+from fray_queue._postgres.connection import Pool, TimedConnection
+from fray_queue._postgres.schema import LOCK, VERSION
+
+_REGISTERED = 30  # seconds that a note that somebody waits is good for
+_RENEWED = 10.0
+_LINGER = 10.0  # seconds after the last who waited
+
+
+class Listener:
+    """Waits for what the queue's functions notify of: items, room, answers.
+
+    Nobody is notified unless somebody is written down as waiting, because a notification makes commits wait
+    for each other. Once that is written, the lock that those functions share is taken: what they did before
+    can be seen then, and of all else there is a notification.
+    """
+
+    def __init__(self, pool: Pool, queue: int) -> None:
+        self._pool, self._queue = pool, queue
+        self._changed = threading.Condition()
+        self._told = 0
+        self._seen = threading.local()
+        self._thread: threading.Thread | None = None
+        self._wake: socket.socket | None = None
+        self._used = 0.0
+        self._pid = os.getpid()
+
+    def wait(self, seconds: float) -> None:
+        """Return when something was told since this thread waited last, and at the latest after so long."""
+        if self._pid != os.getpid():  # forked: the thread is the parent's
+            self.__init__(self._pool, self._queue)  # type: ignore[misc]
+        with self._changed:
+            self._used = time.monotonic()
+            if self._thread is None:
+                self._start()
+                self._seen.told = self._told
+                return  # nobody listened while the caller looked
+            if getattr(self._seen, "told", -1) == self._told:
+                self._changed.wait_for(lambda: self._seen.told != self._told, seconds)
+            self._seen.told = self._told
+
+    def stop(self) -> None:
+        """Listen no more."""
+        with self._changed:
+            if self._wake is not None:
+                with contextlib.suppress(OSError):
+                    self._wake.send(b"x")
+
+    def _start(self) -> None:
+        session = secrets.randbits(62)
+        try:
+            connection = self._pool.connect()
+        except psycopg.Error as error:
+            raise TransientError(str(error)) from None
+        try:
+            connection.execute(f"LISTEN fray_{self._queue}")
+            self._register(connection, session, _REGISTERED)
+            connection.execute("SELECT pg_advisory_lock(%s, %s)", [LOCK, self._queue])
+            connection.execute("SELECT pg_advisory_unlock(%s, %s)", [LOCK, self._queue])
+        except psycopg.Error as error:
+            connection.close()
+            raise TransientError(str(error)) from None
+        self._wake, woken = socket.socketpair()
+        self._thread = threading.Thread(
+            target=self._listen, args=(connection, session, woken), name="fray-postgres-listener", daemon=True
+        )
+        self._thread.start()
+
+    def _register(self, connection: TimedConnection, session: int, seconds: int) -> None:
+        connection.execute(f"SELECT fray.wait_{VERSION}(%s, %s, %s)", [self._queue, session, seconds])
+
+    def _listen(self, connection: TimedConnection, session: int, woken: socket.socket) -> None:
+        try:
+            renewed = time.monotonic()
+            while time.monotonic() - self._used < _LINGER:
+                watched: list[Any] = [connection.pgconn.socket, woken]
+                readable, _, _ = select.select(watched, [], [], _RENEWED / 4)
+                if woken in readable:
+                    break
+                if readable:
+                    self._receive(connection)
+                if time.monotonic() - renewed > _RENEWED:
+                    self._register(connection, session, _REGISTERED)
+                    renewed = time.monotonic()
+            self._register(connection, session, 0)
+        except (psycopg.Error, OSError):
+            pass  # who waits looks, begins anew, and has the patience for it
+        finally:
+            with self._changed:
+                self._thread = None
+                self._told += 1
+                self._changed.notify_all()
+                if self._wake is not None:
+                    self._wake.close()
+                    self._wake = None
+            woken.close()
+            connection.close()
+
+    def _receive(self, connection: TimedConnection) -> None:
+        connection.pgconn.consume_input()
+        told: Any = None
+        while (notify := connection.pgconn.notifies()) is not None:
+            told = notify
+        if told is not None:
+            with self._changed:
+                self._told += 1
+                self._changed.notify_all()

@@ -1,0 +1,78 @@
+"""The tables and functions in a database: made, brought up to this release, or refused."""
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import psycopg
+
+from fray_queue._checks import KEPT_AFTER_FETCH, MOST_DEAD
+from fray_queue._errors import AccessRefusedError, QueueVersionError
+
+VERSION = 1
+UPGRADES: dict[int, str] = {}
+"""Version -> statements that make the tables of the next of it; the functions are always made anew."""
+LOCK = 0x46725131  # "FrQ1": of the advisory locks that are taken for a queue
+_MAKING = 0x4672_5131_0000_0001  # of the one that is held while the schema is made
+
+
+@cache
+def statements(name: str, version: int) -> str:
+    """Return a file of statements, for a version of the store."""
+    text = (files("fray_queue._postgres") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+    texts = {"@VERSION@": version, "@V@": version, "@LOCK@": LOCK, "@MOST_DEAD@": MOST_DEAD}
+    for mark, value in {**texts, "@KEPT@": KEPT_AFTER_FETCH}.items():
+        text = text.replace(mark, str(value))
+    return text
+
+
+def prepare(connection: psycopg.Connection[Any]) -> None:
+    """See that the database has the tables of this version.
+
+    Raises:
+        QueueVersionError: It has those of a newer release.
+        AccessRefusedError: They are to be made, and the user may not.
+    """
+    if found_version(connection) == VERSION:
+        return
+    try:
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_MAKING])
+            found = found_version(connection)  # another program may have made them meanwhile
+            if found is None:
+                connection.execute(statements("tables", VERSION))
+                connection.execute(statements("functions", VERSION))
+            elif found != VERSION:
+                _upgrade(connection, found)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise AccessRefusedError(
+            f"this database has no queues of version {VERSION} yet, and this user may not make them "
+            f"({error.diag.message_primary}); open a queue once as a user who may create a schema"
+        ) from None
+
+
+def found_version(connection: psycopg.Connection[Any]) -> int | None:
+    """Return the version of the tables; None where there are none."""
+    row = connection.execute("SELECT to_regclass('fray.store') IS NOT NULL").fetchone()
+    if row is None or not row[0]:
+        return None
+    row = connection.execute("SELECT version FROM fray.store").fetchone()
+    return None if row is None else int(row[0])
+
+
+def _upgrade(connection: psycopg.Connection[Any], found: int) -> None:
+    if not all(version in UPGRADES for version in range(found, VERSION)) or found > VERSION:
+        raise QueueVersionError(
+            f"the queues in this database are of version {found}, and this fray-queue reads version "
+            f"{VERSION}; use one release for all programs, the newest first for a moment: it upgrades them"
+        )
+    for version in range(found, VERSION):
+        connection.execute(UPGRADES[version])
+    connection.execute(
+        "DO $$ DECLARE f regprocedure; BEGIN "
+        "FOR f IN SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace "
+        "WHERE n.nspname = 'fray' LOOP EXECUTE 'DROP FUNCTION ' || f; END LOOP; END $$"
+    )
+    connection.execute(statements("functions", VERSION))
+    connection.execute("SELECT fray.grant_rights(kind, role) FROM fray.rights")
+    connection.execute("UPDATE fray.store SET version = %s", [VERSION])

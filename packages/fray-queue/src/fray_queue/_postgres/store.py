@@ -1,0 +1,286 @@
+"""One queue on PostgreSQL: arguments for its functions, and what their answers mean."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import finalize
+
+import psycopg
+
+from fray import QueueUnavailableError
+from fray.backend import PushOptions, lease_machine
+from fray.queue import Attempt, Lease, Reply
+from fray_queue._checks import full_message
+from fray_queue._engines.slots import Slot
+from fray_queue._engines.store import Counts, Letter, Packed, Settings, token_of
+from fray_queue._errors import NoRoomError, QueueExistsError
+from fray_queue._postgres import schema
+from fray_queue._postgres.connection import Pool, pool
+from fray_queue._postgres.listening import Listener
+
+_PAGE = 200  # dead letters in one answer
+_SYNCED = ("on", "local", "remote_write", "remote_apply")
+
+
+class PostgresStore:
+    """A queue's rows in the tables that all queues of a database share.
+
+    Args:
+        clock: Seconds since the epoch, for tests; default is the engine's.
+    """
+
+    def __init__(self, url: str, name: str, seconds: float, clock: Callable[[], float] | None) -> None:
+        self._url, self._name, self._seconds, self._clock = url, name, seconds, clock
+        self._number, self._tag = 0, ""
+        self._held_pool: Pool | None = None
+        self._listener: Listener | None = None
+
+    @property
+    def _pool(self) -> Pool:
+        if self._held_pool is None:
+            self._held_pool = pool(self._url, self._seconds)
+        return self._held_pool
+
+    def _run(self, name: str, arguments: str, *values: Any) -> list[Any]:
+        """Call a function with the time and what it wants; return its rows."""
+        now = None if self._clock is None else self._clock()
+        call = f"SELECT * FROM fray.{name}_{schema.VERSION}(%s::float8, {arguments})"
+        return self._execute(call, now, *values)
+
+    def _execute(self, statement: str, *values: Any) -> list[Any]:
+        with self._pool.connection() as connection:
+            try:
+                return connection.execute(statement, values, binary=True).fetchall()
+            except psycopg.Error as error:
+                self._refuse(error)
+                raise
+
+    def _refuse(self, error: psycopg.Error) -> None:
+        text = error.diag.message_primary or ""
+        if error.sqlstate == "FR001":
+            raise QueueUnavailableError(
+                f"queue {self._name!r} is not there any more: it was deleted"
+            ) from None
+        if error.sqlstate == "FR002":
+            live, new, most = map(int, text.split())
+            raise NoRoomError(full_message(live, new, most), ever=new <= most, count=new) from None
+        if error.sqlstate == "FR004":
+            field, has, given = text.split()
+            raise QueueExistsError(f"queue {self._name!r} has {field}={has}, not {given}") from None
+
+    # --- the queue ---
+
+    def open(self, settings: Settings) -> Settings:
+        """Make the tables and the queue if need be; those of an earlier version are upgraded."""
+        with self._pool.connection() as connection:
+            schema.prepare(connection)
+        bounds = (settings.max_attempts, settings.max_size, settings.max_dead)
+        call = f"SELECT * FROM fray.open_{schema.VERSION}(%s, %s, %s::int4, %s::int4, %s::int4)"
+        ((number, _, tag, *found, _),) = self._execute(call, self._name, secrets.token_hex(4), *bounds)
+        self._number, self._tag = number, tag
+        return Settings(*found)
+
+    def exists(self) -> bool:
+        """Return whether the queue is there."""
+        with self._pool.connection() as connection:
+            if schema.found_version(connection) is None:
+                return False
+        ((found,),) = self._execute("SELECT EXISTS (SELECT 1 FROM fray.queues WHERE name = %s)", self._name)
+        return bool(found)
+
+    def delete(self) -> None:
+        """Remove the queue's rows."""
+        self._execute(f"SELECT fray.delete_{schema.VERSION}(%s)", self._name)
+
+    def close(self) -> None:
+        """Let go of the connections, which end with the last queue of the process that uses them."""
+        if self._listener is not None:
+            self._listener.stop()
+        self._listener = self._held_pool = None
+
+    def stored(self) -> tuple[bool, str]:
+        """Say what the engine's settings make of a push."""
+        ((synced, fsync, standbys),) = self._execute(
+            "SELECT current_setting('synchronous_commit'), current_setting('fsync'), "
+            "current_setting('synchronous_standby_names')"
+        )
+        if fsync != "on":
+            return False, "not surely on disk: a crash of the machine may damage the database (fsync off)"
+        if synced not in _SYNCED:
+            return False, "on disk within a second: a crash may lose the last (synchronous_commit off)"
+        if not standbys or synced == "local":
+            return (
+                True,
+                "on disk when push returns; a standby gets it later, and a fail-over may lose the last",
+            )
+        return True, f"on disk, and with a standby, when push returns (synchronous_commit {synced})"
+
+    # --- items ---
+
+    def push(self, slot: Slot, payloads: Sequence[bytes], options: PushOptions) -> list[str]:
+        """Store payloads, all or none; return their ids."""
+        ((ids,),) = self._run(
+            "push",
+            "%s, %s, %s, %s::bytea[], %s::int4, %s::float8, %s::float8, %s::float8, %s::text[]",
+            *self._slot(slot),
+            list(payloads),
+            options.priority,
+            float(options.delay),
+            options.ttl,
+            options.reply_ttl or None,
+            None if options.keys is None else list(options.keys),
+        )
+        return [self._item_id(number) for number in ids]
+
+    def pop(
+        self, slot: Slot, n: int, lease_timeout: float, *, token: str, woken: bool
+    ) -> tuple[list[Lease[bytes]], float | None]:
+        """Lease items in line."""
+        arguments = "%s, %s, %s, %s::int4, %s::float8, %s"
+        rows = self._run("pop", arguments, *self._slot(slot), n, float(lease_timeout), token)
+        if rows and rows[0][0] is None:
+            return [], rows[0][3]
+        return [
+            Lease(payload, f"{number:x}.{token}", leased_at, self._item_id(number), attempt, until, reply)
+            for number, attempt, leased_at, until, reply, payload in rows
+        ], None
+
+    def done(self, slot: Slot, lease_ids: Sequence[str], answers: Sequence[Packed | None]) -> list[str]:
+        """Finish items; return the leases that are lost."""
+        outcomes = [answer[0] if answer else "value" for answer in answers]
+        payloads = [answer[1] if answer else b"" for answer in answers]
+        arguments = "%s, %s, %s, %s::int8[], %s::text[], %s::text[], %s::bytea[]"
+        ((lost,),) = self._run("done", arguments, *self._slot(slot), *_held(lease_ids), outcomes, payloads)
+        return [lease_ids[index] for index in lost]
+
+    def release(
+        self,
+        slot: Slot,
+        lease_id: str,
+        delay: float,
+        *,
+        error: str | None = None,
+        failure: bytes | None = None,
+        unreadable: str | None = None,
+    ) -> bool:
+        """Give an item back, or set it aside; False when the lease is lost."""
+        ((answer,),) = self._run(
+            "release",
+            "%s, %s, %s, %s::int8, %s, %s::float8, %s::text, %s::bytea, %s::text, %s::float8[]",
+            *self._slot(slot),
+            *token_of(lease_id),
+            float(delay),
+            _text(error),
+            failure,
+            _text(unreadable),
+            list(lease_machine.UNREADABLE_DELAYS),
+        )
+        return bool(answer[0])
+
+    def extend(self, lease_ids: Sequence[str], lease_timeout: float) -> list[float | None]:
+        """Make leases end later; None for each that is lost."""
+        arguments = "%s, %s::int8[], %s::text[], %s::float8"
+        ((ends,),) = self._run("extend", arguments, self._number, *_held(lease_ids), float(lease_timeout))
+        return list(ends)
+
+    def give_back(self, lease_ids: Sequence[str]) -> None:
+        """Undo leases."""
+        self._run("give_back", "%s, %s::int8[], %s::text[]", self._number, *_held(lease_ids))
+
+    # --- looking ---
+
+    def peek(self) -> tuple[str, bytes] | None:
+        """Return the first item in line."""
+        rows = self._run("peek", "%s", self._number)
+        return (self._item_id(rows[0][0]), rows[0][1]) if rows else None
+
+    def counts(self) -> Counts:
+        """Count items."""
+        ((counts,),) = self._run("counts", "%s", self._number)
+        return Counts(*counts)
+
+    def dead(self) -> list[Letter]:
+        """List the dead in line."""
+        letters: list[Letter] = []
+        after = 0
+        while rows := self._run("dead", "%s, %s::int8, %s::int4", self._number, after, _PAGE):
+            for number, payload, attempt, expired, history in rows:
+                attempts = tuple(Attempt(*entry) for entry in history)
+                letters.append(Letter(self._item_id(number), payload, attempt, attempts, expired))
+                after = number
+        return letters
+
+    def fetch(self, slot: Slot, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
+        """Return what became of items."""
+        numbers = [self._place(item_id) for item_id in item_ids]
+        ((change, outcomes, payloads),) = self._run(
+            "fetch", "%s, %s, %s, %s::int8[]", *self._slot(slot), numbers
+        )
+        replies = [
+            Reply(item_id, outcome, payload)
+            for item_id, outcome, payload in zip(item_ids, outcomes, payloads, strict=True)
+            if outcome
+        ]
+        return replies, change
+
+    # --- what an operator does ---
+
+    def requeue(self, slot: Slot, item_ids: Sequence[str] | None) -> int:
+        """Put the dead back in line."""
+        return self._operate(slot, "requeue", item_ids)
+
+    def purge(self, slot: Slot) -> int:
+        """Remove what is not dead."""
+        return self._operate(slot, "purge", None)
+
+    def purge_dead(self, slot: Slot, item_ids: Sequence[str] | None) -> int:
+        """Remove the dead."""
+        return self._operate(slot, "purge_dead", item_ids)
+
+    def _operate(self, slot: Slot, verb: str, item_ids: Sequence[str] | None) -> int:
+        numbers = None if item_ids is None else [self._place(item_id) for item_id in item_ids]
+        ((answer,),) = self._run("operate", "%s, %s, %s, %s, %s::int8[]", *self._slot(slot), verb, numbers)
+        return int(answer[0])
+
+    # --- waiting ---
+
+    def _wait(self, seconds: float) -> None:
+        if self._listener is None:
+            self._listener = Listener(self._pool, self._number)
+            finalize(self, self._listener.stop)
+        self._listener.wait(seconds)
+
+    def wait_for_items(self, seconds: float) -> None:
+        """Wait for something to change."""
+        self._wait(seconds)
+
+    def wait_for_room(self, seconds: float) -> None:
+        """Wait for something to change."""
+        self._wait(seconds)
+
+    def wait_for_answers(self, item_ids: Sequence[str], seconds: float) -> None:
+        """Wait for something to change."""
+        self._wait(seconds)
+
+    # --- names ---
+
+    def _slot(self, slot: Slot) -> tuple[int, int, int]:
+        return int(slot.name, 16) >> 1, slot.number, self._number
+
+    def _item_id(self, number: int) -> str:
+        return f"{self._tag}-{number}"
+
+    def _place(self, item_id: str) -> int:
+        tag, _, number = item_id.rpartition("-")
+        known = tag == self._tag and number.isascii() and number.isdecimal() and len(number) < 19
+        return int(number) if known else 0
+
+
+def _held(lease_ids: Sequence[str]) -> tuple[list[int], list[str]]:
+    pairs = [token_of(lease_id) for lease_id in lease_ids]
+    return [number for number, _ in pairs], [token for _, token in pairs]
+
+
+def _text(error: str | None) -> str | None:
+    """Return what the engine can hold of a text: it takes no zero byte."""
+    return None if error is None else error[:2000].replace("\0", "\N{REPLACEMENT CHARACTER}")

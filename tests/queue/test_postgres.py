@@ -1,0 +1,273 @@
+"""PostgresQueue keeps the contract on a real PostgreSQL, and what it says of what is stored is so."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from engine_servers import PostgresServer, certificate_of_this_machine, fresh_name
+from queue_processes import wait_until
+
+from fray import LeaseExpiredError, QueueUnavailableError, SpecError
+from fray.queue import open_queue
+from fray.testing.queue import (
+    MakeQueue,
+    ManualClock,
+    QueueContract,
+    SharedQueueContract,
+    check_queue_machine,
+)
+from fray_queue import AccessRefusedError, PostgresQueue, QueueExistsError, QueueVersionError
+from fray_queue._postgres import schema
+
+
+class _Postgres:
+    BACKEND = "postgresql"
+
+    @pytest.fixture
+    def make_queue(self, postgres_server: PostgresServer, clock: ManualClock) -> MakeQueue:
+        return lambda **options: PostgresQueue(postgres_server.url, fresh_name(), clock=clock, **options)
+
+
+class TestPostgresQueue(_Postgres, QueueContract):
+    pass
+
+
+class TestSharedPostgresQueue(_Postgres, SharedQueueContract):
+    pass
+
+
+def test_every_history_agrees_with_the_model(postgres_server: PostgresServer) -> None:
+    clock = ManualClock()
+
+    def make_queue(**options: Any) -> Any:
+        return PostgresQueue(postgres_server.url, fresh_name(), clock=clock, **options)
+
+    def reopen(queue: Any) -> Any:
+        return PostgresQueue(postgres_server.url, queue.name, clock=clock)
+
+    check_queue_machine(make_queue, clock, reopen=reopen, pickles=True, examples=15, steps=40)
+
+
+# --- what it says of what is stored ---
+
+
+def test_what_is_stored_is_what_the_settings_say(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    queue: Any = PostgresQueue(postgres_server.url, fresh_name())
+    assert not queue.capabilities.durable
+    assert "fsync off" in queue.stats()["stored"]
+    queue.close()
+    with PostgresServer(tmp_path / "postgres", "fsync=on") as server:
+        queue = PostgresQueue[Any](server.url, fresh_name())
+        assert queue.capabilities.durable
+        assert "on disk" in queue.stats()["stored"]
+        server.sql("ALTER SYSTEM SET synchronous_commit = off", "SELECT pg_reload_conf()")
+        queue.close()
+        wait_until(lambda: server.sql("SHOW synchronous_commit") == [("off",)])
+        queue = PostgresQueue[Any](server.url, fresh_name())
+        assert not queue.capabilities.durable
+        assert "synchronous_commit off" in queue.stats()["stored"]
+        queue.close()
+
+
+# --- versions ---
+
+
+def test_a_newer_release_upgrades_the_tables_and_an_older_one_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresServer(tmp_path / "postgres") as server:
+        old: Any = PostgresQueue(server.url, "q")
+        old.push_many("ab")
+        held = old.pop()
+        server.sql("CREATE ROLE worker LOGIN", "SELECT fray.grant_rights('worker', 'worker')")
+        with monkeypatch.context() as patch:
+            patch.setattr(schema, "VERSION", 2)
+            patch.setattr(schema, "UPGRADES", {1: "ALTER TABLE fray.items ADD COLUMN more text"})
+            for user in ("postgres", "worker"):
+                newer: Any = PostgresQueue(server.url_of(user), "q")
+                assert newer.size() == 2
+            newer.done(held)
+            newer.close()
+            patch.setattr(schema, "UPGRADES", {})
+            patch.setattr(schema, "VERSION", 3)
+            with pytest.raises(QueueVersionError, match=r"version 2.* reads version 3"):
+                PostgresQueue[Any](server.url, "q").size()
+        with pytest.raises(QueueVersionError, match="newer release"):
+            old.push("x")
+        old.close()
+        with pytest.raises(QueueVersionError, match=r"version 2.* reads version 1"):
+            PostgresQueue[Any](server.url, "q").push("x")
+
+
+def test_other_bounds_than_those_that_it_has_are_refused(postgres_server: PostgresServer) -> None:
+    name = fresh_name()
+    PostgresQueue[Any](postgres_server.url, name, max_attempts=3).push("x")
+    with pytest.raises(QueueExistsError, match="max_attempts=3, not 4"):
+        PostgresQueue[Any](postgres_server.url, name, max_attempts=4).push("x")
+    assert PostgresQueue[Any](postgres_server.url, name).max_attempts == 3
+
+
+def test_a_queue_that_was_deleted_says_so_to_who_has_it_open(postgres_server: PostgresServer) -> None:
+    name = fresh_name()
+    one, other = (PostgresQueue[str](postgres_server.url, name) for _ in range(2))
+    assert not one.exists()
+    one.push("x")
+    assert other.exists()
+    assert other.size() == 1
+    one.delete()
+    assert not one.exists()
+    with pytest.raises(QueueUnavailableError, match="deleted"):
+        other.push("y")
+
+
+# --- users and TLS ---
+
+
+def test_a_url_with_a_password_is_refused_and_not_repeated() -> None:
+    with pytest.raises(SpecError, match="PGPASSWORD") as caught:
+        open_queue("postgresql://me:hush-hush@127.0.0.1/db?queue=q")
+    assert "hush-hush" not in str(caught.value)
+
+
+def test_each_kind_of_user_may_do_what_it_needs_and_no_more(postgres_server: PostgresServer) -> None:
+    name = fresh_name()
+    PostgresQueue[Any](postgres_server.url, name, max_attempts=1).size()
+    for user in ("a_producer", "a_worker", "an_admin"):
+        kind = user.rpartition("_")[2]
+        postgres_server.sql(f"CREATE ROLE {user} LOGIN", f"SELECT fray.grant_rights('{kind}', '{user}')")
+    producer, worker, admin = (
+        PostgresQueue[Any](postgres_server.url_of(user), name)
+        for user in ("a_producer", "a_worker", "an_admin")
+    )
+    ticket: Any = producer.push("question", reply=True, priority=2, ttl=100.0)
+    producer.push_many(["second", "third"], keys=["a", "b"])
+    assert producer.size() == 3
+    for refused in (producer.pop, producer.purge, worker.purge, worker.dead_letters, worker.delete):
+        with pytest.raises(AccessRefusedError, match="permission denied"):
+            refused()
+    lease = worker.pop(wait=10.0)
+    assert lease is not None
+    worker.done(worker.extend(lease, 50.0), result="answer")
+    assert ticket.result(timeout=10.0) == "answer"
+    lease = worker.pop()
+    assert lease is not None
+    worker.release(lease)
+    assert [letter.item for letter in admin.dead_letters()] == ["second"]
+    assert admin.requeue_dead() == 1
+    assert admin.purge() == 2
+    with postgres_server.session("an_admin") as session, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        session.execute("SELECT * FROM fray.items")
+    admin.delete()
+
+
+def test_a_user_who_may_not_make_the_tables_is_told_who_may(postgres_server: PostgresServer) -> None:
+    postgres_server.sql("CREATE ROLE stranger LOGIN", "CREATE DATABASE empty")
+    url = postgres_server.url_of("stranger").replace("/postgres", "/empty")
+    with pytest.raises(AccessRefusedError, match="create a schema"):
+        PostgresQueue[Any](url, "q").push("x")
+    with pytest.raises(AccessRefusedError, match="does not exist"):
+        PostgresQueue[Any](postgres_server.url_of("nobody_here"), "q").push("x")
+
+
+def test_a_password_and_tls_come_from_the_environment_and_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = PostgresServer(tmp_path / "postgres")
+    key, certificate = certificate_of_this_machine(server.home)
+    for path in (key, certificate):
+        shutil.chown(path, *(("postgres", "postgres") if os.geteuid() == 0 else (os.getuid(), os.getgid())))
+    server.settings = ("ssl=on", f"ssl_key_file={key}", f"ssl_cert_file={certificate}")
+    with server:
+        server.sql(
+            "CREATE ROLE someone LOGIN PASSWORD 'right-secret'",
+            "GRANT CREATE ON DATABASE postgres TO someone",
+        )
+        rules = server.home / "data" / "pg_hba.conf"
+        rules.write_text(
+            "hostssl all someone 127.0.0.1/32 scram-sha-256\nhost all postgres 127.0.0.1/32 trust\n"
+        )
+        server.sql("SELECT pg_reload_conf()")
+        url = server.url_of("someone")
+        monkeypatch.setenv("PGSSLMODE", "verify-full")
+        monkeypatch.setenv("PGSSLROOTCERT", str(certificate))
+        monkeypatch.setenv("PGPASSWORD", "wrong-secret")
+        with pytest.raises(AccessRefusedError, match="authentication failed") as caught:
+            PostgresQueue[Any](url, "q").push("x")
+        assert "wrong-secret" not in str(caught.value)
+        monkeypatch.setenv("PGPASSWORD", "right-secret")
+        queue: Any = PostgresQueue(url, "q")
+        queue.push("x")
+        assert queue.pop().item == "x"
+        queue.close()
+
+
+# --- fail-over and space ---
+
+
+def test_a_standby_that_is_promoted_goes_on_with_what_it_had(tmp_path: Path) -> None:
+    """Writes that the standby had not are lost, as is declared; nothing else is."""
+    with PostgresServer(tmp_path / "one") as one, PostgresServer(tmp_path / "two", copy_of=one) as two:
+        url = f"postgresql://postgres@127.0.0.1:{two.port},127.0.0.1:{one.port}/postgres"
+        queue: Any = PostgresQueue(url, "q", max_attempts=3)
+        queue.push_many("abcd")  # the standby, asked first, cannot
+        known = queue.pop()
+        wait_until(lambda: _held(two) == [(1,)])
+        two.promote()
+        lost = queue.pop()
+        queue.push("lost")
+        one.kill()
+        assert (queue.size(), queue.pending()) == (4, 3)
+        queue.done(known)
+        with pytest.raises(LeaseExpiredError):
+            queue.done(lost)
+        assert [lease.item for lease in queue.pop_many(9)] == ["b", "c", "d"]
+        queue.close()
+
+
+def _held(server: PostgresServer) -> list[Any]:
+    tables = server.sql("SELECT to_regclass('fray.items') IS NOT NULL")
+    return server.sql("SELECT count(*) FROM fray.items WHERE state = 1") if tables == [(True,)] else []
+
+
+def test_counts_are_what_is_there_when_clients_are_gone(postgres_server: PostgresServer) -> None:
+    """Each client's connection keeps its own part of the counts; old parts are put together."""
+    name = fresh_name()
+    queue: Any = PostgresQueue(postgres_server.url, name, max_attempts=1)
+    queue.push_many(range(5))
+    queue.release(queue.pop())
+    queue.pop()
+    (number,) = postgres_server.sql(f"SELECT number FROM fray.queues WHERE name = '{name}'")[0]
+    postgres_server.sql(
+        "INSERT INTO fray.slots (queue, slot, ready, at) "
+        f"SELECT {number}, n, 1, clock_timestamp() - interval '1 day' FROM generate_series(1, 600) AS n"
+    )
+    assert queue.stats()["pending"] == 603
+    assert postgres_server.sql(f"SELECT count(*) < 20 FROM fray.slots WHERE queue = {number}") == [(True,)]
+    assert (queue.pending(), queue.size(), queue.stats()["dead"]) == (603, 604, 1)
+    queue.close()
+
+
+def test_the_tables_keep_their_size_while_items_come_and_go(postgres_server: PostgresServer) -> None:
+    queue: Any = PostgresQueue(postgres_server.url, fresh_name())
+
+    def size() -> int:
+        ((found,),) = postgres_server.sql("SELECT pg_total_relation_size('fray.items')")
+        return int(found)
+
+    def turn_over() -> None:
+        for _ in range(3):
+            queue.push_many([b"x" * 100] * 1000)
+            queue.done_many(queue.pop_many(1000))
+
+    turn_over()
+    once = size()
+    for _ in range(5):
+        postgres_server.sql("VACUUM fray.items")
+        turn_over()
+    assert size() <= 2 * once
+    queue.close()
