@@ -1,5 +1,6 @@
 """A context keeps its work in the placement group that its program is in."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,7 +72,7 @@ def print_groups() -> None:
     group = current_placement_group()
     assert group is not None
     assert groups_of_all() == [group.id.hex()] * 3
-    print("all inside")
+    print("all inside, threads for numpy:", os.environ["OMP_NUM_THREADS"])
 
 
 def test_a_replicas_context_is_in_the_group_of_its_job(ray_cluster: LocalRayCluster) -> None:
@@ -81,7 +82,7 @@ def test_a_replicas_context_is_in_the_group_of_its_job(ray_cluster: LocalRayClus
         job_id = cluster.launch(request)
         info = cluster.wait(job_id, timeout=100)
         assert info.status is JobStatus.SUCCEEDED, info.error_message
-        assert "all inside" in "".join(cluster.monitor(job_id))
+        assert "all inside, threads for numpy: 2" in "".join(cluster.monitor(job_id))
 
 
 def test_a_program_in_no_group_is_told(ray_cluster: LocalRayCluster) -> None:

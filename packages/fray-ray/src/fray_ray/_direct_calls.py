@@ -38,6 +38,8 @@ def task_sender(function: Any, options: dict[str, Any], by_ray: Sender) -> Sende
     streams = tail[1] == _STREAMING
 
     def send(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not _worker.connected:
+            return by_ray(args, kwargs)
         core = _worker.core_worker
         if (
             function._last_export_cluster_and_job != _worker.current_cluster_and_job  # the first in a cluster
@@ -103,7 +105,8 @@ def actor_sender(handle: Any, bound: Any, by_ray: Sender) -> Sender | None:
     )
 
     def send(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if any(map(_is_ref, args)):  # of a tensor on a device, say, which Ray moves by itself
+        # A reference may be of a tensor on a device, which Ray moves by itself.
+        if any(map(_is_ref, args)) or not _worker.connected:
             return by_ray(args, kwargs)
         return _answer(_worker.core_worker.submit_actor_task(*head, _flat(args, kwargs), *tail), streams)
 

@@ -73,6 +73,7 @@ class Attempt:
         environ = {**self._plan.environ, "FRAY_REPLICA_ID": str(self._number), **self._variables}
         plan: dict[str, Any] = {"command": self._plan.command, "cwd": self._plan.cwd, "environ": environ}
         plan["accelerated"] = self._plan.resources.device.chips > 0
+        plan["cpus"] = self._plan.resources.cpu
         plan |= {"gang": self._plan.gang, "returns": self._plan.returns}
         verdict: dict[str, Any] = {"lost": "it ended without a verdict"}
         for ref in host.run.remote(plan, self._plan.payload):

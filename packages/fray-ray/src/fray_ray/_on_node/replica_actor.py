@@ -28,7 +28,7 @@ _CHUNK = 1 << 16
 _LOOK = 1.0  # seconds between looks for a notice
 _PORTS = range(20000, 32000)
 _TIME_TO_SAVE = 5.0  # seconds from SIGTERM to SIGKILL for a host of a gang whose node is being ended
-_JAX = "JAX_PLATFORMS"
+_JAX, _OMP = "JAX_PLATFORMS", "OMP_NUM_THREADS"
 
 
 class ReplicaActor:
@@ -141,6 +141,10 @@ def _environ(plan: dict[str, Any], python: str) -> dict[str, str]:
         environ[_JAX] = "cpu"  # so that importing JAX does not claim what was not asked for
     elif environ.get(_JAX) == "cpu":
         del environ[_JAX]
+    if (
+        environ.get(_OMP) == "1"
+    ):  # what Ray says to an actor that holds no CPU; the replica has those of its place
+        environ[_OMP] = str(max(1, int(plan["cpus"])))
     group = current_placement_group()
     if group is not None:
         environ[VARIABLE] = group.id.hex()
