@@ -188,4 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # As a module that workers import by its name, as the stages of a library are: what belongs to `__main__`
+    # itself travels by value, its classes with every chunk.
+    import text_pipeline
+
+    sys.exit(text_pipeline.main())
