@@ -55,6 +55,19 @@ class TestDeath:
         with pytest.raises(WorkerDiedError, match="exit code 3"):
             context.get(context.run(os._exit, 3))
 
+    def test_a_system_without_waitid_hears_of_it_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """As macOS before Python 3.13: the fork server finds the function missing."""
+        (tmp_path / "sitecustomize.py").write_text("import os\nvars(os).pop('waitid', None)\n")
+        monkeypatch.setenv("PYTHONPATH", os.fspath(tmp_path))
+        with create_context("process", max_workers=1) as context:
+            assert not context.get(context.run(hasattr, os, "waitid"))
+            with pytest.raises(WorkerDiedError, match="exit code 3"):
+                context.get(context.run(os._exit, 3))
+            assert context.get(context.run(abs, -1)) == 1
+        assert not capfd.readouterr().err
+
     def test_what_was_sent_ahead_of_a_dead_worker_runs_elsewhere(self, tmp_path: Path) -> None:
         def step(index: int) -> int:
             with (tmp_path / "ran").open("ab") as file:
