@@ -23,6 +23,15 @@ class ClusterCalls:
 
     _launched: tuple[JobId, ...] = ()
 
+    def _repr_html_(self) -> str:
+        from fray._values.notebooks import jobs_html  # in a notebook alone
+
+        title = f"{type(self).__name__} {getattr(self, 'spec', '')}".rstrip()
+        try:
+            return jobs_html(title, self.list_jobs())
+        except Exception as error:  # noqa: BLE001 - a notebook would show a traceback for an output
+            return jobs_html(title, f"its jobs cannot be listed: {type(error).__name__}: {error}")
+
     def _note_launched(self, job_id: JobId) -> None:
         self._launched = (*self._launched, job_id)
 

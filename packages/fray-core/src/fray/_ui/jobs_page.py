@@ -19,8 +19,8 @@ _COLUMNS = (
     Column("job", "name", "name"),
     Column("status", "status"),
     Column("replicas", None, "number"),
-    Column("launched", "submitted"),
-    Column("ran"),
+    Column("launched", "submitted", "short"),
+    Column("ran", None, "short"),
     Column("message", None, "message"),
 )
 

@@ -57,7 +57,7 @@ def usage_part(looked: Looked[UsageView], query: Query) -> Html:
     return join(
         [
             failure(looked, "usage"),
-            tag("div", *pictures, class_="charts"),
+            tag("div", *pictures, class_="pairs"),
             _steps(len(replicas), first, query),
         ]
     )
@@ -78,12 +78,15 @@ def _charts(samples: Sequence[UsageSample], asked: "ResourceConfig | None") -> H
     room = None if asked is None else float(asked.ram_bytes)
     told = in_words(most), "" if room is None else in_words(int(room))
     wanted = None if asked is None else float(asked.cpu)
-    busy = f"{highest:.2f} cores", "" if wanted is None else f"{wanted:g} cores"
-    return join(
-        [
-            chart(f"Memory of {name}", memory, span, limit=_near(room, most), told=told),
-            chart(f"CPU of {name}", cores, span, limit=_near(wanted, highest), told=busy),
-        ]
+    busy = (
+        f"{highest:.2f} cores",
+        "" if wanted is None else f"{wanted:g} {'core' if wanted == 1 else 'cores'}",
+    )
+    return tag(
+        "div",
+        chart(f"Memory of {name}", memory, span, limit=_near(room, most), told=told),
+        chart(f"CPU of {name}", cores, span, limit=_near(wanted, highest), told=busy),
+        class_="charts",
     )
 
 

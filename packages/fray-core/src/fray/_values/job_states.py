@@ -201,6 +201,11 @@ class JobInfo:
             return 143  # as a process that SIGTERM ended
         return next((_shell_code(task) for task in self.tasks if task.status is JobStatus.FAILED), 1)
 
+    def _repr_html_(self) -> str:
+        from fray._values.notebooks import job_html  # in a notebook alone
+
+        return job_html(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, fit for JSON."""
         shown = {item.name: getattr(self, item.name) for item in fields(self)}
