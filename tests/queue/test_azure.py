@@ -65,15 +65,15 @@ def test_every_history_agrees_with_the_model(options: dict[str, Any]) -> None:
         path = f"abfs://bucket/{run}-{next(numbers)}"
         return FileQueue(path, clock=clock, max_clock_skew=0, **options, **more)
 
-    check_queue_machine(make_queue, clock, examples=4, steps=20)
+    check_queue_machine(make_queue, clock, examples=3, steps=15)
 
 
 def test_processes_share_a_container_and_every_item_is_done_once(options: dict[str, Any]) -> None:
     url = f"abfs://bucket/{uuid.uuid4().hex}"
     queue = open_queue(url, **options)
-    queue.push_many(range(60))
+    queue.push_many(range(24))
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         results = [pool.submit(take_all, url, options) for _ in range(2)]
         taken = [item for result in results for item in result.result()]
-    assert sorted(taken) == [(number, 1) for number in range(60)]
+    assert sorted(taken) == [(number, 1) for number in range(24)]
     assert queue.size() == 0

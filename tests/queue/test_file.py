@@ -57,7 +57,7 @@ def test_every_history_agrees_with_the_model(tmp_path: Path) -> None:
     check_queue_machine(
         lambda **options: FileQueue(tmp_path / f"q{next(numbers)}", clock=clock, fsync=False, **options),
         clock,
-        examples=60,
+        examples=30,
         steps=40,
     )
 

@@ -26,7 +26,7 @@ class TestMemoryQueue(QueueContract):
 
 def test_every_history_agrees_with_the_model() -> None:
     clock = ManualClock()
-    check_queue_machine(lambda **options: MemoryQueue(clock=clock, **options), clock, examples=300, steps=60)
+    check_queue_machine(lambda **options: MemoryQueue(clock=clock, **options), clock, examples=120, steps=60)
 
 
 def test_it_says_clearly_that_it_cannot_be_passed_to_another_process() -> None:

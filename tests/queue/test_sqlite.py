@@ -54,7 +54,7 @@ def test_every_history_agrees_with_the_model(tmp_path: Path) -> None:
     def reopen(queue: Any) -> Any:
         return SqliteQueue(tmp_path / "q.db", queue.name, clock=clock)
 
-    check_queue_machine(make_queue, clock, reopen=reopen, pickles=True, examples=60, steps=40)
+    check_queue_machine(make_queue, clock, reopen=reopen, pickles=True, examples=30, steps=40)
 
 
 # --- what lasts ---
