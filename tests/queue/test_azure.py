@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from azurite import azurite
+from pools import Pools
 from queue_processes import take_all
 
 from fray.queue import FileQueue, open_queue
@@ -51,6 +52,10 @@ class _Azure:
 
 
 class TestOnAzure(_Azure, QueueContract):
+    pass
+
+
+class TestPoolsOnAzure(_Azure, Pools):
     pass
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pools import Pools
 
 from fray.queue import LeaseExpiredError, open_queue
 from fray.testing.queue import (
@@ -44,6 +45,10 @@ class _Local:
 
 
 class TestFileQueue(_Local, QueueContract):
+    pass
+
+
+class TestPoolsOnFiles(_Local, Pools):
     pass
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pools import Pools
 
 from fray.testing.queue import (
     MakeQueue,
@@ -44,11 +45,19 @@ class TestHttpQueue(_Http, QueueContract):
     pass
 
 
+class TestPoolsOnHttp(_Http, Pools):
+    pass
+
+
 class TestSharedHttpQueue(_Http, SharedQueueContract):
     pass
 
 
 class TestStoredHttpQueue(_Stored, QueueContract):
+    pass
+
+
+class TestPoolsOnStoredHttp(_Stored, Pools):
     pass
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pools import Pools
 
 from fray import WrongProcessError
 from fray.queue import Lease, Queue, open_queue
@@ -16,12 +17,20 @@ from fray.testing.queue import MakeQueue, ManualClock, QueueContract, check_queu
 from fray_queue import MemoryQueue
 
 
-class TestMemoryQueue(QueueContract):
+class _Memory:
     BACKEND = "memory"
 
     @pytest.fixture
     def make_queue(self, clock: ManualClock) -> MakeQueue:
         return lambda **options: MemoryQueue(clock=clock, **options)
+
+
+class TestMemoryQueue(_Memory, QueueContract):
+    pass
+
+
+class TestPoolsInMemory(_Memory, Pools):
+    pass
 
 
 def test_every_history_agrees_with_the_model() -> None:

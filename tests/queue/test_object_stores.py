@@ -14,6 +14,7 @@ import boto3  # type: ignore[import-untyped]
 import pytest
 from gcs_emulator import GcsEmulator
 from moto.server import ThreadedMotoServer
+from pools import Pools
 from queue_processes import take_all
 from queue_proxy import SwallowingProxy
 
@@ -120,11 +121,19 @@ class TestOnS3(_S3, QueueContract):
     pass
 
 
+class TestPoolsOnS3(_S3, Pools):
+    pass
+
+
 class TestSharedOnS3(_S3, SharedQueueContract):
     pass
 
 
 class TestOnGcs(_Gcs, QueueContract):
+    pass
+
+
+class TestPoolsOnGcs(_Gcs, Pools):
     pass
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from engine_servers import RedisServer, certificate_of_this_machine, free_port, fresh_name
+from pools import Pools
 from queue_processes import wait_until
 
 from fray import LeaseExpiredError, QueueUnavailableError, SpecError, UnsupportedError
@@ -37,6 +38,10 @@ class _Redis:
 
 
 class TestRedisQueue(_Redis, QueueContract):
+    pass
+
+
+class TestPoolsOnRedis(_Redis, Pools):
     pass
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 import pytest
+from pools import Pools
 
 from fray import QueueUnavailableError, UnsupportedError
 from fray.queue import open_queue
@@ -37,6 +38,10 @@ class _Sqlite:
 
 
 class TestSqliteQueue(_Sqlite, QueueContract):
+    pass
+
+
+class TestPoolsOnSqlite(_Sqlite, Pools):
     pass
 
 

@@ -17,7 +17,7 @@ from http_calls import Wire
 from fray._cli.main import main
 from fray.queue import Lease, open_queue
 from fray.testing.queue import ManualClock
-from fray_queue import FileQueue, HttpQueueServer, Limits, MemoryQueue, work
+from fray_queue import FileQueue, HttpQueueServer, Limits, MemoryQueue, SqliteQueue, work
 from fray_queue._http.protocol.wire import unpack
 
 
@@ -333,6 +333,23 @@ def test_a_command_works_on_items_and_its_exit_code_decides(
     assert (tmp_path / "input").read_text() == "on its input"
     assert main(["queue", "work", url, "--", "no-such-program"]) == 1
     assert "no program 'no-such-program'" in capsys.readouterr().err
+
+
+def test_what_a_command_writes_is_the_reply_and_how_it_failed_is_an_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:{tmp_path}/q.db"
+    with SqliteQueue[str](tmp_path / "q.db", max_attempts=1) as queue:
+        good, bad = queue.push_many(["good", "bad"], reply=True)
+        queue.push("nobody asks")
+        script = tmp_path / "script"
+        script.write_text('#!/bin/sh\necho "$1: 1"\necho "$1: 2"\n[ "$1" = bad ] && exit 3\nexit 0\n')
+        script.chmod(0o700)
+        assert main(["queue", "work", url, "--stop-when-empty", "--", str(script), "{}"]) == 0
+        assert good.result(timeout=30) == "good: 1\ngood: 2"
+        with pytest.raises(RuntimeError, match="script ended with exit code 3"):
+            bad.result(timeout=30)
+        assert "nobody asks: 1\nnobody asks: 2\n" in capfd.readouterr().out
 
 
 def test_a_command_beyond_its_time_limit_is_killed(

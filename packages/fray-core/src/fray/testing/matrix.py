@@ -50,12 +50,12 @@ def contracts() -> dict[str, list[Area]]:
     """Return the areas of every contract, under the headings of the page."""
     from fray.testing.cluster import ClusterContract
     from fray.testing.context import ContextContract
-    from fray.testing.queue import QueueContract, SharedQueueContract
+    from fray.testing.queue import PoolContract, QueueContract, SharedQueueContract
 
     return {
         "Contexts": areas_of(ContextContract),
         "Clusters": areas_of(ClusterContract),
-        "Queues": [*areas_of(QueueContract), *areas_of(SharedQueueContract)],
+        "Queues": [*areas_of(QueueContract), *areas_of(SharedQueueContract), *areas_of(PoolContract)],
     }
 
 

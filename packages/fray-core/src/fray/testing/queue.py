@@ -6,6 +6,7 @@
             return lambda **options: MyQueue(clock=clock, **options)
 
 `SharedQueueContract` holds what a queue adds that several processes share: it pickles its items.
+`PoolContract` holds what a pool of workers promises on it; it needs the functions `work` and `awork`.
 `QueueMachine` draws histories and compares them with a model; `check_queue_machine` runs it.
 """
 
@@ -21,6 +22,7 @@ from fray.testing.queue_options import (
     PriorityPromises,
     TogetherPromises,
 )
+from fray.testing.queue_pools import PoolContract
 from fray.testing.queue_replies import ReplyPromises
 from fray.testing.queue_unreadable import UnreadablePromises
 from fray.testing.queue_use import InputPromises, SharedQueueContract, WaitingPromises
@@ -28,6 +30,7 @@ from fray.testing.queue_use import InputPromises, SharedQueueContract, WaitingPr
 __all__ = [
     "MakeQueue",
     "ManualClock",
+    "PoolContract",
     "QueueContract",
     "QueueMachine",
     "SharedQueueContract",

@@ -1,5 +1,6 @@
 """`fray queue work URL -- COMMAND`: a command for each item, whose exit code decides."""
 
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +24,9 @@ class CommandFailedError(FrayError, RuntimeError):
 class Command:
     """Runs a command for each item, in any thread.
 
+    What it writes to its standard output is the reply, to who asked for one: text, without the last newline.
+    It is also written to this program's output, when the command has ended: lines of two are not mixed.
+
     Args:
         arguments: Those that are `{}` become the item; where there is none the item is on standard input.
     """
@@ -32,26 +36,33 @@ class Command:
         self._running: set[subprocess.Popen[str]] = set()
         self._lock = threading.Lock()
 
-    def __call__(self, item: Any) -> None:
+    def __call__(self, item: Any) -> str:
+        """Run the command and return what it wrote."""
         text = text_of(item)
         placed = [text if each == _PLACE else each for each in self._arguments]
         process = subprocess.Popen(
             placed,
             stdin=subprocess.DEVNULL if placed != list(self._arguments) else subprocess.PIPE,
+            stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C is for `work`, which gives it time to finish
         )
         with self._lock:
             self._running.add(process)
         try:
-            self._wait(process, text)
+            return self._wait(process, text)
         finally:
             with self._lock:
                 self._running.discard(process)
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):  # what was not written is nobody's any more
+                        stream.close()
 
-    def _wait(self, process: "subprocess.Popen[str]", text: str) -> None:
+    def _wait(self, process: "subprocess.Popen[str]", text: str) -> str:
         try:
-            process.communicate(text if process.stdin is not None else None, timeout=self._time_limit)
+            given = text if process.stdin is not None else None
+            written, _ = process.communicate(given, timeout=self._time_limit)
         except subprocess.TimeoutExpired:
             _kill(process)
             raise CommandFailedError(
@@ -60,8 +71,10 @@ class Command:
         except BaseException:
             _kill(process)
             raise
+        click.echo(written, nl=False)
         if process.returncode:
             raise CommandFailedError(f"{self._arguments[0]} {_ending(process.returncode)}")
+        return written.removesuffix("\n")
 
     def kill_all(self) -> None:
         """Kill what still runs, with all that it started."""
@@ -127,8 +140,9 @@ def work(
     """Run COMMAND for each item of the queue at URL, until SIGTERM or Ctrl-C.
 
     The item is on its standard input, or in the place of an argument `{}`: text as it is, everything else as
-    JSON. The item is done when COMMAND ends with exit code 0, and goes back to the queue otherwise. Unpickles
-    what others pushed: trust them.
+    JSON. The item is done when COMMAND ends with exit code 0, and goes back to the queue otherwise. What
+    it wrote to its standard output is the reply, as text, to who pushed with `reply=True`; where it fails for
+    good they get an error that says how it ended. Unpickles what others pushed: trust them.
 
     fray queue work sqlite:q.db -- convert {} -resize 50% out.png
     """
