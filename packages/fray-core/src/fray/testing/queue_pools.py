@@ -22,7 +22,7 @@ class PoolContract(OptionFixtures):
     def _forget_failures(self, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         """Let go of the exceptions that were logged: their frames hold the pool and its queue."""
         yield
-        caplog.clear()
+        caplog.get_records("call").clear()
 
     @pytest.fixture
     def work(self) -> Callable[..., Any]:
