@@ -239,6 +239,23 @@ def test_what_happens_is_counted_and_measured(context: JobContext) -> None:
     assert sum(point.count for point in points["fray.task.wait"]) == 3
 
 
+def test_the_counts_of_a_pool_are_gauges_of_its_queue() -> None:
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    listener = OpenTelemetryListener(meter_provider=meters)
+    for done in (3, 8):  # as `work` and `awork` report, again and again
+        for name in ("tasks", "others"):
+            details = {"done": done, "in_hand": 2, "work_ms": 5, "oldest_seconds": 7}
+            listener.on_event(
+                Event(kind=EventKind.POOL_REPORTED, id=f"of {name}", name=name, details=details)
+            )
+    points = metric_points(reader)
+    meters.shutdown()
+    for key, value in (("done", 8), ("in_hand", 2), ("work_ms", 5), ("oldest_seconds", 7)):
+        found = {point.attributes["fray.name"]: point.value for point in points[f"fray.pool.{key}"]}
+        assert found == {"tasks": value, "others": value}
+
+
 def metric_points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
     data = reader.get_metrics_data()
     assert data is not None
