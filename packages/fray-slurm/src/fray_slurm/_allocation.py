@@ -1,6 +1,7 @@
 """What a job's parts tell each other by files of its record, in RECORD/slurm/.
 
-job.json                 the id of the Slurm job
+job.json                 the id of the Slurm job and its name; of a sweep, how often it was run
+options.json             of sbatch, by which it is submitted again; of a sweep, by member
 script.sh                what was submitted
 slurm.log                what the batch step wrote
 allocation.json          the variables that Slurm gave the batch step, and the node of each replica
@@ -10,15 +11,18 @@ replica-N.PID.json       a step: its id, and how its program ended; PID is that 
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 FOLDER = "slurm"
 JOB, SCRIPT, ALLOCATION, SECRETS = "job.json", "script.sh", "allocation.json", "secrets.json"
+OPTIONS = "options.json"
 NOT_SUCCEEDED, LOST_SUPERVISOR, MISSING_FOLDER = 1, 96, 97
 """Exit codes of a batch step: its job has failed or was stopped, and the record says how; its supervisor was
 killed; its node does not see the record."""
+BATCH = (sys.executable, "-P", "-m", "fray_slurm._batch")
 RECORD = "{record}"  # in the command of a supervisor that each task of an array completes
 # What srun takes for its own options; each step says these itself.
 _OPTIONS_OF_SRUN = frozenset(

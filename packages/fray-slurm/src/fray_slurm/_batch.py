@@ -78,7 +78,8 @@ def note_allocation(record: str) -> None:
     addresses = {name: shown.get(name, {}).get("NodeAddr", name) for name in names}
     # The launcher notes the id too, unless it was killed between the two.
     cluster = variables.get("SLURM_CLUSTER_NAME")
-    write(path_of(record, JOB), {"id": array_id(variables), "cluster": cluster})
+    name = variables.get("SLURM_JOB_NAME")
+    write(path_of(record, JOB), {"id": array_id(variables), "cluster": cluster, "name": name})
     write(path_of(record, ALLOCATION), {"variables": variables, "nodes": nodes, "addresses": addresses})
 
 

@@ -9,13 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 
-from fray import ClusterUnavailableError, UnsupportedError
+from fray import ClusterUnavailableError, JobNotFoundError, UnsupportedError
 from fray.backend import (
     Finding,
     JobRecord,
     Spec,
-    SupervisorLock,
-    SweepPlan,
     TreeKill,
     check_seconds,
     own_python,
@@ -23,8 +21,6 @@ from fray.backend import (
     poll_delays,
     settle_by_members,
     settle_stopped,
-    supervisor_command,
-    write_record,
 )
 from fray.cluster import (
     DirectoryCluster,
@@ -33,38 +29,27 @@ from fray.cluster import (
     JobId,
     JobPlan,
     JobRequest,
+    Pruned,
     ResourceConfig,
     TpuConfig,
 )
-from fray_slurm._after import dependency, failed_before
-from fray_slurm._allocation import (
-    FOLDER,
-    JOB,
-    RECORD,
-    SCRIPT,
-    SECRETS,
-    path_of,
-    write,
-)
-from fray_slurm._arrays import Array, arrays_of, in_order
-from fray_slurm._client import SlurmClient, SlurmError
+from fray_slurm._allocation import BATCH, FOLDER
+from fray_slurm._client import SlurmClient
 from fray_slurm._diagnosis import check_slurm
 from fray_slurm._ending import SlurmEnd
-from fray_slurm._jobs import ENVIRONMENTS, SlurmJobs
+from fray_slurm._jobs import ENVIRONMENTS
+from fray_slurm._launches import SlurmLaunches
 from fray_slurm._own_engine import own_engine, with_engine
 from fray_slurm._script import batch_script, directives, gres_of, without_allocation
 from fray_slurm._settings import SlurmSettings, native_options
-from fray_slurm._shared_folder import check_shared
 from fray_slurm._states import ENDED, WAITING
 
 _AT_ONCE = 16  # members of a sweep that are stopped side by side
-MEMBERS = "jobs"  # in the record of a sweep
 _ENDS_WITHIN = 30.0  # seconds after which a job that does not end is cancelled
 _STEP = (sys.executable, "-P", "-m", "fray_slurm._step")
-_BATCH = (sys.executable, "-P", "-m", "fray_slurm._batch")
 
 
-class SlurmCluster(SlurmJobs):
+class SlurmCluster(SlurmLaunches):
     """Jobs as batch jobs of Slurm: spec `slurm`, e.g. `slurm?partition=gpu&account=lab&qos=high`.
 
     A request is one allocation, with a task for each replica. The job is supervised in the batch step, on its
@@ -89,8 +74,6 @@ class SlurmCluster(SlurmJobs):
         python_versions=True,
         gpus=True,
         sweeps=True,
-        retry=False,
-        restart=False,
         preemptible=True,
         admission=True,
         tree_kill=TreeKill.SUBREAPER,  # a site with proctrack/cgroup is stricter
@@ -128,8 +111,6 @@ class SlurmCluster(SlurmJobs):
         folder = Path(root).expanduser().absolute() if root is not None else _state_dir() / "slurm"
         spec = _spec_of(self._settings, folder, poll_interval)
         super().__init__(spec, folder, SlurmClient(cluster), poll_interval)
-        self._scripts: dict[str, dict[str, str | None]] = {}  # options of what is being launched
-        self._checked = False
 
     # --- launch ---
 
@@ -139,7 +120,7 @@ class SlurmCluster(SlurmJobs):
         job_id = JobId.new(request.name)
         record = self._records.path(job_id)
         options = directives(request, job_id, self._settings, os.fspath(record / FOLDER))
-        return batch_script(options, [*_BATCH, os.fspath(record), "SUPERVISOR"], os.fspath(record))
+        return batch_script(options, [*BATCH, os.fspath(record), "SUPERVISOR"], os.fspath(record))
 
     def diagnose(self) -> list[Finding]:
         """Check Slurm's commands and its controller too, for `fray doctor`."""
@@ -172,7 +153,7 @@ class SlurmCluster(SlurmJobs):
             plan = super()._plan(request, job_id, variables)
         program = plan.command if engine is None else with_engine(engine, request, python, plan.command)
         folder = os.fspath(record / FOLDER)
-        self._scripts[job_id] = directives(request, job_id, self._settings, folder)
+        self._options[job_id] = directives(request, job_id, self._settings, folder)
         own = dict((request.environment or EnvironmentConfig()).env_vars)
         environ = without_allocation(plan.environ) | own
         command = (*_STEP, *_gres(request), "--", *program)
@@ -184,99 +165,7 @@ class SlurmCluster(SlurmJobs):
             self._check_folder()
             super()._submit(plan)
         finally:
-            self._scripts.pop(plan.job_id, None)
-
-    def _check_folder(self) -> None:
-        if not self._checked:
-            self._records.make_folder()
-            check_shared(self._client, self._records.folder, self._settings)
-            self._checked = True
-
-    def _start(self, job_id: str, command: list[str]) -> None:
-        path = self._records.path(job_id)
-        (path / FOLDER).mkdir(mode=0o700)
-        self._submit_job(job_id, os.fspath(path), self._scripts[job_id], command)
-        self._table.expect_change()
-
-    def _submit_job(
-        self, job_id: str, record: str, options: Mapping[str, str | None], command: list[str]
-    ) -> str:
-        """Submit one job to Slurm, and note its number; "" where it can never start."""
-        before = self._predecessors(job_id)
-        failed = failed_before(before, self._info)
-        if failed is not None:  # Slurm may have forgotten those; and why should it wait in the queue
-            write(path_of(record, JOB), {"never": failed.message})
-            return ""
-        numbers = [number for number in map(self._unfinished_number, before) if number is not None]
-        after = {"dependency": dependency(numbers)} if numbers else {}
-        script = batch_script({**options, **after}, [*_BATCH, record, *command], record)
-        Path(path_of(record, SCRIPT)).write_text(script)
-        number, _, cluster = self._client.submit(script, job_id).partition(";")
-        write(path_of(record, JOB), {"id": number, "cluster": cluster or None})
-        return number
-
-    def _start_sweep(self, sweep: SweepPlan, draft: Path, record: Path, lock: SupervisorLock) -> None:
-        self._check_folder()
-        late = in_order(sweep)
-        options = {position: self._options_of_member(sweep, position) for position in range(sweep.members)}
-        early = [position for position in options if position not in set(late)]
-        largest = self._client.largest_array()
-        arrays = arrays_of(sweep, options, early, largest)
-        write_record(draft, sweep)
-        draft.rename(record)
-        lock.close()
-        folder = record / FOLDER
-        folder.mkdir(mode=0o700)
-        write(path_of(os.fspath(record), JOB), {"sweep": sweep.job_id})
-        submitted: list[str] = []
-        try:
-            for position in options:
-                self._prepare_member(record / MEMBERS / str(position), sweep.secrets.get(position, {}))
-            for array in arrays:
-                submitted += [self._submit_array(sweep, array, record)]
-            for position in late:
-                submitted += [self._submit_late(sweep, position, options[position], record)]
-        except BaseException:
-            with contextlib.suppress(SlurmError, ClusterUnavailableError):
-                self._client.cancel(*filter(None, submitted))
-            raise
-        self._table.expect_change()
-
-    def _options_of_member(self, sweep: SweepPlan, position: int) -> dict[str, str | None]:
-        return self._scripts.pop(f"{sweep.job_id}/{position}")
-
-    def _prepare_member(self, record: Path, secrets: Mapping[str, str]) -> None:
-        (record / FOLDER).mkdir(mode=0o700)
-        write(path_of(os.fspath(record), SECRETS), secrets)
-
-    def _submit_array(self, sweep: SweepPlan, array: Array, record: Path) -> str:
-        members = record / MEMBERS
-        own = {
-            "job-name": sweep.job_id,
-            "array": array.option,
-            "output": f"{record / FOLDER}/slurm-%A_%a.log",
-        }
-        command = [*_BATCH, "--member", os.fspath(members), str(array.base), *_supervisor(RECORD, sweep)]
-        script = batch_script(own | dict(array.options), command, os.fspath(record))
-        (record / FOLDER / f"script-{array.members[0]}.sh").write_text(script)
-        number, _, cluster = self._client.submit(script, sweep.job_id).partition(";")
-        for position in array.members:
-            noted = {"id": f"{number}_{array.task(position)}", "cluster": cluster or None}
-            write(path_of(os.fspath(members / str(position)), JOB), noted)
-        return number
-
-    def _submit_late(
-        self, sweep: SweepPlan, position: int, options: Mapping[str, str | None], record: Path
-    ) -> str:
-        """Submit a member that runs after others: a job of its own, with its own dependency."""
-        own = os.fspath(record / MEMBERS / str(position))
-        member = f"{sweep.job_id}/{position}"
-        return self._submit_job(member, own, options, _supervisor(own, sweep))
-
-    def _unfinished_number(self, job_id: str) -> str | None:
-        """Return the number of a job that has not ended; None where it has none yet: the supervisor looks."""
-        info = self._info(job_id)
-        return None if info is None or info.finished else self._number(self._records.find(job_id))
+            self._options.pop(plan.job_id, None)
 
     # --- the end ---
 
@@ -310,10 +199,15 @@ class SlurmCluster(SlurmJobs):
     def remove(self, job_id: str, force: bool = False) -> None:
         """See `Cluster.remove`. Where Slurm says that a job has ended, its record need not say so."""
         for each in self._records.find(job_id).with_descendants():
-            info = self._info(each.job_id)
-            if info is not None and info.finished and not each.written().finished:
-                settle_stopped(each)  # it is about to be deleted
+            self._settle(each)
         super().remove(job_id, force=force)
+
+    def prune(self, older_than: float = 0.0, *, dry_run: bool = False) -> Pruned:
+        """See `Cluster.prune`. Jobs whose end Slurm alone knows are settled before."""
+        for each in [] if dry_run else self._records.all():
+            with contextlib.suppress(JobNotFoundError):  # removed meanwhile
+                self._settle(each)
+        return super().prune(older_than, dry_run=dry_run)
 
     def _terminate_sweep(self, sweep: JobRecord, grace: float) -> None:
         """Stop all members: those that wait by one call, those that run side by side."""
@@ -348,10 +242,6 @@ class SlurmCluster(SlurmJobs):
                 self._client.cancel(number)
                 cancelled_at += _ENDS_WITHIN
             time.sleep(pause)
-
-
-def _supervisor(record: str, sweep: SweepPlan) -> list[str]:
-    return supervisor_command(record, list(sweep.paths))
 
 
 def _portable(request: JobRequest) -> JobRequest:

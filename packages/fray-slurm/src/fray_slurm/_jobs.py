@@ -11,7 +11,7 @@ from fray import ClusterUnavailableError, JobNotFoundError
 from fray.backend import JobRecord, sweep_info
 from fray.cluster import DirectoryCluster, JobInfo, JobStatus
 from fray_slurm._after import failed_before, not_started
-from fray_slurm._allocation import ALLOCATION, JOB, NOT_SUCCEEDED, path_of, read
+from fray_slurm._allocation import ALLOCATION, JOB, NOT_SUCCEEDED, path_of, read, read_allocation
 from fray_slurm._client import SlurmClient, SlurmError
 from fray_slurm._readings import SlurmJob
 from fray_slurm._states import WAITING, End, end_of, forgotten, is_of_step, pending_reason
@@ -32,9 +32,8 @@ class SlurmJobs(DirectoryCluster):
         super().__init__(spec, root, environments=root / ENVIRONMENTS)
         self._client = client
         self._table = JobTable(client, poll_interval)
-        self._numbers: dict[str, str] = {}
         self._failures: dict[str, SlurmJob] = {}
-        self._ended: dict[str, JobInfo] = {}  # members of sweeps, which have ended for good
+        self._ended: dict[tuple[str, int], JobInfo] = {}  # members of sweeps, by the run in which they ended
         self._ended_at: dict[str, float] = {}
 
     def _info(self, job_id: str) -> JobInfo | None:
@@ -47,15 +46,16 @@ class SlurmJobs(DirectoryCluster):
             return info
         if info.is_sweep:
             return self._sweep(record, info)
-        number = self._number(record)
+        noted = read(path_of(os.fspath(record.path), JOB))
+        number, never = noted.get("id"), noted.get("never")
         if number is None:
-            never = read(path_of(os.fspath(record.path), JOB)).get("never")
             return info if never is None else _ended(info, not_started(never))
-        job = self._table.look(number, info.submitted_at or time.time())
+        started = _runs(record, number)
+        name = None if started else noted.get("name")
+        job = self._table.look(number, info.submitted_at or time.time(), name)
         if job is None:
             if not self._table.is_gone(number):
                 return self._unanswered(info)
-            started = Path(path_of(os.fspath(record.path), ALLOCATION)).exists()
             end = forgotten(number, started=started)
         else:
             job = self._with_code(job)
@@ -71,13 +71,13 @@ class SlurmJobs(DirectoryCluster):
         return _ended(fresh, end)
 
     def _sweep(self, record: JobRecord, info: JobInfo) -> JobInfo:
-        members = []
+        members, run = [], run_of(record)
         for member in record.children():
-            found = self._ended.get(member.job_id) or self._info(member.job_id)
+            found = self._ended.get((member.job_id, run)) or self._info(member.job_id)
             if found is not None:
                 members.append(found)
                 if found.finished:
-                    self._ended[member.job_id] = found
+                    self._ended[member.job_id, run] = found
         return sweep_info(info, members)
 
     def _shown(self, info: JobInfo, job: SlurmJob) -> JobInfo:
@@ -93,12 +93,8 @@ class SlurmJobs(DirectoryCluster):
 
     def _number(self, record: JobRecord) -> str | None:
         """Return the number of a record's Slurm job; None while it is being submitted."""
-        known = self._numbers.get(record.job_id)
-        if known is None:
-            known = read(path_of(os.fspath(record.path), JOB)).get("id")
-            if known is not None:
-                self._numbers[record.job_id] = known
-        return known
+        number: str | None = read(path_of(os.fspath(record.path), JOB)).get("id")
+        return number
 
     def _unanswered(self, info: JobInfo) -> JobInfo:
         if self._table.error is None or info.status is not JobStatus.PENDING:
@@ -123,6 +119,19 @@ class SlurmJobs(DirectoryCluster):
 
     def _predecessors(self, job_id: str) -> list[str]:
         return [str(each) for each in self._records.find(job_id).request().get("after", ())]
+
+
+def run_of(sweep: JobRecord) -> int:
+    """Return how often a sweep was run again."""
+    return int(read(path_of(os.fspath(sweep.path), JOB)).get("run", 0))
+
+
+def _runs(record: JobRecord, number: str) -> bool:
+    """Whether the Slurm job of this number has started."""
+    path = os.fspath(record.path)
+    if not os.path.exists(path_of(path, ALLOCATION)):  # noqa: PTH110 - of each job at each look
+        return False
+    return read_allocation(path).job_id == number
 
 
 def _shown(info: JobInfo, job: SlurmJob, answered_at: float) -> JobInfo:

@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass
 
 _JOB_ID = re.compile(r"\d+(_\d+)?")  # of a job, or of a task of an array
-QUEUE_FORMAT = "%i|%T|%l|%r"
-"""For `squeue -o`: never its default, which SQUEUE_FORMAT changes. Not the name, which may hold a `|`."""
+QUEUE_FORMAT = "%i|%T|%l|%r|%j"
+"""For `squeue -o`: never its default, which SQUEUE_FORMAT changes. The name is last: it may hold a `|`."""
 ACCOUNT_FORMAT = "JobID,State,ExitCode,Reason"
 _SUBMITTED = re.compile(r"(?:^|\s)(\d+)(?:;(\S+))?\s*$")
 _SENTENCE = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?")
@@ -27,6 +27,7 @@ class SlurmJob:
         preempted: Whether it is to make room for another job.
         limit: The time limit of its allocation as Slurm writes it, `1-00:00:00`; None where there is none.
         ends_at: When the limit is reached, in seconds since the epoch.
+        name: None where it is not said.
     """
 
     job_id: str
@@ -39,6 +40,7 @@ class SlurmJob:
     preempted: bool = False
     limit: str | None = None
     ends_at: float | None = None
+    name: str | None = None
 
 
 def submitted_id(text: str) -> str | None:
@@ -59,10 +61,11 @@ def read_queue(text: str) -> dict[str, SlurmJob]:
     """Read `squeue -h -o QUEUE_FORMAT`; a line that is none is passed over."""
     found = {}
     for line in text.splitlines():
-        number, *rest = line.strip().split("|", 3)
-        if _JOB_ID.fullmatch(number) and len(rest) == 3:
+        number, *rest = line.strip().split("|", 4)
+        if _JOB_ID.fullmatch(number) and len(rest) >= 3:
             word, by = _state(rest[0])
-            found[number] = SlurmJob(number, word, _reason(rest[2]), by, limit=_limit(rest[1]))
+            name = rest[3] if len(rest) > 3 else None
+            found[number] = SlurmJob(number, word, _reason(rest[2]), by, limit=_limit(rest[1]), name=name)
     return found
 
 

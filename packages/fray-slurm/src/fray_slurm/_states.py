@@ -105,6 +105,13 @@ def forgotten(job_id: str, *, started: bool) -> End:
         # Slurm keeps no trace of a task that was cancelled before it started.
         message = f"Slurm no longer knows task {job_id}, which had not started: somebody has cancelled it"
         return End(JobStatus.STOPPED, ExitReason.STOPPED, message)
+    if not started:
+        message = (
+            f"Slurm no longer knows job {job_id}, which had not started: slurmctld has lost it (it ended "
+            "before it had saved its state), or somebody has cancelled it, and the queue has forgotten that "
+            "(MinJobAge); retry runs it"
+        )
+        return End(JobStatus.FAILED, ExitReason.LOST, message)
     message = (
         f"Slurm no longer knows job {job_id}: it left the queue (MinJobAge), this cluster keeps no "
         "accounting of it, and the job's last status was never written"

@@ -28,6 +28,8 @@ _HOLD_UNSIGNALLED = 5.0  # the same where the program has not said that it got a
 _OUT_OF_MEMORY = 253  # srun's own code for a step whose control group ran out of memory
 _NEAR_LIMIT = 300.0  # seconds before the time limit in which a signal is taken for its notice
 _LOOK = 3.0
+_GONE_WITHIN = 30.0  # seconds for a step that is killed
+_PAUSE = 0.1
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -167,12 +169,35 @@ def end_as(code: int) -> NoReturn:
     sys.exit(code if code >= 0 else 128 - code)
 
 
+def end_earlier_steps(record: str, replica: int, job_id: str) -> None:
+    """End what is left of earlier attempts: where srun was killed itself, its step runs on."""
+    begin, folder = f"replica-{replica}.", path_of(record, "")
+    there = os.listdir(folder)  # noqa: PTH208
+    names = [name for name in there if name.startswith(begin) and name.endswith(".json")]
+    notes = [read(os.path.join(folder, name)) for name in names]  # noqa: PTH118
+    # Of this job: Slurm has ended those of a run that it has requeued.
+    steps = [str(note["step"]) for note in notes if "code" not in note and "step" in note]
+    for step in [step for step in steps if step.partition(".")[0] == job_id]:
+        deadline = time.monotonic() + _GONE_WITHIN
+        while time.monotonic() < deadline and _signalled(step):
+            time.sleep(_PAUSE)
+
+
+def _signalled(step: str) -> bool:
+    """Kill a step; whether there is one."""
+    killed = subprocess.run(["scancel", "--signal=KILL", step], capture_output=True, text=True, check=False)
+    shown = subprocess.run(["scontrol", "show", "step", step], capture_output=True, text=True, check=False)
+    return killed.returncode == 0 and f"StepId={step}" in shown.stdout
+
+
 def main() -> None:
     """Run the replica that this process's variables name."""
     cut = sys.argv.index("--")
     gres, program = sys.argv[1:cut], sys.argv[cut + 1 :]
     record, replica = os.environ[JOB_VARIABLE], int(os.environ["FRAY_REPLICA_ID"])
     allocation = read_allocation(record)
+    if os.environ["FRAY_ATTEMPT"] != "1":
+        end_earlier_steps(record, replica, allocation.variables["SLURM_JOB_ID"])
     note = path_of(record, f"replica-{replica}.{os.getpid()}.json")
     there = [sys.executable, "-P", "-m", "fray_slurm._on_node", note, *program]
     command = srun_command(allocation, replica, gres, there)

@@ -13,6 +13,7 @@ from fray_slurm._states import ENDED
 _GROWTH = 1.5
 _EARLIER = 60.0  # seconds by which clocks of hosts may differ
 _SOONEST = 0.5  # seconds between two questions, whatever happens
+_RUNAWAY = 60.0  # seconds after which a job that the accounting alone has is gone: its slurmctld has lost it
 
 
 class JobTable:
@@ -37,7 +38,8 @@ class JobTable:
         self._shortest, self._longest = shortest, max(shortest, longest)
         self._lock = threading.Lock()
         self._jobs: dict[str, SlurmJob] = {}
-        self._missing: dict[str, tuple[float, float]] = {}  # since when nobody knows a job; its submission
+        self._missing: dict[str, tuple[float, float]] = {}  # since when the queue has none; its submission
+        self._unfinished: set[str] = set()  # of these, those that have not ended by the accounting
         self._ended: dict[str, SlurmJob] = {}
         self._pause = shortest
         self._next = 0.0
@@ -47,11 +49,13 @@ class JobTable:
         self.error: str | None = None
         """Why the last question was not answered; None when it was."""
 
-    def look(self, job_id: str, submitted: float) -> SlurmJob | None:
+    def look(self, job_id: str, submitted: float, name: str | None = None) -> SlurmJob | None:
         """Return what Slurm last said of a job; None where it no longer knows it, or has not answered yet.
 
         Args:
             submitted: Seconds since the epoch.
+            name: What it is called: a slurmctld that has lost jobs gives their numbers to others. None where
+                it is not known, or known to have started.
         """
         with self._lock:
             if job_id in self._ended:
@@ -59,7 +63,11 @@ class JobTable:
             if self._clock() >= self._next:
                 self._ask()
             job = _found(self._jobs, job_id)
-            if job is None and self.error is None:
+            if job is not None and None not in (name, job.name) and job.name != name:
+                job = None
+            if job is not None:
+                self._missing.pop(job_id, None)
+            elif self.error is None:
                 job = self._look_back(job_id, submitted)
             if job is not None and job.state in ENDED:
                 self._ended[job_id] = job
@@ -69,7 +77,8 @@ class JobTable:
         """Whether neither the queue nor the accounting has had a job for long enough to say so."""
         with self._lock:
             since, _ = self._missing.get(job_id, (math.inf, 0.0))
-            return self._clock() - since >= 2 * self._shortest
+            enough = _RUNAWAY if job_id in self._unfinished else 2 * self._shortest
+            return self._clock() - since >= enough
 
     def expect_change(self) -> None:
         """Ask sooner: something was submitted or stopped."""
@@ -104,10 +113,11 @@ class JobTable:
                 return None
             for key in list(self._missing):
                 job = _found(found, key)
-                if job is not None:
-                    del self._missing[key]
                 if job is not None and job.state in ENDED:
+                    del self._missing[key]
                     self._ended[key] = job
+                elif job is not None:
+                    self._unfinished.add(key)
         return self._ended.get(job_id)
 
 

@@ -1,6 +1,7 @@
 """How others reach a supervisor on its host: lines written to a named pipe in its job's record.
 
-A file in the record says the same to a supervisor on another host (`STOP`). On a full disk the pipe works.
+Files in the record say the same to a supervisor on another host (`STOP`, `RESTARTS`). On a full disk the pipe
+works.
 """
 
 import errno
@@ -9,7 +10,7 @@ import select
 import signal
 from types import FrameType
 
-PIPE, STOP = "control", "stop"
+PIPE, STOP, RESTARTS = "control", "stop", "restarts"
 WAKE = "look"  # the message that asks a supervisor to look at once for what it waits for
 DEFAULT_GRACE = 10.0  # seconds for a job that is stopped by who does not say how long
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -48,6 +49,27 @@ def stop_filed(record: str) -> float | None:
         return None
     except (OSError, ValueError):  # it is being written, or was on a disk that was full
         return DEFAULT_GRACE
+
+
+def file_restart(record: str, line: str) -> None:
+    """Ask a supervisor on another host to start a replica again: it looks every second."""
+    file = os.open(os.path.join(record, RESTARTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(file, f"{line}\n".encode())
+    finally:
+        os.close(file)
+
+
+def restarts_filed(record: str) -> list[str]:
+    """Return, once, the restarts that were asked for by the file; see `file_restart`."""
+    path = os.path.join(record, RESTARTS)
+    taken = f"{path}.taken"
+    try:
+        os.replace(path, taken)  # a line that is written meanwhile goes to the same file, or to a new one
+        with open(taken) as file:
+            return file.read().splitlines()
+    except OSError:  # there is none, as a rule
+        return []
 
 
 class ControlPipe:

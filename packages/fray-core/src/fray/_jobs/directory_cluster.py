@@ -34,6 +34,7 @@ from fray._jobs.retrying import (
     check_kept,
     check_retry,
     members_to_retry,
+    numbered,
     reset,
     reset_members,
     reset_sweep,
@@ -198,7 +199,7 @@ class DirectoryCluster(ClusterBase):
         try:
             plan = kept_plan(os.fspath(record.path))
             assert plan is not None, "it was there a moment ago"
-            plan = restored(plan, os.environ)
+            plan = numbered(restored(plan, os.environ), info)
             reset(record, info)
             lock.reserve()
             drop_plan(os.fspath(record.path))

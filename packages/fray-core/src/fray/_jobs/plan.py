@@ -42,6 +42,7 @@ class JobPlan(NamedTuple):
         snapshot_of: What `workspace`, a folder of the record, is to be a copy of.
         commit: Of the workspace at launch, where it is no copy; None also where it is in no repository.
         again: Whether the job has ended before: what did not succeed runs again, with a number of its own.
+        attempts_before: Where `again`: how many attempts each replica had, which count against no budget.
         withheld: The variables of the request whose values are in no file; None for a plan that has all.
         after: The ids of the jobs that must have succeeded before anything of it starts.
         ports: The names of the ports that each replica has.
@@ -83,6 +84,7 @@ class JobPlan(NamedTuple):
     ports: tuple[str, ...] = ()
     address: str | None = None
     again: bool = False
+    attempts_before: tuple[int, ...] = ()
     withheld: tuple[str, ...] | None = None
 
     @property

@@ -2,7 +2,8 @@
 
 import os
 
-from fray._jobs.control_pipe import post_to_supervisor
+from fray._jobs.control_pipe import file_restart, post_to_supervisor
+from fray._jobs.liveness import Liveness
 from fray._jobs.record import JobRecord
 from fray._values.errors import ClusterUnavailableError, UnsupportedError
 from fray._values.job_states import JobInfo, JobStatus, TaskStatus
@@ -15,10 +16,11 @@ def restart_replicas(record: JobRecord, replica: int | None, grace: float) -> No
         raise UnsupportedError(f"{info.job_id} is a sweep: restart its members, e.g. {info.job_id}/0")
     for task in _running(info, replica):
         message = f"restart {task.replica} {task.attempt} {grace}"
-        if not post_to_supervisor(os.fspath(record.path), message):
-            raise ClusterUnavailableError(
-                f"the supervisor of job {info.job_id} cannot be reached from this host; ask where it runs"
-            )
+        if post_to_supervisor(os.fspath(record.path), message):
+            continue
+        if record.liveness() not in (Liveness.ALIVE, Liveness.UNKNOWN):
+            raise ClusterUnavailableError(f"the supervisor of job {info.job_id} has just gone; look again")
+        file_restart(os.fspath(record.path), message)  # it runs on another host
 
 
 def _running(info: JobInfo, replica: int | None) -> list[TaskStatus]:

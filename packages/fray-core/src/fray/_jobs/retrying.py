@@ -10,6 +10,7 @@ from fray._jobs.control_pipe import STOP
 from fray._jobs.kept_plans import AGAIN, kept_plan, restored, secrets_of
 from fray._jobs.liveness import SupervisorLock
 from fray._jobs.on_exit import DONE
+from fray._jobs.plan import JobPlan, packed_plan
 from fray._jobs.record import JobRecord
 from fray._jobs.record_files import LOCK, ON_EXIT, PLAN, SWEEP
 from fray._jobs.status_file import replace_file, reserve_room, write_status
@@ -117,12 +118,19 @@ def reset_members(ended: list[tuple[JobRecord, JobInfo]]) -> dict[int, dict[str,
     for record, info in ended:
         lock = taken_lock(record)
         try:
-            replace_file(os.fspath(record.path / PLAN), (record.path / AGAIN).read_bytes())
+            plan = kept_plan(os.fspath(record.path))
+            assert plan is not None, "it was there a moment ago"
+            replace_file(os.fspath(record.path / PLAN), packed_plan(numbered(plan, info)))
             reset(record, replace(info, pending_reason=TURN))
             lock.reserve()
         finally:
             lock.close()
     return secrets
+
+
+def numbered(plan: JobPlan, info: JobInfo) -> JobPlan:
+    """Return the plan of a job that runs again, with the number of attempts that it had."""
+    return plan._replace(attempts_before=tuple(task.attempt for task in info.tasks))
 
 
 def _secrets_for(record: JobRecord) -> dict[str, str]:

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from fray._jobs import process_tree
 from fray._jobs.control_pipe import STOP, post_to_supervisor
@@ -25,6 +26,7 @@ from fray._jobs.record_files import LOCK, PLAN
 from fray._jobs.status_file import replace_file, write_status
 from fray._values.delays import poll_delays
 from fray._values.errors import ClusterUnavailableError, JobNotFoundError
+from fray._values.job_states import JobInfo
 
 _PATIENCE = 5.0  # seconds beyond a grace within which a supervisor answers
 _FAR_PATIENCE = 60.0  # the same, of a supervisor on another host
@@ -150,11 +152,14 @@ class _StopOrder:
         return done
 
 
-def settle_stopped(record: JobRecord, written: Callable[[bool], bool] = bool) -> bool:
+def settle_stopped(
+    record: JobRecord, written: Callable[[bool], bool] = bool, *, end: JobInfo | None = None
+) -> bool:
     """Write that a job which nobody supervises was stopped; False where somebody does.
 
     Args:
         written: Is told whether the record could be written, and returns what this is to return.
+        end: How it has ended, where that is known.
     """
     path = os.fspath(record.path)
     lock = SupervisorLock.acquire(os.path.join(path, LOCK))
@@ -167,7 +172,8 @@ def settle_stopped(record: JobRecord, written: Callable[[bool], bool] = bool) ->
                 return False
             keep_unstarted(path)
             _remove(os.path.join(path, PLAN))
-            done = write_status(path, stopped(info).to_dict(), final=True)
+            known = end and replace(end, finished_at=end.finished_at or time.time())
+            done = write_status(path, (known or stopped(info)).to_dict(), final=True)
             tell_of_end(path)
             return written(done)
         return True

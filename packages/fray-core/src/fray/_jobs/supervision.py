@@ -42,7 +42,7 @@ from fray._values.job_words import ExitReason, JobStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
 PEER_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for the peers of a replica that failed
@@ -158,14 +158,19 @@ class Supervision:
         self._advance()
         return self._actions
 
-    def resume(self, tasks: Iterable[ReplicaState], now: float) -> list[Action]:
+    def resume(self, tasks: Iterable[ReplicaState], now: float, before: Sequence[int] = ()) -> list[Action]:
         """Go on where a supervisor was taken away with its host: what ran then was preempted with it.
 
         One such end counts as one preemption, however many replicas ran.
+
+        Args:
+            before: The last attempt of each replica that counts against no budget.
         """
         self._actions, self._now = [], now
+        uncounted = dict(enumerate(before))
         for replica, task in zip(self._replicas, tasks, strict=True):
-            replica.failures = sum(_failed_by_itself(each) for each in (*task.previous, task))
+            counted = _attempts_after(uncounted.get(replica.number, 0), task)
+            replica.failures = sum(_failed_by_itself(each) for each in counted)
             if task.status is JobStatus.SUCCEEDED and not self._policy.gang:
                 replica.task, replica.phase = task, Phase.OVER
             elif task.attempt:
@@ -173,7 +178,7 @@ class Supervision:
                 replica.task = (
                     self._interrupted(task) if interrupted else task._replace(status=JobStatus.PENDING)
                 )
-        runs = [(*replica.task.previous, replica.task) for replica in self._replicas]
+        runs = [_attempts_after(uncounted.get(each.number, 0), each.task) for each in self._replicas]
         self._preemptions = max(sum(each.reason is ExitReason.PREEMPTED for each in run) for run in runs)
         self._failures = max(replica.failures for replica in self._replicas)
         allowed = self._policy.max_retries_preemption
@@ -468,6 +473,10 @@ class Supervision:
     @property
     def _wall(self) -> float:
         return self._epoch + self._now
+
+
+def _attempts_after(attempt: int, task: ReplicaState) -> list[ReplicaState]:
+    return [each for each in (*task.previous, task) if each.attempt > attempt]
 
 
 def _failed_by_itself(task: ReplicaState) -> bool:

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-from fray._jobs.control_pipe import DEFAULT_GRACE, WAKE, ControlPipe, stop_filed
+from fray._jobs.control_pipe import DEFAULT_GRACE, WAKE, ControlPipe, restarts_filed, stop_filed
 from fray._jobs.events import (
     Begin,
     CannotRun,
@@ -110,10 +110,11 @@ class Supervisor:
         resumes = self._plan.host_end or self._plan.again
         written = read_json(os.path.join(self._record, STATUS)) if resumes else None
         tasks = [ReplicaState.from_dict(task) for task in (written or {}).get("tasks", ())]
-        if self._plan.again:
+        interrupted = any(task.status == JobStatus.RUNNING for task in tasks)
+        if self._plan.again and not interrupted:
             self._machine.again(tasks)
         elif any(task.attempt for task in tasks):
-            self._perform(self._machine.resume(tasks, time.monotonic()))
+            self._perform(self._machine.resume(tasks, time.monotonic(), self._plan.attempts_before))
 
     def _look_at_predecessors(self) -> list[Event]:
         """Go on where the jobs that it runs after have succeeded; fail where one has not."""
@@ -272,6 +273,7 @@ class Supervisor:
             events += self._look_at_predecessors()
         if self._waiting_for_room and not self._ending:
             events += self._ask_for_room()
+        events += self._read(restarts_filed(self._record))
         grace = stop_filed(self._record)
         if grace is not None:
             events.append(StopRequested(grace))
@@ -381,7 +383,7 @@ class Supervisor:
     def _keep_plan(self) -> None:
         """A job that did not succeed may be run again."""
         succeeded = self._state.status is JobStatus.SUCCEEDED
-        if self._plan.host_end is not None or (succeeded and not self._plan.kept):
+        if succeeded and not self._plan.kept:
             return
         from fray._jobs.kept_plans import drop_plan, keep_plan
 

@@ -1,0 +1,217 @@
+"""Submit jobs and sweeps to Slurm, and again those that did not succeed."""
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fray import ClusterUnavailableError
+from fray.backend import (
+    JobRecord,
+    SupervisorLock,
+    SweepPlan,
+    poll_delays,
+    settle_by_members,
+    settle_stopped,
+    supervisor_command,
+    write_record,
+)
+from fray.cluster import JobId, JobStatus
+from fray_slurm._after import dependency, failed_before
+from fray_slurm._allocation import BATCH, FOLDER, JOB, OPTIONS, RECORD, SCRIPT, SECRETS, path_of, read, write
+from fray_slurm._arrays import Array, arrays_of, in_order
+from fray_slurm._client import SlurmError
+from fray_slurm._jobs import SlurmJobs, run_of
+from fray_slurm._script import batch_script
+from fray_slurm._settings import SlurmSettings
+from fray_slurm._shared_folder import check_shared
+from fray_slurm._states import ENDED
+
+MEMBERS = "jobs"  # in the record of a sweep
+_LEAVES_WITHIN = 30.0  # seconds in which the batch step of a job that has ended is gone
+Options = Mapping[str, str | None]
+
+
+class SlurmLaunches(SlurmJobs):
+    """The part of a `SlurmCluster` that submits."""
+
+    _settings: SlurmSettings
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._options: dict[str, Options] = {}  # of what is being launched
+        self._checked = False
+
+    def _check_folder(self) -> None:
+        if not self._checked:
+            self._records.make_folder()
+            check_shared(self._client, self._records.folder, self._settings)
+            self._checked = True
+
+    def _start(self, job_id: str, command: list[str]) -> None:
+        path = self._records.path(job_id)
+        (path / FOLDER).mkdir(mode=0o700, exist_ok=True)
+        options = self._options.get(job_id)
+        if options is None:
+            self._start_again(JobRecord(path, JobId(job_id)), command)
+        else:
+            write(path_of(os.fspath(path), OPTIONS), options)
+            self._submit_job(job_id, os.fspath(path), options, command)
+        self._table.expect_change()
+
+    def _start_again(self, record: JobRecord, command: list[str]) -> None:
+        path = os.fspath(record.path)
+        try:
+            self._submit_job(record.job_id, path, read(path_of(path, OPTIONS)), command)
+        except BaseException:
+            settle_stopped(record)  # it can be run again later
+            raise
+
+    def _submit_job(self, job_id: str, record: str, options: Options, command: list[str]) -> str:
+        """Submit one job to Slurm, and note its number; "" where it can never start."""
+        before = self._predecessors(job_id)
+        failed = failed_before(before, self._info)
+        if failed is not None:  # Slurm may have forgotten those; and why should it wait in the queue
+            write(path_of(record, JOB), {"never": failed.message})
+            return ""
+        numbers = [number for number in map(self._unfinished_number, before) if number is not None]
+        after = {"dependency": dependency(numbers)} if numbers else {}
+        script = batch_script({**options, **after}, [*BATCH, record, *command], record)
+        Path(path_of(record, SCRIPT)).write_text(script)
+        number, _, cluster = self._client.submit(script, job_id).partition(";")
+        write(path_of(record, JOB), {"id": number, "cluster": cluster or None, "name": job_id})
+        return number
+
+    def _unfinished_number(self, job_id: str) -> str | None:
+        """Return the number of a job that has not ended; None where it has none yet: the supervisor looks."""
+        info = self._info(job_id)
+        return None if info is None or info.finished else self._number(self._records.find(job_id))
+
+    # --- sweeps ---
+
+    def _start_sweep(self, sweep: SweepPlan, draft: Path, record: Path, lock: SupervisorLock) -> None:
+        self._check_folder()
+        again = draft == record
+        options = _kept_options(record) if again else self._options_of_members(sweep)
+        late = in_order(sweep)
+        wanted = [position for position in options if not again or _is_to_run(record, position)]
+        late = [position for position in late if position in set(wanted)]
+        early = [position for position in wanted if position not in set(late)]
+        arrays = arrays_of(sweep, options, early, self._client.largest_array())
+        if not again:
+            write_record(draft, sweep)
+            draft.rename(record)
+        lock.close()
+        own = os.fspath(record)
+        (record / FOLDER).mkdir(mode=0o700, exist_ok=True)
+        write(path_of(own, OPTIONS), {str(position): options[position] for position in options})
+        run = run_of(JobRecord(record, JobId(sweep.job_id))) + again
+        write(path_of(own, JOB), {"sweep": sweep.job_id, "run": run})
+        submitted: list[str] = []
+        try:
+            for position in wanted:
+                _prepare_member(record / MEMBERS / str(position), sweep.secrets.get(position, {}))
+            for array in arrays:
+                submitted += [self._submit_array(sweep, array, record)]
+            for position in late:
+                submitted += [self._submit_late(sweep, position, options[position], record)]
+        except BaseException:
+            with contextlib.suppress(SlurmError, ClusterUnavailableError):
+                self._client.cancel(*filter(None, submitted))
+            if again:
+                _settle_members(JobRecord(record, JobId(sweep.job_id)))
+            raise
+        self._table.expect_change()
+
+    def _options_of_members(self, sweep: SweepPlan) -> dict[int, Options]:
+        return {
+            position: self._options.pop(f"{sweep.job_id}/{position}") for position in range(sweep.members)
+        }
+
+    def _submit_array(self, sweep: SweepPlan, array: Array, record: Path) -> str:
+        members = record / MEMBERS
+        own = {
+            "job-name": sweep.job_id,
+            "array": array.option,
+            "output": f"{record / FOLDER}/slurm-%A_%a.log",
+        }
+        command = [*BATCH, "--member", os.fspath(members), str(array.base), *_supervisor(RECORD, sweep)]
+        script = batch_script(own | dict(array.options), command, os.fspath(record))
+        (record / FOLDER / f"script-{array.members[0]}.sh").write_text(script)
+        number, _, cluster = self._client.submit(script, sweep.job_id).partition(";")
+        for position in array.members:
+            noted = {"id": f"{number}_{array.task(position)}", "cluster": cluster or None}
+            write(path_of(os.fspath(members / str(position)), JOB), noted | {"name": sweep.job_id})
+        return number
+
+    def _submit_late(self, sweep: SweepPlan, position: int, options: Options, record: Path) -> str:
+        """Submit a member that runs after others: a job of its own, with its own dependency."""
+        own = os.fspath(record / MEMBERS / str(position))
+        member = f"{sweep.job_id}/{position}"
+        return self._submit_job(member, own, options, _supervisor(own, sweep))
+
+    # --- again ---
+
+    def retry(self, job_id: str, /) -> JobId:
+        """See `Cluster.retry`."""
+        record = self._records.find(job_id)
+        info = self.poll(job_id)
+        if info.finished:
+            sweep = record.job_id.sweep
+            self._settle(record if sweep is None else self._records.find(sweep))
+        if info.finished and info.status is not JobStatus.SUCCEEDED:
+            self._let_go(record)
+        return super().retry(job_id)
+
+    def _settle(self, record: JobRecord) -> None:
+        """Write how a job has ended of which Slurm alone knows that; of a sweep, that of each member."""
+        for member in record.children() if record.written().is_sweep else []:
+            self._settle(member)
+        for pause in poll_delays(longest=0.1):
+            info = self._info(record.job_id)
+            # False where another process is about to write it: the last member of a sweep, say.
+            ended = info is not None and info.finished
+            if record.written().finished or not ended or settle_stopped(record, end=info):
+                return
+            time.sleep(pause)
+
+    def _let_go(self, record: JobRecord) -> None:
+        """Wait until Slurm has nothing more of what is to run again, and forget the numbers of that."""
+        family = record.children() if record.written().is_sweep else [record]
+        ended = [each for each in family if each.written().status is not JobStatus.SUCCEEDED]
+        numbers = {number for number in map(self._number, ended) if number is not None}
+        deadline = time.monotonic() + _LEAVES_WITHIN
+        for pause in poll_delays(shortest=0.1, longest=1.0):
+            jobs = self._client.queue()
+            left = [number for number in numbers if number in jobs and jobs[number].state not in ENDED]
+            if not left or time.monotonic() > deadline:
+                break
+            time.sleep(pause)
+        for each in ended:
+            write(path_of(os.fspath(each.path), JOB), {})
+
+
+def _supervisor(record: str, sweep: SweepPlan) -> list[str]:
+    return supervisor_command(record, list(sweep.paths))
+
+
+def _prepare_member(record: Path, secrets: Mapping[str, str]) -> None:
+    (record / FOLDER).mkdir(mode=0o700, exist_ok=True)
+    write(path_of(os.fspath(record), SECRETS), secrets)
+
+
+def _kept_options(record: Path) -> dict[int, Options]:
+    return {int(position): found for position, found in read(path_of(os.fspath(record), OPTIONS)).items()}
+
+
+def _is_to_run(record: Path, position: int) -> bool:
+    member = JobRecord(record / MEMBERS / str(position), JobId(str(position)))
+    return not member.written().finished
+
+
+def _settle_members(sweep: JobRecord) -> None:
+    for member in sweep.children():
+        settle_stopped(member)
+    settle_by_members(sweep, stopped=True)
