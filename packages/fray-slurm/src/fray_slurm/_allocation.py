@@ -9,12 +9,17 @@ secrets.json         variables of a member of a sweep that are in no plan, for i
 replica-N.PID.json       a step: its id, and how its program ended; PID is that of the process that started it
 """
 
+from __future__ import annotations
+
 import json
 import os
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+
+from fray.backend import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 FOLDER = "slurm"
 JOB, SCRIPT, ALLOCATION, SECRETS = "job.json", "script.sh", "allocation.json", "secrets.json"
@@ -22,7 +27,8 @@ OPTIONS = "options.json"
 NOT_SUCCEEDED, LOST_SUPERVISOR, MISSING_FOLDER = 1, 96, 97
 """Exit codes of a batch step: its job has failed or was stopped, and the record says how; its supervisor was
 killed; its node does not see the record."""
-BATCH = (sys.executable, "-P", "-m", "fray_slurm._batch")
+PORTS_CHECKED = "_FRAY_CHECK_PORTS"
+"""A variable that is set where the job's ports were chosen on another node than that of the replica."""
 RECORD = "{record}"  # in the command of a supervisor that each task of an array completes
 # What srun takes for its own options; each step says these itself.
 _OPTIONS_OF_SRUN = frozenset(
@@ -41,8 +47,7 @@ _OPTIONS_OF_SRUN = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(NamedTuple):
     """What Slurm gave one run of a job.
 
     Args:

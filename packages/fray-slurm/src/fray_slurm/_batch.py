@@ -1,4 +1,4 @@
-"""The batch step, on the first node of an allocation: `python -m fray_slurm._batch RECORD COMMAND...`.
+"""The batch step, on the first node of an allocation: `bare_command("fray_slurm._batch")`, RECORD COMMAND....
 
 A task of an array has `--member FOLDER BASE` for RECORD, whose place is the one that its number says. Imports
 little: a job's start waits for it.
@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 from fray_slurm._allocation import (
     ALLOCATION,
@@ -25,8 +24,9 @@ from fray_slurm._allocation import (
     read,
     write,
 )
-from fray_slurm._readings import read_nodes, tasks_per_node
+from fray_slurm._fields import read_nodes, tasks_per_node
 
+ENDED = ("succeeded", "failed", "stopped")  # as `JobStatus` has them
 _SENT_TO_ALL = tuple(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2"))
 
 
@@ -40,7 +40,7 @@ def main() -> None:
     supervisor.wait()
     # A record is readable with plain tools: `fray` itself would take longer to import than all else here.
     status = read(os.path.join(record, "status.json")).get("status")  # noqa: PTH118
-    if status not in ("succeeded", "failed", "stopped"):
+    if status not in ENDED:
         sys.exit(LOST_SUPERVISOR)
     if os.path.exists(path_of(record, SECRETS)):  # noqa: PTH110
         _end_of_member(record)
@@ -59,12 +59,28 @@ def _what_to_run(words: list[str]) -> tuple[str, list[str]]:
 
 def _end_of_member(record: str) -> None:
     """After the end of a member of a sweep: the last one of all writes the end of the sweep."""
+    os.unlink(path_of(record, SECRETS))  # noqa: PTH108
+    members = os.path.dirname(record)  # noqa: PTH120
+    # Mostly the last ones have not ended: few files are read.
+    for name in sorted(filter(str.isdecimal, os.listdir(members)), key=int, reverse=True):  # noqa: PTH208
+        if not _has_ended(os.path.join(members, name)):  # noqa: PTH118
+            return
+    _settle_sweep(os.path.dirname(members))  # noqa: PTH120
+
+
+def _has_ended(record: str) -> bool:
+    status = read(os.path.join(record, "status.json")).get("status")  # noqa: PTH118
+    return status in ENDED
+
+
+def _settle_sweep(sweep: str) -> None:
+    from pathlib import Path
+
     from fray.backend import JobRecord, settle_by_members
     from fray.cluster import JobId
 
-    Path(path_of(record, SECRETS)).unlink(missing_ok=True)
-    sweep = Path(record).parent.parent
-    settle_by_members(JobRecord(sweep, JobId(read(path_of(os.fspath(sweep), JOB)).get("sweep", sweep.name))))
+    name = read(path_of(sweep, JOB)).get("sweep", os.path.basename(sweep))  # noqa: PTH119
+    settle_by_members(JobRecord(Path(sweep), JobId(name)))
 
 
 def note_allocation(record: str) -> None:
@@ -86,7 +102,3 @@ def note_allocation(record: str) -> None:
 def _output(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout
-
-
-if __name__ == "__main__":
-    main()

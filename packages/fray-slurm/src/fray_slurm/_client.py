@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fray import ClusterUnavailableError, FrayError
+from fray_slurm._fields import fields_of, read_nodes
 from fray_slurm._readings import (
     ACCOUNT_FORMAT,
     QUEUE_FORMAT,
     SlurmJob,
-    fields_of,
     read_accounts,
     read_details,
-    read_nodes,
     read_queue,
     submitted_id,
 )

@@ -15,7 +15,9 @@ from fray.backend import (
     JobRecord,
     Spec,
     TreeKill,
+    bare_command,
     check_seconds,
+    import_paths,
     own_python,
     plan_with_environment,
     poll_delays,
@@ -33,12 +35,12 @@ from fray.cluster import (
     ResourceConfig,
     TpuConfig,
 )
-from fray_slurm._allocation import BATCH, FOLDER
+from fray_slurm._allocation import FOLDER
 from fray_slurm._client import SlurmClient
 from fray_slurm._diagnosis import check_slurm
 from fray_slurm._ending import SlurmEnd
 from fray_slurm._jobs import ENVIRONMENTS
-from fray_slurm._launches import SlurmLaunches
+from fray_slurm._launches import SlurmLaunches, batch_command
 from fray_slurm._own_engine import own_engine, with_engine
 from fray_slurm._script import batch_script, directives, gres_of, without_allocation
 from fray_slurm._settings import SlurmSettings, native_options
@@ -46,7 +48,6 @@ from fray_slurm._states import ENDED, WAITING
 
 _AT_ONCE = 16  # members of a sweep that are stopped side by side
 _ENDS_WITHIN = 30.0  # seconds after which a job that does not end is cancelled
-_STEP = (sys.executable, "-P", "-m", "fray_slurm._step")
 
 
 class SlurmCluster(SlurmLaunches):
@@ -120,7 +121,7 @@ class SlurmCluster(SlurmLaunches):
         job_id = JobId.new(request.name)
         record = self._records.path(job_id)
         options = directives(request, job_id, self._settings, os.fspath(record / FOLDER))
-        return batch_script(options, [*BATCH, os.fspath(record), "SUPERVISOR"], os.fspath(record))
+        return batch_script(options, [*batch_command(), os.fspath(record), "SUPERVISOR"], os.fspath(record))
 
     def diagnose(self) -> list[Finding]:
         """Check Slurm's commands and its controller too, for `fray doctor`."""
@@ -156,7 +157,8 @@ class SlurmCluster(SlurmLaunches):
         self._options[job_id] = directives(request, job_id, self._settings, folder)
         own = dict((request.environment or EnvironmentConfig()).env_vars)
         environ = without_allocation(plan.environ) | own
-        command = (*_STEP, *_gres(request), "--", *program)
+        step = bare_command("fray_slurm._step", import_paths())
+        command = (*step, *_gres(request), "--", *program)
         ending = SlurmEnd(may_resume=request.max_retries_preemption > 0)
         return plan._replace(command=command, environ=environ, host_end=ending)
 

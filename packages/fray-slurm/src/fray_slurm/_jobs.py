@@ -18,6 +18,7 @@ from fray_slurm._states import WAITING, End, end_of, forgotten, is_of_step, pend
 from fray_slurm._watch import JobTable
 
 ENVIRONMENTS = ".environments"  # in the folder of records
+_SCAN_SHARE = 20.0  # of the time that a look at all members of a sweep took, until the next one
 _SETTLES_WITHIN = 30.0  # seconds in which a last status crosses a network file system
 
 
@@ -35,6 +36,7 @@ class SlurmJobs(DirectoryCluster):
         self._failures: dict[str, SlurmJob] = {}
         self._ended: dict[tuple[str, int], JobInfo] = {}  # members of sweeps, by the run in which they ended
         self._ended_at: dict[str, float] = {}
+        self._scans: dict[str, tuple[float, JobInfo]] = {}  # of sweeps: until when each will do
 
     def _info(self, job_id: str) -> JobInfo | None:
         try:
@@ -71,6 +73,18 @@ class SlurmJobs(DirectoryCluster):
         return _ended(fresh, end)
 
     def _sweep(self, record: JobRecord, info: JobInfo) -> JobInfo:
+        """Derive the state of a sweep that has not ended, from its members: seldom, where that takes long."""
+        until, last = self._scans.get(record.job_id, (0.0, info))
+        started = time.monotonic()
+        if started < until:
+            return last
+        found = self._look_at_members(record, info)
+        took = time.monotonic() - started
+        if not found.finished:
+            self._scans[record.job_id] = (time.monotonic() + _SCAN_SHARE * took, found)
+        return found
+
+    def _look_at_members(self, record: JobRecord, info: JobInfo) -> JobInfo:
         members, run = [], run_of(record)
         for member in record.children():
             found = self._ended.get((member.job_id, run)) or self._info(member.job_id)

@@ -12,6 +12,8 @@ from fray.backend import (
     JobRecord,
     SupervisorLock,
     SweepPlan,
+    bare_command,
+    import_paths,
     poll_delays,
     settle_by_members,
     settle_stopped,
@@ -20,7 +22,7 @@ from fray.backend import (
 )
 from fray.cluster import JobId, JobStatus
 from fray_slurm._after import dependency, failed_before
-from fray_slurm._allocation import BATCH, FOLDER, JOB, OPTIONS, RECORD, SCRIPT, SECRETS, path_of, read, write
+from fray_slurm._allocation import FOLDER, JOB, OPTIONS, RECORD, SCRIPT, SECRETS, path_of, read, write
 from fray_slurm._arrays import Array, arrays_of, in_order
 from fray_slurm._client import SlurmError
 from fray_slurm._jobs import SlurmJobs, run_of
@@ -78,7 +80,7 @@ class SlurmLaunches(SlurmJobs):
             return ""
         numbers = [number for number in map(self._unfinished_number, before) if number is not None]
         after = {"dependency": dependency(numbers)} if numbers else {}
-        script = batch_script({**options, **after}, [*BATCH, record, *command], record)
+        script = batch_script({**options, **after}, [*batch_command(), record, *command], record)
         Path(path_of(record, SCRIPT)).write_text(script)
         number, _, cluster = self._client.submit(script, job_id).partition(";")
         write(path_of(record, JOB), {"id": number, "cluster": cluster or None, "name": job_id})
@@ -137,7 +139,13 @@ class SlurmLaunches(SlurmJobs):
             "array": array.option,
             "output": f"{record / FOLDER}/slurm-%A_%a.log",
         }
-        command = [*BATCH, "--member", os.fspath(members), str(array.base), *_supervisor(RECORD, sweep)]
+        command = [
+            *batch_command(),
+            "--member",
+            os.fspath(members),
+            str(array.base),
+            *_supervisor(RECORD, sweep),
+        ]
         script = batch_script(own | dict(array.options), command, os.fspath(record))
         (record / FOLDER / f"script-{array.members[0]}.sh").write_text(script)
         number, _, cluster = self._client.submit(script, sweep.job_id).partition(";")
@@ -191,6 +199,11 @@ class SlurmLaunches(SlurmJobs):
             time.sleep(pause)
         for each in ended:
             write(path_of(os.fspath(each.path), JOB), {})
+
+
+def batch_command() -> list[str]:
+    """Return the command of a batch step; a record and the command of its supervisor follow."""
+    return bare_command("fray_slurm._batch", import_paths())
 
 
 def _supervisor(record: str, sweep: SweepPlan) -> list[str]:

@@ -1,21 +1,24 @@
-"""A replica on its node: `python -m fray_slurm._on_node NOTE COMMAND...`, started by srun.
+"""A replica on its node: `bare_command("fray_slurm._on_node")`, NOTE COMMAND..., started by srun.
 
 It says which step it is, runs COMMAND with all that descends from it, and leaves nothing behind. How the
 program ended is in NOTE: srun's own exit code cannot tell 137 from SIGKILL.
 """
+
+from __future__ import annotations
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from types import FrameType
 
-from fray.backend import become_subreaper, descendants, kill_until_gone, port_is_free
-from fray_slurm._allocation import read, write
+from fray.backend import become_subreaper, descendants, kill_until_gone
+from fray_slurm._allocation import PORTS_CHECKED, read, write
 
-PORTS_CHECKED = "_FRAY_CHECK_PORTS"
-"""Set where the job's ports were chosen on another node than this one."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
 NOTICE_VARIABLE = "FRAY_PREEMPTION_NOTICE"
 _GRACE = 30.0  # Slurm's KillWait unless its administrator says otherwise
 _NOT_FOUND = 127
@@ -79,6 +82,8 @@ class Program:
 
 def _taken_ports() -> str | None:
     """Say which of the replica's ports somebody listens on, on this node."""
+    from fray.backend import port_is_free
+
     for name, value in os.environ.items():
         if name.startswith("FRAY_PORT_") and not port_is_free(int(value)):
             return f"could not start: port {value} ({name}) is taken on node {os.environ['SLURMD_NODENAME']}"
@@ -103,7 +108,3 @@ def main() -> None:
     note, *command = sys.argv[1:]
     Program(note, command).run()
     os._exit(0)  # at once: a signal that comes while Python ends would be shown in the log
-
-
-if __name__ == "__main__":
-    main()

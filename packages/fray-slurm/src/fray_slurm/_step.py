@@ -1,4 +1,4 @@
-"""A replica, seen from the batch step: `python -m fray_slurm._step [--gres=...] -- COMMAND...`.
+"""A replica, seen from the batch step: `bare_command("fray_slurm._step")`, `[--gres=...] -- COMMAND...`.
 
 The job's supervisor starts this as the replica. It starts COMMAND by srun on the replica's node, hands
 signals on to it, and ends as it ended. srun itself must not get them: on SIGTERM it kills its step at once.
@@ -6,6 +6,8 @@ signals on to it, and ends as it ended. srun itself must not get them: on SIGTER
 A step that Slurm ended (preemption, time limit, scancel) is no failure of the replica. Then this process does
 not end either, until the batch step is ended too: the supervisor asks Slurm why, or is started anew.
 """
+
+from __future__ import annotations
 
 import math
 import os
@@ -15,13 +17,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, NoReturn
 
-from fray.backend import HOST_ADDRESS, JOB_VARIABLE, SUPERVISOR_MODULE, die_with_parent, ends_path
-from fray_slurm._allocation import Allocation, path_of, read, read_allocation, write
-from fray_slurm._on_node import PORTS_CHECKED
-from fray_slurm._readings import read_details
+from fray.backend import (
+    HOST_ADDRESS,
+    JOB_VARIABLE,
+    SUPERVISOR_MODULE,
+    bare_command,
+    die_with_parent,
+    ends_path,
+)
+from fray_slurm._allocation import PORTS_CHECKED, Allocation, path_of, read, read_allocation, write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, NoReturn
 
 _HOLD = 60.0  # seconds to wait for the end of a job whose step Slurm has ended
 _HOLD_UNSIGNALLED = 5.0  # the same where the program has not said that it got a signal
@@ -111,6 +121,8 @@ class Step:
     def _hold(self, patience: float) -> None:
         """Wait for the job's end where Slurm is ending it; no longer than that where it is not."""
         # Slurm kills the processes of the batch step one by one, and this one may be before the supervisor.
+        from fray_slurm._readings import read_details  # few steps come here
+
         self._say_to_supervisor({"held": True})
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline and not self._told.wait(_LOOK):
@@ -199,10 +211,6 @@ def main() -> None:
     if os.environ["FRAY_ATTEMPT"] != "1":
         end_earlier_steps(record, replica, allocation.variables["SLURM_JOB_ID"])
     note = path_of(record, f"replica-{replica}.{os.getpid()}.json")
-    there = [sys.executable, "-P", "-m", "fray_slurm._on_node", note, *program]
+    there = [*bare_command("fray_slurm._on_node", sys.path), note, *program]
     command = srun_command(allocation, replica, gres, there)
     end_as(Step(allocation, note, command, step_environment(dict(os.environ), allocation, replica)).run())
-
-
-if __name__ == "__main__":
-    main()

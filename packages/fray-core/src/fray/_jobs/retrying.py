@@ -10,7 +10,8 @@ from fray._jobs.control_pipe import STOP
 from fray._jobs.kept_plans import AGAIN, kept_plan, restored, secrets_of
 from fray._jobs.liveness import SupervisorLock
 from fray._jobs.on_exit import DONE
-from fray._jobs.plan import JobPlan, packed_plan
+from fray._jobs.packed_plans import packed_plan
+from fray._jobs.plan import JobPlan
 from fray._jobs.record import JobRecord
 from fray._jobs.record_files import LOCK, ON_EXIT, PLAN, SWEEP
 from fray._jobs.status_file import replace_file, reserve_room, write_status

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         watch_for,
     )
     from fray._jobs import process_tree, runner
+    from fray._jobs.bare import bare_command
     from fray._jobs.control_pipe import post_to_supervisor
     from fray._jobs.directory_cluster import write_record
     from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
@@ -310,6 +311,7 @@ __all__ = [
     "apart",
     "arguments_of",
     "async_queue",
+    "bare_command",
     "become_subreaper",
     "blocking",
     "boot_id",
@@ -568,6 +570,7 @@ _HOMES = {
     "apart": "_engine.calls",
     "arguments_of": "_engine.execution",
     "async_queue": "_queues.aio",
+    "bare_command": "_jobs.bare",
     "become_subreaper": "_jobs.process_tree",
     "blocking": "_engine.waiting",
     "boot_id": "_jobs.process_tree",
