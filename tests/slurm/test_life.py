@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -216,27 +215,6 @@ def test_a_job_that_can_never_start_says_why(cluster: Cluster) -> None:
     job_id = launch(cluster, program("pass"), "too-long", backend=native)
     until(lambda: "will never start" in str(cluster.poll(job_id).pending_reason), "Slurm says why", PATIENCE)
     assert "(Partition" in str(cluster.poll(job_id).pending_reason)
-
-
-def test_jobs_outlive_a_controller_that_is_away(slurm: LocalSlurm, cluster: Cluster, tmp_path: Path) -> None:
-    code = """
-        import sys, time, pathlib
-        print("up", flush=True)
-        while not pathlib.Path(sys.argv[1]).exists():
-            time.sleep(0.05)
-    """
-    with LocalSlurm(nodes=1) as other, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_CONF", other.variables["SLURM_CONF"])
-        mine = create_cluster(f"slurm?root={tmp_path}/other&poll_interval=0.2")
-        job_id = launch(mine, program(code, tmp_path / "go"))
-        assert next(line for line in mine.monitor(job_id) if line == "up")
-        other.stop_controller()
-        assert mine.poll(job_id).status is JobStatus.RUNNING
-        time.sleep(0.3)  # the answer is old now, and no other comes
-        assert mine.poll(job_id).status is JobStatus.RUNNING
-        (tmp_path / "go").touch()
-        assert mine.wait(job_id, timeout=PATIENCE).status is JobStatus.SUCCEEDED
-        other.start_controller()
 
 
 def test_a_supervisor_that_is_killed_is_said_to_be_so(

@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fray import UnsupportedError
-from fray.cluster import Cluster, JobRequest, JobStatus, ResourceConfig, create_cluster, create_environment
+from fray.cluster import Cluster, JobStatus, ResourceConfig, create_cluster, create_environment
 from fray.testing.cluster import launch, program, until
 from fray_slurm.testing import LocalSlurm
 
@@ -38,6 +39,7 @@ NODES = """
     print("replicas", os.environ["FRAY_REPLICA_COUNT"], os.environ.get("RANK"), flush=True)
     while not go.exists():
         time.sleep(0.1)
+    raise SystemExit(3)
 """
 
 
@@ -67,6 +69,8 @@ def test_two_jobs_on_the_same_hosts_have_a_ray_each_that_ends_with_them(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
+    abandoned, held = (Path(tempfile.mkdtemp(prefix="fray-ray-", dir="/tmp")) for _ in range(2))
+    (abandoned / "owner.lock").touch()  # what a process leaves that is killed
     jobs = [launch_on_ray(cluster, go, name) for name in ("one", "two")]
     said: list[list[str]] = []
     for job_id in jobs:
@@ -76,6 +80,9 @@ def test_two_jobs_on_the_same_hosts_have_a_ray_each_that_ends_with_them(
         )
     assert [each[0] for each in said] == ["nodes n1 n2"] * 2
     assert said[0][1] != said[1][1]
+    assert not abandoned.exists()
+    assert held.exists()  # its owner is about to lock it
+    held.rmdir()
     assert said[0][2] == "replicas 1 None"
     token = tmp_path / "records" / jobs[0] / "ray" / "attempt-1" / "token"
     assert token.stat().st_mode & 0o077 == 0
@@ -83,7 +90,7 @@ def test_two_jobs_on_the_same_hosts_have_a_ray_each_that_ends_with_them(
     cluster.terminate(jobs[0])
     go.touch()
     info = cluster.wait(jobs[1], timeout=PATIENCE)
-    assert info.status is JobStatus.SUCCEEDED, info
+    assert (info.status, info.tasks[0].exit_code) == (JobStatus.FAILED, 3), info  # its program's own code
     assert len(info.tasks) == 2
     heads = [each[1].partition(" ")[2] for each in said]
     until(lambda: not any(head in ray_processes() for head in heads), "both are gone", 30)
@@ -104,12 +111,6 @@ def test_a_census_runs_on_ray_across_an_allocation(slurm: LocalSlurm, tmp_path: 
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["tasks"]) == 3
     assert "60 files" in done.stderr
-
-
-def test_a_program_that_fails_fails_its_job_with_its_code(cluster: Cluster) -> None:
-    job_id = cluster.launch(JobRequest("fails", program("raise SystemExit(3)"), environment=ON_RAY))
-    info = cluster.wait(job_id, timeout=PATIENCE)
-    assert (info.status, info.exit_code) == (JobStatus.FAILED, 3)
 
 
 def test_replicas_that_are_independent_have_no_ray_together(cluster: Cluster) -> None:

@@ -19,12 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from fray.backend import poll_delays
+from fray.backend import descendants, poll_delays
 from fray_slurm._recorded_slurm import RecordedSlurm
 
 __all__ = ["LocalSlurm", "RecordedSlurm"]
 
 _PATIENCE = 60.0  # seconds for anything that a daemon should do
+_DIES_WITHIN = 20.0  # seconds after SIGKILL, for which the kernel may be busy
 
 _CONF = """\
 ClusterName=fraytest
@@ -48,6 +49,7 @@ ReturnToService=2
 JobRequeue=1
 KillWait={kill_wait}
 MinJobAge={min_job_age}
+MessageTimeout={message_timeout}
 SlurmdTimeout={node_timeout}
 InactiveLimit=0
 PreemptType=preempt/partition_prio
@@ -105,6 +107,7 @@ class LocalSlurm:
         kill_wait: Seconds between the SIGTERM and the SIGKILL of a job that is ended.
         grace: Seconds that a preempted job has.
         node_timeout: Seconds after which a node that does not answer is down.
+        message_timeout: Seconds for which a command tries to reach a slurmctld that is away.
         accounting: Whether slurmdbd runs, on a MariaDB of its own, so that `sacct` answers.
     """
 
@@ -118,6 +121,7 @@ class LocalSlurm:
         kill_wait: int = 5,
         grace: int = 10,
         node_timeout: int = 10,
+        message_timeout: int = 10,
         accounting: bool = False,
     ) -> None:
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
@@ -127,6 +131,7 @@ class LocalSlurm:
             "kill_wait": kill_wait,
             "grace": grace,
             "node_timeout": node_timeout,
+            "message_timeout": message_timeout,
         }
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -182,9 +187,15 @@ class LocalSlurm:
             lambda: "UP" in self.run("scontrol", "ping", check=False).split(), "slurmctld answers", self._logs
         )
 
-    def stop_controller(self) -> None:
-        """End slurmctld with SIGKILL, as a crash does; jobs run on."""
+    def stop_controller(self, *, lose_jobs: bool = False) -> None:
+        """End slurmctld with SIGKILL, as a crash does; jobs run on.
+
+        Args:
+            lose_jobs: As if it had never saved what it knows of jobs.
+        """
         self._end("slurmctld", signal.SIGKILL)
+        for path in (self.folder / "state").glob("job_state*") if lose_jobs else ():
+            path.unlink()
 
     def start_node(self, name: str) -> None:
         """Start the slurmd of a node, without waiting for it."""
@@ -290,18 +301,41 @@ class LocalSlurm:
                 )
         for name in reversed([*self._daemons]):
             self._end(name)
-        for pid in self._processes():
-            _kill(pid)
+        left = self._end_what_is_left()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if left:
+            raise RuntimeError(f"SIGKILL has not ended these within {_DIES_WITHIN:g} s: {'; '.join(left)}")
 
-    def _processes(self, *variables: str) -> list[int]:
-        """Return the jobs' processes of this cluster; with variables, those that have one of these."""
+    def _end_what_is_left(self) -> list[str]:
+        """Kill every process of this cluster until none is left; return the commands of those that stay."""
+        deadline = time.monotonic() + _DIES_WITHIN
+        for pause in poll_delays(shortest=0.02, longest=0.2):
+            # Those first that would start others, or tell somebody how their tasks ended.
+            found = sorted(self._processes(everything=True), key=_is_no_manager)
+            found += [pid for each in found for pid in descendants(each) if pid not in found]
+            if not found:
+                return []
+            if time.monotonic() > deadline:
+                return [f"{pid}: {_proc_text(pid, 'cmdline').replace(chr(0), ' ').strip()}" for pid in found]
+            for pid in found:
+                _kill(pid)
+            time.sleep(pause)
+        raise AssertionError("the pauses do not end")
+
+    def _processes(self, *variables: str, everything: bool = False) -> list[int]:
+        """Return the jobs' processes of this cluster; with variables, those that have one of these.
+
+        Args:
+            everything: Daemons, managers of steps and clients as well.
+        """
         mine = f"SLURM_CONF={self.variables['SLURM_CONF']}"
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
                 words = _proc_text(int(entry.name), "environ").split("\0")
-                is_job = any(word.startswith(("SLURM_JOB_ID=", "SLURMD_NODENAME=")) for word in words)
+                is_job = everything or any(
+                    word.startswith(("SLURM_JOB_ID=", "SLURMD_NODENAME=")) for word in words
+                )
                 if mine in words and is_job and (not variables or set(variables) & set(words)):
                     found.append(int(entry.name))
         return found
@@ -381,6 +415,10 @@ def _step_manager(pid: int) -> int:
         fields = _proc_text(above, "stat").rpartition(")")[2].split()  # state, parent, ...
         above = int(fields[1]) if len(fields) > 1 else 0
     return pid
+
+
+def _is_no_manager(pid: int) -> bool:
+    return not _proc_text(pid, "cmdline").startswith(("slurmd", "slurmstepd"))
 
 
 def _kill(pid: int) -> None:

@@ -10,12 +10,10 @@ that it meets no other Ray on the same hosts. When a node's Ray ends its replica
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -24,6 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from fray.backend import JOB_VARIABLE, poll_delays, rank_variable_names, replace_file
+from fray_ray._on_node.own_files import OwnFiles
 
 if TYPE_CHECKING:
     from fray_ray._on_node.ray_node import RayNode
@@ -47,7 +46,7 @@ class Member:
         attempt = os.environ.get("FRAY_ATTEMPT", "1")
         self._folder = Path(os.environ[JOB_VARIABLE]) / "ray" / f"attempt-{attempt}"
         self._own = _own_address(os.environ["FRAY_COORDINATOR_ADDRESS"].rpartition(":")[0])
-        self._files: Path | None = None  # of Ray, on this host
+        self._files: OwnFiles | None = None  # of Ray, on this host
         self._node: RayNode | None = None
         self._program: subprocess.Popen[bytes] | None = None
         self._told = False  # to end
@@ -123,15 +122,14 @@ class Member:
     # --- the node ---
 
     def _start(self, head: str | None) -> "RayNode":
-        # A node has its own, also where it shares its host: Ray would give two the same socket. And a short
-        # one: the paths of sockets may have 107 characters.
-        self._files = Path(tempfile.mkdtemp(prefix="fray-ray-", dir="/tmp"))
-        os.environ.update(self._variables(self._files))  # before the import: Ray reads them then
+        # A node has its own, also where it shares its host: Ray would give two the same socket.
+        self._files = OwnFiles()
+        os.environ.update(self._variables(self._files.path))  # before the import: Ray reads them then
         from fray_ray._on_node.ray_node import RayNode
 
         given = self._amounts
         self._node = RayNode(
-            self._own, head, files=self._files, cpus=given.cpus, memory=given.memory, gpus=given.gpus
+            self._own, head, files=self._files.path, cpus=given.cpus, memory=given.memory, gpus=given.gpus
         )
         return self._node
 
@@ -181,7 +179,7 @@ class Member:
         if self._node is not None:
             self._node.close()
         if self._files is not None:
-            shutil.rmtree(self._files, ignore_errors=True)
+            self._files.close()
 
 
 def _own_address(peer: str) -> str:

@@ -3,15 +3,20 @@
 Import it when the variables of the cluster are set: Ray reads them when it is imported.
 """
 
+import contextlib
 import logging
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import services
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 
 _LEAST_STORE = 80 << 20  # bytes; Ray takes no smaller object store
+_REGISTERS_WITHIN = 150.0  # seconds
 _SHARE_OF_STORE = 0.3  # of a node's memory, as Ray has it
 
 
@@ -43,7 +48,8 @@ class RayNode:
             **place,
         )
         # No reaper, and nothing at exit: this process ends what it started.
-        self._node = Node(params, head=head is None, shutdown_at_exit=False, spawn_reaper=False)
+        with _patience():
+            self._node = Node(params, head=head is None, shutdown_at_exit=False, spawn_reaper=False)
 
     @property
     def head(self) -> str:
@@ -57,6 +63,28 @@ class RayNode:
     def close(self) -> None:
         """End its processes, and wait for them."""
         self._node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
+
+
+@contextlib.contextmanager
+def _patience() -> Iterator[None]:
+    """Let a node take longer to register than Ray's thirty seconds, which a busy host may need."""
+    look = services.get_node
+
+    def wait_for_node(*given: Any) -> Any:
+        deadline = time.monotonic() + _REGISTERS_WITHIN
+        while True:
+            try:
+                return look(*given)  # type: ignore[no-untyped-call]
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    services.get_node = wait_for_node
+    try:
+        yield
+    finally:
+        services.get_node = look
 
 
 def nodes_alive(address: str) -> int:

@@ -1,0 +1,85 @@
+"""A slurmctld that is away, and one that comes back without its jobs: another rig, of one node."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fray import ClusterUnavailableError
+from fray.cluster import Cluster, ExitReason, JobStatus, create_cluster
+from fray.testing.cluster import launch, program, until
+from fray_slurm.testing import LocalSlurm
+
+PATIENCE = 90.0
+LATER = {"slurm": {"begin": "now+3600"}}
+WAITS_FOR_FILE = """
+    import sys, time, pathlib
+    print("up", flush=True)
+    while not pathlib.Path(sys.argv[1]).exists():
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[LocalSlurm]:
+    with LocalSlurm(nodes=1, message_timeout=2) as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def cluster(other: LocalSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("SLURM_CONF", other.variables["SLURM_CONF"])
+    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.2")
+    yield cluster
+    for info in cluster.list_jobs():
+        if not info.finished:
+            cluster.terminate(info.job_id, grace=0.0)
+
+
+def number_of(tmp_path: Path, job_id: str) -> str:
+    return str(json.loads((tmp_path / "records" / job_id / "slurm" / "job.json").read_text())["id"])
+
+
+def test_jobs_outlive_a_controller_that_is_away(other: LocalSlurm, cluster: Cluster, tmp_path: Path) -> None:
+    job_id = launch(cluster, program(WAITS_FOR_FILE, tmp_path / "go"))
+    assert next(line for line in cluster.monitor(job_id) if line == "up")
+    waits = launch(cluster, program("pass"), "waits", backend=LATER)
+    number = number_of(tmp_path, waits)
+    # What it has not saved a crash would lose.
+    until(lambda: b"waits-" in (other.folder / "state" / "job_state").read_bytes(), "it is saved", PATIENCE)
+    other.stop_controller()
+    try:
+        until(lambda: "does not answer" in str(cluster.poll(waits).pending_reason), "it is noticed", PATIENCE)
+        assert cluster.poll(job_id).status is JobStatus.RUNNING
+        with pytest.raises(ClusterUnavailableError, match="Unable to contact slurm controller"):
+            launch(cluster, program("pass"), "refused")
+        (tmp_path / "go").touch()
+        assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.SUCCEEDED
+    finally:
+        other.start_controller()
+    other.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+    assert cluster.wait(waits, timeout=PATIENCE).status is JobStatus.SUCCEEDED
+    assert {info.job_id for info in cluster.list_jobs()} == {job_id, waits}
+
+
+def test_a_job_that_slurmctld_has_lost_says_so_and_can_be_run_again(
+    other: LocalSlurm, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Its number is given to somebody else's job, which is not taken for it."""
+    job_id = launch(cluster, program("print('ran')"), "lost", backend=LATER)
+    number = number_of(tmp_path, job_id)
+    other.stop_controller(lose_jobs=True)
+    other.start_controller()
+    taken = ""
+    while taken != number:
+        assert not taken or int(taken) < int(number)
+        taken = other.run(*("sbatch", "--parsable", "--begin=now+3600", "--wrap", "true")).strip()
+    info = cluster.wait(job_id, timeout=PATIENCE)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    assert "slurmctld has lost it" in str(info.error_message)
+    assert cluster.retry(job_id) == job_id
+    other.run("scontrol", "update", f"JobId={number_of(tmp_path, job_id)}", "StartTime=now")
+    assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.SUCCEEDED
+    assert list(cluster.monitor(job_id)) == ["ran"]
+    assert f"JobId={taken}" in other.run("scontrol", "show", "job", taken)
