@@ -215,8 +215,9 @@ def ui(session: nox.Session) -> None:
 def slurm(session: nox.Session) -> None:
     """Do jobs run on a real Slurm, and Ray and the examples across its nodes?"""
     install_programs(session, SLURM_PROGRAMS)
-    session.install(*wheels("fray-slurm", "fray-local", "fray-ray"), *group("test"), "uv")
-    run_tests(session, "tests/slurm")
+    session.install(*wheels("fray-slurm", "fray-local", "fray-ray"), *group("test"), "uv", "pytest-xdist")
+    # Each process has a Slurm of its own. Most of what they do is to wait.
+    run_tests(session, "tests/slurm", "-n", "3", "--dist", "loadfile")
 
 
 @nox.session

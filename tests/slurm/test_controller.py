@@ -58,6 +58,7 @@ def test_jobs_outlive_a_controller_that_is_away(other: LocalSlurm, cluster: Clus
         assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.SUCCEEDED
     finally:
         other.start_controller()
+    other.wait_until_idle()  # a job that starts on a node which is just coming back may be requeued
     other.run("scontrol", "update", f"JobId={number}", "StartTime=now")
     assert cluster.wait(waits, timeout=PATIENCE).status is JobStatus.SUCCEEDED
     assert {info.job_id for info in cluster.list_jobs()} == {job_id, waits}
@@ -71,6 +72,7 @@ def test_a_job_that_slurmctld_has_lost_says_so_and_can_be_run_again(
     number = number_of(tmp_path, job_id)
     other.stop_controller(lose_jobs=True)
     other.start_controller()
+    other.wait_until_idle()
     taken = ""
     while taken != number:
         assert not taken or int(taken) < int(number)

@@ -14,7 +14,8 @@ from fray.cluster import Cluster, JobStatus, ResourceConfig, create_cluster, cre
 from fray.testing.cluster import launch, program, until
 from fray_slurm.testing import LocalSlurm
 
-PATIENCE = 200.0
+PATIENCE = 250.0
+pytestmark = pytest.mark.timeout(300)  # a Ray of several nodes takes long to start on a busy machine
 CENSUS = Path(__file__).parents[2] / "examples" / "census.py"
 ON_RAY = create_environment(env_vars={"FRAY_CONTEXT_SPEC": "ray"})
 # Two tasks that wait for each other, on nodes of one CPU each: neither node could run both.
