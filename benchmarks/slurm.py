@@ -3,14 +3,19 @@
     python noxfile.py -s bench -- slurm
 
 It needs what `fray_slurm.testing.LocalSlurm` needs. Both run the same function, which returns at once, on the
-same cluster one after the other; what is measured is what each adds to `sbatch`. Then a thousand jobs wait in
-the queue: what it costs to launch, look at and stop them, and how often Slurm is asked.
+same cluster one after the other; what is measured is what each adds to `sbatch`. Then a thousand jobs run on a
+thousand nodes, which are one slurmd: what it costs to launch, look at and stop them, and how often Slurm is
+asked. Their batch steps do nothing. (Debian's `slurm-wlm-emulator` cannot be used: it shares a library with the
+real one that refuses `FrontendName`.)
 """
 
 import contextlib
 import os
+import shutil
+import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +26,7 @@ from fray.cluster import SweepId
 from fray_slurm.testing import LocalSlurm
 
 ONE_BY_ONE, MANY, PARALLEL = 10, 200, 8
-WAITING, LOOKED = 1000, 60.0
+MANY_NODES, LOOKED = 1000, 60.0
 SMALL = ResourceConfig(cpu=1, ram="200m")
 
 
@@ -78,42 +83,84 @@ class Fray:
         self._cluster.wait(self._cluster.launch_many(requests, max_parallel=PARALLEL), raise_on_failure=True)
 
 
-def scale(folder: Path) -> None:
-    """Let a thousand jobs wait, and look at them for a while."""
-    count = folder / "count"
-    wrapper = folder / "bin" / "squeue"
-    wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\necho >> {count}\nexec /usr/bin/squeue "$@"\n')
-    wrapper.chmod(0o755)
-    os.environ["PATH"] = f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}"
-    cluster = create_cluster(f"slurm?root={folder}/waiting")
-    request = JobRequest("waits", Entrypoint.from_binary("true"), backend={"slurm": {"begin": "now+3600"}})
+def counted(folder: Path) -> Path:
+    """Put programs before Slurm's own that note each call; the batch step of a job does nothing but sleep."""
+    calls, programs = folder / "calls", folder / "bin"
+    programs.mkdir()
+    for name in ("squeue", "sacct", "scontrol", "scancel", "sbatch"):
+        before = "sed 's/^exec .*/exec sleep 3600/' | " if name == "sbatch" else ""
+        real = shutil.which(name)
+        (programs / name).write_text(f'#!/bin/sh\necho {name} >> {calls}\n{before}exec {real} "$@"\n')
+        (programs / name).chmod(0o755)
+    os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    return calls
+
+
+def asked(calls: Path) -> str:
+    """Return how often each program was called, and forget it."""
+    counts = Counter(calls.read_text().split() if calls.exists() else [])
+    calls.write_text("")
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "nothing"
+
+
+def scale(slurm: LocalSlurm, folder: Path) -> None:
+    """Let a thousand jobs run on a thousand nodes, look at them for a while, and stop them."""
+    calls = counted(folder)
+    cluster = create_cluster(f"slurm?root={folder}/many&partition=many")
+    request = JobRequest("many", Entrypoint.from_binary("true"), resources=SMALL)
     sweeps: list[SweepId] = []
-    launched = timed(lambda: sweeps.append(cluster.launch_many([request] * WAITING)))
+    launched = timed(lambda: sweeps.append(cluster.launch_many([request] * MANY_NODES)))
     (sweep,) = sweeps
+    print(
+        f"{MANY_NODES} jobs on {MANY_NODES} nodes: launched in {launched:.2f} s ({asked(calls)})", flush=True
+    )
+
+    def running() -> int:
+        return slurm.run("/usr/bin/squeue", "-h", "-r", "-t", "R", "-o", "%i").count("\n")
+
+    started = timed(lambda: poll_until(lambda: running() == MANY_NODES))
+    print(f"  all run after {started:.1f} s more", flush=True)
+    asked(calls)
     polled = timed(lambda: cluster.poll(sweep))
     listed = timed(lambda: cluster.list_jobs(parent=sweep))
-    count.write_text("")
+    before = os.times()
     with contextlib.suppress(TimeoutError):
         cluster.wait(sweep, timeout=LOOKED)
-    asked = len(count.read_text())
+    after = os.times()
+    used = sum(after[:4]) - sum(before[:4])
+    print(
+        f"  poll {polled:.2f} s, list {listed:.2f} s; waited {LOOKED:.0f} s: {asked(calls)}, {used:.1f} CPU s"
+    )
     stopped = timed(lambda: cluster.terminate(sweep))
-    print(f"{WAITING} jobs that wait: launch {launched:.2f} s, poll {polled:.2f} s, list {listed:.2f} s,")
-    print(f"  waited for {LOOKED:.0f} s with {asked} squeue, stopped in {stopped:.1f} s")
+    print(f"  stopped in {stopped:.1f} s ({asked(calls)})", flush=True)
+
+
+def poll_until(holds: Callable[[], bool]) -> None:
+    """Return when something holds."""
+    while not holds():
+        time.sleep(0.5)
+
+
+def compare(folder: Path) -> None:
+    """Run the same with both, and print a table."""
+    print(f"{'':10} {'one, s':>8} {'200, s':>8} {'lines':>6}")
+    for kind in (Submitit, Fray):
+        user = kind(folder)
+        one = sorted(timed(user.one) for _ in range(ONE_BY_ONE))[ONE_BY_ONE // 2]
+        many = timed(user.many)
+        print(f"{kind.__name__.lower():10} {one:8.2f} {many:8.1f} {kind.lines:6}", flush=True)
 
 
 def main() -> None:
-    """Measure both, and print a table; then the thousand."""
+    """Measure both, and print a table; then the thousand. `scale` as an argument: only those."""
     folder = Path(tempfile.mkdtemp())
-    with LocalSlurm(cpus=4, accounting=True) as slurm:
+    if "scale" not in sys.argv:
+        with LocalSlurm(cpus=4, accounting=True) as slurm:
+            os.environ.update(slurm.variables)
+            compare(folder)
+    with LocalSlurm(nodes=1, crowd=MANY_NODES) as slurm:
         os.environ.update(slurm.variables)
-        print(f"{'':10} {'one, s':>8} {'200, s':>8} {'lines':>6}")
-        for kind in (Submitit, Fray):
-            user = kind(folder)
-            one = sorted(timed(user.one) for _ in range(ONE_BY_ONE))[ONE_BY_ONE // 2]
-            many = timed(user.many)
-            print(f"{kind.__name__.lower():10} {one:8.2f} {many:8.1f} {kind.lines:6}", flush=True)
-        scale(folder)
+        scale(slurm, folder)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ from fray_slurm._own_engine import own_engine, with_engine
 from fray_slurm._script import batch_script, directives, gres_of, without_allocation
 from fray_slurm._settings import SlurmSettings, native_options
 from fray_slurm._states import ENDED, WAITING
+from fray_slurm._watch import found_job
 
 _AT_ONCE = 16  # members of a sweep that are stopped side by side
 _ENDS_WITHIN = 30.0  # seconds after which a job that does not end is cancelled
@@ -180,23 +181,18 @@ class SlurmCluster(SlurmLaunches):
         if record.written().is_sweep:
             self._terminate_sweep(record, grace)
             return
-        family = [each for each in record.with_descendants() if not self.poll(each.job_id).finished]
-        with contextlib.suppress(ClusterUnavailableError):  # a supervisor that does not answer: Slurm ends it
-            super().terminate(job_id, grace)
+        family = self._stop_family(record, grace)
+        self._end_in_slurm(family)
         for each in family:
-            self._end_in_slurm(each)
             if not each.written().finished:
                 settle_stopped(each)
 
-    def _cancel_waiting(self, number: str) -> None:
-        """Cancel a job unless it has started: then its supervisor has been told."""
-        if "_" not in number:
-            self._client.cancel(number, pending=True)
-            return
-        # For a task, scancel --state would cancel all of its array that has not started.
-        job = self._client.details(number)
-        if job is not None and job.state in WAITING:
-            self._client.cancel(number)
+    def _stop_family(self, record: JobRecord, grace: float) -> list[JobRecord]:
+        """Ask the supervisors of a job and of those that it launched to end; return which had not ended."""
+        family = [each for each in record.with_descendants() if not self.poll(each.job_id).finished]
+        with contextlib.suppress(ClusterUnavailableError):  # a supervisor that does not answer: Slurm ends it
+            super().terminate(record.job_id, grace)
+        return family
 
     def remove(self, job_id: str, force: bool = False) -> None:
         """See `Cluster.remove`. Where Slurm says that a job has ended, its record need not say so."""
@@ -217,10 +213,18 @@ class SlurmCluster(SlurmLaunches):
         jobs = dict.fromkeys(number.partition("_")[0] for number in numbers if number)
         if jobs:
             self._client.cancel(*jobs, pending=True)
-        left = [each for each in sweep.children() if not each.written().finished and not settle_stopped(each)]
+        left, never = [], []
+        for member in sweep.children():
+            if not member.written().finished:
+                (never if settle_stopped(member) else left).append(member)
+        unsupervised = [number for number in map(self._number, never) if number is not None]
+        if unsupervised:  # also one whose batch step is just starting
+            self._client.cancel(*unsupervised)
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fray-terminate") as threads:
-            list(threads.map(lambda member: self.terminate(member.job_id, grace), left))
-        for member in left:
+            families = list(threads.map(lambda member: self._stop_family(member, grace), left))
+        ended = [each for family in families for each in family]
+        self._end_in_slurm([*ended, *never])
+        for member in [*ended, *left]:
             if not member.written().finished:
                 settle_stopped(member)
         for pause in poll_delays(longest=0.2):
@@ -228,20 +232,24 @@ class SlurmCluster(SlurmLaunches):
                 return
             time.sleep(pause)
 
-    def _end_in_slurm(self, record: JobRecord) -> None:
-        """Return when Slurm has ended a job; it is cancelled if it has not started, or does not end."""
-        number = self._number(record)
-        if number is None:
-            return
-        self._cancel_waiting(number)
+    def _end_in_slurm(self, records: list[JobRecord]) -> None:
+        """Return when Slurm has ended these; what has not started, or does not end, is cancelled.
+
+        One question to Slurm for all of them.
+        """
+        numbers = {number for number in map(self._number, records) if number is not None}
         cancelled_at = time.monotonic() + _ENDS_WITHIN
-        for pause in poll_delays(longest=0.5):
-            job = self._client.details(number)
-            if job is None or job.state in ENDED:
+        for pause in poll_delays(shortest=0.05, longest=0.5):
+            jobs = self._client.queue() if numbers else {}
+            left = [job for number in numbers if (job := found_job(jobs, number)) and job.state not in ENDED]
+            if not left:
                 self._table.expect_change()
                 return
-            if time.monotonic() >= cancelled_at:
-                self._client.cancel(number)
+            late = time.monotonic() >= cancelled_at
+            cancelled = sorted({job.job_id for job in left if late or job.state in WAITING})
+            if cancelled:
+                self._client.cancel(*cancelled)
+            if late:
                 cancelled_at += _ENDS_WITHIN
             time.sleep(pause)
 

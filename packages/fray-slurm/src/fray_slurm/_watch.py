@@ -62,7 +62,7 @@ class JobTable:
                 return self._ended[job_id]
             if self._clock() >= self._next:
                 self._ask()
-            job = _found(self._jobs, job_id)
+            job = found_job(self._jobs, job_id)
             if job is not None and None not in (name, job.name) and job.name != name:
                 job = None
             if job is not None:
@@ -112,7 +112,7 @@ class JobTable:
                 self.error = str(error)
                 return None
             for key in list(self._missing):
-                job = _found(found, key)
+                job = found_job(found, key)
                 if job is not None and job.state in ENDED:
                     del self._missing[key]
                     self._ended[key] = job
@@ -121,6 +121,6 @@ class JobTable:
         return self._ended.get(job_id)
 
 
-def _found(jobs: Mapping[str, SlurmJob], job_id: str) -> SlurmJob | None:
+def found_job(jobs: Mapping[str, SlurmJob], job_id: str) -> SlurmJob | None:
     """Return a job; a task of an array that was cancelled as a whole is shown as the array."""
     return jobs.get(job_id) or jobs.get(job_id.partition("_")[0])

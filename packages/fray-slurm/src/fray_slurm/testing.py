@@ -64,9 +64,9 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
 {accounting}
 {nodes}
-PartitionName=normal Nodes=ALL Default=YES PriorityTier=1 GraceTime={grace} PreemptMode=REQUEUE
-PartitionName=high Nodes=ALL MaxTime=UNLIMITED PriorityTier=10 PreemptMode=OFF
-PartitionName=short Nodes=ALL DefaultTime=1 MaxTime=2 PriorityTier=1 PreemptMode=OFF
+PartitionName=normal Nodes={own} Default=YES PriorityTier=1 GraceTime={grace} PreemptMode=REQUEUE
+PartitionName=high Nodes={own} MaxTime=UNLIMITED PriorityTier=10 PreemptMode=OFF
+PartitionName=short Nodes={own} DefaultTime=1 MaxTime=2 PriorityTier=1 PreemptMode=OFF
 """
 
 _ACCOUNTING = """\
@@ -108,6 +108,9 @@ class LocalSlurm:
         grace: Seconds that a preempted job has.
         node_timeout: Seconds after which a node that does not answer is down.
         message_timeout: Seconds for which a command tries to reach a slurmctld that is away.
+        crowd: How many nodes there are beside these, e1, e2, ..., in the partition `many`. One slurmd stands
+            for all of them: it starts batch steps, and Slurm does not notice that they end by themselves. For
+            what a client does about very many jobs.
         accounting: Whether slurmdbd runs, on a MariaDB of its own, so that `sacct` answers.
     """
 
@@ -122,10 +125,12 @@ class LocalSlurm:
         grace: int = 10,
         node_timeout: int = 10,
         message_timeout: int = 10,
+        crowd: int = 0,
         accounting: bool = False,
     ) -> None:
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self._cpus, self._memory, self._accounting = cpus, memory, accounting
+        self._crowd = crowd
         self._settings = {
             "min_job_age": min_job_age,
             "kill_wait": kill_wait,
@@ -153,6 +158,9 @@ class LocalSlurm:
             for node in self.nodes:
                 self.start_node(node)
             self.wait_until_idle()
+            if self._crowd:
+                self.start_node("e1")
+                _until(self._crowd_is_idle, "all nodes of the crowd are idle", self._logs)
         except BaseException:
             self._close()
             raise
@@ -178,6 +186,11 @@ class LocalSlurm:
             return states == ["idle"] * len(self.nodes)
 
         _until(idle, "all nodes are idle", self._logs)
+
+    def _crowd_is_idle(self) -> bool:
+        # What no slurmd has registered is unknown until somebody says otherwise.
+        self.run("scontrol", "update", f"NodeName=e[2-{self._crowd}]", "State=IDLE", check=False)
+        return self.run("sinfo", "-h", "-p", "many", "-o", "%T %D").split() == ["idle", str(self._crowd)]
 
     def start_controller(self) -> None:
         """Start slurmctld, and return once it answers."""
@@ -217,13 +230,21 @@ class LocalSlurm:
         key = folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))
-        ports = _free_ports(2 + len(self.nodes))
+        ports = _free_ports(3 + len(self.nodes))
         host = socket.gethostname().partition(".")[0]
         lines = [
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={self._cpus} "
             f"RealMemory={self._memory} Gres=gpu:a100:2 Feature={node},fast State=UNKNOWN"
-            for node, port in zip(self.nodes, ports[2:], strict=True)
+            for node, port in zip(self.nodes, ports[3:], strict=True)
         ]
+        if self._crowd:
+            (folder / "spool-e1").mkdir()
+            crowd = f"e[1-{self._crowd}]"
+            common = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}"
+            lines += [
+                f"NodeName={crowd} {common} CPUs={self._cpus} RealMemory={self._memory} State=UNKNOWN",
+                f"PartitionName=many Nodes={crowd} PreemptMode=OFF",
+            ]
         self._accounting_port = ports[1]
         none = "AccountingStorageType=accounting_storage/none"
         accounting = _ACCOUNTING.format(folder=folder, port=ports[1]) if self._accounting else none
@@ -234,6 +255,7 @@ class LocalSlurm:
                 host=host,
                 controller_port=ports[0],
                 nodes="\n".join(lines),
+                own=",".join(self.nodes),
                 accounting=accounting,
                 **self._settings,
             )
