@@ -217,7 +217,7 @@ def slurm(session: nox.Session) -> None:
     install_programs(session, SLURM_PROGRAMS)
     session.install(*wheels("fray-slurm", "fray-local", "fray-ray"), *group("test"), "uv", "pytest-xdist")
     # Each process has a Slurm of its own. Most of what they do is to wait.
-    run_tests(session, "tests/slurm", "-n", "3", "--dist", "loadfile")
+    run_tests(session, "tests/slurm", "-n", "2", "--dist", "loadfile")
 
 
 @nox.session

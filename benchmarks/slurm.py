@@ -3,10 +3,10 @@
     python noxfile.py -s bench -- slurm
 
 It needs what `fray_slurm.testing.LocalSlurm` needs. Both run the same function, which returns at once, on the
-same cluster one after the other; what is measured is what each adds to `sbatch`. Then a thousand jobs run on a
-thousand nodes, which are one slurmd: what it costs to launch, look at and stop them, and how often Slurm is
-asked. Their batch steps do nothing. (Debian's `slurm-wlm-emulator` cannot be used: it shares a library with the
-real one that refuses `FrontendName`.)
+same cluster one after the other; what is measured is what each adds to `sbatch`. Then a thousand jobs run on
+a thousand nodes, which are one slurmd, and their batch steps do nothing: what it costs to launch and look at
+them, to stop a thousand that wait, and how often Slurm is asked. (Debian's `slurm-wlm-emulator` is no use: it
+shares a library with the real one that refuses `FrontendName`.)
 """
 
 import contextlib
@@ -104,16 +104,14 @@ def asked(calls: Path) -> str:
 
 
 def scale(slurm: LocalSlurm, folder: Path) -> None:
-    """Let a thousand jobs run on a thousand nodes, look at them for a while, and stop them."""
+    """Let a thousand jobs run on a thousand nodes, and look at them; let a thousand wait, and stop them."""
     calls = counted(folder)
     cluster = create_cluster(f"slurm?root={folder}/many&partition=many")
     request = JobRequest("many", Entrypoint.from_binary("true"), resources=SMALL)
     sweeps: list[SweepId] = []
     launched = timed(lambda: sweeps.append(cluster.launch_many([request] * MANY_NODES)))
     (sweep,) = sweeps
-    print(
-        f"{MANY_NODES} jobs on {MANY_NODES} nodes: launched in {launched:.2f} s ({asked(calls)})", flush=True
-    )
+    print(f"{MANY_NODES} jobs and nodes: launched in {launched:.2f} s ({asked(calls)})", flush=True)
 
     def running() -> int:
         return slurm.run("/usr/bin/squeue", "-h", "-r", "-t", "R", "-o", "%i").count("\n")
@@ -126,13 +124,13 @@ def scale(slurm: LocalSlurm, folder: Path) -> None:
     before = os.times()
     with contextlib.suppress(TimeoutError):
         cluster.wait(sweep, timeout=LOOKED)
-    after = os.times()
-    used = sum(after[:4]) - sum(before[:4])
-    print(
-        f"  poll {polled:.2f} s, list {listed:.2f} s; waited {LOOKED:.0f} s: {asked(calls)}, {used:.1f} CPU s"
-    )
-    stopped = timed(lambda: cluster.terminate(sweep))
-    print(f"  stopped in {stopped:.1f} s ({asked(calls)})", flush=True)
+    used = sum(os.times()[:4]) - sum(before[:4])
+    print(f"  poll {polled:.2f} s, list {listed:.2f} s")
+    print(f"  waited {LOOKED:.0f} s: {asked(calls)}, {used:.1f} s of CPU", flush=True)
+    waiting = cluster.launch_many([request] * MANY_NODES)  # all nodes are taken
+    asked(calls)
+    stopped = timed(lambda: cluster.terminate(waiting))
+    print(f"  {MANY_NODES} that wait: stopped in {stopped:.1f} s ({asked(calls)})", flush=True)
 
 
 def poll_until(holds: Callable[[], bool]) -> None:

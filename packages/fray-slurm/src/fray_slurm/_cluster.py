@@ -213,7 +213,8 @@ class SlurmCluster(SlurmLaunches):
         jobs = dict.fromkeys(number.partition("_")[0] for number in numbers if number)
         if jobs:
             self._client.cancel(*jobs, pending=True)
-        left, never = [], []
+        left: list[JobRecord] = []
+        never: list[JobRecord] = []
         for member in sweep.children():
             if not member.written().finished:
                 (never if settle_stopped(member) else left).append(member)

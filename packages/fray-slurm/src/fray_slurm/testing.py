@@ -49,7 +49,6 @@ ReturnToService=2
 JobRequeue=1
 KillWait={kill_wait}
 MinJobAge={min_job_age}
-MessageTimeout={message_timeout}
 SlurmdTimeout={node_timeout}
 InactiveLimit=0
 PreemptType=preempt/partition_prio
@@ -107,7 +106,7 @@ class LocalSlurm:
         kill_wait: Seconds between the SIGTERM and the SIGKILL of a job that is ended.
         grace: Seconds that a preempted job has.
         node_timeout: Seconds after which a node that does not answer is down.
-        message_timeout: Seconds for which a command tries to reach a slurmctld that is away.
+        client_timeout: Seconds for which a command tries to reach a slurmctld that is away.
         crowd: How many nodes there are beside these, e1, e2, ..., in the partition `many`. One slurmd stands
             for all of them: it starts batch steps, and Slurm does not notice that they end by themselves. For
             what a client does about very many jobs.
@@ -124,26 +123,29 @@ class LocalSlurm:
         kill_wait: int = 5,
         grace: int = 10,
         node_timeout: int = 10,
-        message_timeout: int = 10,
+        client_timeout: int = 10,
         crowd: int = 0,
         accounting: bool = False,
     ) -> None:
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self._cpus, self._memory, self._accounting = cpus, memory, accounting
-        self._crowd = crowd
+        self._crowd, self._client_timeout = crowd, client_timeout
         self._settings = {
             "min_job_age": min_job_age,
             "kill_wait": kill_wait,
             "grace": grace,
             "node_timeout": node_timeout,
-            "message_timeout": message_timeout,
         }
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def variables(self) -> Mapping[str, str]:
         """What a client of this cluster has in its environment: `SLURM_CONF`."""
-        return {"SLURM_CONF": os.fspath(self.folder / "slurm.conf")}
+        return {"SLURM_CONF": os.fspath(self.folder / "client.conf")}
+
+    @property
+    def _conf(self) -> str:
+        return os.fspath(self.folder / "slurm.conf")
 
     def __enter__(self) -> Self:
         # Short: the path of a socket has at most 107 bytes.
@@ -195,7 +197,7 @@ class LocalSlurm:
     def start_controller(self) -> None:
         """Start slurmctld, and return once it answers."""
         # -i: a state that is missing or damaged is no error.
-        self._start("slurmctld", ["slurmctld", "-D", "-i", "-f", self.variables["SLURM_CONF"]])
+        self._start("slurmctld", ["slurmctld", "-D", "-i", "-f", self._conf])
         _until(
             lambda: "UP" in self.run("scontrol", "ping", check=False).split(), "slurmctld answers", self._logs
         )
@@ -212,7 +214,7 @@ class LocalSlurm:
 
     def start_node(self, name: str) -> None:
         """Start the slurmd of a node, without waiting for it."""
-        self._start(name, ["slurmd", "-D", "-N", name, "-f", self.variables["SLURM_CONF"]])
+        self._start(name, ["slurmd", "-D", "-N", name, "-f", self._conf])
 
     def kill_node(self, name: str) -> None:
         """End a node: its slurmd and everything that runs on it, with SIGKILL."""
@@ -260,6 +262,9 @@ class LocalSlurm:
                 **self._settings,
             )
         )
+        # Daemons have Slurm's own patience with each other.
+        own = (folder / "slurm.conf").read_text()
+        (folder / "client.conf").write_text(f"{own}MessageTimeout={self._client_timeout}\n")
         # slurmd counts only GPUs that have a device file; any file that is there will do.
         for number in range(2):
             (folder / f"gpu{number}").touch()
@@ -292,7 +297,7 @@ class LocalSlurm:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**_plain_environ(), **self.variables, **(variables or {})},
+                env={**_plain_environ(), "SLURM_CONF": self._conf, **(variables or {})},
                 cwd=self.folder,
                 start_new_session=True,
             )
@@ -350,7 +355,7 @@ class LocalSlurm:
         Args:
             everything: Daemons, managers of steps and clients as well.
         """
-        mine = f"SLURM_CONF={self.variables['SLURM_CONF']}"
+        mine = f"SLURM_CONF={self.folder}/"
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
