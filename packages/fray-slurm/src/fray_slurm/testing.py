@@ -360,10 +360,9 @@ class LocalSlurm:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
                 words = _proc_text(int(entry.name), "environ").split("\0")
-                is_job = everything or any(
-                    word.startswith(("SLURM_JOB_ID=", "SLURMD_NODENAME=")) for word in words
-                )
-                if mine in words and is_job and (not variables or set(variables) & set(words)):
+                is_mine = any(word.startswith(mine) for word in words)
+                is_job = any(word.startswith(("SLURM_JOB_ID=", "SLURMD_NODENAME=")) for word in words)
+                if is_mine and (everything or is_job) and (not variables or set(variables) & set(words)):
                     found.append(int(entry.name))
         return found
 
