@@ -128,6 +128,13 @@ def test_a_job_whose_id_was_lost_is_found_by_its_name(
     assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
 
 
+def text_of(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # it has just ended, or is somebody else's
+        return ""
+
+
 def test_a_killed_node_takes_its_jobs_along(slurm: LocalSlurm, tmp_path: Path) -> None:
     with LocalSlurm(nodes=1) as other:
         log = tmp_path / "log"
@@ -135,3 +142,6 @@ def test_a_killed_node_takes_its_jobs_along(slurm: LocalSlurm, tmp_path: Path) -
         pid = int(until(lambda: log.read_text().strip() if log.exists() else "", "the step runs"))
         other.kill_node("n1")
         until(lambda: not running(pid), "it is gone")
+        folder = os.fspath(other.folder)
+    environs = [path for path in Path("/proc").glob("[0-9]*/environ") if folder in text_of(path)]
+    assert environs == []  # nor a manager of its steps, whose command line does not say whose it is
