@@ -107,7 +107,7 @@ SLURM_PROGRAMS = {
     "mariadbd": "mariadb-server",
 }
 # Programs that benchmarks measure against.
-BENCH_PROGRAMS = {"beanstalkd": "beanstalkd", "redis-server": "redis-server"}
+BENCH_PROGRAMS = {"beanstalkd": "beanstalkd", "redis-server": "redis-server", "pg_ctlcluster": "postgresql"}
 # A benchmark is a program; the other modules in the folder are what they share.
 BENCHMARKS = sorted(
     path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")
