@@ -343,13 +343,15 @@ def _procrastinate(url: str, items: int) -> float:
     import procrastinate
 
     app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
-    task = app.task(name="nothing")(_nothing)
-    with app.replace_connector(procrastinate.SyncPsycopgConnector(conninfo=url)).open() as own:
+    app.task(name="nothing")(_nothing)
+    with (
+        app.replace_connector(procrastinate.SyncPsycopgConnector(conninfo=url)) as own,
+        own.open(),
+    ):
         own.schema_manager.apply_schema()
         start = time.perf_counter()
         for _ in range(items):
             own.configure_task("nothing").defer(item=PAYLOAD.decode())
-    assert task
     app.run_worker(wait=False, delete_jobs="always")
     return time.perf_counter() - start
 

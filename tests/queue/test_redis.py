@@ -183,7 +183,7 @@ def test_a_url_with_a_password_is_refused_and_not_repeated() -> None:
 # What each kind of program needs; the page about the queue gives the same.
 _NEEDED = (
     "~fray:{*}:* +evalsha +eval +time +exists +hget +hmget +hset +hincrby +hexists +hdel +zadd +zrem +zcard "
-    "+zrange +zrangebyscore +zscore +llen +lpush +expire +get +set +blpop"
+    "+zrange +zrangebyscore +zscore +llen +lpush +expire +hlen +hgetall +blpop"
 )
 _RULES = _NEEDED.split()
 _WORKS = [*_RULES, "+zpopmin", "+lpop"]

@@ -1,10 +1,13 @@
 """Connections to Redis: one pool for each address, and which of several addresses takes writes."""
 
+import contextlib
 import os
 import ssl
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary, finalize
@@ -19,6 +22,7 @@ from fray_queue._errors import AccessRefusedError, QueueFullError
 from fray_queue._redis.scripts import Script
 
 PORT = 6379
+_IDLE = 32  # connections that wait for the next request; more are closed
 USERNAME, PASSWORD, CA_FILE = "FRAY_REDIS_USERNAME", "FRAY_REDIS_PASSWORD", "FRAY_REDIS_CA_FILE"
 # A node says so that is starting, is a replica, or lost its cluster: another may do it, or the same later.
 _LATER = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "BUSY", "NOREPLICAS")
@@ -68,11 +72,42 @@ _Key = tuple[Any, ...]
 
 
 class _Pool:
-    """A pool of connections, which are closed when no queue of this process uses it any more."""
+    """Connections to one address, which are closed when no queue of this process uses them any more.
 
-    def __init__(self, pool: redis.ConnectionPool) -> None:
-        self.connections = pool
-        finalize(self, pool.disconnect)
+    redis-py's own pool takes as long as a request does.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make, self._pid = make, os.getpid()
+        self._idle: deque[Any] = deque()
+        finalize(self, _close_all, self._idle)
+
+    def take(self) -> Any:
+        """Return a connection for one request."""
+        if self._pid != os.getpid():  # forked: they are the parent's
+            self._idle.clear()
+            self._pid = os.getpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._make()
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        _close_all(self._idle)
+
+    def give_back(self, connection: Any) -> None:
+        """Keep a connection for the next request."""
+        if len(self._idle) < _IDLE:
+            self._idle.append(connection)
+        else:
+            connection.disconnect()
+
+
+def _close_all(idle: "deque[Any]") -> None:
+    with contextlib.suppress(IndexError):  # another thread takes them as well
+        while True:
+            idle.pop().disconnect()
 
 
 _pools: "WeakValueDictionary[_Key, _Pool]" = WeakValueDictionary()
@@ -89,34 +124,31 @@ def _begin_anew() -> None:
 os.register_at_fork(after_in_child=_begin_anew)
 
 
-def _pool(address: Address, host: str, port: int) -> _Pool:
-    username = address.username or os.environ.get(USERNAME) or None
+def _pool(address: Address, host: str, port: int, timeout: float) -> _Pool:
     password = os.environ.get(PASSWORD) or None
     ca_file = os.environ.get(CA_FILE) or None
-    key = (host, port, address.database, username, hash(password), address.tls, ca_file)
+    options: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "db": address.database,
+        "username": address.username or os.environ.get(USERNAME) or None,
+        "password": password,
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),  # repetitions are the queue's, which names its requests
+        "socket_connect_timeout": min(5.0, timeout),
+        "socket_timeout": timeout,
+        "socket_keepalive": True,
+        "driver_info": None,  # else a user needs the right to tell of the library
+    }
+    if address.tls:
+        options |= {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
+        options |= {"ssl_ca_certs": ca_file} if ca_file else {}
+    key = (host, port, address, timeout, options["username"], hash(password), ca_file)
     with _pools_lock:
         pool = _pools.get(key)
         if pool is None:
-            tls: dict[str, Any] = {}
-            if address.tls:
-                tls = {"connection_class": redis.SSLConnection, "ssl_cert_reqs": ssl.CERT_REQUIRED}
-                tls |= {"ssl_check_hostname": True} | ({"ssl_ca_certs": ca_file} if ca_file else {})
-            connections = redis.ConnectionPool(
-                host=host,
-                port=port,
-                db=address.database,
-                username=username,
-                password=password,
-                protocol=2,
-                retry=Retry(NoBackoff(), 0),  # repetitions are the queue's, which names its requests
-                socket_connect_timeout=5.0,
-                socket_timeout=None,
-                socket_keepalive=True,
-                driver_info=None,  # else a user needs the right to tell of the library
-                health_check_interval=0,
-                **tls,
-            )
-            pool = _pools[key] = _Pool(connections)
+            kind: Any = redis.SSLConnection if address.tls else redis.Connection
+            pool = _pools[key] = _Pool(partial(kind, **options))
         return pool
 
 
@@ -136,11 +168,11 @@ class Nodes:
         """Let go of the connections, which end with the last queue of the process that uses them."""
         self._pools.clear()
 
-    def _pool(self, node: tuple[str, int]) -> redis.ConnectionPool:
+    def _pool(self, node: tuple[str, int]) -> _Pool:
         pool = self._pools.get(node)
         if pool is None:
-            pool = self._pools[node] = _pool(self._address, *node)
-        return pool.connections
+            pool = self._pools[node] = _pool(self._address, *node, self._timeout)
+        return pool
 
     def run(self, script: Script, key: str, arguments: Sequence[Any]) -> Any:
         """Run a script; by its digest, and where the node does not know it by its text."""
@@ -162,18 +194,7 @@ class Nodes:
         """
         node = self._nodes[0]
         try:
-            pool = self._pool(node)
-            connection: Any = pool.get_connection()
-            try:
-                connection.send_command(*command)
-                return connection.read_response(timeout=self._timeout if timeout is None else timeout)
-            except redis.exceptions.ResponseError:
-                raise
-            except BaseException:  # its answer may come yet, and would be taken for another's
-                connection.disconnect()
-                raise
-            finally:
-                pool.release(connection)
+            return _exchange(self._pool(node), command, timeout)
         except redis.exceptions.NoScriptError:
             raise
         except (redis.exceptions.RedisError, OSError) as error:
@@ -204,6 +225,23 @@ class Nodes:
         if self._nodes[0] == node:  # else another thread went on already
             self._nodes = [*self._nodes[1:], node]
         raise TransientError(f"{where}: {type(error).__name__}: {_without_secret(text)}") from None
+
+
+def _exchange(pool: _Pool, command: Sequence[Any], timeout: float | None) -> Any:
+    connection = pool.take()
+    try:
+        connection.send_packed_command(connection.pack_command(*command), check_health=False)
+        longer = {} if timeout is None else {"timeout": timeout}
+        answer = connection.read_response(**longer)
+    except redis.exceptions.ResponseError:
+        pool.give_back(connection)
+        raise
+    except BaseException:
+        connection.disconnect()  # its answer may come yet, and would be taken for another's
+        pool.close()  # the others may have ended with it
+        raise
+    pool.give_back(connection)
+    return answer
 
 
 def _is_transient(error: Exception, code: str) -> bool:

@@ -9,6 +9,7 @@ from fray_queue._checks import MOST_DEAD
 
 VERSION = 1
 """Of the keys that the scripts write. Every script refuses a queue of another version."""
+_ONCE = {"push", "pop", "done", "release", "fetch", "operate"}  # of requests that are named, and done once
 UPGRADES: dict[int, str] = {}
 """Version -> a script that makes the next of it: KEYS[1] is the queue's `meta`, whose version it sets."""
 
@@ -27,6 +28,7 @@ def script(name: str) -> Script:
     text = _read(name) if name == "open" else _read("prelude") + _read(name)
     # A script that may not write where memory is full is refused before it begins; those that make room may.
     first = "#!lua\n" if name in ("push", "open") else "#!lua flags=allow-oom\n"
+    first += "local SLOT = " + ("'s:' .. ARGV[2]\n" if name in _ONCE else "false\n")
     return as_script(name, first + text, VERSION)
 
 

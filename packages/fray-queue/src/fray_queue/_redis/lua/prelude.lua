@@ -5,7 +5,8 @@
 -- held   sorted set by the end of a lease or a delay        dated  sorted set by deadline, of what is in `ready`
 -- dead   sorted set, in line                                items  place -> payload
 -- state  place -> what changes about an item; a plain item that was never leased has none
--- keys   key -> place      replies, reply_until  answers      slot:NAME  the newest request of a client
+-- keys   key -> place      replies, reply_until  answers
+-- meta   settings, counters, and of each client's connection its newest request and what that was answered
 local BASE = string.sub(KEYS[1], 1, -5)  -- without 'meta'
 local READY, HELD, DATED, DEAD = BASE .. 'ready', BASE .. 'held', BASE .. 'dated', BASE .. 'dead'
 local ITEMS, STATE, KEYED = BASE .. 'items', BASE .. 'state', BASE .. 'keys'
@@ -15,7 +16,7 @@ local A, L, T, U, D, K, R, N, H, P = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local CHUNK = 1000
 local call = redis.call
 
-local meta = call('HMGET', KEYS[1], 'version', 'attempts', 'size', 'dead', 'tag')
+local meta = call('HMGET', KEYS[1], 'version', 'attempts', 'size', 'dead', 'pushed', 'dated', SLOT or 'none')
 if not meta[1] then return redis.error_reply('FRAYGONE the queue is not there') end
 if meta[1] ~= '@VERSION@' then return redis.error_reply('FRAYVERSION ' .. meta[1]) end
 local most, max_size, max_dead = tonumber(meta[2]), tonumber(meta[3]), tonumber(meta[4])
@@ -26,17 +27,28 @@ if not now then
 end
 
 local function kept()
-  local known = call('GET', BASE .. 'slot:' .. ARGV[2])
-  if not known then return nil end
-  known = cmsgpack.unpack(known)
+  if not meta[7] then return nil end
+  local known = cmsgpack.unpack(meta[7])
   if known[1] == tonumber(ARGV[3]) then return known[2] end
   if known[1] > tonumber(ARGV[3]) then
     return redis.error_reply('FRAYLATE a later request of this client was answered')
   end
 end
 
-local function keep(answer)
-  call('SET', BASE .. 'slot:' .. ARGV[2], cmsgpack.pack({ tonumber(ARGV[3]), answer }), 'EX', 600)
+-- Clients that made no request for ten minutes ask for no answer any more.
+local function forget_clients()
+  if call('HLEN', KEYS[1]) < 500 then return end
+  local fields = call('HGETALL', KEYS[1])
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 2) == 's:' and cmsgpack.unpack(fields[i + 1])[3] < now - 600000000 then
+      call('HDEL', KEYS[1], fields[i])
+    end
+  end
+end
+
+local function keep(answer, ...)
+  call('HSET', KEYS[1], SLOT, cmsgpack.pack({ tonumber(ARGV[3]), answer, now }), ...)
+  if ARGV[3] == '1' then forget_clients() end
   return answer
 end
 
@@ -132,7 +144,7 @@ local function sweep()
         if s[D] > 0 then call('ZADD', DATED, s[D], place) end
       end
     end
-    local late = call('ZRANGEBYSCORE', DATED, '-inf', now, 'LIMIT', 0, CHUNK)
+    local late = meta[6] and call('ZRANGEBYSCORE', DATED, '-inf', now, 'LIMIT', 0, CHUNK) or {}
     for _, place in ipairs(late) do over(place, state_of(place)) end
     if #ended < CHUNK and #late < CHUNK then return end
   end

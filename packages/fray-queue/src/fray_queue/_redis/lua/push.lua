@@ -21,7 +21,7 @@ if max_size and new > 0 then
     return redis.error_reply('FRAYFULL ' .. live .. ' ' .. new .. ' ' .. max_size)
   end
 end
-local next = call('HINCRBY', KEYS[1], 'pushed', new) - new
+local next = tonumber(meta[5])
 local special = priority ~= 0 or delay > 0 or ttl > 0 or reply_ttl > 0
 local deadline = ttl > 0 and now + ttl or 0
 local until_ = delay > 0 and (deadline > 0 and math.min(now + delay, deadline) or now + delay) or 0
@@ -63,5 +63,5 @@ for i = 1, count do
 end
 flush()
 if new > 0 then wake(WAKE) end
-if keyed then return keep(places) end
-return keep({ places[1] })
+if ttl > 0 and not meta[6] then call('HSET', KEYS[1], 'dated', 1) end
+return keep(keyed and places or { places[1] }, 'pushed', next)
