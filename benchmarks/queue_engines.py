@@ -51,6 +51,7 @@ class Peer:
 class Fray(Peer):
     def __init__(self, url: str) -> None:
         self.queue = open_queue(url)
+        self.queue.size()  # connects, as the others did by now
 
     def push(self, count: int) -> None:
         self.queue.push(PAYLOAD) if count == 1 else self.queue.push_many([PAYLOAD] * count)
