@@ -67,6 +67,8 @@ def work(storage: str, workers: int, steps: int) -> None:
 
     if os.environ["FRAY_REPLICA_ID"] != "0":
         return
+    # Ray Train starts its workers anew when they are not there after a minute, which a busy machine takes.
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")
     with create_context("ray?placement_group=current") as context:
         averages = context.create_actor(Averages, workers)
         in_group = resources_in_current_group({"CPU": 1})

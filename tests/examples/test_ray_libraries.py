@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def run(name: str, ray_cluster: LocalRayCluster, *argv: str) -> str:
     words = [sys.executable, str(EXAMPLES / name), "--cluster", f"ray?address={ray_cluster.address}", *argv]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
