@@ -93,12 +93,11 @@ PYRIGHT = (
 # Programs that tests of queues start, and the Debian packages that they come in.
 PROGRAMS = {
     "npm": "npm",
-    "chromium": "chromium",
-    "chromedriver": "chromium-driver",
     "openssl": "openssl",
     "redis-server": "redis-server",
     "pg_ctlcluster": "postgresql",  # its other programs are not in the path
 }
+BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}
 # A Slurm of three nodes on one machine: Debian's build of slurmd allows it.
 SLURM_PROGRAMS = {
     "slurmctld": "slurm-wlm",
@@ -149,7 +148,7 @@ def run_tests(session: nox.Session, *paths: str) -> None:
 
 
 def install_programs(session: nox.Session, programs: dict[str, str] | None = None) -> None:
-    """Bring what a session starts and pip cannot: a browser and openssl for the tests of queues."""
+    """Bring what a session starts and pip cannot: openssl and servers for the tests of queues."""
     packages = [package for program, package in (programs or PROGRAMS).items() if not shutil.which(program)]
     if not packages:
         return
@@ -198,9 +197,6 @@ package_session("fray-local", more=("joblib",))  # which leaves processes behind
 # pip: with it Ray builds the environments of jobs, in a copy of the one that it runs in.
 package_session("fray-ray", more=("pip", "uv", "jax"))  # jax: the wheel for CPUs
 package_session("fray-queue", more=QUEUE_TESTS, before=install_for_queues)
-
-
-BROWSER = {program: PROGRAMS[program] for program in ("chromium", "chromedriver")}
 
 
 @nox.session
