@@ -122,11 +122,15 @@ def group(name: str) -> list[str]:
 @cache
 def wheel(package: str) -> str:
     """Build a package and return the path of its wheel."""
-    folder = WHEELS / package
+    return built_wheel(package, ROOT / "packages" / package)
+
+
+def built_wheel(name: str, source: Path) -> str:
+    """Build a distribution and return the path of its wheel."""
+    folder = WHEELS / name
     for old in folder.glob("*.whl"):
         old.unlink()
-    source = str(ROOT / "packages" / package)
-    subprocess.run(["uv", "build", "--quiet", "--wheel", "--out-dir", str(folder), source], check=True)
+    subprocess.run(["uv", "build", "--quiet", "--wheel", "--out-dir", str(folder), str(source)], check=True)
     (built,) = folder.glob("*.whl")
     return str(built)
 
@@ -214,6 +218,15 @@ def slurm(session: nox.Session) -> None:
     session.install(*wheels("fray-slurm", "fray-local", "fray-ray"), *group("test"), "uv", "pytest-xdist")
     # Each process has a Slurm of its own. Most of what they do is to wait.
     run_tests(session, "tests/slurm", "-n", "2", "--dist", "loadfile")
+
+
+@nox.session
+def dask(session: nox.Session) -> None:
+    """Does the backend in examples/fray-dask keep every promise, on a real Dask whose workers are killed?"""
+    session.install(
+        *wheels("fray-local"), built_wheel("fray-dask", ROOT / "examples" / "fray-dask"), *group("test")
+    )
+    run_tests(session, "tests/dask")
 
 
 @nox.session

@@ -47,8 +47,24 @@ class keeping:  # noqa: N801 - a context manager, named as it reads
         _pickling.kept = self._outer
 
 
+class finding:  # noqa: N801 - a context manager, named as it reads
+    """While this thread unpickles: say what finds things that are not in this process, or no longer."""
+
+    __slots__ = ("_finder", "_outer")
+
+    def __init__(self, finder: Callable[[str, Any], Any]) -> None:
+        self._finder = finder
+
+    def __enter__(self) -> None:
+        self._outer, _pickling.finder = _pickling.finder, self._finder
+
+    def __exit__(self, *exc_info: object) -> None:
+        _pickling.finder = self._outer
+
+
 class _Pickling(threading.local):
     kept: list[Any] | None = None
+    finder: Callable[[str, Any], Any] | None = None
 
 
 _pickling = _Pickling()
@@ -82,7 +98,10 @@ def find_by_identity(process: str, pid: int, key: Any, kind: str) -> Any:
     Raises:
         WrongProcessError: It lives in another process, or was gone before its pickle was loaded.
     """
+    finder = _pickling.finder
     if process != _PROCESS or pid != os.getpid():
+        if finder is not None and (found := finder(process, key)) is not None:
+            return found
         if _foreign_finder is not None:
             return _foreign_finder(process, pid, key, kind)
         raise WrongProcessError(
@@ -92,4 +111,6 @@ def find_by_identity(process: str, pid: int, key: Any, kind: str) -> Any:
     try:
         return thing_by_key[key]
     except KeyError:
+        if finder is not None and (found := finder(process, key)) is not None:
+            return found
         raise WrongProcessError(f"a {kind} was unpickled after the last reference to it was gone") from None

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from fray._contexts.exits import ACTOR_SECONDS, end_at_exit, name_given_up, program_failed
     from fray._contexts.in_process import InProcessRunner
     from fray._contexts.map import MapPace
+    from fray._contexts.remote.context import EngineContext, capabilities_of
+    from fray._contexts.remote.worker import answer, run_call, sessions
     from fray._contexts.runner_context import TaskRunnerContext
     from fray._contracts.current_context import current_context_var
-    from fray._contracts.engine_context import EngineContext, EngineOutcome
     from fray._contracts.gang_runtime import GangRuntime
+    from fray._contracts.remote_engine import AskingEngine, CallFailed, RemoteEngine
     from fray._contracts.task_runner import (
         ActorRunner,
         CallRunner,
@@ -215,11 +217,13 @@ __all__ = [
     "ActorRunner",
     "Admission",
     "Answer",
+    "AskingEngine",
     "AsyncQueue",
     "AttemptEnd",
     "Begin",
     "Call",
     "CallExecutor",
+    "CallFailed",
     "CallPacker",
     "CallRunner",
     "CannotRun",
@@ -236,7 +240,6 @@ __all__ = [
     "EngineContext",
     "EngineEndpoint",
     "EngineFuture",
-    "EngineOutcome",
     "EngineRef",
     "EngineStream",
     "Finding",
@@ -282,6 +285,7 @@ __all__ = [
     "QueueCapabilities",
     "Ready",
     "Records",
+    "RemoteEngine",
     "ReplyPoller",
     "RescuingRunner",
     "RestartRequested",
@@ -309,6 +313,7 @@ __all__ = [
     "UiServer",
     "UsageHistory",
     "UsageMeter",
+    "answer",
     "answer_of",
     "apart",
     "arguments_of",
@@ -318,6 +323,7 @@ __all__ = [
     "blocking",
     "boot_id",
     "callable_name",
+    "capabilities_of",
     "captures",
     "change_since",
     "check_count",
@@ -410,10 +416,12 @@ __all__ = [
     "replace_file",
     "require_api",
     "retry_delays",
+    "run_call",
     "run_coroutine",
     "runner",
     "same_captures",
     "seconds",
+    "sessions",
     "set_current_call",
     "set_foreign_finder",
     "set_lender",
@@ -493,10 +501,16 @@ _HOMES = {
     "EndTree": "_jobs.events",
     "Ended": "_jobs.events",
     "Engine": "_engine.engine",
-    "EngineContext": "_contracts.engine_context",
+    "AskingEngine": "_contracts.remote_engine",
+    "CallFailed": "_contracts.remote_engine",
+    "RemoteEngine": "_contracts.remote_engine",
+    "EngineContext": "_contexts.remote.context",
+    "answer": "_contexts.remote.worker",
+    "capabilities_of": "_contexts.remote.context",
+    "run_call": "_contexts.remote.worker",
+    "sessions": "_contexts.remote.worker",
     "EngineEndpoint": "_engine.actors",
     "EngineFuture": "_engine.futures",
-    "EngineOutcome": "_contracts.engine_context",
     "EngineRef": "_engine.refs",
     "EngineStream": "_engine.streams",
     "GangLayout": "_jobs.ranks",

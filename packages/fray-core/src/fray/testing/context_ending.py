@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from fray._discovery.current import create_context, get_job_context
 from fray._values.errors import ContextClosedError, TaskCancelledError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
-from fray.testing.gates import Gate
+from fray.testing.gates import Gate, until
 from fray.testing.leaks import remaining, snapshot
 from fray.testing.tasks import Counter
 
@@ -156,13 +157,17 @@ class ShutdownContract(ContextFixtures):
         with pytest.raises((ActorDiedError, ContextClosedError)):
             context.get(counter.value())
 
-    def test_nothing_is_left_behind(self, spec: str, tmp_path: Path) -> None:
+    def test_nothing_is_left_behind(
+        self, spec: str, tmp_path: Path, left_on_workers: Callable[[], set[str]]
+    ) -> None:
         self.use_everything(spec, tmp_path)  # what is made once per process is there before the count
+        on_workers = left_on_workers()
         before = snapshot()
         for _ in range(3):
             self.use_everything(spec, tmp_path)
         left = remaining(before)
         assert not left, f"left behind: {sorted(left)}"
+        until(lambda: left_on_workers() <= on_workers, "the workers hold no more than before")
 
     def use_everything(self, spec: str, tmp_path: Path) -> None:
         """Use a little of each thing that a context holds resources for."""

@@ -1,6 +1,6 @@
 """What the tests of a context share: the context, and a gate for its tasks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +59,16 @@ class ContextFixtures(Promises):
         """A context that runs one task at a time, where it can; shut down after the test."""
         with create_context(narrow_spec) as context:
             yield context
+
+    @pytest.fixture
+    def tmp_path(self, tmp_path: Path) -> Path:
+        """A folder that the tests and all workers see; where workers are on other machines, a shared one."""
+        return tmp_path
+
+    @pytest.fixture
+    def left_on_workers(self) -> Callable[[], set[str]]:
+        """What the workers hold of Fray, a line each; a backend with workers elsewhere says how to look."""
+        return set
 
     @pytest.fixture
     def gate(self, tmp_path: Path) -> Iterator[Gate]:

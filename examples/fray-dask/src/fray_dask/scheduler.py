@@ -1,0 +1,58 @@
+"""What runs in the scheduler: it has one thread for this, so each function is atomic."""
+
+from typing import Any
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+_names: dict[str, bytes] = {}
+_claims: dict[str, list[str]] = {}
+_wanted: dict[str, list[str]] = {}  # by programs, before somebody submits the key
+
+
+def swap(name: str, expected: bytes | None, record: bytes | None) -> bytes | None:
+    """Replace a record if it is the expected one."""
+    found = _names.get(name)
+    if found == expected:
+        if record is not None:
+            _names[name] = record
+        else:
+            _names.pop(name, None)
+    return found
+
+
+class KeyBooks(SchedulerPlugin):
+    """Forgets who ran a key with the key; tells of a key whoever waited for it before it was there."""
+
+    name = "fray"
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Take note of what happens to a key."""
+        if finish == "forgotten":
+            _claims.pop(key, None)
+        for client in _wanted.pop(key, ()):
+            self._scheduler.client_desires_keys([key], client)
+
+
+def _keep_books(scheduler: Any) -> None:
+    if KeyBooks.name not in scheduler.plugins:
+        scheduler.add_plugin(KeyBooks(scheduler))
+
+
+def claim(key: str, by: str, dask_scheduler: Any = None) -> list[str]:
+    """Note who is about to run a key; return who was before."""
+    _keep_books(dask_scheduler)
+    claims = _claims.setdefault(key, [])
+    claims.append(by)
+    return claims[:-1]
+
+
+def want(key: str, client: str, dask_scheduler: Any = None) -> None:
+    """Count a client among those who want a key, now and not when its next message comes."""
+    _keep_books(dask_scheduler)
+    if key in dask_scheduler.tasks:
+        dask_scheduler.client_desires_keys([key], client)
+    else:
+        _wanted.setdefault(key, []).append(client)

@@ -1,0 +1,143 @@
+"""The calling side of actors that live on workers: an `ActorCaller` for each that this program calls."""
+
+import pickle
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from fray._contexts.remote.streams import RemoteStream
+from fray._contexts.remote.values import Packed, PackedError, PackedValue, StoredKey
+from fray._engine.actors import Actor
+from fray._engine.calls import dispatch
+from fray._values.options import ActorOptions, Lifetime
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from fray._contexts.remote.context import EngineContext
+
+
+class ActorRecord(NamedTuple):
+    """What others need to call an actor: what a name is registered with, and a handle travels as."""
+
+    actor: str
+    worker: str
+    session: bytes
+    class_name: str
+    methods: Mapping[str, bool]
+    asynchronous: bool
+    options: ActorOptions
+
+    @property
+    def detached(self) -> bool:
+        """Whether it outlives its creator."""
+        return self.options.lifetime is Lifetime.DETACHED
+
+
+class ActorCaller:
+    """Sends the calls of one actor, in order, to the worker that it lives on; the engine's `ActorRunner`.
+
+    Attributes:
+        record: Where it lives; set before it is given a call.
+    """
+
+    interrupts = False
+
+    def __init__(self, context: "EngineContext", actor: Actor) -> None:
+        self._context, self._actor = context, actor
+        self.record: ActorRecord
+        self.name = f"{context.holder}-{uuid4().hex[:8]}"  # calls are in order for each of these
+        self.owned = False  # it ends with this context
+        self._sent = 0
+        self._incarnation = 0
+        self._waiting: set[Any] = set()
+        self._ended = False
+
+    def start(self, calls: Sequence[Any]) -> None:
+        """Send calls; the number of each is its place among those of this program."""
+        for call in calls:
+            payload, refs = call.payload, call.refs
+            if call.claim():
+                try:
+                    self._send(call, payload, refs)
+                except Exception as error:  # noqa: BLE001 - an argument that cannot travel fails its call alone
+                    dispatch(call.fail(error))
+
+    def _send(self, call: Any, payload: Packed, refs: Sequence[Any]) -> None:
+        from fray._contexts.remote.runner import slots_of
+
+        context, record = self._context, self.record
+        slots, keys = slots_of(context, refs)
+        held = [ref.content for ref in refs if isinstance(ref.content, StoredKey)]
+        if call.kind == "construct":
+            request = ("construct", record, payload.data, slots, keys, self.name)
+        else:
+            number, self._sent = self._sent, self._sent + 1
+            place = (self.name, self._incarnation, number)
+            request = ("call", record.actor, place, call.method, call.label, payload.data, slots, keys)  # type: ignore[assignment]
+        self._waiting.add(call)
+        answer = context.ask(record.worker, *request, session=record.session)
+        arrived = partial(self._arrived, call, self._incarnation, held)
+        answer.add_done_callback(partial(context.post, arrived))
+
+    def _arrived(self, call: Any, incarnation: int, held: Any, answer: "Future[bytes]") -> None:
+        del held  # values that the worker has by now
+        error = answer.exception()
+        if error is not None:
+            self._lost(incarnation, error)
+            return
+        self._waiting.discard(call)
+        kind, content = pickle.loads(answer.result())
+        if kind == "value":
+            dispatch(call.succeed(PackedValue(self._context, Packed(content, ()))))
+        elif kind == "failed":
+            dispatch(call.fail(PackedError(content)))
+        elif kind == "stream":
+            call.state = RemoteStream(self._context, call, self.record.worker, content)
+            call.state.pump(call)
+        else:
+            dispatch(self._actor.die(content))
+
+    def _lost(self, incarnation: int, error: BaseException) -> None:
+        """Take note, once, that the worker is gone; the engine's books say whether the actor comes back."""
+        if incarnation != self._incarnation:
+            return
+        self._incarnation += 1
+        self._sent = 0
+        calls, self._waiting = self._waiting, set()
+        how = f"on worker {self.record.worker} ended ({error!r})"
+        if self._actor.dead or not self.owned:
+            dispatch(self._actor.die(f"its process {how}"))
+            return
+        # A place is looked for before: whoever calls it from now on is sent there.
+        try:
+            moved = self.record._replace(worker=self._context.choose_worker())
+        except Exception as no_worker:  # noqa: BLE001 - there is none: it cannot come back
+            dispatch(self._actor.die(f"its process {how}, and there is no other: {no_worker!r}"))
+            return
+        before, self.record = self.record, moved
+        ready = self._actor.process_died(how, list(calls), [])
+        if not self._actor.dead:
+            self._context.names.move(before, moved)
+        dispatch(ready)
+
+    def resume(self, call: Any, more: int, parked: bool) -> None:
+        """Ask for more items of a generator method."""
+        if call.state is not None:
+            call.state.pump(call)
+
+    def interrupt(self, call: Any) -> None:
+        """Never called: a method is not interrupted."""
+
+    def end(self, *, kill: bool) -> None:
+        """End the actor, or let go of it where it may live on; from a finalizer too."""
+        if self._ended:
+            return
+        self._ended = True
+        act = "kill_actor" if kill and self.owned else "drop_actor"
+        arguments = (self.record.actor, "it was killed" if kill else self.name)
+        self._context.tell(self.record.worker, act, *arguments, session=self.record.session)
+
+    def close(self, *, wait: bool) -> None:
+        """Do nothing: the session's end is the actor's."""

@@ -1,0 +1,158 @@
+"""The end of a session: what the workers still do is waited for, then each forgets it."""
+
+import pickle
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from fray._contexts.runner_context import TaskRunnerContext
+from fray._contracts.task_runner import CallKind
+from fray._engine.calls import dispatch, inside
+from fray._engine.refs import EngineRef
+from fray._engine.waiting import await_one, blocking
+
+if TYPE_CHECKING:
+    from fray._contexts.remote.context import EngineContext
+
+PATIENCE = 10.0
+"""Seconds that a worker gets for an answer at the end; one that is gone has nothing to end."""
+
+
+class _WorkersCalls:
+    """Counted as under way while the workers still have calls of the session."""
+
+    kind: CallKind = "task"
+    streaming = over = False
+    state = None
+    label = "what the workers submitted"
+
+    def cancel_unstarted(self, reason: BaseException) -> tuple[Any, ...]:
+        """Do nothing: each worker cancels its own."""
+        return ()
+
+
+class SessionEnding:
+    """`shutdown` of an `EngineContext`, and what has to be done for it on the workers."""
+
+    def __init__(self: "EngineContext") -> None:  # type: ignore[misc]
+        self.ended = False
+        self._over = threading.Event()
+        self._finisher: threading.Thread | None = None
+        self._starting_end = threading.Lock()
+        self._end_asked = False
+
+    def shutdown(self: "EngineContext", wait: bool = True, cancel_pending: bool = False) -> None:  # type: ignore[misc]
+        """End the context; see `JobContext.shutdown`. In a worker the program's own context ends it."""
+        if self.engine.scope.foreign or not self.is_root:
+            return
+        with self._starting_end:
+            first, self._end_asked = not self._end_asked, True
+        if first:
+            workers_calls = _WorkersCalls()
+            self.engine.scope.open.add(workers_calls)
+            self._finisher = threading.Thread(
+                target=self._finish, args=(workers_calls, cancel_pending), name="fray-ending", daemon=True
+            )
+        TaskRunnerContext.shutdown(self, wait=False, cancel_pending=cancel_pending)
+        if cancel_pending:
+            for call in self.engine.open_calls():
+                if call.kind == "task" and not call.streaming:
+                    self._cancel_submitted(call)
+        if first and self._finisher is not None:
+            self._finisher.start()
+        if wait and not inside(self.engine.scope):
+            with blocking():
+                self._over.wait()
+            if self._finisher is not None and self._finisher is not threading.current_thread():
+                self._finisher.join()
+
+    def _finish(self: "EngineContext", workers_calls: Any, cancel: bool) -> None:  # type: ignore[misc]
+        """Wait for what was submitted here, then for what the workers submitted, until nobody adds more."""
+        scope = self.engine.scope
+        seen = None
+        while True:
+            self._await_own(workers_calls)
+            if not hasattr(self.remote, "ask"):
+                break
+            counts = self._ask_all("drain", cancel)
+            if counts == seen and len(scope.open) <= 1:
+                break
+            seen = counts
+        scope.leave(workers_calls)  # ends the actors
+        self.end_session(wait=True)
+
+    def _await_own(self: "EngineContext", workers_calls: Any) -> None:  # type: ignore[misc]
+        scope = self.engine.scope
+        while others := [call for call in list(scope.open) if call is not workers_calls]:
+            for call in others:
+                _await_call(call, scope)
+
+    def count_drained(self: "EngineContext", cancel: bool) -> int:  # type: ignore[misc]
+        """In a worker: wait for what was submitted here; return how much that was so far."""
+        if cancel:
+            self.engine.scope.cancelling = True
+        scope = self.engine.scope
+        while calls := list(scope.open):
+            for call in calls:
+                _await_call(call, scope)
+        return self.made_keys
+
+    def _ask_all(self: "EngineContext", act: str, *arguments: Any) -> Any:  # type: ignore[misc]
+        """Ask every worker and return the answers of those that live, by name."""
+        asked = {worker: self.ask(worker, act, *arguments) for worker in self.remote.workers()}
+        return {worker: _answer(future) for worker, future in asked.items()}
+
+    def end_session(self: "EngineContext", *, wait: bool) -> None:  # type: ignore[misc]
+        """Let every worker forget the session, and let go of the engine; once.
+
+        Values of references that still live are fetched before: `get` of them goes on working.
+        """
+        if not wait or self.ended or not self.is_root:
+            return
+        live = [held for held in list(self._held) if held in self._readable()]
+        self._keep_values(live)
+        if hasattr(self.remote, "ask"):
+            self._ask_all("end_session")
+        self.ended = True
+        self._settler.close()
+        self.remote.close()
+        self._over.set()
+
+    def end_in_worker(self: "EngineContext") -> None:  # type: ignore[misc]
+        """Let go of everything that this process has of the session."""
+        self._closed = True
+        self.engine.close(cancel_pending=True)
+        for actor in list(self.engine.actors):
+            dispatch(actor.die("its context was shut down"))
+        self._settler.close()
+        self.ended = True
+        self.remote.close()
+
+    def _readable(self: "EngineContext") -> set[Any]:  # type: ignore[misc]
+        return {ref.content for ref in list(self._keys) if ref.state}
+
+    def _keep_values(self: "EngineContext", live: list[Any]) -> None:  # type: ignore[misc]
+        if len(self._fetch_ahead(set(live))) > 1:
+            return
+        for held in live:
+            try:
+                held.data = self.fetch(held.key)
+            except Exception:  # noqa: BLE001, S112 - it was lost: whoever reads it hears of it
+                continue
+
+
+def _await_call(call: Any, scope: Any) -> None:
+    if call.streaming:
+        await_one(call, 0.05)  # it may be parked, and is then not under way
+    elif not call.over:
+        ref: EngineRef[Any] = call.ref
+        await_one(ref)
+    if call.over:
+        scope.leave(call)
+
+
+def _answer(future: "Future[bytes]") -> Any:
+    try:
+        return pickle.loads(future.result())
+    except Exception:  # noqa: BLE001 - its worker is gone, with whatever it had
+        return None
