@@ -87,6 +87,7 @@ EXTRAS = {"fray-core": "[otel,ui]", "fray-queue": "[gcs,s3,azure,server,redis,po
 QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client")
 TYPES_ALONE = ("selenium", "jax", "joblib")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
+DASK = "distributed==2026.8.*"  # what examples/fray-dask was written for
 PYRIGHT = (
     "basedpyright==1.40.2"  # pyright 1.1.414 with its own Node.js; pyright's wheel fetches one when it runs
 )
@@ -220,11 +221,11 @@ def slurm(session: nox.Session) -> None:
     run_tests(session, "tests/slurm", "-n", "2", "--dist", "loadfile")
 
 
-@nox.session
+@nox.session(default=False)
 def dask(session: nox.Session) -> None:
     """Does the backend in examples/fray-dask keep every promise, on a real Dask whose workers are killed?"""
     session.install(
-        *wheels("fray-local"), built_wheel("fray-dask", ROOT / "examples" / "fray-dask"), *group("test")
+        *wheels("fray-local"), built_wheel("fray-dask", ROOT / "examples" / "fray-dask"), DASK, *group("test")
     )
     run_tests(session, "tests/dask")
 
@@ -241,7 +242,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Do the types hold, in packages, tests and examples, and do users get what they should?"""
     session.install(
-        *wheels(*PACKAGES), *group("test"), *group("types"), *QUEUE_TESTS, "selenium", "jax", "joblib"
+        *wheels(*PACKAGES), *group("test"), *group("types"), *QUEUE_TESTS, "selenium", "jax", "joblib", DASK
     )
     session.run("mypy", *(f"packages/{name}/src" for name in PACKAGES), "tests", "examples")
 

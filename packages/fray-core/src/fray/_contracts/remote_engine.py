@@ -43,6 +43,9 @@ class CallFailed(Exception):  # noqa: N818 - an outcome, and no fault of the eng
     def __str__(self) -> str:
         return "a call failed; its exception is packed"
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self.data)} bytes>"  # engines log it
+
 
 class RemoteEngine(Protocol):
     """The primitives of a remote engine.
