@@ -119,7 +119,7 @@ class EngineContext(Travelling, SessionEnding, TaskRunnerContext):
         if max_workers is not None:
             check_count("max_workers", max_workers, 1)
         self.remote = remote
-        family = namespace or os.environ.get("FRAY_ROOT_JOB_ID") or "default"
+        family = namespace or os.environ.get("FRAY_JOB_FAMILY") or "default"
         self._session, self._namespace = session, family
         self.is_root = session is None
         self.holder = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
