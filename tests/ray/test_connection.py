@@ -309,7 +309,9 @@ def entry(metadata: dict[str, str], status: str) -> dict[str, Any]:
 def test_an_entry_of_the_job_table_that_makes_no_sense_is_one_bad_row(
     starting: str, monkeypatch: pytest.MonkeyPatch, metadata: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(Starting, "jobs", [entry(OWN, "PENDING"), entry(metadata, "SUCCEEDED")])
+    monkeypatch.setattr(
+        Starting, "jobs", [entry(OWN, "PENDING"), entry({**metadata, "fray.job_id": "train-2"}, "SUCCEEDED")]
+    )
     good, bad = sorted(RayCluster(starting).list_jobs(), key=lambda info: info.error_message is not None)
     assert (good.name, good.status) == ("train", JobStatus.PENDING)
     assert bad.status is JobStatus.SUCCEEDED

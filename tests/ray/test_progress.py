@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import ray
+from plans import plan
 from ray import exceptions as rx
 
-from fray import ResourceConfig
 from fray.cluster import ExitReason, JobStatus
 from fray.testing.gates import until
 from fray_ray._head import independent_replicas, replicas
@@ -21,30 +21,6 @@ from fray_ray._head.replicas import Replica
 from fray_ray._plan import Plan, job_config
 
 TIMED_OUT = Outcome(JobStatus.FAILED, ExitReason.TIMED_OUT, "ran longer than its timeout")
-
-
-def plan(replicas: int = 1, retries: int = 0) -> Plan:
-    return Plan(
-        job_id="job-1",
-        submission="job-1",
-        submitted_at=0.0,
-        name="job",
-        choices=(replicas,),
-        hosts=1,
-        gang=False,
-        resources=ResourceConfig(replicas=replicas),
-        labels={},
-        command=("true",),
-        payload=None,
-        environ={},
-        secrets=(),
-        cwd=None,
-        pip=(),
-        max_retries_failure=retries,
-        max_retries_preemption=0,
-        timeout=None,
-        placement_timeout=None,
-    )
 
 
 def test_what_a_replica_tells_ray_is_the_environment_of_its_job() -> None:

@@ -104,7 +104,7 @@ def left_in_ray() -> list[str]:
     groups = placement_group_table().items()
     found = [f"group {name}" for name, group in groups if group["state"] != "REMOVED"]
     actors = state.actor_table(None, None, "ALIVE").values()
-    found += [f"actor {actor['ActorID']}" for actor in actors if actor["ActorClassName"] == "ReplicaHost"]
+    found += [f"actor {actor['ActorID']}" for actor in actors if actor["ActorClassName"] == "ReplicaActor"]
     total, free = ray.cluster_resources(), ray.available_resources()
     if total.get("TPU", 0) != free.get("TPU", 0):
         found.append(f"TPUs: {free.get('TPU', 0)} of {total['TPU']} free")

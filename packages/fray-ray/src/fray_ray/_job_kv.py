@@ -1,40 +1,99 @@
-"""What reaches a job apart from what Ray lists: its plan, its variables, and the word to stop.
+"""What reaches a job apart from what Ray lists: its plan, its variables, and what it is asked to do.
 
 All go through the store of packages that the dashboard takes uploads for: memory of the head, behind
-the same authentication as the jobs, never a file.
+the same authentication as the jobs, never a file. What is there of a job has its submission for a prefix.
 """
 
-from ray.experimental import internal_kv
+import hashlib
+from collections.abc import Collection
+
+from fray_ray._ray_internals import kv_delete, kv_get, kv_list, kv_put
 
 LIMIT = 100 * 2**20  # bytes, of the dashboard
+STOP, RESTART, ENDPOINT = "stop", "restart", "endpoint"
+_PACKAGES = "gcs://"
+
+
+def package_name(submission: str, *parts: object) -> str:
+    """Return the name of a package of a job."""
+    return ".".join([f"fray-{submission}", *map(str, parts)])
 
 
 def plan_name(submission: str) -> str:
     """Return the name of the package that holds a job's plan."""
-    return f"fray-{submission}.plan"
+    return package_name(submission, "plan")
 
 
 def stop_name(submission: str) -> str:
     """Return the name of the package that tells a job to stop; it holds the grace in seconds."""
-    return f"fray-{submission}.stop"
+    return package_name(submission, STOP)
 
 
 def variables_name(submission: str) -> str:
     """Return the name of the package that holds the variables which the job's tasks find, pickled."""
-    return f"fray-{submission}.environ"
+    return package_name(submission, "environ")
+
+
+def secrets_name(submission: str) -> str:
+    """Return the name of the package with the variables that a retry brings along, pickled."""
+    return package_name(submission, "secrets")
+
+
+def restart_name(submission: str, replica: int, attempt: int) -> str:
+    """Return the name of the package that asks for another attempt of a replica; it holds the grace."""
+    return package_name(submission, RESTART, replica, attempt)
+
+
+def endpoint_name(submission: str, replica: int, attempt: int, name: str) -> str:
+    """Return the name of the package in which a replica registers an endpoint."""
+    short = hashlib.sha256(name.encode()).hexdigest()[:24]
+    return package_name(submission, ENDPOINT, replica, attempt, short)
+
+
+def workspace_name(submission: str) -> str:
+    """Return the name of the package with the workspace of a job that may be run again."""
+    return package_name(submission, "workspace.zip")
 
 
 def keep(name: str, data: bytes) -> None:
     """Store a package, inside the cluster."""
-    internal_kv._internal_kv_put(f"gcs://{name}", data)
+    kv_put(_PACKAGES + name, data)
 
 
 def fetch(name: str) -> bytes | None:
     """Return a package, inside the cluster; None where there is none."""
-    data: bytes | None = internal_kv._internal_kv_get(f"gcs://{name}")
-    return data
+    return kv_get(_PACKAGES + name)
 
 
 def delete(name: str) -> None:
     """Delete a package, inside the cluster."""
-    internal_kv._internal_kv_del(f"gcs://{name}")
+    kv_delete(_PACKAGES + name)
+
+
+def delete_all(submission: str, *, but: Collection[str] = ()) -> None:
+    """Delete the packages of a job, inside the cluster."""
+    for name in names_of(submission):
+        if (whole := package_name(submission, name)) not in but:
+            delete(whole)
+
+
+def names_of(submission: str) -> list[str]:
+    """Return what there is of a job, without the prefix: `stop`, `restart.0.1`."""
+    prefix = _PACKAGES + package_name(submission, "")
+    return [name.removeprefix(prefix) for name in kv_list(prefix)]
+
+
+def names_below(prefix: str) -> list[str]:
+    """Return the names of the packages that begin like this, inside the cluster."""
+    return [name.removeprefix(_PACKAGES) for name in kv_list(_PACKAGES + prefix)]
+
+
+def stopped_members(sweep: str) -> dict[str, str]:
+    """Return the members of a sweep that were told to stop: number -> the package that says so."""
+    prefix = f"{_PACKAGES}fray-{sweep}~"
+    found = {}
+    for name in kv_list(prefix):
+        number, _, rest = name.removeprefix(prefix).partition(".")
+        if rest == STOP and number.isdecimal():
+            found[number] = name.removeprefix(_PACKAGES)
+    return found

@@ -2,66 +2,176 @@
 
 Everything is in the metadata of the job's entry, so that whoever reads the table (another process,
 `ray job list`, the dashboard) reads the same. The driver of a job is the only one that writes there
-between Ray's own note that it runs and Ray's own note that it ended.
+between Ray's own note that it runs and Ray's own note that it ended. Each run of a job that is retried
+has an entry of its own; a member of a sweep has one as soon as it is started.
 """
 
 import getpass
+import hashlib
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ray._private.ray_constants import KV_NAMESPACE_JOB
-from ray.dashboard.modules.job.common import JobInfoStorageClient
-from ray.experimental import internal_kv
-
-from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, ResourceConfig, TaskStatus
+from fray_ray._ray_internals import table_entry, write_table_entry
 
 _ID, _NAME, _OWNER, _REPLICAS, _INFO = (
     f"fray.{name}" for name in ("job_id", "name", "owner", "replicas", "info")
 )
+_ABOUT, _TRIES, KEY, MEMBERS, ENDPOINTS, UNSTARTED, KEPT = (
+    f"fray.{name}" for name in ("about", "tries", "key", "members", "endpoints", "unstarted", "kept")
+)
 _PARENTS = "~"  # stands for the slashes of an id, which no URL takes
 _ENDED = {"FAILED": JobStatus.FAILED, "STOPPED": JobStatus.STOPPED, "SUCCEEDED": JobStatus.FAILED}
+TERMINAL = frozenset(_ENDED)
 
 
-def submission_of(job_id: str) -> str:
-    """Return the id that Ray knows a job by: its own, with `~` between it and its parents."""
-    return job_id.replace("/", _PARENTS)
+@dataclass(frozen=True, kw_only=True)
+class JobEntry:
+    """An entry of Ray's job table, read as input from outside: what is not as it should be is left out.
+
+    Args:
+        status: Ray's own word on the job; empty where it says none.
+        start_time: In milliseconds, as `end_time`.
+    """
+
+    submission: str
+    status: str
+    metadata: Mapping[str, str]
+    message: str
+    start_time: int | None
+    end_time: int | None
+    runtime_env: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, data: Any) -> "JobEntry":
+        """Read what Ray says of a job: over HTTP, or in the head's store."""
+        said = data if isinstance(data, dict) else {}
+        metadata, environment = said.get("metadata"), said.get("runtime_env")
+        pairs = metadata.items() if isinstance(metadata, dict) else ()
+        return cls(
+            submission=_text(said.get("submission_id")),
+            status=_text(said.get("status")),
+            metadata={key: value for key, value in pairs if isinstance(value, str)},
+            message=_text(said.get("message")),
+            start_time=_count(said.get("start_time")),
+            end_time=_count(said.get("end_time")),
+            runtime_env=environment if isinstance(environment, dict) else {},
+        )
 
 
-def describe(job_id: JobId, name: str, replicas: int) -> dict[str, str]:
-    """Return the metadata that a job is submitted with."""
-    return {_ID: job_id, _NAME: name, _OWNER: _user(), _REPLICAS: str(replicas)}
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
-def read(details: Any) -> JobInfo | None:
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def submission_of(job_id: str, tries: int = 1) -> str:
+    """Return the id that Ray knows a run of a job by: the job's, with `~` between it and its parents."""
+    again = "" if tries == 1 else f"-r{tries}"
+    return job_id.replace("/", _PARENTS) + again
+
+
+def describe(
+    job_id: JobId,
+    name: str,
+    replicas: int,
+    about: Mapping[str, Any],
+    *,
+    tries: int = 1,
+    key: str | None = None,
+) -> dict[str, str]:
+    """Return the metadata that a job is submitted with.
+
+    Args:
+        about: What may be shown of its request.
+        key: Of its launch.
+    """
+    own = {_ID: str(job_id), _NAME: name, _OWNER: _user(), _REPLICAS: str(replicas), _TRIES: str(tries)}
+    return own | {_ABOUT: json.dumps(about)} | ({} if key is None else {KEY: key})
+
+
+def again(metadata: Mapping[str, str], tries: int) -> dict[str, str]:
+    """Return the metadata of another run of a job."""
+    names = (_ID, _NAME, _OWNER, _REPLICAS, _ABOUT, KEY, MEMBERS)
+    return {name: metadata[name] for name in names if name in metadata} | {_TRIES: str(tries)}
+
+
+def key_of(key: str, parent: str | None) -> str:
+    """Return what stands for the key of a launch; those of a job are its own."""
+    return hashlib.sha256(f"{parent or ''}\0{key}".encode()).hexdigest()
+
+
+def runs(info: JobInfo, replica: int, attempt: int) -> bool:
+    """Whether an attempt of a replica runs."""
+    tasks = [task for task in info.tasks if task.replica == replica and task.attempt == attempt]
+    return any(task.status is JobStatus.RUNNING for task in tasks)
+
+
+def tries_of(entry: JobEntry) -> int:
+    """Return the how manieth run of its job an entry is."""
+    given = entry.metadata.get(_TRIES, "1")
+    return int(given) if given.isdecimal() else 1
+
+
+def read(entry: JobEntry) -> JobInfo | None:
     """Return the state of a job by its entry; None for a job that Fray did not launch."""
-    metadata = details.metadata or {}
+    metadata = entry.metadata
     if _ID not in metadata:
         return None
-    status = str(getattr(details.status, "value", details.status))
+    status = entry.status
     try:
         info = (
-            JobInfo.from_dict(json.loads(metadata[_INFO]))
-            if _INFO in metadata
-            else _before_the_driver(details)
+            JobInfo.from_dict(json.loads(metadata[_INFO])) if _INFO in metadata else _before_the_driver(entry)
         )
+        info = _described(info, json.loads(metadata.get(_ABOUT, "{}")))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         return _unreadable(metadata[_ID], status, error)
     if info.finished or status not in _ENDED:
         return info
-    return _after_the_driver(info, _ENDED[status], details)
+    return _after_the_driver(info, _ENDED[status], entry)
+
+
+def stored_entry(submission: str) -> JobEntry | None:
+    """Return an entry, inside the cluster; None where there is none."""
+    entry = table_entry(submission)
+    return None if entry is None else JobEntry.of({**entry, "submission_id": submission})
 
 
 class TableEntry:
     """The entry of one job, as its driver keeps it."""
 
     def __init__(self, submission: str) -> None:
-        self._key = JobInfoStorageClient.JOB_DATA_KEY.format(job_id=submission).encode()
+        self._submission = submission
 
-    def write(self, info: JobInfo) -> None:
-        """Replace the state."""
-        entry = json.loads(internal_kv._internal_kv_get(self._key, namespace=KV_NAMESPACE_JOB))
-        entry["metadata"] = {**(entry.get("metadata") or {}), _INFO: json.dumps(info.to_dict())}
-        internal_kv._internal_kv_put(self._key, json.dumps(entry).encode(), namespace=KV_NAMESPACE_JOB)
+    def write(self, info: JobInfo, **beside: Any) -> None:
+        """Replace the state, and what there is beside it (`endpoints=`, `unstarted=`), fit for JSON."""
+        entry = table_entry(self._submission)
+        if entry is None:  # somebody removed the job while it ran
+            return
+        more = {f"fray.{name}": json.dumps(value) for name, value in beside.items()}
+        entry["metadata"] = {**(entry.get("metadata") or {}), _INFO: json.dumps(info.to_dict()), **more}
+        write_table_entry(self._submission, entry)
+
+
+def _described(info: JobInfo, about: Mapping[str, Any]) -> JobInfo:
+    """Add to a job's state what was asked for."""
+    resources = about.get("resources")
+    return replace(
+        info,
+        command=about.get("entrypoint"),
+        directory=about.get("directory"),
+        resources=None if resources is None else ResourceConfig.from_dict(resources),
+        labels=about.get("labels", {}),
+        environment=about.get("environment", {}),
+        after=tuple(about.get("after", ())),
+        user=about.get("user"),
+        commit=about.get("commit"),
+        dirty=about.get("dirty"),
+    )
 
 
 def _unreadable(job_id: str, status: str, error: Exception) -> JobInfo:
@@ -76,37 +186,38 @@ def _unreadable(job_id: str, status: str, error: Exception) -> JobInfo:
     )
 
 
-def _before_the_driver(details: Any) -> JobInfo:
-    metadata = details.metadata
+def _before_the_driver(entry: JobEntry) -> JobInfo:
+    metadata = entry.metadata
+    members = len(json.loads(metadata[MEMBERS])) if MEMBERS in metadata else None
     return JobInfo(
         job_id=JobId(metadata[_ID]),
         name=metadata[_NAME],
         status=JobStatus.PENDING,
         tasks=tuple(TaskStatus(replica=number) for number in range(int(metadata[_REPLICAS]))),
         pending_reason="its driver is starting",
-        submitted_at=_seconds(details.start_time),
+        submitted_at=_seconds(entry.start_time),
+        progress=None if members is None else {str(JobStatus.PENDING): members},
     )
 
 
-def _after_the_driver(info: JobInfo, status: JobStatus, details: Any) -> JobInfo:
+def _after_the_driver(info: JobInfo, status: JobStatus, entry: JobEntry) -> JobInfo:
     """Settle a job whose driver ended without a last word: stopped through Ray, or lost."""
-    ended = _seconds(details.end_time)
+    ended = _seconds(entry.end_time)
     started = info.status is JobStatus.RUNNING
     reason = ExitReason.LOST if started else ExitReason.COULD_NOT_START
     if status is JobStatus.STOPPED:
         reason = ExitReason.STOPPED
-    changes = {"status": status, "reason": reason, "finished_at": ended}
-    tasks = [task.to_dict() | ({} if task.status.finished else changes) for task in info.tasks]
-    message = None if status is JobStatus.STOPPED else f"the driver of the job ended: {details.message}"
-    return JobInfo.from_dict(
-        info.to_dict()
-        | {
-            "status": status,
-            "tasks": tasks,
-            "error_message": message,
-            "pending_reason": None,
-            "finished_at": ended,
-        }
+    message = None if status is JobStatus.STOPPED else f"the driver of the job ended: {entry.message}"
+    return replace(
+        info,
+        status=status,
+        tasks=tuple(
+            task if task.status.finished else replace(task, status=status, reason=reason, finished_at=ended)
+            for task in info.tasks
+        ),
+        error_message=message,
+        pending_reason=None,
+        finished_at=ended,
     )
 
 

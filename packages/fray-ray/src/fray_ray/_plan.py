@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from fray.backend import is_secret_name
 from fray.cluster import GpuConfig, JobRequest, ResourceConfig, TpuConfig
 from fray_ray._options import A_LITTLE, stable_node
 
@@ -31,6 +32,8 @@ class Plan:
         gang: Whether the replicas start, end and are retried together.
         returns: Whether what the entry point returns, or raises, is wanted.
         confidential: The names in `environ` whose values the job alone may see.
+        tries: The how manieth run of the job this is; 1 unless it was retried.
+        withheld: The names of variables whose values a plan that is kept has not.
     """
 
     job_id: str
@@ -54,11 +57,39 @@ class Plan:
     placement_timeout: float | None
     returns: bool = False
     confidential: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
+    on_exit: str | None = None
+    tries: int = 1
+    withheld: tuple[str, ...] = ()
 
     @property
     def replicas(self) -> int:
         """How many replicas there may be at the most."""
         return max(self.choices) * self.hosts
+
+
+def withheld(plan: Plan) -> Plan:
+    """Return a plan as it is kept for a retry: without the variables that are named like secrets."""
+    secret = {name: value for name, value in plan.environ.items() if is_secret_name(name)}
+    return replace(
+        plan,
+        environ={name: value for name, value in plan.environ.items() if name not in secret},
+        secrets=tuple(value for value in plan.secrets if value not in secret.values()),
+        withheld=tuple(sorted(secret.keys() & set(plan.confidential))),
+    )
+
+
+def restored(plan: Plan, given: Mapping[str, str], submission: str, tries: int) -> Plan:
+    """Return a plan that was kept as it is run again, with the variables that were withheld."""
+    return replace(
+        plan,
+        environ={**plan.environ, **given},
+        secrets=(*plan.secrets, *given.values()),
+        withheld=(),
+        submission=submission,
+        tries=tries,
+    )
 
 
 def bundle_of(resources: ResourceConfig, cluster_resources: Mapping[str, float]) -> dict[str, float]:

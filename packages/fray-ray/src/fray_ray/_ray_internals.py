@@ -1,11 +1,14 @@
 """What is not Ray's public API: one function each, with the version of Ray that it was read in."""
 
+import json
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import ray
+from ray._private.ray_constants import KV_NAMESPACE_JOB
 from ray.exceptions import RayTaskError
+from ray.experimental import internal_kv
 
 _HEAD, _TAIL = 4_000, 12_000  # characters of an error's text: who failed last, and where it all began
 
@@ -67,3 +70,48 @@ def actor_sender(handle: Any, method: str) -> Sender:
     from fray_ray._direct_calls import actor_sender as direct
 
     return direct(handle, bound, by_ray) or by_ray
+
+
+def kv_get(key: str, namespace: bytes | None = None) -> bytes | None:
+    """Return a value of the head's key-value store. Read in Ray 2.60, as all that follow for that store."""
+    value: bytes | None = internal_kv._internal_kv_get(key, namespace=namespace)
+    return value
+
+
+def kv_put(key: str, value: bytes, namespace: bytes | None = None) -> None:
+    """Store a value in the head's key-value store."""
+    internal_kv._internal_kv_put(key, value, namespace=namespace)
+
+
+def kv_delete(key: str) -> None:
+    """Delete a value of the head's key-value store."""
+    internal_kv._internal_kv_del(key)
+
+
+def kv_list(prefix: str) -> list[str]:
+    """Return the keys with a prefix in the head's key-value store."""
+    return [key.decode() for key in internal_kv._internal_kv_list(prefix)]
+
+
+def table_entry(submission: str) -> dict[str, Any] | None:
+    """Return an entry of Ray's job table as it is stored; None where there is none. Read in Ray 2.60."""
+    data = kv_get(_table_key(submission), KV_NAMESPACE_JOB)
+    return None if data is None else dict(json.loads(data))
+
+
+def write_table_entry(submission: str, entry: dict[str, Any]) -> None:
+    """Replace an entry of Ray's job table. Read in Ray 2.60: Ray itself writes at a job's start and end."""
+    kv_put(_table_key(submission), json.dumps(entry).encode(), KV_NAMESPACE_JOB)
+
+
+def _table_key(submission: str) -> str:
+    from ray.dashboard.modules.job.common import JobInfoStorageClient  # imports much of the dashboard
+
+    key: str = JobInfoStorageClient.JOB_DATA_KEY.format(job_id=submission)
+    return key
+
+
+def driver_log(submission: str) -> str:
+    """Return where Ray writes what a job's driver prints, on this node. Read in Ray 2.60."""
+    node: Any = ray._private.worker._global_node
+    return f"{node.get_logs_dir_path()}/job-driver-{submission}.log"

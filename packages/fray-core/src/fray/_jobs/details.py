@@ -13,7 +13,7 @@ from fray._values.jobs import JobRequest
 from fray_resources import ResourceConfig
 
 
-def shown(request: JobRequest, workspace: Path) -> dict[str, Any]:
+def about_request(request: JobRequest, workspace: Path) -> dict[str, Any]:
     """Return what may be shown of a request, with what there is to know of its launch."""
     source = source_state(workspace)
     return {

@@ -104,6 +104,8 @@ class DirectoryCluster(ClusterBase):
         log_limit=True,
         shared_between_machines=True,
         removal=True,
+        keys=True,
+        labels=True,
         on_exit=True,
     )
 

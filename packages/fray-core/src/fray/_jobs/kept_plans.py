@@ -98,18 +98,21 @@ def restored(plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
             "values of such variables: set them in your environment, and run it again"
         )
     # Those that its launcher had in its own environment come from here too, as far as they are here.
-    given = {name: value for name, value in environ.items() if _is_secret(name) and name not in plan.environ}
+    given = {
+        name: value for name, value in environ.items() if is_secret_name(name) and name not in plan.environ
+    }
     secrets = (*plan.secrets, *(environ[name] for name in plan.withheld))
     return _with_environ(plan._replace(secrets=secrets, withheld=None), {**plan.environ, **given})
 
 
 def secrets_of(plan: JobPlan) -> dict[str, str]:
     """Return the variables of a plan that are named like secrets."""
-    return {name: value for name, value in plan.environ.items() if _is_secret(name)}
+    return {name: value for name, value in plan.environ.items() if is_secret_name(name)}
 
 
 @lru_cache(maxsize=4096)  # a sweep asks of the same names for each of its members
-def _is_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
+    """Whether a variable is named like a secret: such values are in no file."""
     return _SECRET.search(name) is not None and not name.startswith(_PARAMETER)
 
 

@@ -55,7 +55,9 @@ def _run(record: str, said: dict[str, str], info: "JobInfo") -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     output = os.open(os.path.join(record, "logs", LOG), flags, 0o600)
     try:
-        pid = start_program(("/bin/sh", "-c", said["command"]), _environ(said, info), folder, output)
+        pid = start_program(
+            ("/bin/sh", "-c", said["command"]), exit_variables(said["spec"], info), folder, output
+        )
         limit = time.monotonic() + LONGEST
         while not os.waitpid(pid, os.WNOHANG)[0]:
             if time.monotonic() > limit:
@@ -68,12 +70,13 @@ def _run(record: str, said: dict[str, str], info: "JobInfo") -> None:
         os.close(output)
 
 
-def _environ(said: dict[str, str], info: "JobInfo") -> dict[str, str]:
+def exit_variables(spec: str, info: "JobInfo") -> dict[str, str]:
+    """Return the environment of an `on_exit` command: this process's, and how the job ended."""
     environ = {name: value for name, value in os.environ.items() if name != JOB_VARIABLE}
     bin_folder = os.path.dirname(sys.executable)
     return environ | {
         "PATH": os.pathsep.join([bin_folder, environ.get("PATH") or os.defpath]),
-        "FRAY_CLUSTER_SPEC": said["spec"],
+        "FRAY_CLUSTER_SPEC": spec,
         "FRAY_JOB_ID": str(info.job_id),
         "FRAY_JOB_NAME": info.name,
         "FRAY_JOB_STATUS": str(info.status),

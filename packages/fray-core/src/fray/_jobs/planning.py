@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fray._discovery.current import JOB_CONTEXT
 from fray._jobs import runner
-from fray._jobs.details import shown
+from fray._jobs.details import about_request
 from fray._jobs.plan import JobPlan
 from fray._jobs.port_variables import HOST_ADDRESS, PORT_VARIABLE
 from fray._jobs.process_tree import JOB_VARIABLE
@@ -62,7 +62,7 @@ def plan_of(
     entrypoint = Entrypoint.of(request.entrypoint)
     layout = layout_of(request, units)
     workspace = workspace_of(environment)
-    about = shown(request, workspace)
+    about = about_request(request, workspace)
     copied = request.snapshot and record is not None
     runs_in = Path(str(record)) / COPY if copied else workspace
     call = (python, os.fspath(runner.__file__), "-" if record is None else os.path.join(record, PAYLOAD))
@@ -82,7 +82,7 @@ def plan_of(
     return JobPlan(
         job_id=str(job_id),
         command=command_of(entrypoint, python, call),
-        environ={JOB_CONTEXT: "process", FAMILY: _own_family()}
+        environ={JOB_CONTEXT: "process", FAMILY: own_family()}
         | environ
         | own
         | _of_a_member(job_id)
@@ -140,8 +140,8 @@ def layout_of(request: JobRequest, units: int | None = None) -> GangLayout:
 
 
 @functools.cache
-def _own_family() -> str:
-    """The family of the jobs that this program launches, for as long as it lives."""
+def own_family() -> str:
+    """Return the family of the jobs that this program launches, for as long as it lives."""
     return f"program-{os.urandom(6).hex()}"
 
 

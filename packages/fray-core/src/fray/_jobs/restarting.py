@@ -14,7 +14,7 @@ def restart_replicas(record: JobRecord, replica: int | None, grace: float) -> No
     info = record.info()
     if info.is_sweep:
         raise UnsupportedError(f"{info.job_id} is a sweep: restart its members, e.g. {info.job_id}/0")
-    for task in _running(info, replica):
+    for task in tasks_to_restart(info, replica):
         message = f"restart {task.replica} {task.attempt} {grace}"
         if post_to_supervisor(os.fspath(record.path), message):
             continue
@@ -23,8 +23,8 @@ def restart_replicas(record: JobRecord, replica: int | None, grace: float) -> No
         file_restart(os.fspath(record.path), message)  # it runs on another host
 
 
-def _running(info: JobInfo, replica: int | None) -> list[TaskStatus]:
-    """The replicas that are to be started again.
+def tasks_to_restart(info: JobInfo, replica: int | None) -> list[TaskStatus]:
+    """Return the replicas that are to be started again; None for all that run.
 
     Raises:
         ValueError: None runs.

@@ -134,6 +134,8 @@ class ClusterCapabilities(Capabilities):
         log_limit: A log can be bounded.
         shared_between_machines: Programs on other machines see the same jobs.
         removal: Finished jobs can be removed.
+        keys: A launch with a key happens once.
+        labels: Jobs have labels, and are found by them.
         on_exit: A command is run when a job has ended, though nobody looks.
     """
 
@@ -161,6 +163,8 @@ class ClusterCapabilities(Capabilities):
     log_limit: bool = False
     shared_between_machines: bool = False
     removal: bool = False
+    keys: bool = False
+    labels: bool = False
     on_exit: bool = False
 
 

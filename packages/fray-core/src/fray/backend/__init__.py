@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from fray._jobs import process_tree, runner
     from fray._jobs.bare import bare_command
     from fray._jobs.control_pipe import post_to_supervisor
+    from fray._jobs.details import about_request
     from fray._jobs.directory_cluster import write_record
     from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
     from fray._jobs.events import (
@@ -115,21 +116,34 @@ if TYPE_CHECKING:
     )
     from fray._jobs.exits import ends_path
     from fray._jobs.job_tree import SUPERVISOR_MODULE
-    from fray._jobs.launch_keys import held_key, prune_keys
+    from fray._jobs.kept_plans import is_secret_name
+    from fray._jobs.launch_keys import check_key, held_key, prune_keys
     from fray._jobs.liveness import Holder, Liveness, SupervisorLock, holder_of, liveness_of, this_host
     from fray._jobs.logs.lines import LineSplitter, PartialLine, complete_lines
+    from fray._jobs.logs.members import follow_members
     from fray._jobs.logs.pump import OutputPump
     from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
     from fray._jobs.logs.writer import LogWriter
     from fray._jobs.memory_group import MemoryGroup, leave_group, limits_memory
+    from fray._jobs.on_exit import exit_variables
     from fray._jobs.oom import oom_kills
     from fray._jobs.own_environment import own_python, plan_with_environment, warn_of_another_python
     from fray._jobs.packed_plans import packed_plan
     from fray._jobs.plan_parts import Admission, HostEnd, Preparation
     from fray._jobs.plan_values import Grant, HostEnding, Keep
-    from fray._jobs.planning import command_of, import_paths, path_in_copy, payload_of, plan_of, workspace_of
-    from fray._jobs.port_variables import HOST_ADDRESS
+    from fray._jobs.planning import (
+        FAMILY,
+        command_of,
+        import_paths,
+        own_family,
+        path_in_copy,
+        payload_of,
+        plan_of,
+        workspace_of,
+    )
+    from fray._jobs.port_variables import HOST_ADDRESS, PORT_VARIABLE, port_variable
     from fray._jobs.ports import HeldPorts, free_ports, port_is_free
+    from fray._jobs.preemption import NOTICE_VARIABLE
     from fray._jobs.process_tree import (
         JOB_VARIABLE,
         OUTLIVES_JOBS,
@@ -150,6 +164,8 @@ if TYPE_CHECKING:
     from fray._jobs.ranks import PORTS, GangLayout, Meeting, rank_variable_names, rank_variables
     from fray._jobs.record import JobRecord, Records
     from fray._jobs.refusals import refuse_fields, refuse_other_python, refuse_python
+    from fray._jobs.restarting import tasks_to_restart
+    from fray._jobs.retrying import check_retry
     from fray._jobs.snapshots import SourceState, change_since, source_state, take_snapshot, workspace_files
     from fray._jobs.spawn import start_program
     from fray._jobs.status_file import replace_file
@@ -157,7 +173,9 @@ if TYPE_CHECKING:
     from fray._jobs.supervision import JobPhase, Supervision, pause_after
     from fray._jobs.supervisor_command import supervisor_command
     from fray._jobs.sweep_endings import settle_by_members, sweep_info, sweep_progress
-    from fray._jobs.sweep_plan import SweepPlan
+    from fray._jobs.sweep_order import SweepOrder
+    from fray._jobs.sweep_plan import TURN, SweepPlan
+    from fray._jobs.sweeps import as_members, checked_requests, sweep_name
     from fray._jobs.usage import UsageMeter, over_asked
     from fray._jobs.usage_history import UsageHistory
     from fray._queues import lease_machine
@@ -204,14 +222,18 @@ __all__ = [
     "ENVIRONMENT_LINK",
     "ENVIRONMENT_READY",
     "ERROR",
+    "FAMILY",
     "HOST_ADDRESS",
     "JOB_VARIABLE",
     "LOCK",
+    "NOTICE_VARIABLE",
     "OUTLIVES_JOBS",
     "PENDING",
     "PLAIN",
     "PORTS",
+    "PORT_VARIABLE",
     "SUPERVISOR_MODULE",
+    "TURN",
     "VALUE",
     "Actor",
     "ActorRunner",
@@ -304,6 +326,7 @@ __all__ = [
     "StreamCall",
     "Supervision",
     "SupervisorLock",
+    "SweepOrder",
     "SweepPlan",
     "TaskRunner",
     "TaskRunnerContext",
@@ -313,10 +336,12 @@ __all__ = [
     "UiServer",
     "UsageHistory",
     "UsageMeter",
+    "about_request",
     "answer",
     "answer_of",
     "apart",
     "arguments_of",
+    "as_members",
     "async_queue",
     "bare_command",
     "become_subreaper",
@@ -328,8 +353,11 @@ __all__ = [
     "change_since",
     "check_count",
     "check_error",
+    "check_key",
     "check_may_block",
+    "check_retry",
     "check_seconds",
+    "checked_requests",
     "command_of",
     "complete_lines",
     "current_call",
@@ -347,8 +375,10 @@ __all__ = [
     "ends_path",
     "environment_of",
     "error_ref",
+    "exit_variables",
     "find_by_identity",
     "fits",
+    "follow_members",
     "found_by_name",
     "free_ports",
     "future_as_ref",
@@ -367,6 +397,7 @@ __all__ = [
     "is_importable",
     "is_loopback",
     "is_same_origin",
+    "is_secret_name",
     "keeping",
     "kept_alive",
     "kill_until_gone",
@@ -384,6 +415,7 @@ __all__ = [
     "oom_kills",
     "outcome",
     "over_asked",
+    "own_family",
     "own_python",
     "pack_answers",
     "pack_exception",
@@ -397,6 +429,7 @@ __all__ = [
     "plan_with_environment",
     "poll_delays",
     "port_is_free",
+    "port_variable",
     "post_to_supervisor",
     "print_table",
     "process_tree",
@@ -436,9 +469,11 @@ __all__ = [
     "strip_frames",
     "supervisor_command",
     "sweep_info",
+    "sweep_name",
     "sweep_progress",
     "take_readable",
     "take_snapshot",
+    "tasks_to_restart",
     "tell",
     "thing_by_key",
     "this_host",
@@ -455,6 +490,23 @@ __all__ = [
 
 # The module below `fray` that each name comes from.
 _HOMES = {
+    "about_request": "_jobs.details",
+    "FAMILY": "_jobs.planning",
+    "own_family": "_jobs.planning",
+    "is_secret_name": "_jobs.kept_plans",
+    "SweepOrder": "_jobs.sweep_order",
+    "as_members": "_jobs.sweeps",
+    "checked_requests": "_jobs.sweeps",
+    "sweep_name": "_jobs.sweeps",
+    "tasks_to_restart": "_jobs.restarting",
+    "check_retry": "_jobs.retrying",
+    "check_key": "_jobs.launch_keys",
+    "NOTICE_VARIABLE": "_jobs.preemption",
+    "PORT_VARIABLE": "_jobs.port_variables",
+    "port_variable": "_jobs.port_variables",
+    "exit_variables": "_jobs.on_exit",
+    "follow_members": "_jobs.logs.members",
+    "TURN": "_jobs.sweep_plan",
     "runner": "_jobs",
     "oom_kills": "_jobs.oom",
     "start_program": "_jobs.spawn",

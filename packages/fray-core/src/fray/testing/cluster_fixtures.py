@@ -46,9 +46,9 @@ class ClusterFixtures(Promises):
             if not info.finished:
                 cluster.terminate(info.job_id, grace=0.0)
 
-    def keeps_records(self, cluster: Cluster) -> bool:
-        """Whether its records are its own, and with them keys, snapshots, labels and times in logs."""
-        return getattr(cluster, "capabilities", ClusterCapabilities()).removal
+    def declares(self, cluster: Cluster, capability: str) -> bool:
+        """Whether the cluster says that it can do this."""
+        return bool(getattr(getattr(cluster, "capabilities", ClusterCapabilities()), capability))
 
     @pytest.fixture
     def elsewhere(self, spec: str) -> Callable[..., str]:

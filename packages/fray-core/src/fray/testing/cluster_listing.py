@@ -72,8 +72,8 @@ class ListContract(ClusterFixtures):
         assert cluster.list_jobs(since=time.time() + 600) == []
 
     def test_jobs_are_listed_by_label(self, cluster: Cluster, tag: str) -> None:
-        if not self.keeps_records(cluster):
-            self.moot("capabilities.removal")
+        if not self.declares(cluster, "labels"):
+            self.moot("capabilities.labels")
             return
         for lr, team in (("0.1", "a"), ("0.2", "a"), ("0.1", "b")):
             launch(cluster, program("pass"), f"{tag}:{lr}-{team}", labels={"lr": lr, "team": team})

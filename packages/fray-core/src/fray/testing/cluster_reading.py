@@ -144,8 +144,8 @@ class LogContract(ClusterFixtures):
             while True:
                 print("noise")
         """
-        if not self.keeps_records(cluster):  # without a limit such a log would fill the disk
-            self.moot("capabilities.removal")
+        if not self.declares(cluster, "log_limit"):  # without a limit such a log would fill the disk
+            self.moot("capabilities.log_limit")
             return
         job_id = launch(cluster, program(code), resources=ResourceConfig(replicas=2), log_limit="1m")
         stream = cluster.monitor(job_id)
@@ -174,7 +174,7 @@ class LogContract(ClusterFixtures):
             cluster.monitor(job_id, grep="(")
         finished = cluster.poll(job_id).finished_at
         assert finished is not None
-        if not self.keeps_records(cluster):
+        if not self.declares(cluster, "log_limit"):
             with self.refuses("when a line was written"):
                 cluster.monitor(job_id, since=finished - 1.5)
             return

@@ -31,7 +31,7 @@ class RequestContract(ClusterFixtures):
         assert name in [each.name for each in cluster.list_jobs()]
 
     def test_a_launch_with_a_key_happens_once(self, cluster: Cluster, elsewhere: Callable[..., str]) -> None:
-        if not self.keeps_records(cluster):
+        if not self.declares(cluster, "keys"):
             with self.refuses("key"):
                 cluster.launch(JobRequest("once", program("pass")), key="contract-key")
             return
@@ -61,7 +61,7 @@ class RequestContract(ClusterFixtures):
         request = JobRequest(
             "copied", program(code, go), environment=create_environment(workspace=workspace), snapshot=True
         )
-        if not self.keeps_records(cluster):
+        if not self.declares(cluster, "snapshots"):
             with self.refuses("snapshot"):
                 cluster.launch(request)
             return
@@ -73,7 +73,7 @@ class RequestContract(ClusterFixtures):
     def test_a_log_limit_keeps_the_beginning_and_the_end(self, cluster: Cluster) -> None:
         code = "for number in range(200_000): print('line', number)"
         request = JobRequest("chatty", program(code), log_limit="128k")
-        if not self.keeps_records(cluster):
+        if not self.declares(cluster, "log_limit"):
             with self.refuses("log_limit"):
                 cluster.launch(request)
             return
@@ -88,7 +88,7 @@ class RequestContract(ClusterFixtures):
         said = tmp_path / "said"
         how = "$FRAY_JOB_ID $FRAY_JOB_STATUS $FRAY_JOB_REASON $FRAY_JOB_EXIT_CODE"
         request = JobRequest("ends", program("raise SystemExit(3)"), on_exit=f"echo {how} >> {said}")
-        if not self.keeps_records(cluster):
+        if not self.declares(cluster, "on_exit"):
             with self.refuses("on_exit"):
                 cluster.launch(request)
             return
@@ -104,14 +104,14 @@ class RequestContract(ClusterFixtures):
             program("print('x' * 100)"),
             environment=create_environment(workspace=tmp_path),
             resources=ResourceConfig(cpu=0.5),
-            labels={"team": "contract"} if self.keeps_records(cluster) else {},
+            labels={"asked": "known"} if self.declares(cluster, "labels") else {},
         )
         info = cluster.wait(cluster.launch(request), timeout=self.PATIENCE)
-        if not self.keeps_records(cluster):
-            self.moot("capabilities.removal")
+        if not self.declares(cluster, "usage"):
+            self.moot("capabilities.usage")
             return
         assert info.command == str(request.entrypoint)
-        assert (info.directory, info.labels) == (os.fspath(tmp_path), {"team": "contract"})
+        assert (info.directory, info.labels) == (os.fspath(tmp_path), {"asked": "known"})
         assert info.resources == request.resources
         assert info.user
         assert any("x" * 100 in Path(path).read_text() for path in info.logs if path.endswith(".log"))
@@ -126,7 +126,7 @@ class ForgettingContract(ClusterFixtures):
     def test_a_removed_job_is_forgotten_with_its_children(self, cluster: Cluster) -> None:
         job_id = launch(cluster, program("pass"))
         cluster.wait(job_id, timeout=self.PATIENCE)
-        if not self.keeps_records(cluster):
+        if not self.declares(cluster, "removal"):
             with self.refuses(job_id):
                 cluster.remove(job_id)
             return
@@ -138,7 +138,7 @@ class ForgettingContract(ClusterFixtures):
             cluster.remove(job_id)
 
     def test_a_job_that_runs_is_not_removed(self, cluster: Cluster) -> None:
-        if not self.keeps_records(cluster):
+        if not self.declares(cluster, "removal"):
             self.moot("capabilities.removal")
             return
         job_id = launch(cluster, program(SLEEP))
@@ -151,7 +151,7 @@ class ForgettingContract(ClusterFixtures):
         cluster.remove(job_id)
 
     def test_old_jobs_are_pruned_and_young_ones_stay(self, cluster: Cluster) -> None:
-        if not self.keeps_records(cluster):
+        if not self.declares(cluster, "removal"):
             with self.refuses("prune"):
                 cluster.prune()
             return

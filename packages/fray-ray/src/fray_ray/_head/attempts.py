@@ -25,6 +25,8 @@ class End:
     exit_code: int | None
     message: str | None
     result: bytes | None = None
+    peak_memory: int | None = None
+    cpu_time: float | None = None
 
     @property
     def good(self) -> bool:
@@ -37,6 +39,7 @@ class Attempt:
     Args:
         variables: What it finds in its environment beside what the plan says; these win.
         on_notice: Is told why when the machine's provider announces that it takes the machine away.
+        on_ports: Is told the ports that it was given.
     """
 
     def __init__(
@@ -46,9 +49,10 @@ class Attempt:
         log: ReplicaLog,
         variables: Mapping[str, str],
         on_notice: Callable[[str], None] | None = None,
+        on_ports: Callable[[dict[str, int]], object] | None = None,
     ) -> None:
-        self._plan, self._number, self._log, self._variables = plan, number, log, variables
-        self._on_notice = on_notice
+        self._plan, self._number, self._log, self.variables = plan, number, log, variables
+        self._on_notice, self._on_ports = on_notice, on_ports
 
     def run(self, host: Any) -> End:
         """Run it on the actor `host`.
@@ -70,11 +74,11 @@ class Attempt:
 
     def _follow(self, host: Any) -> dict[str, Any]:
         """Copy the output into the job's log, and return the verdict."""
-        environ = {**self._plan.environ, "FRAY_REPLICA_ID": str(self._number), **self._variables}
+        environ = {**self._plan.environ, "FRAY_REPLICA_ID": str(self._number), **self.variables}
         plan: dict[str, Any] = {"command": self._plan.command, "cwd": self._plan.cwd, "environ": environ}
         plan["accelerated"] = self._plan.resources.device.chips > 0
         plan["cpus"] = self._plan.resources.cpu
-        plan |= {"gang": self._plan.gang, "returns": self._plan.returns}
+        plan |= {"gang": self._plan.gang, "returns": self._plan.returns, "ports": self._plan.ports}
         verdict: dict[str, Any] = {"lost": "it ended without a verdict"}
         for ref in host.run.remote(plan, self._plan.payload):
             piece = ray.get(ref)
@@ -83,8 +87,10 @@ class Attempt:
             elif isinstance(piece, str):
                 if self._on_notice is not None:
                     self._on_notice(piece)
-            else:
+            elif "ports" not in piece:
                 verdict = piece
+            elif self._on_ports is not None:
+                self._on_ports(piece["ports"])
         return verdict
 
     def _end_of(self, verdict: dict[str, Any]) -> End:
@@ -97,11 +103,12 @@ class Attempt:
             return End(ExitReason.LOST, None, f"{which} was lost: {verdict['lost']}")
         code: int = verdict["exit_code"]
         result = base64.b64decode(verdict["result"]) if "result" in verdict else None
+        used = verdict["peak_memory"], verdict["cpu_time"]
         if code == 0:
-            return End(ExitReason.EXITED, 0, None, result)
+            return End(ExitReason.EXITED, 0, None, result, *used)
         reason, how = ExitReason.EXITED, f"exited with code {code}"
         if verdict["oom"]:
             reason, how = ExitReason.OUT_OF_MEMORY, "was killed because memory ran out"
         elif code < 0:
             reason, how = ExitReason.SIGNALLED, f"was ended by signal {-code}"
-        return End(reason, code, f"{which} {how}{self._log.last_lines()}", result)
+        return End(reason, code, f"{which} {how}{self._log.last_lines()}", result, *used)

@@ -11,21 +11,24 @@ from ray._private.worker import global_worker
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
 from fray.cluster import poll_delays
-from fray_ray._job_table import read, submission_of
 from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._launcher.lookup import latest
 from fray_ray._launcher.stopping import stop_job
 
 _GONE_WITHIN = 10.0  # seconds
 
 
-def end_family(submission: str, grace: float) -> None:
-    """Stop the jobs below a job, end its detached actors, and wait until Ray has ended its workers."""
+def end_family(job_id: str, submission: str, grace: float) -> None:
+    """Stop the jobs below a job, end its detached actors, and wait until Ray has ended its workers.
+
+    Args:
+        submission: What Ray calls this run of the job.
+    """
     client = JobsClient(ray.get_runtime_context().gcs_address)
-    below = [info for details in client.all_details() if (info := read(details)) is not None]
     running = [
-        name
-        for info in below
-        if not info.finished and (name := submission_of(info.job_id)).startswith(f"{submission}~")
+        entry.submission
+        for info, entry in latest(client.entries()).values()
+        if not info.finished and info.job_id.startswith(f"{job_id}/")
     ]
     if running:
         with ThreadPoolExecutor(len(running)) as pool:

@@ -1,10 +1,13 @@
-"""The driver of a job: `python -m fray_ray._head.driver SUBMISSION`, run by Ray on the head of the cluster.
+"""The driver of a job: `python -m fray_ray._head.driver SUBMISSION [FIRST]`, run by Ray on the head.
 
-pending   find room for all replicas at once, build their environment
+pending   wait for the jobs that it runs after; find room for all replicas at once, build their environment
 running   start the replicas, start failed ones again while they have retries left
 finished  end what is left, give back the room, write the last word into Ray's table
+
+Where another run of the job, FIRST, is named, this one has its plan.
 """
 
+import json
 import logging
 import os
 import pickle
@@ -14,6 +17,7 @@ import threading
 import time
 from dataclasses import replace
 from types import FrameType
+from typing import Any
 
 import ray
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
@@ -24,10 +28,15 @@ from fray_ray._head.descendants import end_family
 from fray_ray._head.gang import Gang
 from fray_ray._head.independent_replicas import IndependentReplicas
 from fray_ray._head.job_state import Outcome, Progress
+from fray_ray._head.kept import earlier_tasks, keep_plan, plan_again
+from fray_ray._head.on_exit import run_on_exit
 from fray_ray._head.placing import STOPPED
+from fray_ray._head.predecessors import unfinished
 from fray_ray._plan import Plan, job_config
+from fray_ray._ray_internals import driver_log
 
-_LOOK = 0.2  # seconds between looks into the mailbox
+_LOOK = 0.2  # seconds between looks at what the job is asked to do
+_LOOK_AT_OTHERS = 1.0  # seconds between looks at the jobs that it runs after
 _RAYS_GRACE = 2.0  # seconds: Ray kills a driver three seconds after its SIGTERM
 _LAST_GRACE = 10.0  # seconds that a replica has after SIGTERM when its time is up
 _HEARD_WITHIN = 5.0  # seconds that the one who stopped the job has to tell Ray so
@@ -42,82 +51,136 @@ class StopRequested(Exception):  # noqa: N818 - not an error
 
 
 class Driver:
-    """One job, from its plan to its last word."""
+    """One run of a job, from its plan to its last word.
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._progress = Progress(plan)
+    Args:
+        submitted: The plan without what the driver itself adds to it: what is kept for another run.
+    """
+
+    def __init__(self, plan: Plan, submitted: Plan) -> None:
+        self._plan, self._submitted = plan, submitted
+        earlier = earlier_tasks(plan)
+        self._progress = Progress(plan, earlier=earlier, log=driver_log(plan.submission))
         self._told_by_ray = threading.Event()
-        self._crew = Gang(plan, self._progress) if plan.gang else IndependentReplicas(plan, self._progress)
+        self._replicas = (
+            Gang(plan, self._progress) if plan.gang else IndependentReplicas(plan, self._progress)
+        )
 
     def run(self) -> Outcome:
         """Carry the job through its life; whatever happens, nothing of it is left."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
         outcome = Outcome(JobStatus.FAILED, ExitReason.LOST, "its driver failed; see its log in Ray")
         try:
-            outcome = self._live()
+            outcome = self._await_others() or self._live()
         except StopRequested as stop:
             outcome = STOPPED
             self._end(stop.grace)
-            end_family(self._plan.submission, stop.grace)
+            end_family(self._plan.job_id, self._plan.submission, stop.grace)
         finally:
-            self._crew.close()
-            self._progress.finish(outcome)
+            self._replicas.close()
+            kept = None if outcome.status is JobStatus.SUCCEEDED else keep_plan(self._submitted)
+            self._progress.finish(outcome, kept)
         return outcome
 
+    def tell_of_end(self) -> None:
+        """Run what was given for the end of the job."""
+        if self._plan.on_exit is not None:
+            spec = self._plan.environ.get("FRAY_CLUSTER_SPEC", "ray")
+            run_on_exit(self._plan.on_exit, self._plan.cwd, spec, self._progress.info)
+
+    def _await_others(self) -> Outcome | None:
+        """Wait for the jobs that this one runs after; return how it ends where one has not succeeded."""
+        while True:
+            waits_for, failure = unfinished(self._plan.after)
+            if failure is not None:
+                return Outcome(JobStatus.FAILED, ExitReason.DEPENDENCY_FAILED, failure)
+            if not waits_for:
+                return None
+            self._progress.wait_for(f"it runs after {', '.join(waits_for)}")
+            self._look(_LOOK_AT_OTHERS)
+
     def _live(self) -> Outcome:
-        self._crew.start()
-        while self._crew.is_alive():
+        self._replicas.start()
+        while self._replicas.is_alive():
             self._look()
             if self._plan.timeout is not None and self._progress.seconds_running() > self._plan.timeout:
                 self._end(_LAST_GRACE, ExitReason.TIMED_OUT)
-                end_family(self._plan.submission, _LAST_GRACE)
+                end_family(self._plan.job_id, self._plan.submission, _LAST_GRACE)
                 message = f"ran longer than its timeout of {self._plan.timeout:g} s"
                 return Outcome(JobStatus.FAILED, ExitReason.TIMED_OUT, message)
-        return self._crew.outcome
+        return self._replicas.outcome
 
     def _look(self, seconds: float = _LOOK) -> None:
-        """Wait for news, tell them, and read the mailbox."""
+        """Wait for news, tell them, and do what the job is asked to do."""
         self._progress.publish(seconds)
         if self._told_by_ray.is_set():
             raise StopRequested(_RAYS_GRACE)
-        grace = _job_kv.fetch(_job_kv.stop_name(self._plan.submission))
-        if grace is not None:
-            raise StopRequested(float(grace))
+        for name in _job_kv.names_of(self._plan.submission):
+            word, _, rest = name.partition(".")
+            if word not in (_job_kv.STOP, _job_kv.RESTART, _job_kv.ENDPOINT):
+                continue
+            package = _job_kv.package_name(self._plan.submission, name)
+            data = _job_kv.fetch(package)
+            if data is None:
+                continue
+            if word == _job_kv.STOP:
+                raise StopRequested(float(data))
+            _job_kv.delete(package)
+            if word == _job_kv.ENDPOINT:
+                self._progress.add_endpoint(json.loads(data))
+            else:
+                replica, attempt = map(int, rest.split("."))
+                self._replicas.restart(replica, attempt, float(data))
 
     def _end(self, grace: float, reason: ExitReason = ExitReason.STOPPED) -> None:
-        self._crew.stop(grace, reason)
-        self._crew.join(grace + _LAST_GRACE)
-        self._crew.close()
-        self._crew.join(_LAST_GRACE)
+        self._replicas.stop(grace, reason)
+        if self._replicas.ident is not None:  # it was started
+            self._replicas.join(grace + _LAST_GRACE)
+            self._replicas.close()
+            self._replicas.join(_LAST_GRACE)
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         self._told_by_ray.set()
 
 
-def main(submission: str) -> int:
+def main(submission: str, first: str | None = None) -> int:
     """Carry one job; the exit code is what Ray's table shows."""
     ray.init(logging_level=logging.ERROR, log_to_driver=False)
-    data = _job_kv.fetch(_job_kv.plan_name(submission))
-    if data is None:
+    plan = _plan_of(submission) if first is None else plan_again(first, submission)
+    if plan is None:
         print(f"the plan of {submission} is gone: the head of the cluster was restarted", file=sys.stderr)  # noqa: T201
         return 1
-    plan: Plan = pickle.loads(data)
     confidential = {name: plan.environ[name] for name in plan.confidential}
     _job_kv.keep(_job_kv.variables_name(submission), pickle.dumps(confidential))
-    handed_on = {
-        RAY_JOB_CONFIG_JSON_ENV_VAR: job_config(plan, os.environ[RAY_JOB_CONFIG_JSON_ENV_VAR]),
-        "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",  # what a program itself asks Ray for wins
-    }
-    outcome = Driver(replace(plan, environ={**plan.environ, **handed_on})).run()
-    for name_of in (_job_kv.plan_name, _job_kv.stop_name, _job_kv.variables_name):
-        _job_kv.delete(name_of(submission))
-    if outcome.status is JobStatus.STOPPED:
-        # Whoever stopped it now has Ray stop this process, so that it reads STOPPED in Ray's table too.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(_HEARD_WITHIN)
+    driver = Driver(replace(plan, environ={**plan.environ, **_handed_on(plan)}), plan)
+    outcome = driver.run()
+    driver.tell_of_end()
+    kept = {_job_kv.plan_name(submission), _job_kv.workspace_name(submission)}
+    _job_kv.delete_all(submission, but=kept if outcome.status is not JobStatus.SUCCEEDED else ())
+    leave_to_ray(outcome.status)
     return 0 if outcome.status is JobStatus.SUCCEEDED else 1
 
 
+def leave_to_ray(status: JobStatus) -> None:
+    """Whoever stopped a job now has Ray stop this process, so that it reads STOPPED in Ray's table too."""
+    if status is JobStatus.STOPPED:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(_HEARD_WITHIN)
+
+
+def _plan_of(submission: str) -> Plan | None:
+    data = _job_kv.fetch(_job_kv.plan_name(submission))
+    plan: Plan | None = None if data is None else pickle.loads(data)
+    return plan
+
+
+def _handed_on(plan: Plan) -> dict[str, Any]:
+    """The variables by which the job's own programs join Ray as part of it."""
+    return {
+        RAY_JOB_CONFIG_JSON_ENV_VAR: job_config(plan, os.environ[RAY_JOB_CONFIG_JSON_ENV_VAR]),
+        "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",  # what a program itself asks Ray for wins
+    }
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

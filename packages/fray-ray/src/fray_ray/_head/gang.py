@@ -29,7 +29,9 @@ class Gang(threading.Thread):
         self._logs = [ReplicaLog(number, plan.secrets) for number in range(plan.replicas)]
         self._stopping = threading.Event()
         self._stop_order: tuple[float, ExitReason] = 0.0, ExitReason.STOPPED
-        self._attempts = self._failures = 0
+        self._attempts = max((task.attempt for task in progress.tasks), default=0)
+        self._failures = 0
+        self._formation: GangAttempt | None = None
         self.outcome = Outcome(JobStatus.FAILED, ExitReason.LOST, "its driver failed; see its log in Ray")
         self.results: list[bytes | None] = []
         """What each replica's entry point returned, or that of the one that failed raised; pickled."""
@@ -55,6 +57,12 @@ class Gang(threading.Thread):
         self._stop_order = grace, reason
         self._stopping.set()
 
+    def restart(self, number: int, attempt: int, grace: float) -> None:
+        """End an attempt of all replicas, where it is the one that runs, and start the next."""
+        formation = self._formation
+        if formation is not None and attempt == self._attempts:
+            formation.restart(grace)
+
     def close(self) -> None:
         """End all actors and give back the room."""
         self._room.close()
@@ -65,11 +73,16 @@ class Gang(threading.Thread):
         self._progress.resize(self._room.replicas)
         formation = GangAttempt(self._plan, self._room, self._progress, self._logs, self._attempts)
         try:
+            self._formation = formation
             story = formation.run(self._stopping, lambda: self._stop_order)
         finally:
+            self._formation = None
             self._room.close()
         if story.lost:
             self._room.avoid(story.lost)
+        if formation.restarting and not self._stopping.is_set():
+            story.settle(self._progress, (0.0, ExitReason.STOPPED), again=True)
+            return True
         again = not story.good and not self._stopping.is_set() and self._may_retry(story)
         story.settle(self._progress, self._stop_order if self._stopping.is_set() else None, again=again)
         if not again:

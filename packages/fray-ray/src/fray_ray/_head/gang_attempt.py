@@ -54,6 +54,16 @@ class GangAttempt:
         self._grace = _GRACE
         self._close_at: float | None = None
         self._look_at = 0.0
+        self._restart_grace: float | None = None
+
+    @property
+    def restarting(self) -> bool:
+        """Whether the attempt was ended for another, because somebody asked for that."""
+        return self._restart_grace is not None
+
+    def restart(self, grace: float) -> None:
+        """End the attempt, for the next one."""
+        self._restart_grace = grace
 
     def run(self, stopping: threading.Event, stop_of: StopOf) -> GangResult:
         """Run the attempt from start to end."""
@@ -95,6 +105,7 @@ class GangAttempt:
             self._progress.begin(number, self._number)
             self._logs[number].begin(self._number)
             variables = variables_of(self._plan, number, self._room.units, meeting)
+            variables = {**variables, "FRAY_ATTEMPT": str(self._number)}
             run = threading.Thread(
                 target=self._run, args=(number, variables), name=f"replica-{number}", daemon=True
             )
@@ -117,6 +128,7 @@ class GangAttempt:
             self._logs[number],
             variables or {},
             lambda why: self._news.put((number, why)),
+            lambda ports: self._progress.ports(number, ports),
         )
 
     def _follow(self, stopping: threading.Event, stop_of: StopOf) -> None:
@@ -127,6 +139,9 @@ class GangAttempt:
             if stopping.is_set() and not ended_by_user:
                 ended_by_user = True
                 self._grace, _ = stop_of()
+                self._tell_all()
+            elif self._restart_grace is not None and not self._told:
+                self._grace = self._restart_grace
                 self._tell_all()
             elif not self._told:
                 self._look_for_notices()
@@ -178,6 +193,7 @@ class GangAttempt:
         self._noticed[number] = why
         if self._culprit is None:
             self._culprit, self._grace = number, min(seconds, _LONGEST_GRACE)
+        self._hosts[number].notify.remote(time.time() + seconds)
         self._hosts[number].stop.remote(seconds)
 
     def _tell_all(self) -> None:

@@ -79,7 +79,8 @@ class GangResult:
                 well = end.good and end.reason is ExitReason.EXITED
                 status = JobStatus.SUCCEEDED if well else JobStatus.FAILED
                 reason, message = end.reason, end.message
-            progress.end(number, status, reason, end.exit_code, message, again=again)
+            used = end.peak_memory, end.cpu_time
+            progress.end(number, status, reason, end.exit_code, message, again=again, used=used)
 
     @property
     def _blamed(self) -> End:

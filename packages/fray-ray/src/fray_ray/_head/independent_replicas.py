@@ -4,10 +4,13 @@ import threading
 
 from fray.cluster import ExitReason, JobStatus
 from fray_ray._head.job_state import Outcome, Progress
+from fray_ray._head.nodes import draining
 from fray_ray._head.placing import find_room
 from fray_ray._head.replicas import Replica
 from fray_ray._head.reservation import Reservation
 from fray_ray._plan import Plan
+
+_LOOKS_FOR_NOTICES = 1.0  # seconds
 
 
 class IndependentReplicas(threading.Thread):
@@ -38,13 +41,18 @@ class IndependentReplicas(threading.Thread):
         with self._lock:
             if not self._stopping.is_set():
                 self._replicas = [
-                    Replica(self._plan, number, self._room, self._progress)
-                    for number in range(self._plan.replicas)
+                    Replica(self._plan, task.replica, self._room, self._progress)
+                    for task in self._progress.tasks
+                    if task.status is not JobStatus.SUCCEEDED  # in a run before this one
                 ]
             for replica in self._replicas:
                 replica.start()
-        for replica in self._replicas:
-            replica.join()
+        while any(replica.is_alive() for replica in self._replicas):
+            leaving = draining()
+            for replica in self._replicas:
+                if leaving:
+                    replica.notice(leaving)
+                replica.join(_LOOKS_FOR_NOTICES / len(self._replicas))
         self.outcome = self._progress.outcome()
 
     def stop(self, grace: float, reason: ExitReason) -> None:
@@ -54,6 +62,13 @@ class IndependentReplicas(threading.Thread):
             replicas = list(self._replicas)
         for replica in replicas:
             replica.stop(grace, reason)
+
+    def restart(self, number: int, attempt: int, grace: float) -> None:
+        """End an attempt of a replica, where it is the one that runs, and start the next."""
+        with self._lock:
+            replicas = {replica.number: replica for replica in self._replicas}
+        if number in replicas:
+            replicas[number].restart(attempt, grace)
 
     def close(self) -> None:
         """End all actors and give back the room."""

@@ -2,11 +2,12 @@
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
-from fray_ray._job_table import TableEntry
+from fray_ray._job_table import TableEntry, runs
 from fray_ray._plan import Plan
 
 _STATUS_OF_EARLIER = {ExitReason.STOPPED: JobStatus.STOPPED}
@@ -26,17 +27,24 @@ class Progress:
 
     Args:
         listed: Whether the job is in Ray's table, to be told how it is doing.
+        earlier: How its replicas ended in its run before this one.
+        log: Where the job's log is.
     """
 
-    def __init__(self, plan: Plan, *, listed: bool = True) -> None:
-        tasks = tuple(TaskStatus(replica=number) for number in range(plan.replicas))
+    def __init__(
+        self, plan: Plan, *, listed: bool = True, earlier: tuple[TaskStatus, ...] = (), log: str | None = None
+    ) -> None:
+        fresh = tuple(TaskStatus(replica=number) for number in range(plan.replicas))
+        tasks = tuple(map(_as_pending, earlier)) or fresh
         self._info = JobInfo(
             job_id=JobId(plan.job_id),
             name=plan.name,
             status=JobStatus.PENDING,
             tasks=tasks,
             submitted_at=plan.submitted_at,
+            logs=() if log is None else (log,),
         )
+        self._endpoints: list[dict[str, Any]] = []
         self._entry = TableEntry(plan.submission) if listed else None
         self._beyond: tuple[TaskStatus, ...] = ()
         self._changed = threading.Condition()
@@ -83,6 +91,9 @@ class Progress:
             error_message=None,
             started_at=time.time(),
             finished_at=None,
+            peak_memory=None,
+            cpu_time=None,
+            ports={},
             previous=_attempts_of(before),
         )
         return number
@@ -96,6 +107,7 @@ class Progress:
         message: str | None,
         *,
         again: bool,
+        used: tuple[int | None, float | None] = (None, None),
     ) -> None:
         """Note that an attempt has ended; how it did stays to be seen until the next one starts."""
         self.change(
@@ -105,7 +117,31 @@ class Progress:
             exit_code=exit_code,
             error_message=message,
             finished_at=time.time(),
+            peak_memory=used[0],
+            cpu_time=used[1],
         )
+
+    def ports(self, replica: int, ports: dict[str, int]) -> None:
+        """Note the ports of an attempt that starts."""
+        self.change(replica, ports=ports)
+
+    def add_endpoint(self, endpoint: dict[str, Any]) -> None:
+        """Note an endpoint that a replica has registered; it replaces one of that name that it had."""
+        with self._changed:
+            same = ("name", "replica")
+            others = [one for one in self._endpoints if any(one[key] != endpoint[key] for key in same)]
+            self._endpoints = [*others, endpoint]
+            self._news = True
+
+    @property
+    def tasks(self) -> tuple[TaskStatus, ...]:
+        """The state of each replica."""
+        return self._info.tasks
+
+    @property
+    def info(self) -> JobInfo:
+        """The state of the job."""
+        return self._info
 
     def resize(self, replicas: int) -> None:
         """Have so many replicas from now on; those left out keep their past, should they return."""
@@ -141,8 +177,10 @@ class Progress:
             if not self._news:
                 return
             self._news, info = False, self._info
+            endpoints = [one for one in self._endpoints if runs(info, one["replica"], one["attempt"])]
+            self._endpoints = endpoints
         if self._entry is not None:
-            self._entry.write(info)
+            self._entry.write(info, endpoints=endpoints)
 
     def outcome(self) -> Outcome:
         """Return how the job ended by how its replicas did."""
@@ -158,8 +196,12 @@ class Progress:
             JobStatus.FAILED, failed[0].reason or ExitReason.LOST, f"{self._first_failure}{others}"
         )
 
-    def finish(self, outcome: Outcome) -> None:
-        """Write the last word: replicas that have not ended do so as the job does."""
+    def finish(self, outcome: Outcome, kept: Mapping[str, Any] | None = None) -> None:
+        """Write the last word: replicas that have not ended do so as the job does.
+
+        Args:
+            kept: What a retry needs to know; None where the job cannot be run again.
+        """
         now = time.time()
         with self._changed:
             tasks = tuple(
@@ -174,7 +216,14 @@ class Progress:
                 finished_at=now,
             )
         if self._entry is not None:
-            self._entry.write(self._info)
+            self._entry.write(self._info, endpoints=[], kept=kept)
+
+
+def _as_pending(task: TaskStatus) -> TaskStatus:
+    """Return a replica as it waits for another run; one that has succeeded has done its part."""
+    if task.status is JobStatus.SUCCEEDED:
+        return task
+    return replace(task, status=JobStatus.PENDING, reason=task.reason if task.attempt else None)
 
 
 def _attempts_of(task: TaskStatus) -> tuple[TaskStatus, ...]:

@@ -5,7 +5,8 @@ the TPU calls worker i, and no bundle is on a host of another slice. It holds th
 slice too, which is how other users of Ray's TPU support see that the slice is taken.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ray.util.placement_group import PlacementGroup, placement_group
@@ -28,6 +29,8 @@ class Layout(Protocol):
 
     bundle: Mapping[str, float]
     """What one replica reserves."""
+    kind: str | None
+    """What units it can use, where others wait for the like in one line; None where each asks alone."""
 
     def groups(self, units: int, without: frozenset[str]) -> list[PlacementGroup]:
         """Ask for the places of so many units, on none of the nodes `without`."""
@@ -37,6 +40,9 @@ class Layout(Protocol):
 
     def free(self, without: frozenset[str]) -> int:
         """Return for how many units there is room now."""
+
+    def most(self) -> int:
+        """Return how many units there are that could be used, were nobody else there."""
 
     def why_not(self, units: int) -> str:
         """Say what was asked and what the cluster has."""
@@ -53,6 +59,7 @@ class Packed:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.bundle: Mapping[str, float] = bundle_of(plan.resources, cluster_resources())
+        self.kind: str | None = None
 
     def groups(self, units: int, without: frozenset[str]) -> list[PlacementGroup]:
         labels = {**self._plan.labels, **_not_on(without)}
@@ -65,6 +72,9 @@ class Packed:
     def free(self, without: frozenset[str]) -> int:
         nodes = [(node, free) for node, free in usable() if node["NodeID"] not in without]
         return sum(_fits(self.bundle, free) for node, free in nodes if _in_region(self._plan, node))
+
+    def most(self) -> int:
+        return self.free(frozenset())
 
     def why_not(self, units: int) -> str:
         asked = ", ".join(f"{name}: {_amount(name, amount)}" for name, amount in self.bundle.items())
@@ -90,6 +100,7 @@ class Slices:
         assert isinstance(plan.resources.device, TpuConfig)
         self._plan, self._tpu = plan, plan.resources.device
         self.bundle: Mapping[str, float] = bundle_of(plan.resources, {})
+        self.kind: str | None = json.dumps(self._labels(), sort_keys=True)
 
     def groups(self, units: int, without: frozenset[str]) -> list[PlacementGroup]:
         hosts = range(self._tpu.hosts)
@@ -107,10 +118,13 @@ class Slices:
         return divmod(replica, self._tpu.hosts)
 
     def free(self, without: frozenset[str]) -> int:
-        return sum(self._is_free(slice_, without) for slice_ in self._found())
+        return sum(self._is_free(slice_, without) for slice_ in self._found(of=_free))
+
+    def most(self) -> int:
+        return sum(self._is_free(slice_, frozenset()) for slice_ in self._found(of=_total))
 
     def why_not(self, units: int) -> str:
-        ours = self._found()
+        ours = self._found(of=_free)
         whole = sum(len(slice_) >= self._tpu.hosts for slice_ in ours)
         free = sum(self._is_free(slice_, frozenset()) for slice_ in ours)
         broken = len(ours) - whole
@@ -131,13 +145,16 @@ class Slices:
         needs = ", ".join(f"{name}: {_amount(name, amount)}" for name, amount in self.bundle.items())
         return "".join(f" with {name}={value}" for name, value in labels.items()) + f" (each host {needs})"
 
-    def _found(self) -> list[dict[int, tuple[str, dict[str, float]]]]:
-        """The slices that are what is asked for: of each its hosts by number, with what is free on them."""
+    def _found(
+        self, *, of: Callable[[dict[str, Any], dict[str, float]], dict[str, float]]
+    ) -> list[dict[int, tuple[str, dict[str, float]]]]:
+        """The slices that are what is asked for: of each its hosts by number, with what is `of` them."""
         slices: dict[str, dict[int, tuple[str, dict[str, float]]]] = {}
         for node, free in usable():
             labels = node["Labels"]
             if self._matches(node) and labels.get(_WORKER, "").isdigit():
-                slices.setdefault(labels[_SLICE], {})[int(labels[_WORKER])] = node["NodeID"], free
+                host = node["NodeID"], of(node, free)
+                slices.setdefault(labels[_SLICE], {})[int(labels[_WORKER])] = host
         return list(slices.values())
 
     def _matches(self, node: dict[str, Any]) -> bool:
@@ -152,6 +169,14 @@ class Slices:
             if node_id in without or not _fits(self.bundle, free):
                 return False
         return True
+
+
+def _free(_: dict[str, Any], free: dict[str, float]) -> dict[str, float]:
+    return free
+
+
+def _total(node: dict[str, Any], _: dict[str, float]) -> dict[str, float]:
+    return dict(node["Resources"])
 
 
 def _not_on(nodes: frozenset[str]) -> dict[str, str]:

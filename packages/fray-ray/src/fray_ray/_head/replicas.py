@@ -1,6 +1,8 @@
 """One replica among others that know nothing of each other: its attempts, one after the other."""
 
 import threading
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,12 +38,24 @@ class Replica(threading.Thread):
         self._node: str | None = None
         self._stopping: tuple[float, ExitReason] | None = None
         self._wakes = threading.Event()  # set when it is to stop
+        self._restarting: int | None = None  # the attempt that is ended for another
+        self._noticed = False  # whether this attempt was told that its node goes
         self._failures = 0
+
+    @property
+    def number(self) -> int:
+        """Which replica it is."""
+        return self._number
 
     def run(self) -> None:
         """Run attempt after attempt."""
         while True:
             end = self._run_attempt()
+            restarts = self._restarting == self._progress.tasks[self._number].attempt
+            if restarts and self._stopping is None:
+                end = replace(end, reason=ExitReason.STOPPED, message="stopped to be started again")
+                self._settle(end, again=True)
+                continue
             again = not end.good and self._stopping is None and self._may_retry(end)
             self._settle(end, again)
             if not again:
@@ -58,6 +72,25 @@ class Replica(threading.Thread):
         while not loss_is_known(self._node) and not self._wakes.wait(_FIRST_PAUSE):
             continue
 
+    def restart(self, attempt: int, grace: float) -> None:
+        """End an attempt, where it is the one that runs, and start the next."""
+        with self._lock:
+            host = self._host
+            if host is None or attempt != self._progress.tasks[self._number].attempt:
+                return
+            self._restarting = attempt
+        host.stop.remote(grace)
+
+    def notice(self, leaving: Mapping[str, float]) -> None:
+        """Tell the attempt that runs where its node is one of those that go, in so many seconds."""
+        with self._lock:
+            host, seconds = self._host, leaving.get(self._node or "")
+            if host is None or seconds is None or self._noticed or self._stopping is not None:
+                return
+            self._noticed = True
+        host.notify.remote(time.time() + seconds)
+        host.stop.remote(seconds)
+
     def stop(self, grace: float, reason: ExitReason) -> None:
         """End the attempt that runs, and make no other."""
         with self._lock:
@@ -70,16 +103,21 @@ class Replica(threading.Thread):
             self._room.release(self._number)
 
     def _run_attempt(self) -> End:
-        attempt = Attempt(self._plan, self._number, self._log, {})
+        def on_ports(ports: dict[str, int]) -> None:
+            self._progress.ports(self._number, ports)
+
+        attempt = Attempt(self._plan, self._number, self._log, {}, on_ports=on_ports)
         try:
-            self._node = None
+            self._node, self._noticed = None, False
             host = self._room.host(self._number)
             self._node = self._await(host)
             with self._lock:
                 if self._stopping is not None:
                     return End(self._stopping[1], None, None)
                 self._host = host
-            self._log.begin(self._progress.begin(self._number))
+            number = self._progress.begin(self._number)
+            attempt.variables = {"FRAY_ATTEMPT": str(number)}
+            self._log.begin(number)
             return self._ended(attempt.run(host))
         except Exception as error:  # noqa: BLE001 - a replica that nobody watches must not read running for ever
             return self._broken(attempt, error)
@@ -129,4 +167,7 @@ class Replica(threading.Thread):
         if self._stopping is not None and self._stopping[1] is ExitReason.STOPPED:
             status = JobStatus.STOPPED
         # The last attempt's failure stays to be seen until the next one starts.
-        self._progress.end(self._number, status, end.reason, end.exit_code, end.message, again=again)
+        used = end.peak_memory, end.cpu_time
+        self._progress.end(
+            self._number, status, end.reason, end.exit_code, end.message, again=again, used=used
+        )

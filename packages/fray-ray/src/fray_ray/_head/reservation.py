@@ -8,6 +8,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from fray_ray._head.line_tickets import Line
 from fray_ray._head.nodes import loss_is_known
 from fray_ray._head.placement import layout_of
 from fray_ray._on_node.replica_actor import ReplicaActor
@@ -15,9 +16,10 @@ from fray_ray._options import ray_resources
 from fray_ray._plan import Plan
 
 _POLL, _COUNTS_EVERY = 0.05, 1.0  # seconds
-# Two jobs that each hold one of the slices that the other waits for would wait for ever: each lets go
-# after a time, and asks again after another, of lengths that differ.
-_HOLDS_FOR, _LETS_GO_FOR = (10.0, 20.0), (0.5, 5.0)
+# Two gangs that are not in one line (another region, say) and each hold one of the slices that the other
+# waits for would wait for ever: each lets go after a time, and asks again after another, which differ.
+_HOLDS_FOR, _LETS_GO_FOR = (60.0, 120.0), (0.5, 5.0)
+_LETS_GO_AFTER = 3  # looks in a row that say that its turn has not come: what Ray says of slices lags behind
 
 
 class Reservation:
@@ -31,6 +33,9 @@ class Reservation:
         self._lost: set[str] = set()
         self._holds_until: float | None = None
         self._asks_again_at = self._counts_again_at = 0.0
+        kind = self._layout.kind
+        self._line = None if kind is None else Line(plan.submitted_at, plan.submission, kind, plan.choices)
+        self._not_its_turn = 0
 
     @property
     def units(self) -> int:
@@ -95,6 +100,11 @@ class Reservation:
 
     def close(self) -> None:
         """End all actors and give back the room; it may be asked for again."""
+        if self._line is not None:
+            self._line.leave()
+        self._give_back()
+
+    def _give_back(self) -> None:
         for replica in list(self._hosts):
             self.release(replica)
         groups, self._groups = self._groups, []
@@ -106,30 +116,47 @@ class Reservation:
         placed = self._placed()
         if placed and placed == len(self._groups):
             self._holds_until = None
+            if self._line is not None:
+                self._line.leave()
             return True
         now = time.monotonic()
         if placed:
             self._holds_until = self._holds_until or now + random.uniform(*_HOLDS_FOR)  # noqa: S311 - not secret
             if now >= self._holds_until:
-                self.close()
+                self._give_back()
                 self._holds_until = None
                 self._asks_again_at = now + random.uniform(*_LETS_GO_FOR)  # noqa: S311
-        elif now >= self._asks_again_at and (not self._groups or now >= self._counts_again_at):
+                placed = 0
+        if now >= self._asks_again_at and now >= self._counts_again_at:
             self._counts_again_at = now + _COUNTS_EVERY
-            self._ask_anew()
+            self._ask_anew(placed)
         return False
 
-    def _ask_anew(self) -> None:
-        """Ask for as many units as can be had now; where that is none, for the fewest, and wait for them."""
+    def _ask_anew(self, placed: int) -> None:
+        """Ask for as many units as may be had now; where that is none, for the fewest, and wait for them."""
         self._lost = {node for node in self._lost if not loss_is_known(node)}
-        lost, choices = frozenset(self._lost), self._plan.choices
-        free = self._layout.free(lost) if len(choices) > 1 else 0
-        units = max((units for units in choices if units <= free), default=min(choices))
+        lost = frozenset(self._lost)
+        units = self._units_to_ask_for(placed, lost)
+        if units == 0:
+            self._not_its_turn += 1
+            if self._groups and self._not_its_turn >= _LETS_GO_AFTER:
+                self._give_back()
+            return
+        self._not_its_turn = 0
         if self._groups and units == self._units:
             return
-        self.close()
+        self._give_back()
         self._units = units
         self._groups = self._layout.groups(units, lost)
+
+    def _units_to_ask_for(self, placed: int, lost: frozenset[str]) -> int:
+        if self._line is not None:
+            return self._line.turn(held=placed, free=self._layout.free(lost), most=self._layout.most())
+        choices = self._plan.choices
+        if placed:
+            return self._units
+        free = self._layout.free(lost) if len(choices) > 1 else 0
+        return max((units for units in choices if units <= free), default=min(choices))
 
     def _placed(self) -> int:
         return sum(_table(group).get("state") == "CREATED" for group in self._groups)

@@ -1,52 +1,51 @@
 """Jobs on a Ray cluster, each a job in Ray's own table."""
 
+import json
 import os
 import pickle
 import re
-import shlex
-import sys
 import time
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ray
 
-from fray import JobNotFoundError, UnsupportedError
-from fray.backend import Spec, check_seconds, invalid, refuse_fields
+from fray import ClusterUnavailableError, JobNotFoundError, UnsupportedError
+from fray.backend import (
+    FAMILY,
+    ClusterCapabilities,
+    Spec,
+    TreeKill,
+    check_key,
+    check_retry,
+    check_seconds,
+    invalid,
+    poll_delays,
+    tasks_to_restart,
+)
 from fray.cluster import (
     ClusterCalls,
-    Entrypoint,
+    Endpoint,
     EnvironmentConfig,
     JobId,
     JobInfo,
     JobRequest,
     LogStream,
-    follow_logs,
+    Pruned,
+    SweepId,
     launching,
     parent_job,
 )
 from fray_ray import _job_kv, _job_table, _plan
-from fray_ray._finding import UNREACHED
-from fray_ray._launcher.job_log import JobLog
+from fray_ray._launcher import entrypoints, logs, lookup
 from fray_ray._launcher.jobs_client import JobsClient
-from fray_ray._launcher.shipping import payload_of
-from fray_ray._launcher.stopping import stop_job
-from fray_ray._plan import Plan
+from fray_ray._launcher.planning import Planner, about, check_supported, workspace_of
+from fray_ray._launcher.stopping import stop_found
+from fray_ray._launcher.sweeps import submit_sweep
 from fray_ray.deps import pip_list
 
 _ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
-_LOG_INTERVAL = 0.3  # seconds; each look fetches the whole log, which is the only way that Ray offers
-_EXCLUDED = (
-    ".git",
-    ".venv",
-    "venv",
-    "__pycache__",
-    "*.pyc",
-    ".mypy_cache",
-    ".pytest_cache",
-    ".ruff_cache",
-    "node_modules",
-)
+_OVER_WITHIN = 30.0  # seconds within which Ray says that a driver which wrote its last word has ended
 
 
 class RayCluster(ClusterCalls):
@@ -63,6 +62,31 @@ class RayCluster(ClusterCalls):
         ship_workspace: Whether workspaces are uploaded; by default where the cluster has another machine
             than this one.
     """
+
+    capabilities = ClusterCapabilities(
+        environments=True,
+        gpus=True,
+        tpus=True,
+        multislice=True,
+        gangs=True,
+        ports=True,
+        retries=True,
+        preemptible=True,
+        tree_kill=TreeKill.SUBREAPER,
+        admission=True,
+        dependencies=True,
+        sweeps=True,
+        endpoints=True,
+        retry=True,
+        restart=True,
+        snapshots=True,
+        usage=True,
+        shared_between_machines=True,
+        removal=True,
+        keys=True,
+        labels=True,
+        on_exit=True,
+    )
 
     def __init__(
         self,
@@ -84,50 +108,137 @@ class RayCluster(ClusterCalls):
     def __repr__(self) -> str:
         return f"<RayCluster at {self._client.url}>"
 
+    # --- launch ---
+
     def launch(self, request: JobRequest, /, *, key: str | None = None) -> JobId:
         """See `fray.cluster.Cluster.launch`."""
         if not isinstance(request, JobRequest):
             raise invalid("request", "a JobRequest", request)
-        if key is not None:
-            raise UnsupportedError(f"RayCluster cannot launch once by a key ({key!r}); launch without one")
-        _check_supported(request)
-        here = self._shares_files()
-        ships = not here if self._ship is None else self._ship
-        job_id = JobId.new(request.name, parent_job())
-        with launching(request, job_id) as variables:
-            self._submit(request, self._plan(request, job_id, ships, variables), here, ships)
-        self._note_launched(job_id)
-        return job_id
+        check_supported(request)
+        self._check_predecessors(request)
+        parent = parent_job()
 
-    def _submit(self, request: JobRequest, plan: Plan, here: bool, ships: bool) -> None:
+        def launch(key: str | None) -> JobId:
+            job_id = JobId.new(request.name, parent)
+            with launching(request, job_id) as variables:
+                self._submit(request, job_id, variables, key)
+            return job_id
+
+        return self._once(key, parent, launch)
+
+    def launch_many(
+        self,
+        requests: Iterable[JobRequest],
+        max_parallel: int | None = None,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+    ) -> SweepId:
+        """See `fray.cluster.Cluster.launch_many`."""
+        asked = tuple(requests)
+        parent = parent_job()
+
+        def launch(key: str | None) -> JobId:
+            return submit_sweep(
+                self._client,
+                self._planner(),
+                asked,
+                max_parallel,
+                name=name,
+                parent=parent,
+                key=key,
+                check=lambda request: self._check_predecessors(request, positions=True),
+            )
+
+        return SweepId(self._once(key, parent, launch))
+
+    def _submit(
+        self, request: JobRequest, job_id: JobId, variables: Mapping[str, str], key: str | None
+    ) -> None:
+        planner = self._planner()
+        plan = planner.plan(request, job_id, variables)
         data = pickle.dumps(plan)
         if len(data) >= _job_kv.LIMIT:
             raise ValueError(
                 f"job {request.name!r}: its entry point and arguments are {len(data) >> 20} MiB pickled, and "
                 f"Ray takes less than {_job_kv.LIMIT >> 20} MiB; read large data in the job, where it lies"
             )
-        stored = _job_kv.plan_name(plan.submission)
-        self._client.upload(stored, data)
-        python = shlex.quote(sys.executable) if here else "python"
-        try:
-            self._client.submit(
-                f"exec {python} -m fray_ray._head.driver {plan.submission}",
-                plan.submission,
-                _job_table.describe(JobId(plan.job_id), request.name, plan.replicas),
-                {"working_dir": os.fspath(_workspace(request)), "excludes": list(_EXCLUDED)} if ships else {},
-            )
-        except Exception as error:
-            if not isinstance(error.__cause__, UNREACHED):  # then it was refused; else it may have started
-                self._client.forget(stored)
-            raise
+        metadata = _job_table.describe(job_id, request.name, plan.replicas, about(request), key=key)
+        command = entrypoints.driver(plan.submission, here=not planner.remote)
+        packages = {_job_kv.plan_name(plan.submission): data}
+        with planner.runtime_env(request) as runtime_env:
+            self._client.submit_with(packages, command, plan.submission, metadata, runtime_env)
+
+    def _once(self, key: str | None, parent: JobId | None, launch: Callable[[str | None], JobId]) -> JobId:
+        """Launch, unless a launch with the same key has done so; return the id of the job that there is.
+
+        Of two launches at the same time the one that Ray's table has first stays.
+        """
+        if key is None:
+            job_id = launch(None)
+        else:
+            check_key(key)
+            known = _job_table.key_of(key, parent)
+            before = self._with_key(known)
+            if before is not None:
+                return before
+            job_id = launch(known)
+            first = self._with_key(known)
+            if first is not None and first != job_id:
+                self.terminate(job_id, grace=0.0)
+                return first
+        self._note_launched(job_id)
+        return job_id
+
+    def _with_key(self, key: str) -> JobId | None:
+        """Return the first job that was launched with a key."""
+        found = [
+            (entry.start_time or 0, info.job_id)
+            for entry in self._client.entries()
+            if entry.metadata.get(_job_table.KEY) == key and (info := _job_table.read(entry)) is not None
+        ]
+        return min(found)[1] if found else None
+
+    def _check_predecessors(self, request: JobRequest, *, positions: bool = False) -> None:
+        for each in request.after:
+            if isinstance(each, str):
+                self.poll(each)
+            elif not positions:
+                raise invalid("each of after", "a job id; positions are of launch_many", each)
+
+    def _planner(self) -> Planner:
+        """Made anew for each launch: nodes come and go."""
+        own = {"127.0.0.1", "localhost", "::1", ray.util.get_node_ip_address()}  # type: ignore[no-untyped-call]
+        remote = not self._client.node_addresses() <= own
+        return Planner(
+            spec=self._inside_spec,
+            remote=remote,
+            ships=remote if self._ship is None else self._ship,
+            placement_timeout=self._placement_timeout,
+        )
+
+    # --- look ---
 
     def poll(self, job_id: str, /) -> JobInfo:
         """See `fray.cluster.Cluster.poll`."""
-        details = self._client.details(_job_table.submission_of(job_id)) if _ID.fullmatch(job_id) else None
-        info = _job_table.read(details) if details is not None else None
-        if info is None:
+        return self._find(job_id).info
+
+    def _find(self, job_id: str) -> lookup.FoundJob:
+        found = lookup.find(self._client.entry, job_id) if _ID.fullmatch(job_id) else None
+        if found is None:
             raise JobNotFoundError(job_id, f"the Ray cluster at {self._client.url}")
-        return info
+        return found
+
+    def _all_jobs(self, parent: str | None) -> list[JobInfo]:
+        """Return the jobs in Ray's table; those that others gave to Ray are left out."""
+        above = None if parent is None else self._find(parent)
+        found = {job_id: info for job_id, (info, _) in lookup.latest(self._client.entries()).items()}
+        if above is None:
+            return [info for info in found.values() if info.sweep is None]
+        if not above.info.is_sweep:
+            return [info for info in found.values() if info.job_id.parent == parent]
+        members = (JobId(f"{parent}/{position}") for position in range(lookup.members_of(above)))
+        return [found.get(each) or _known(lookup.unstarted_member(above, int(each.leaf))) for each in members]
 
     def monitor(
         self,
@@ -141,50 +252,130 @@ class RayCluster(ClusterCalls):
         follow: bool = True,
     ) -> LogStream:
         """See `fray.cluster.Cluster.monitor`."""
-        self.poll(job_id)
-        log = JobLog(lambda: self._client.log(_job_table.submission_of(job_id)))
+        choice = {"replica": replica, "tail": tail, "since": since, "grep": grep, "follow": follow}
+        if self.poll(job_id).is_sweep:
+            return logs.of_sweep(self._client, self.poll, lambda: self._all_jobs(job_id), job_id, **choice)
+        return logs.of_job(self._client, lambda: self._find(job_id), **choice)
 
-        known: list[object] = []
+    def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:
+        """See `fray.cluster.Cluster.endpoints`."""
+        family = None if everywhere or parent_job() is None else os.environ.get(FAMILY)
+        found: list[Endpoint] = []
+        for info, entry in lookup.latest(self._client.entries()).values():
+            for data in json.loads(entry.metadata.get(_job_table.ENDPOINTS, "[]")):
+                endpoint = Endpoint.from_dict(data)
+                fits = endpoint.name.startswith(prefix) and family in (None, data.get("family"))
+                if fits and _job_table.runs(info, endpoint.replica, endpoint.attempt):
+                    found.append(endpoint)
+        return sorted(found, key=lambda endpoint: endpoint.registered_at)
 
-        def poll() -> JobInfo:
-            info = self.poll(job_id)
-            state = [info.finished, [task.attempt for task in info.tasks]]
-            if state != known:  # what an attempt wrote before it ended is read before the next one is
-                known[:] = state
-                log.stale()
-            return info
+    def _register(self, endpoint: Endpoint) -> None:
+        """Make an endpoint of this replica known: the job's driver writes it into the job's entry."""
+        data = {**endpoint.to_dict(), "family": os.environ.get(FAMILY)}
+        submission = self._find(endpoint.job_id).submission
+        name = _job_kv.endpoint_name(submission, endpoint.replica, endpoint.attempt, endpoint.name)
+        self._client.upload(name, json.dumps(data).encode())
 
-        return follow_logs(
-            poll,
-            log.read,
-            replica=replica,
-            tail=tail,
-            since=since,
-            grep=grep,
-            follow=follow,
-            interval=_LOG_INTERVAL,
-        )
+    # --- change ---
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.terminate`."""
         check_seconds("grace", grace, zero=True)
-        if not self.poll(job_id).finished:
-            stop_job(self._client, _job_table.submission_of(job_id), grace)
+        stop_found(self._client, lambda: self._find(job_id), grace)
 
-    def _all_jobs(self, parent: str | None) -> list[JobInfo]:
-        """Return the jobs in Ray's table; those that others gave to Ray are left out."""
-        if parent is not None:
-            self.poll(parent)
-        infos = [
-            info for details in self._client.all_details() if (info := _job_table.read(details)) is not None
+    def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
+        """See `fray.cluster.Cluster.restart`. A gang is started again as a whole."""
+        check_seconds("grace", grace, zero=True)
+        found = self._find(job_id)
+        if found.info.is_sweep:
+            raise UnsupportedError(f"{job_id} is a sweep: restart its members, e.g. {job_id}/0")
+        for task in tasks_to_restart(found.info, replica):
+            name = _job_kv.restart_name(found.submission, task.replica, task.attempt)
+            self._client.upload(name, str(grace).encode())
+
+    def retry(self, job_id: str, /) -> JobId:
+        """See `fray.cluster.Cluster.retry`. The next run is a Ray job of its own: `ID-r2`."""
+        found = self._find(job_id)
+        check_retry(found.info)
+        if not found.runs:
+            raise UnsupportedError(f"{job_id} was never started: retry its sweep, {found.info.sweep}")
+        entry = self._over(job_id).entry
+        metadata = entry.metadata
+        # A driver that was killed wrote no last word: its plan is still there, as it was submitted.
+        whole: dict[str, Any] = {"withheld": (), "runtime_env": entry.runtime_env}
+        kept = json.loads(metadata[_job_table.KEPT]) if _job_table.KEPT in metadata else whole
+        if kept is None:
+            raise UnsupportedError(
+                f"job {job_id} cannot be run again: with its workspace its plan is too large to be kept "
+                "in the memory of the head; launch it anew"
+            )
+        submission = _job_table.submission_of(job_id, len(found.runs) + 1)
+        packages = {_job_kv.secrets_name(submission): pickle.dumps(_given(job_id, kept["withheld"]))}
+        self._client.submit_with(
+            packages,
+            entrypoints.again(found.runs[-1], submission, metadata, here=not self._planner().remote),
+            submission,
+            _job_table.again(metadata, len(found.runs) + 1),
+            dict(kept["runtime_env"]),
+        )
+        return JobId(job_id)
+
+    def _over(self, job_id: str) -> lookup.FoundJob:
+        """Return a job that has ended, when Ray says so too."""
+        deadline = time.monotonic() + _OVER_WITHIN
+        for pause in poll_delays(longest=0.2):
+            found = self._find(job_id)
+            if found.over:
+                return found
+            if time.monotonic() > deadline:
+                raise ClusterUnavailableError(f"the driver of job {job_id} has not gone; try later")
+            time.sleep(pause)
+        raise AssertionError("the pauses do not end")
+
+    def remove(self, job_id: str, force: bool = False) -> None:
+        """See `fray.cluster.Cluster.remove`. Its log stays on the head for as long as Ray keeps it."""
+        found = self._find(job_id)
+        entries = self._client.entries()
+        below = [
+            entry
+            for entry in entries
+            if (info := _job_table.read(entry)) is not None and f"{info.job_id}/".startswith(f"{job_id}/")
         ]
-        return [info for info in infos if info is not None and parent in (None, info.job_id.parent)]
+        for info, entry in [*lookup.latest(below).values(), (found.info, found.entry)]:
+            if not info.finished or entry.status not in _job_table.TERMINAL:
+                raise ValueError(f"job {info.job_id} is {info.status}: terminate it, then remove it")
+        for entry in below:
+            self._client.forget(_job_kv.plan_name(entry.submission))
+            self._client.remove(entry.submission)
+
+    def prune(self, older_than: float = 0.0, *, dry_run: bool = False) -> Pruned:
+        """See `fray.cluster.Cluster.prune`."""
+        check_seconds("older_than", older_than, zero=True)
+        before = time.time() - older_than
+        old = [
+            info.job_id
+            for info, entry in lookup.latest(self._client.entries()).values()
+            if info.finished
+            and info.sweep is None
+            and (info.finished_at or 0.0) <= before
+            and entry.status in _job_table.TERMINAL
+        ]
+        gone = []
+        for job_id in old:
+            try:
+                if not dry_run:
+                    self.remove(job_id)
+            except (JobNotFoundError, ValueError):  # with its parent, or one below it runs
+                continue
+            gone.append(job_id)
+        return Pruned(jobs=tuple(gone))
+
+    # --- for code that calls Ray itself ---
 
     def get_runtime_env(self, request: JobRequest) -> dict[str, Any]:
         """Return the environment of a request as `@ray.remote(runtime_env=...)` takes it."""
         environment = request.environment or EnvironmentConfig()
-        workspace = _workspace(request)
-        pip = list(pip_list(workspace, environment))
+        pip = list(pip_list(workspace_of(request), environment))
         accelerated = not _plan.is_cpu_only(request)
         variables = ({} if accelerated else {"JAX_PLATFORMS": "cpu"}) | dict(environment.env_vars)
         parts = {"pip": pip, "env_vars": variables}
@@ -195,46 +386,6 @@ class RayCluster(ClusterCalls):
         bundle = _plan.bundle_of(request.resources, {})
         return {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU", "memory")}
 
-    def _plan(self, request: JobRequest, job_id: JobId, ships: bool, variables: dict[str, str]) -> Plan:
-        environment = request.environment or EnvironmentConfig()
-        workspace, entrypoint = _workspace(request), request.entrypoint
-        assert isinstance(entrypoint, Entrypoint)
-        choices = _plan.unit_counts(request.resources, gang=request.is_gang)
-        hosts = _plan.hosts_of(request.resources)
-        own = {
-            "FRAY_JOB_ID": job_id,
-            "FRAY_REPLICA_COUNT": str(choices[0] * hosts),
-            "FRAY_CLUSTER_SPEC": self._inside_spec,
-            "FRAY_CONTEXT_SPEC": "ray",
-        }
-        return Plan(
-            job_id=job_id,
-            submission=_job_table.submission_of(job_id),
-            submitted_at=time.time(),
-            name=request.name,
-            choices=choices,
-            hosts=hosts,
-            gang=request.is_gang,
-            resources=request.resources,
-            labels=_plan.labels_of(request.resources),
-            command=None if entrypoint.callable is not None else entrypoint.command,
-            payload=payload_of(entrypoint, workspace if ships else None),
-            environ=dict(environment.env_vars) | own | variables,
-            secrets=tuple(environment.env_vars.values()),
-            confidential=tuple(environment.env_vars.keys() - own.keys() - variables.keys()),
-            cwd=None if ships else os.fspath(workspace),
-            pip=pip_list(workspace, environment),
-            max_retries_failure=request.max_retries_failure,
-            max_retries_preemption=request.max_retries_preemption,
-            timeout=request.timeout,
-            placement_timeout=self._placement_timeout,
-        )
-
-    def _shares_files(self) -> bool:
-        """Whether every node of the cluster is this machine."""
-        own = {"127.0.0.1", "localhost", "::1", ray.util.get_node_ip_address()}  # type: ignore[no-untyped-call]
-        return self._client.node_addresses() <= own
-
 
 def _current_address() -> str:
     if ray.is_initialized():
@@ -242,25 +393,21 @@ def _current_address() -> str:
     return os.environ.get("RAY_ADDRESS") or "auto"
 
 
-def _workspace(request: JobRequest) -> Path:
-    environment = request.environment or EnvironmentConfig()
-    workspace = Path(environment.workspace or Path.cwd())
-    if not workspace.is_dir():
-        raise ValueError(f"workspace {os.fspath(workspace)!r} is not a directory")
-    return workspace.resolve()
+def _known(info: JobInfo | None) -> JobInfo:
+    assert info is not None, "a member that its sweep names has a state"
+    return info
 
 
-def _check_supported(request: JobRequest) -> None:
-    environment = request.environment or EnvironmentConfig()
-    refuse_fields("RayCluster", request)
-    if wanted := [*environment.dependency_groups, *([environment.python] if environment.python else ())]:
-        raise UnsupportedError(
-            f"RayCluster installs no dependency groups and no Python ({', '.join(wanted)}); "
-            "its jobs have the Python of its nodes, with pip_packages= and extras="
+def _given(job_id: str, withheld: Iterable[str]) -> Mapping[str, str]:
+    """Return the variables that a plan was kept without, from the environment of who runs it again.
+
+    Raises:
+        ValueError: One is not there.
+    """
+    missing = [name for name in withheld if name not in os.environ]
+    if missing:
+        raise ValueError(
+            f"job {job_id} was launched with {', '.join(missing)} in env_vars, and the values of such "
+            "variables are not kept: set them in your environment, and run it again"
         )
-    image = environment.docker_image
-    if image is not None:
-        raise UnsupportedError(
-            f"RayCluster runs jobs in the containers that its nodes are, not in {image!r}; "
-            "start the cluster from that image, or name packages with pip_packages= and extras="
-        )
+    return {name: os.environ[name] for name in withheld}

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import requests
@@ -12,12 +12,14 @@ from ray.job_submission import JobSubmissionClient
 from fray import ClusterUnavailableError
 from fray.cluster import retry_delays, retrying
 from fray_ray._finding import UNREACHED, dashboard_of, explained
+from fray_ray._job_table import JobEntry
 
 T = TypeVar("T")
 _NO_AGENT = "No available agent"
 _NOT_FOUND = "Request failed with status code 404"
 _NO_ANSWER = "aiohttp.client_exceptions"  # in the trace of a dashboard that asked a node in vain
 _TOO_LARGE = ("Maximum request body size", "exceeds the maximum size", "status code 413")
+_SERVERS_FAULT = 500  # the least status code of an answer that may be another one in a moment
 _PATIENCE = 30.0  # seconds that a cluster which has just started may take to have an agent for jobs
 _RIDE_OUT = (
     5.0  # seconds for which a look that finds nobody is repeated; a head restarts its dashboard in less
@@ -47,6 +49,25 @@ class JobsClient:
             self.url = dashboard_of(address)
             self._jobs = _without_ray_address(lambda: _Client(self.url))
 
+    def submit_with(
+        self,
+        packages: Mapping[str, bytes],
+        entrypoint: str,
+        submission: str,
+        metadata: dict[str, str],
+        runtime_env: dict[str, Any],
+    ) -> None:
+        """Start a Ray job that finds packages in the head's memory; where it is refused, they are gone."""
+        for name, data in packages.items():
+            self.upload(name, data)
+        try:
+            self.submit(entrypoint, submission, metadata, runtime_env)
+        except Exception as error:
+            if not isinstance(error.__cause__, UNREACHED):  # then it was refused; else it may have started
+                for name in packages:
+                    self.forget(name)
+            raise
+
     def submit(
         self, entrypoint: str, submission: str, metadata: dict[str, str], runtime_env: dict[str, Any]
     ) -> None:
@@ -71,18 +92,41 @@ class JobsClient:
             else:
                 return
 
-    def details(self, submission: str) -> Any:
-        """Return the entry of a job; None where there is none."""
-        try:
-            return self._look(lambda: self._jobs.get_job_info(submission))
-        except RuntimeError as error:
-            if _is_unknown(error):
-                return None
-            raise
+    def with_workspace(self, runtime_env: dict[str, Any]) -> dict[str, Any]:
+        """Upload the workspace of an environment, and return the environment as the head takes it."""
+        found = dict(runtime_env)
+        with explained(self.url):
+            self._jobs._upload_working_dir_if_needed(found)
+        return found
 
-    def all_details(self) -> list[Any]:
+    def entry(self, submission: str) -> JobEntry | None:
+        """Return the entry of a job; None where there is none."""
+        answer = self._read(f"/api/jobs/{submission}")
+        return None if answer is None else JobEntry.of(answer)
+
+    def entries(self) -> list[JobEntry]:
         """Return the entries of all jobs."""
-        return list(self._look(self._jobs.list_jobs))
+        answer = self._read("/api/jobs/")
+        if not isinstance(answer, list):
+            raise RuntimeError(f"the dashboard at {self.url} answered no list of jobs: {str(answer)[:200]!r}")
+        return list(map(JobEntry.of, answer))
+
+    def _read(self, path: str) -> Any:
+        """Return what the dashboard says; None where it has nothing. Where it fails it is asked again."""
+
+        def ask() -> Any:
+            answer = self._jobs._do_request("GET", path)
+            if answer.status_code == requests.codes.not_found:
+                return None
+            if answer.status_code != requests.codes.ok:
+                words = f"GET {self.url}{path} answered {answer.status_code}: {answer.text[-1000:]}"
+                raise ConnectionError(words) if answer.status_code >= _SERVERS_FAULT else RuntimeError(words)
+            try:
+                return answer.json()
+            except ValueError as error:  # cut off, or a page of a proxy
+                raise ConnectionError(f"GET {self.url}{path} answered no JSON: {error}") from error
+
+        return self._look(ask)
 
     def log(self, submission: str) -> str:
         """Return what a job has written so far; nothing where its driver's node is gone."""
@@ -103,9 +147,24 @@ class JobsClient:
         with contextlib.suppress(RuntimeError):  # it has just ended
             self._look(lambda: self._jobs.stop_job(submission))
 
+    def remove(self, submission: str) -> None:
+        """Have Ray forget a job that has ended.
+
+        Raises:
+            ValueError: Ray says that it has not.
+        """
+        try:
+            self._look(lambda: self._jobs.delete_job(submission))
+        except RuntimeError as error:
+            if not _is_unknown(error):
+                raise ValueError(f"Ray does not forget {submission}: {_last_line(error)}") from error
+
     def upload(self, name: str, data: bytes) -> None:
         """Store bytes in the head's memory."""
-        self._answer("PUT", f"/api/packages/gcs/{name}", data=data)
+        path = f"/api/packages/gcs/{name}"
+        answer = self._look(lambda: self._jobs._do_request("PUT", path, data=data))
+        if answer.status_code != requests.codes.ok:
+            raise RuntimeError(f"PUT {self.url}{path} answered {answer.status_code}: {answer.text[-1000:]}")
 
     def forget(self, name: str) -> None:
         """Have the head hold nothing of what was stored; Ray deletes no package over HTTP."""
@@ -114,15 +173,7 @@ class JobsClient:
 
     def node_addresses(self) -> set[str]:
         """Return the addresses of the living nodes, as far as the dashboard knows them."""
-        return living_addresses(self._answer("GET", "/nodes?view=summary").json())
-
-    def _answer(self, method: str, path: str, **more: Any) -> Any:
-        answer = self._look(lambda: self._jobs._do_request(method, path, **more))
-        if answer.status_code != requests.codes.ok:
-            raise RuntimeError(
-                f"{method} {self.url}{path} answered {answer.status_code}: {answer.text[-1000:]}"
-            )
-        return answer
+        return living_addresses(self._read("/nodes?view=summary"))
 
     def _look(self, act: Callable[[], T]) -> T:
         """Do what may be done twice."""
@@ -149,6 +200,10 @@ def living_addresses(summary: Any) -> set[str]:
 def _mapping(value: Any) -> dict[str, Any]:
     """Return an answer's part that should be an object; empty where the dashboard sent something else."""
     return value if isinstance(value, dict) else {}
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().rpartition("\n")[2]
 
 
 def _is_unknown(error: RuntimeError) -> bool:

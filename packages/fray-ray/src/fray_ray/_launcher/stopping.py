@@ -1,25 +1,42 @@
 """Stop a job through its driver, or, where that does not listen, through Ray."""
 
 import time
+from collections.abc import Callable
 
 from fray.cluster import poll_delays
 from fray_ray import _job_kv
-from fray_ray._job_table import read
+from fray_ray._job_table import TERMINAL, read
 from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._launcher.lookup import FoundJob
 
 _MARGIN = 20.0  # seconds beyond the grace within which a driver has ended its job
-_TERMINAL = ("FAILED", "STOPPED", "SUCCEEDED")
+
+
+def stop_found(client: JobsClient, find: Callable[[], FoundJob], grace: float) -> None:
+    """Stop a job and return when nothing of it is left; one that has ended stays as it is."""
+    told = False
+    for delay in poll_delays(longest=0.2):
+        found = find()
+        if found.info.finished:
+            return
+        if found.runs:
+            stop_job(client, found.submission, grace)
+            return
+        if not told:  # a member that waits: its sweep is told, unless it starts it in this moment
+            client.upload(_job_kv.stop_name(found.submission), str(grace).encode())
+            told = True
+        time.sleep(delay)
 
 
 def stop_job(client: JobsClient, submission: str, grace: float) -> None:
-    """Stop a job and return when nothing of it is left."""
+    """Stop a run of a job and return when nothing of it is left."""
     client.upload(_job_kv.stop_name(submission), str(grace).encode())
     deadline = time.monotonic() + grace + _MARGIN
     told = False
     for delay in poll_delays(longest=0.2):
-        details = client.details(submission)
-        info = details and read(details)
-        if info is None or str(details.status.value) in _TERMINAL:
+        entry = client.entry(submission)
+        info = None if entry is None else read(entry)
+        if entry is None or info is None or entry.status in TERMINAL:
             return
         # Once its last word is written the driver waits to be stopped by Ray, whose table then says so too.
         if not told and (info.finished or time.monotonic() > deadline):

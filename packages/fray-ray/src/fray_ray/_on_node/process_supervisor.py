@@ -19,10 +19,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fray.backend import become_subreaper, oom_kills, process_tree, start_program
+from fray.backend import UsageMeter, become_subreaper, oom_kills, process_tree, start_program
 
 _LIFELINE = 0
 _LOOK = 0.02  # seconds between looks at processes whose end is not told
+_SAMPLE = 0.5  # seconds between looks at what the processes use
 
 
 def main() -> None:
@@ -46,8 +47,10 @@ def main() -> None:
         verdict: dict[str, Any] = {"not_started": error.strerror}
     else:
         os.close(1)  # the output ends when those who write it have ended
-        code = Tree(pid, wake, plan["orphan_grace"]).keep()
+        tree = Tree(pid, wake, plan["orphan_grace"])
+        code = tree.keep()
         verdict = {"exit_code": code, "oom": code in (-9, 137) and oom_kills() > killed_before}
+        verdict |= {"peak_memory": tree.usage.peak_memory, "cpu_time": tree.usage.cpu_time}
         if plan["result"] and os.path.exists(plan["result"]):  # noqa: PTH110 - a name, from JSON
             verdict["result"] = base64.b64encode(Path(plan["result"]).read_bytes()).decode()
     if plan["private"]:  # made by who started this, and may be gone
@@ -63,11 +66,15 @@ class Tree:
         self._code: int | None = None
         self._deadline: float | None = None
         self._lifeline = [_LIFELINE]
+        self.usage = UsageMeter()
 
     def keep(self) -> int:
         """Return the exit code of the main process when no process of the tree is left."""
         while self._code is None:
-            self._wait(None if self._deadline is None else max(0.0, self._deadline - time.monotonic()))
+            left = _SAMPLE if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+            self._wait(min(left, _SAMPLE))
+            if self.usage.due():
+                self.usage.sample(self._members())
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 self._signal(signal.SIGKILL)
         # What the main process left behind has the rest of a grace period, if it was asked to stop.
@@ -77,7 +84,7 @@ class Tree:
             self._wait(_LOOK)
         return self._code
 
-    def _wait(self, timeout: float | None) -> None:
+    def _wait(self, timeout: float) -> None:
         told, _, _ = select.select([self._wake, *self._lifeline], [], [], timeout)
         if self._wake in told:
             os.read(self._wake, 4096)
@@ -99,12 +106,13 @@ class Tree:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
             if pid == self._pid:
+                self.usage.reaped(usage)
                 self._code = os.waitstatus_to_exitcode(status)
 
     def _members(self) -> list[int]:

@@ -3,9 +3,7 @@
 import contextlib
 import json
 import os
-import random
 import select
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,35 +14,56 @@ from typing import Any
 import ray
 from ray._private.ray_constants import RAY_ADDRESS_ENVIRONMENT_VARIABLE, RAY_INTERNAL_FLAGS
 
-from fray.backend import runner
+from fray.backend import (
+    HOST_ADDRESS,
+    NOTICE_VARIABLE,
+    HeldPorts,
+    free_ports,
+    port_variable,
+    replace_file,
+    runner,
+)
 from fray_ray._on_node.notices import NoticeWatch
 from fray_ray._placement import VARIABLE, current_placement_group
 
 _RUNNER = runner.__file__
+_NOTICE = "preemption-notice"
 _SUPERVISOR = (
     "import sys; sys.path[:] = sys.argv[1:]; from fray_ray._on_node.process_supervisor import main; main()"
 )
 _CHUNK = 1 << 16
 _LOOK = 1.0  # seconds between looks for a notice
-_PORTS = range(20000, 32000)
 _TIME_TO_SAVE = 5.0  # seconds from SIGTERM to SIGKILL for a host of a gang whose node is being ended
 _JAX, _OMP = "JAX_PLATFORMS", "OMP_NUM_THREADS"
 
 
 class ReplicaActor:
-    """Two calls run at a time: `run`, and the `stop` that ends it."""
+    """Two calls run at a time: `run`, and the `notify` or `stop` that it learns its end by."""
 
     def __init__(self) -> None:
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._stopped: float | None = None
+        self._private: str | None = None  # the attempt's own folder
 
     def node_id(self) -> str:
         """Return the id of the node; that it answers shows that the environment is built."""
         return str(ray.get_runtime_context().get_node_id())
 
     def run(self, plan: dict[str, Any], payload: bytes | None) -> Iterator[bytes | str | dict[str, Any]]:
-        """Run one attempt; yield its output as bytes, notices as text, at last the verdict."""
-        told = self._complete(plan, payload)
+        """Run one attempt; yield its ports, its output as bytes, notices as text, at last the verdict."""
+        held = HeldPorts()
+        try:
+            ports = dict(zip(plan["ports"], held.take(len(plan["ports"])), strict=True))
+            if ports:
+                yield {"ports": ports}
+            yield from self._run(plan, payload, ports)
+        finally:
+            held.close()
+
+    def _run(
+        self, plan: dict[str, Any], payload: bytes | None, ports: dict[str, int]
+    ) -> Iterator[bytes | str | dict[str, Any]]:
+        told = self._complete(plan, payload, ports)
         with subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _SUPERVISOR, *sys.path],
             stdin=subprocess.PIPE,
@@ -73,16 +92,13 @@ class ReplicaActor:
 
     def free_ports(self, count: int) -> list[int]:
         """Return different ports on which nobody listens on this node now."""
-        # Below the range that Linux takes the ports of outgoing connections from: a program that connects
-        # before its peer listens could else be given that very port, and talk to itself.
-        found: list[int] = []
-        for port in random.sample(_PORTS, len(_PORTS)):
-            if len(found) == count:
-                break
-            with socket.socket() as probe, contextlib.suppress(OSError):
-                probe.bind(("", port))
-                found.append(port)
-        return found
+        return free_ports(count)
+
+    def notify(self, deadline: float) -> None:
+        """Tell the attempt when its node goes: `fray.job.preemption_notice` reads it."""
+        if self._private is not None:
+            with contextlib.suppress(OSError):  # the attempt has ended
+                replace_file(f"{self._private}/{_NOTICE}", str(deadline).encode())
 
     def stop(self, grace: float) -> None:
         """End the attempt that runs, or will."""
@@ -99,11 +115,11 @@ class ReplicaActor:
         except (BrokenPipeError, ValueError):  # it has ended meanwhile
             return
 
-    def _complete(self, plan: dict[str, Any], payload: bytes | None) -> dict[str, Any]:
+    def _complete(self, plan: dict[str, Any], payload: bytes | None, ports: dict[str, int]) -> dict[str, Any]:
         """Fill in what only this node knows: the interpreter, the variables, the place of the payload."""
-        python, private, result = sys.executable, None, None
+        python, result = sys.executable, None
+        private = self._private = tempfile.mkdtemp(prefix="fray-")
         if payload is not None:
-            private = tempfile.mkdtemp(prefix="fray-")
             place = Path(private) / "payload.pkl"
             place.write_bytes(payload)
             command = [python, _RUNNER, os.fspath(place)]
@@ -113,7 +129,11 @@ class ReplicaActor:
         else:
             program, *words = plan["command"]
             command = [python if program in ("python", "python3") else program, *words]
-        environ = _environ(plan, python)
+        environ = _environ(plan, python) | {
+            NOTICE_VARIABLE: f"{private}/{_NOTICE}",
+            HOST_ADDRESS: str(ray.util.get_node_ip_address()),  # type: ignore[no-untyped-call]
+            **{port_variable(name): str(port) for name, port in ports.items()},
+        }
         return {
             "command": command,
             "cwd": plan["cwd"] or os.fspath(Path.cwd()),

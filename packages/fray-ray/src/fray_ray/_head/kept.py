@@ -1,0 +1,81 @@
+"""What stays of a job that did not succeed, so that it can be run again: its plan, and its workspace."""
+
+import json
+import os
+import pickle
+from typing import Any
+
+from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+
+from fray.cluster import JobId, TaskStatus
+from fray_ray import _job_kv
+from fray_ray._job_table import read, stored_entry, submission_of
+from fray_ray._plan import Plan, restored, withheld
+
+_MOST = 16 * 2**20  # bytes of the head's memory that a job which has ended keeps
+_GCS = "gcs://"
+
+
+def keep_plan(plan: Plan) -> dict[str, Any] | None:
+    """Keep a plan, and the workspace that the job was shipped with; None where they are too large.
+
+    Returns:
+        What who runs the job again needs to know: the names of variables to bring, the environment.
+    """
+    kept = withheld(plan)
+    data = pickle.dumps(kept)
+    runtime_env = keep_workspace(plan.submission, alone=JobId(plan.job_id).sweep is None)
+    if len(data) > _MOST or runtime_env is None:
+        _job_kv.delete(_job_kv.plan_name(plan.submission))
+        return None
+    _job_kv.keep(_job_kv.plan_name(plan.submission), data)
+    return {"withheld": list(kept.withheld), "runtime_env": runtime_env}
+
+
+def keep_workspace(submission: str, *, alone: bool = True) -> dict[str, Any] | None:
+    """Keep the workspace that this driver was shipped with, which Ray deletes when its job has ended.
+
+    Args:
+        alone: Whether it is the job's own; a sweep's is kept by its coordinator.
+
+    Returns:
+        The environment of the job's next run; None where it can have none.
+    """
+    uri = workspace_uri()
+    if uri is None:
+        return {}
+    data = _job_kv.fetch(uri.removeprefix(_GCS)) if alone else None
+    if data is None or len(data) > _MOST:
+        return None
+    name = _job_kv.workspace_name(submission)
+    _job_kv.keep(name, data)
+    return {"working_dir": _GCS + name}
+
+
+def workspace_uri() -> str | None:
+    """Return where the head has the workspace that this driver was shipped with; None where it was not."""
+    config = json.loads(os.environ[RAY_JOB_CONFIG_JSON_ENV_VAR])
+    uri: str | None = (config.get("runtime_env") or {}).get("working_dir")
+    return uri if uri and uri.startswith(_GCS) else None
+
+
+def plan_again(first: str, submission: str) -> Plan | None:
+    """Return the plan of a job that is run again, with the variables that were brought for it."""
+    data = _job_kv.fetch(_job_kv.plan_name(first))
+    if data is None:
+        return None
+    plan: Plan = pickle.loads(data)
+    brought = _job_kv.fetch(_job_kv.secrets_name(submission))
+    given: dict[str, str] = {} if brought is None else pickle.loads(brought)
+    again = restored(plan, given, submission, plan.tries + 1)
+    _job_kv.delete_all(first)
+    return again
+
+
+def earlier_tasks(plan: Plan) -> tuple[TaskStatus, ...]:
+    """Return how the replicas of a job ended in its run before this one."""
+    if plan.tries == 1:
+        return ()
+    entry = stored_entry(submission_of(plan.job_id, plan.tries - 1))
+    info = None if entry is None else read(entry)
+    return () if info is None else info.tasks

@@ -1,0 +1,118 @@
+"""Find a job in Ray's table: the latest of its runs, or, of a member that waits, its sweep's word on it."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from fray.backend import TURN
+from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray_ray._job_table import (
+    MEMBERS,
+    TERMINAL,
+    UNSTARTED,
+    JobEntry,
+    read,
+    submission_of,
+    tries_of,
+)
+
+EntryOf = Callable[[str], JobEntry | None]
+"""Returns the entry of a submission; None where there is none."""
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    """A job, as it is now.
+
+    Args:
+        runs: The submissions of its runs, the latest one last; none of a member that was never started.
+        entry: The entry of the latest run; of a member that was never started, that of its sweep.
+    """
+
+    info: JobInfo
+    runs: tuple[str, ...]
+    entry: JobEntry
+
+    @property
+    def submission(self) -> str:
+        """What Ray calls its latest run, or will call its first one."""
+        return self.runs[-1] if self.runs else submission_of(self.info.job_id)
+
+    @property
+    def over(self) -> bool:
+        """Whether Ray says that its latest run has ended."""
+        return not self.runs or self.entry.status in TERMINAL
+
+
+def find(entry_of: EntryOf, job_id: str) -> FoundJob | None:
+    """Return a job; None where there is no such job."""
+    runs: list[str] = []
+    entry = info = None
+    while True:
+        submission = submission_of(job_id, len(runs) + 1)
+        following = entry_of(submission)
+        if following is None:
+            break
+        entry = following
+        runs.append(submission)
+        info = read(entry)
+        if info is None or not info.finished or info.status is JobStatus.SUCCEEDED:
+            break  # it is not run again
+    if entry is not None:
+        return None if info is None else FoundJob(info, tuple(runs), entry)
+    sweep_id = JobId(job_id).sweep
+    sweep = None if sweep_id is None else find(entry_of, sweep_id)
+    info = None if sweep is None else unstarted_member(sweep, int(JobId(job_id).leaf))
+    return None if info is None or sweep is None else FoundJob(info, (), sweep.entry)
+
+
+def latest(entries: Iterable[JobEntry]) -> dict[JobId, tuple[JobInfo, JobEntry]]:
+    """Return the jobs that entries are of, each with its latest run."""
+    found: dict[JobId, tuple[JobInfo, JobEntry]] = {}
+    for entry in entries:
+        info = read(entry)
+        if info is None:
+            continue
+        known = found.get(info.job_id)
+        if known is None or tries_of(known[1]) < tries_of(entry):
+            found[info.job_id] = info, entry
+    return found
+
+
+def members_of(sweep: FoundJob) -> int:
+    """Return how many members a sweep has."""
+    return len(json.loads(sweep.entry.metadata.get(MEMBERS, "[]")))
+
+
+def unstarted_member(sweep: FoundJob, position: int) -> JobInfo | None:
+    """Return the state of a member that has no entry of its own; None where the sweep has no such member."""
+    metadata = sweep.entry.metadata
+    members = json.loads(metadata.get(MEMBERS, "[]"))
+    if not sweep.info.is_sweep or position >= len(members):
+        return None
+    about = members[position]
+    info = JobInfo(
+        job_id=JobId(f"{sweep.info.job_id}/{position}"),
+        name=about["name"],
+        status=JobStatus.PENDING,
+        tasks=tuple(TaskStatus(replica=number) for number in range(about["replicas"])),
+        pending_reason=TURN,
+        submitted_at=sweep.info.submitted_at,
+        labels=about["labels"],
+        after=tuple(about["after"]),
+        user=sweep.info.user,
+    )
+    ended = json.loads(metadata.get(UNSTARTED, "{}")).get(str(position))
+    if ended is None and sweep.info.finished:  # nobody is left to start it
+        stopped = sweep.info.status is JobStatus.STOPPED
+        ended = {"status": "stopped" if stopped else "failed", "reason": "stopped" if stopped else "lost"}
+    return info if ended is None else settled(info, **{"message": None, **ended})
+
+
+def settled(info: JobInfo, status: str, reason: str, message: str | None) -> JobInfo:
+    """Return a member that ends before it was started."""
+    tasks = tuple(
+        replace(task, status=JobStatus(status), reason=ExitReason(reason), error_message=message)
+        for task in info.tasks
+    )
+    return replace(info, status=JobStatus(status), tasks=tasks, error_message=message, pending_reason=None)
