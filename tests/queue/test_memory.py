@@ -1,5 +1,6 @@
 """MemoryQueue keeps the contract, and wakes its waiters without polling."""
 
+import asyncio
 import itertools
 import multiprocessing
 import pickle
@@ -164,3 +165,16 @@ def test_a_push_between_a_look_and_the_sleep_after_it_is_not_missed() -> None:
     began = time.monotonic()
     assert [lease.item for lease in queue.pop_many(1, wait=30.0)] == ["x"]
     assert time.monotonic() - began < 20
+
+
+def test_a_short_wait_ends_in_time_beside_a_long_one_in_the_same_loop() -> None:
+    async def program() -> None:
+        queue: MemoryQueue[str] = MemoryQueue()
+        long = asyncio.create_task(queue.aio.pop(wait=60.0))
+        await asyncio.sleep(0.05)
+        assert await asyncio.wait_for(queue.aio.pop(wait=0.1), 20.0) is None
+        long.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await long
+
+    asyncio.run(program())
