@@ -4,6 +4,8 @@ import os
 
 # Read once, when Ray is imported: a private cluster on the loopback needs no token, and writes none.
 os.environ["RAY_AUTH_MODE"] = "disabled"
+# As early: a machine that is busy takes longer than 30 s to start a node.
+os.environ["RAY_raylet_start_wait_time_s"] = "120"  # noqa: SIM112 - how Ray spells it
 
 import importlib.util
 import sys
