@@ -190,7 +190,8 @@ class FailureContract(ClusterFixtures):
         code = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
         started = tmp_path / "started"
         job_id = launch(cluster, program(code, started), timeout=1.0)
-        until(started.exists, "the job starts", self.PATIENCE)
+        # On a busy machine its time may be up before the program is.
+        until(lambda: started.exists() or cluster.poll(job_id).finished, "the job starts", self.PATIENCE)
         info = cluster.wait(job_id, timeout=self.PATIENCE)
         assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.TIMED_OUT)
         assert info.exit_code == 124
