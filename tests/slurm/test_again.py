@@ -47,8 +47,7 @@ def test_an_attempt_that_is_killed_is_gone_before_the_next_one(cluster: Cluster,
     until(lambda: len(noted()) == 3, "one runs again", PATIENCE)
     assert sum(running(pid) for pid in noted()) == 2
     assert running(noted()[-1])
-    (first, second) = cluster.poll(job_id).tasks
-    assert (first.attempt, second.attempt) == (1, 2)
+    until(lambda: [task.attempt for task in cluster.poll(job_id).tasks] == [1, 2], "it is written", PATIENCE)
 
 
 def test_a_supervisor_on_another_host_is_asked_by_a_file(cluster: Cluster, tmp_path: Path) -> None:
