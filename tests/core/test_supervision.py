@@ -162,7 +162,7 @@ class SupervisionMachine(RuleBasedStateMachine):
     def advance_to(self, moment: float) -> None:
         self.now = max(self.now, moment)
         if self.settled is None and not self.ending and self.policy.timeout is not None:
-            late = [1 for _, started in self.running.values() if self.now - started >= self.policy.timeout]
+            late = [1 for _, started in self.running.values() if self.now >= started + self.policy.timeout]
             if late and self.wanted is None:
                 self.wanted = JobStatus.FAILED
         self.handle(Tick())
