@@ -317,11 +317,23 @@ def census(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def torture(session: nox.Session) -> None:
-    """Kill, stop and lie to queues and workers for longer than the suite does: TORTURE times as long."""
+    """Kill, stop and lie to queues and workers for longer than the suite does, and ask what it does not ask.
+
+    TORTURE=10 is ten times as long. Properties are tried with other examples at each run.
+    """
     session.install(*wheels("fray-queue", "fray-local"), *group("test"), *QUEUE_TESTS)
     session.env["TORTURE"] = os.environ.get("TORTURE", "10")
-    paths = ("tests/queue/test_torture.py", "tests/queue/test_simulation.py")
-    run_tests(session, "--timeout", "3600", "-s", *paths, "tests/local/test_process_torture.py")
+    paths = (
+        "tests/queue/test_torture.py",
+        "tests/queue/test_simulation.py",
+        "tests/local/test_process_torture.py",
+    )
+    properties = (
+        "tests/core/test_supervision.py",
+        "tests/core/test_hostile_text.py",
+        "tests/queue/test_hostile.py",
+    )
+    run_tests(session, "--timeout", "3600", "-s", *paths, *properties)
 
 
 @nox.session(default=False)

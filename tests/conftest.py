@@ -4,6 +4,13 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
+
+# The suite asks the same questions at every run: whoever changed nothing is not told of what was always
+# there. `nox -s torture` asks others each time.
+settings.register_profile("repeatable", derandomize=True)
+if "TORTURE" not in os.environ:
+    settings.load_profile("repeatable")
 
 # A shell without job control starts what it puts in the background with Ctrl-C ignored, and so would be
 # all that the tests start and interrupt.
