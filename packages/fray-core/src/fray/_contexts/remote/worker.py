@@ -107,7 +107,8 @@ def run_call(call: bytes, values: Sequence[bytes]) -> bytes:
     except CallFailed:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever it raised is the task's failure
-        raise failed_with(strip_frames(error, __file__)) from None
+        failure = failed_with(strip_frames(error, __file__))
+    raise failure  # out here it has no context: an engine pickles that too, and the user's may not travel
 
 
 def _check_claim(context: "EngineContext", message: TaskMessage) -> None:
