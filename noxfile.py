@@ -84,7 +84,7 @@ nox.options.sessions = [
 
 # Everything a package can do, where its tests use it.
 EXTRAS = {"fray-core": "[otel,ui]", "fray-queue": "[gcs,s3,azure,server,redis,postgres]"}
-QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client")
+QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client", "psutil")
 TYPES_ALONE = ("selenium", "jax", "joblib")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 DASK = "distributed==2026.8.*"  # what examples/fray-dask was written for

@@ -22,6 +22,7 @@ class CallbackThreads:
     def __init__(self) -> None:
         self._acts: deque[Callable[[], object]] = deque()
         self._running: dict[int, float] = {}  # by thread, since when it does its act
+        self._watched = False
 
     def do(self, act: Callable[[], object]) -> None:
         """Do something soon; from any thread, finalizers included."""
@@ -29,16 +30,31 @@ class CallbackThreads:
         self._help()
 
     def _help(self) -> None:
-        """Start a thread unless one is there that will come to what waits."""
+        """Start a thread where something waits, unless another is about to come to it."""
+        if not self._acts:
+            return
         late = time.monotonic() - _SLOW_SECONDS
-        if not self._acts or any(since > late for since in list(self._running.values())):
+        if any(since > late for since in list(self._running.values())):
+            self._watch()  # it may have begun an act that takes long
             return
         thread = threading.Thread(target=self._run, name="fray-callbacks", daemon=True)
         thread.start()
 
+    def _watch(self) -> None:
+        """Look again in a while whether something waits."""
+        if self._watched:
+            return
+        self._watched = True
+        timer = threading.Timer(_SLOW_SECONDS, self._look)
+        timer.daemon = True
+        timer.start()
+
+    def _look(self) -> None:
+        self._watched = False  # before the look: what comes from now on asks for another
+        self._help()
+
     def _run(self) -> None:
         me = threading.get_ident()
-        watched = False
         while True:
             self._running[me] = time.monotonic()
             try:
@@ -48,11 +64,6 @@ class CallbackThreads:
                 if not self._acts:
                     return
                 continue
-            if self._acts and not watched:
-                watched = True
-                timer = threading.Timer(_SLOW_SECONDS, self._help)
-                timer.daemon = True
-                timer.start()
             try:
                 act()
             except Exception:  # noqa: BLE001 - one bad callback must not keep the others
