@@ -444,6 +444,7 @@ DECLARE
     v_known bigint[] := fray.kept_@V@(p_queue, p_slot, p_number);
     v_swept bigint[] := fray.sweep_@V@(q, v_now);
     v_told boolean := false;
+    v_item text;
     v_outcome text;
     v_payload bytea;
     i fray.items;
@@ -451,20 +452,19 @@ BEGIN
     o_outcomes := '{}';
     o_payloads := '{}';
     FOR n IN 1 .. cardinality(p_ids) LOOP
-        v_payload := '';
+        -- The item before its answer: each statement sees what was committed before it, and `done` may come between.
+        SELECT id, state, deadline INTO i.id, i.state, i.deadline FROM fray.items WHERE id = p_ids[n] AND queue = p_queue;
+        v_item := CASE WHEN NOT FOUND THEN 'gone' WHEN i.state < 2 THEN '' WHEN i.deadline IS NULL THEN 'dead'
+                  ELSE 'expired' END;
         SELECT outcome, payload INTO v_outcome, v_payload FROM fray.replies
             WHERE queue = p_queue AND id = p_ids[n] AND until > v_now;
-        IF FOUND THEN
-            IF v_known IS NULL AND v_outcome IN ('value', 'error') THEN
-                UPDATE fray.replies SET askers = askers - 1, until = CASE WHEN askers <= 1
-                    THEN least(until, v_now + @KEPT@) ELSE until END WHERE queue = p_queue AND id = p_ids[n];
-                v_told := true;
-            END IF;
-        ELSE
-            SELECT id, state, deadline INTO i.id, i.state, i.deadline FROM fray.items WHERE id = p_ids[n] AND queue = p_queue;
-            v_outcome := CASE WHEN NOT FOUND THEN 'gone' WHEN i.state < 2 THEN '' WHEN i.deadline IS NULL THEN 'dead'
-                         ELSE 'expired' END;
+        IF NOT FOUND THEN
+            v_outcome := v_item;
             v_payload := '';
+        ELSIF v_known IS NULL AND v_outcome IN ('value', 'error') THEN
+            UPDATE fray.replies SET askers = askers - 1, until = CASE WHEN askers <= 1
+                THEN least(until, v_now + @KEPT@) ELSE until END WHERE queue = p_queue AND id = p_ids[n];
+            v_told := true;
         END IF;
         o_outcomes := o_outcomes || v_outcome;
         o_payloads := o_payloads || v_payload;
