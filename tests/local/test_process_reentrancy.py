@@ -138,6 +138,20 @@ class TestSlowUserCode:
         gate.open()
         assert isinstance(slow.result(), SlowToLoad)
 
+    @pytest.mark.timeout(120)
+    def test_a_result_right_behind_a_slow_one_arrives(self, context: JobContext, tmp_path: Path) -> None:
+        executor = context.as_executor()
+        for number in range(8):
+            start, load = Gate(tmp_path / f"start-{number}"), Gate(tmp_path / f"load-{number}")
+            slow = executor.submit(_when_open, start, SlowToLoad, load)
+            quick = executor.submit(_when_open, start, abs, -1)
+            start.open()  # both end within milliseconds
+            try:
+                assert quick.result(timeout=20) == 1
+            finally:
+                load.open()
+            assert isinstance(slow.result(timeout=20), SlowToLoad)
+
     def test_a_callback_may_use_the_context(self, context: JobContext) -> None:
         found: list[int] = []
         done = threading.Event()
@@ -149,6 +163,11 @@ class TestSlowUserCode:
         context.as_executor().submit(abs, -3).add_done_callback(call_back)
         assert done.wait(60)
         assert found == [3]
+
+
+def _when_open(gate: Gate, fn: Callable[..., Any], *args: Any) -> Any:
+    gate.wait()
+    return fn(*args)
 
 
 class SlowError(Exception):

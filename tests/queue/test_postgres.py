@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,19 @@ def test_the_tables_keep_their_size_while_items_come_and_go(postgres_server: Pos
         turn_over()
     assert size() <= 2 * once
     queue.close()
+
+
+def test_an_answer_given_while_it_is_asked_for_arrives(postgres_server: PostgresServer) -> None:
+    count = 800
+    with PostgresQueue[int](postgres_server.url, fresh_name()) as queue:
+
+        def answer() -> None:
+            for _ in range(count):
+                lease = queue.pop(wait=30)
+                assert lease is not None
+                queue.done(lease, result=-lease.item)
+
+        with ThreadPoolExecutor(1) as pool:
+            answering = pool.submit(answer)
+            assert list(queue.map(range(count), in_flight=8, timeout=30)) == [-item for item in range(count)]
+            answering.result(30)
