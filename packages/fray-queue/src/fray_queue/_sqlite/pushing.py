@@ -1,20 +1,18 @@
 """Pushes with options, and into queues with a bound; each call is part of a transaction."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fray.backend import PushOptions, lease_machine
 from fray_queue._checks import full_message
 from fray_queue._errors import NoRoomError
 from fray_queue._sqlite.rows import ASKED, OPTIONS, QueueRow, state_number
 from fray_queue._sqlite.schema import HELD
-
-if TYPE_CHECKING:
-    from fray_queue._sqlite.store import QueueStore
+from fray_queue._sqlite.working import WorkingStore
 
 
 def push(
-    store: "QueueStore",
+    store: WorkingStore,
     queue: QueueRow,
     records: Sequence[tuple[str | None, bytes]],
     options: PushOptions,
@@ -55,7 +53,7 @@ def _count_new(count: int, options: PushOptions, known: dict[str, int]) -> int:
     return count - len(keys) + len(set(keys) - known.keys())
 
 
-def _find(store: "QueueStore", queue: QueueRow, key: str) -> int | None:
+def _find(store: WorkingStore, queue: QueueRow, key: str) -> int | None:
     if not queue.special:
         return None
     row: int | None = store.file.connection.execute(
@@ -65,7 +63,7 @@ def _find(store: "QueueStore", queue: QueueRow, key: str) -> int | None:
 
 
 def _insert(
-    store: "QueueStore", queue: QueueRow, payload: bytes, key: str | None, options: PushOptions
+    store: WorkingStore, queue: QueueRow, payload: bytes, key: str | None, options: PushOptions
 ) -> int:
     clock = store.file.clock
     now = clock.now()
@@ -99,7 +97,7 @@ def _insert(
     return row
 
 
-def _ask_too(store: "QueueStore", row: int, reply_ttl: float) -> None:
+def _ask_too(store: WorkingStore, row: int, reply_ttl: float) -> None:
     store.file.connection.execute(
         "UPDATE leases SET askers = askers + 1, reply_ttl = max(ifnull(reply_ttl, 0), ?) WHERE id = ?",
         (reply_ttl, row),

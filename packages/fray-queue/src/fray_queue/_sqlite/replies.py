@@ -1,22 +1,20 @@
 """The answers that a store keeps until somebody fetches them; each call is part of a transaction."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fray.queue import Reply
 from fray_queue._checks import KEPT_AFTER_FETCH
 from fray_queue._sqlite.rows import QueueRow
 from fray_queue._sqlite.schema import DEAD, HELD, RETURNED
-
-if TYPE_CHECKING:
-    from fray_queue._sqlite.store import QueueStore
+from fray_queue._sqlite.working import WorkingStore
 
 Packed = tuple[str, bytes]
 """An outcome and its payload."""
 
 
 def put(
-    store: "QueueStore", queue: QueueRow, row: int, answer: Packed, reply_ttl: float, askers: int
+    store: WorkingStore, queue: QueueRow, row: int, answer: Packed, reply_ttl: float, askers: int
 ) -> None:
     """Keep the answer to an item for `reply_ttl` seconds."""
     now = store.file.clock.now()
@@ -31,7 +29,7 @@ def put(
     store.note_reply(queue, row)
 
 
-def drop(store: "QueueStore", queue: QueueRow, now: float) -> None:
+def drop(store: WorkingStore, queue: QueueRow, now: float) -> None:
     """Drop the answers whose time is over."""
     sizes: list[Any] = store.file.connection.execute(
         "DELETE FROM replies WHERE queue = ? AND until <= ? RETURNING length(payload)", (queue.number, now)
@@ -39,7 +37,7 @@ def drop(store: "QueueStore", queue: QueueRow, now: float) -> None:
     _count_off(queue, sizes)
 
 
-def forget(store: "QueueStore", queue: QueueRow, rows: Sequence[int]) -> None:
+def forget(store: WorkingStore, queue: QueueRow, rows: Sequence[int]) -> None:
     """Take answers back: their items are in line again."""
     for row in rows:
         sizes: list[Any] = store.file.connection.execute(
@@ -55,7 +53,7 @@ def _count_off(queue: QueueRow, sizes: Sequence[Any]) -> None:
 
 
 def fetch(
-    store: "QueueStore", queue: QueueRow, item_ids: Sequence[str], *, most_bytes: int | None = None
+    store: WorkingStore, queue: QueueRow, item_ids: Sequence[str], *, most_bytes: int | None = None
 ) -> list[Reply]:
     """Return what became of items, those under way left out; an answer stays a minute for its last asker.
 
@@ -80,7 +78,7 @@ def fetch(
     return found
 
 
-def _note_fetched(store: "QueueStore", row: int, now: float) -> None:
+def _note_fetched(store: WorkingStore, row: int, now: float) -> None:
     store.file.connection.execute(
         "UPDATE replies SET askers = askers - 1, "
         "until = CASE WHEN askers <= 1 THEN min(until, ?) ELSE until END WHERE id = ?",
@@ -88,7 +86,7 @@ def _note_fetched(store: "QueueStore", row: int, now: float) -> None:
     )
 
 
-def look(store: "QueueStore", queue: QueueRow, item_id: str) -> Reply | None:
+def look(store: WorkingStore, queue: QueueRow, item_id: str) -> Reply | None:
     """Return what became of an item, as it was swept last; None while it is under way."""
     seq = queue.seq_of_item(item_id)
     if seq is None:
@@ -111,12 +109,12 @@ def look(store: "QueueStore", queue: QueueRow, item_id: str) -> Reply | None:
     return None if there else Reply(item_id, "gone")
 
 
-def is_settled(store: "QueueStore", queue: QueueRow, item_ids: Sequence[str]) -> bool:
+def is_settled(store: WorkingStore, queue: QueueRow, item_ids: Sequence[str]) -> bool:
     """Return whether `fetch` would return something; writes nothing."""
     return any(look(store, queue, item_id) or _is_over(store, queue, item_id) for item_id in item_ids)
 
 
-def _is_over(store: "QueueStore", queue: QueueRow, item_id: str) -> bool:
+def _is_over(store: WorkingStore, queue: QueueRow, item_id: str) -> bool:
     """Return whether the next sweep gives an item up."""
     now = store.file.clock.now()
     over = store.file.connection.execute(

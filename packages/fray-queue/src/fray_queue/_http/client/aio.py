@@ -3,17 +3,14 @@
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from fray.backend import NativeAsyncQueue, ReplyPoller
-from fray.queue import Reply
+from fray.queue import QueueBase, Reply
 from fray_queue._http.client.address import Address
 from fray_queue._http.client.calls import Calls, Target
 from fray_queue._http.client.connections import Connections
 from fray_queue._http.client.loop_network import LoopNetwork
-
-if TYPE_CHECKING:
-    from fray_queue._http.client.queue import HttpQueue
 
 T = TypeVar("T")
 
@@ -56,9 +53,9 @@ class Loops:
 
 
 class AsyncHttpQueue(NativeAsyncQueue[T]):
-    """The twin of an `HttpQueue`: no call of it takes a thread, however many wait."""
+    """The twin of a queue on a server: no call of it takes a thread, however many wait."""
 
-    def __init__(self, queue: "HttpQueue[T]", loops: Loops) -> None:
+    def __init__(self, queue: QueueBase[T], loops: Loops) -> None:
         super().__init__(queue)
         self._loops = loops
 
