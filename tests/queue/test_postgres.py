@@ -147,6 +147,7 @@ def test_each_kind_of_user_may_do_what_it_needs_and_no_more(postgres_server: Pos
     )
     ticket: Any = producer.push("question", reply=True, priority=2, ttl=100.0)
     producer.push_many(["second", "third"], keys=["a", "b"])
+    assert producer.exists()
     assert producer.size() == 3
     for refused in (producer.pop, producer.purge, worker.purge, worker.dead_letters, worker.delete):
         with pytest.raises(AccessRefusedError, match="permission denied"):

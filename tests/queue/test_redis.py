@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_servers import RedisServer, certificate_of_this_machine, free_port, fresh_name
+from engine_servers import REDIS_RIGHTS, RedisServer, certificate_of_this_machine, free_port, fresh_name
 from pools import Pools
 from queue_processes import wait_until
 
@@ -180,22 +180,13 @@ def test_a_url_with_a_password_is_refused_and_not_repeated() -> None:
             open_queue(url)
 
 
-# What each kind of program needs; the page about the queue gives the same.
-_NEEDED = (
-    "~fray:{*}:* +evalsha +eval +time +exists +hget +hmget +hset +hincrby +hexists +hdel +zadd +zrem +zcard "
-    "+zrange +zrangebyscore +zscore +llen +lpush +expire +hlen +hgetall +blpop"
-)
-_RULES = _NEEDED.split()
-_WORKS = [*_RULES, "+zpopmin", "+lpop"]
-_ADMINS = [*_WORKS, "+zrangebylex", "+unlink", "+info", "+config|get"]
-
-
 def test_each_kind_of_user_may_do_what_it_needs_and_no_more(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = redis_server.url.replace("//", "//{}@")
-    for user, rules in {"producer": _RULES, "worker": _WORKS, "admin": _ADMINS}.items():
-        redis_server.cli("ACL", "SETUSER", user, "reset", "on", ">hush-hush", "resetchannels", *rules)
+    for user in ("producer", "worker", "admin"):
+        rights = ("reset", "on", ">hush-hush", "resetchannels", *REDIS_RIGHTS[user])
+        redis_server.cli("ACL", "SETUSER", user, *rights)
     monkeypatch.setenv("FRAY_REDIS_PASSWORD", "hush-hush")
     name = fresh_name()
     users = ("producer", "worker", "admin")

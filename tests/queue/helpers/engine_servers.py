@@ -16,6 +16,15 @@ import psycopg
 from queue_processes import wait_until
 
 _numbers = itertools.count()
+_PRODUCER = [
+    *("~fray:{*}:*", "+evalsha", "+eval", "+time", "+exists", "+hget", "+hmget", "+hset", "+hincrby"),
+    *("+hexists", "+hdel", "+zadd", "+zrem", "+zcard", "+zrange", "+zrangebyscore", "+zscore", "+llen"),
+    *("+lpush", "+expire", "+hlen", "+hgetall", "+blpop"),
+]
+_WORKER = [*_PRODUCER, "+zpopmin", "+lpop"]
+_ADMIN = [*_WORKER, "+zrangebylex", "+unlink", "+info", "+config|get"]
+REDIS_RIGHTS = {"producer": _PRODUCER, "worker": _WORKER, "admin": _ADMIN, "server": [*_ADMIN, "+scan"]}
+"""What each kind of program needs; the page about the queue gives the same."""
 
 
 def fresh_name() -> str:
@@ -41,6 +50,8 @@ def listens(port: int) -> bool:
 
 class Program:
     """A server as a process, which can be killed, stopped for a while, and started again where it was."""
+
+    url: str
 
     def __init__(self, folder: Path) -> None:
         self.folder = self.home = folder

@@ -146,11 +146,11 @@ def queue_part(looked: Looked[dict[str, Any]]) -> Html:
         "dead": f"{stats['dead']:,}"
         + (f" ({stats['dead_dropped']:,} dropped)" if stats.get("dead_dropped") else ""),
         "oldest": _oldest(stats),
-        "size": in_words(stats["bytes"]),
+        "size": UNKNOWN if stats["bytes"] is None else in_words(stats["bytes"]),
         "attempts": UNKNOWN if stats["max_attempts"] is None else f"{stats['max_attempts']} at most",
         "items": UNKNOWN if stats.get("max_size") is None else f"{stats['max_size']:,} at most",
         "since the server started": f"{stats['pushed_total']:,} pushed, {stats['done_total']:,} done",
-        "kept": "on disk" if stats["durable"] else "in memory",
+        "kept": stats.get("stored") or ("on disk" if stats["durable"] else "in memory"),
     }
     listed = tag(
         "dl", *(join([tag("dt", key), tag("dd", said)]) for key, said in facts.items()), class_="facts"
@@ -244,7 +244,8 @@ def _queue(stats: Mapping[str, Any], query: Query) -> list[Html | str]:
 
 
 def _oldest(stats: Mapping[str, Any]) -> str:
-    return duration(0.0, stats["oldest_seconds"]) if stats["size"] else UNKNOWN
+    seconds = stats["oldest_seconds"]
+    return duration(0.0, seconds) if stats["size"] and seconds is not None else UNKNOWN
 
 
 def _rate(each_second: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ from fray.backend import one_line, print_table
 from fray.queue import UnreadableItem
 from fray_queue._cli.access import Access, is_served, open_at, reaching, token_file_option, token_of
 from fray_queue._cli.command_work import text_of, work
+from fray_queue._cli.engine import engine_of
 from fray_queue._cli.tokens import tokens
 from fray_queue._http.protocol.limits import Limits
 
@@ -77,6 +78,16 @@ queue.add_command(work)
 @click.option(
     "--store", type=click.Path(file_okay=False, path_type=Path), help="Keep everything in this folder."
 )
+@click.option(
+    "--engine",
+    metavar="URL",
+    help="Have the queues on this Redis or PostgreSQL; default is FRAY_QUEUE_ENGINE.",
+)
+@click.option(
+    "--engine-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the engine's URL, which may have a password there.",
+)
 @token_file_option
 @click.option(
     "--tokens",
@@ -94,6 +105,8 @@ def serve(
     host: str,
     port: int,
     store: Path | None,
+    engine: str | None,
+    engine_file: Path | None,
     token_file: Path | None,
     tokens: Path | None,
     names: tuple[str, ...],
@@ -107,11 +120,15 @@ def serve(
     from fray_queue._http.server.server import HttpQueueServer
 
     own = token_of(token_file)
+    engine = engine_of(engine, engine_file)
+    if engine is not None and store is not None:
+        raise click.UsageError("--store keeps queues in a folder, --engine on an engine; give one of them")
     server = HttpQueueServer(
         host,
         port,
         own,
         store,
+        engine=engine,
         certificate=certificate,
         allowed_hosts=allowed_hosts,
         tokens=tokens,

@@ -3,7 +3,7 @@
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -26,16 +26,17 @@ from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
 from fray_queue._checks import check_count, check_lease, check_name, no_room_within
 from fray_queue._codec import encode_many
 from fray_queue._engines.slots import Slot, Slots
-from fray_queue._engines.store import Counts, EngineStore, Settings, TransientError
+from fray_queue._engines.store import Counts, EngineStore, Letter, TransientError, Wanted
 from fray_queue._errors import NoRoomError
+from fray_queue._items import MOST_ATTEMPTS, Settings
 from fray_queue._leases import extended, with_end
 
 T = TypeVar("T")
 R = TypeVar("R")
-MOST_ATTEMPTS = (1 << 31) - 2
 LOOK_AGAIN = 2.0
 """Seconds: who waits looks then at the latest. An engine does not tell of leases that run out."""
 _SHORTEST_WAIT = 0.001
+_PAGE = 200  # dead letters in one answer
 _OF_ENGINES = QueueCapabilities(
     durable=True,
     shared_between_processes=True,
@@ -171,15 +172,13 @@ class EngineQueue(QueueBase[T]):
                 left = end - time.monotonic()
                 if not error.ever or left <= 0:
                     raise QueueFullError(no_room_within(str(error), wait if error.ever else 0.0)) from None
-                self._doze(lambda store, seconds: store.wait_for_room(seconds), left)
+                self._doze(Wanted(room=True), left)
 
-    def _doze(
-        self, wait: Callable[[EngineStore, float], None], left: float, change: float | None = None
-    ) -> None:
+    def _doze(self, wanted: Wanted, left: float, change: float | None = None) -> None:
         """Wait until the engine tells, or it is time to look again."""
         seconds = min(left, LOOK_AGAIN, LOOK_AGAIN if change is None else max(change, _SHORTEST_WAIT))
         try:
-            wait(self._store, seconds)
+            self._store.wait(wanted, seconds)
         except TransientError:
             time.sleep(min(seconds, 0.05))  # the next look finds out, and has patience
 
@@ -205,7 +204,7 @@ class EngineQueue(QueueBase[T]):
             left = end - time.monotonic()
             if leases or left <= 0:
                 return leases
-            self._doze(lambda store, seconds: store.wait_for_items(seconds), left, change)
+            self._doze(Wanted(items=True), left, change)
             woken = True
 
     def _set_aside(self, lease: Lease[bytes], error: str) -> None:
@@ -291,8 +290,14 @@ class EngineQueue(QueueBase[T]):
                 letter.history,
                 "expired" if letter.expired else "attempts",
             )
-            for letter in self._ask(lambda store: store.dead())
+            for letter in self._letters()
         ]
+
+    def _letters(self) -> Iterator[Letter]:
+        after = 0
+        while letters := self._ask(lambda store, after=after: store.dead(after, _PAGE)):  # type: ignore[misc]
+            yield from letters
+            after = letters[-1].place
 
     def dead_dropped(self) -> int:
         """Count the dead letters that were dropped because there were more than `max_dead`."""
@@ -307,7 +312,7 @@ class EngineQueue(QueueBase[T]):
             left = end - time.monotonic()
             if found or left <= 0:
                 return {reply.item_id: reply for reply in found}
-            self._doze(lambda store, seconds: store.wait_for_answers(ids, seconds), left, change)
+            self._doze(Wanted(answers=tuple(ids)), left, change)
 
     # --- what an operator does ---
 

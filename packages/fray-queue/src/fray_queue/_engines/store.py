@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fray import FrayError
+from fray import FrayError, QueueUnavailableError
 from fray.backend import PushOptions
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._engines.slots import Slot
+from fray_queue._items import Settings
 
 Packed = tuple[str, bytes]
 """An answer: its outcome and its payload."""
@@ -17,13 +18,24 @@ class TransientError(FrayError, ConnectionError):
     """The engine could not be asked, or its answer was lost; the same request may be made again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a queue is made with; None for what was not said."""
+class DeletedQueueError(QueueUnavailableError):
+    """The queue was deleted while it was open, or the engine lost it."""
 
-    max_attempts: int | None = None
-    max_size: int | None = None
-    max_dead: int | None = None
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"queue {self.name!r} is not there any more: it was deleted, or the engine lost it"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What somebody waits for: items, room for more, answers to these items."""
+
+    items: bool = False
+    room: bool = False
+    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +50,9 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead item."""
+    """A dead item; `place` is its place in line."""
 
+    place: int
     item_id: str
     payload: bytes
     attempt: int
@@ -49,6 +62,9 @@ class Letter:
 
 class EngineStore(Protocol):
     """One queue on an engine. A call that fails with a `TransientError` is made again under the same slot."""
+
+    tells_what: bool
+    """Whether `wait` returns what changed; else it returns all that was wanted."""
 
     def open(self, settings: Settings) -> Settings:
         """Make the queue if need be, bring it up to this release's version, return its settings."""
@@ -89,7 +105,8 @@ class EngineStore(Protocol):
 
     def counts(self) -> Counts: ...
 
-    def dead(self) -> list[Letter]: ...
+    def dead(self, after: int, most: int) -> list[Letter]:
+        """Return dead letters behind a place in line, in line."""
 
     def fetch(self, slot: Slot, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
         """Return what became of items, and in how many seconds more of them may be over by themselves."""
@@ -105,14 +122,41 @@ class EngineStore(Protocol):
     def stored(self) -> tuple[bool, str]:
         """Say whether a push that returned outlives a crash of the engine's machine, and why."""
 
-    def wait_for_items(self, seconds: float) -> None:
-        """Return when an item may be there, and at the latest after so long."""
+    def wait(self, wanted: Wanted, seconds: float, *, alarm: str = "") -> Wanted:
+        """Return what of it may be there, when the engine tells; nothing after so long.
 
-    def wait_for_room(self, seconds: float) -> None: ...
+        Args:
+            alarm: A name, by which `ring` ends the wait.
+        """
 
-    def wait_for_answers(self, item_ids: Sequence[str], seconds: float) -> None: ...
+    def ring(self, alarm: str) -> None:
+        """End a wait, in whatever thread."""
+
+    def pass_on(self, told: Wanted) -> None:
+        """Have the engine tell somebody else what nobody wants here any more."""
 
     def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """An engine, by its address: many queues by name."""
+
+    def store(self, name: str) -> EngineStore:
+        """Return the store of a queue; asks nothing of the engine yet."""
+
+    def check(self) -> None:
+        """Ask the engine whether it is there.
+
+        Raises:
+            TransientError: It is not.
+            AccessRefusedError: It refuses the user.
+        """
+
+    def counts(self) -> dict[str, Counts]:
+        """Return the counts of all queues by name; what ran out meanwhile is not looked for."""
+
+    def close(self) -> None:
+        """Let go of the connections."""
 
 
 def token_of(lease_id: str) -> tuple[int, str]:

@@ -38,8 +38,8 @@ class Listener:
         self._used = 0.0
         self._pid = os.getpid()
 
-    def wait(self, seconds: float) -> None:
-        """Return when something was told since this thread waited last, and at the latest after so long."""
+    def wait(self, seconds: float) -> bool:
+        """Return whether something was told since this thread waited last; at the latest after so long."""
         if self._pid != os.getpid():  # forked: the thread is the parent's
             self.__init__(self._pool, self._queue)  # type: ignore[misc]
         with self._changed:
@@ -47,10 +47,18 @@ class Listener:
             if self._thread is None:
                 self._start()
                 self._seen.told = self._told
-                return  # nobody listened while the caller looked
+                return True  # nobody listened while the caller looked
             if getattr(self._seen, "told", -1) == self._told:
                 self._changed.wait_for(lambda: self._seen.told != self._told, seconds)
+            told = getattr(self._seen, "told", -1) != self._told
             self._seen.told = self._told
+            return told
+
+    def wake(self) -> None:
+        """Have all who wait look."""
+        with self._changed:
+            self._told += 1
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """Listen no more."""

@@ -7,18 +7,17 @@ from weakref import finalize
 
 import psycopg
 
-from fray import QueueUnavailableError
 from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
 from fray_queue._engines.slots import Slot
-from fray_queue._engines.store import Counts, Letter, Packed, Settings, token_of
-from fray_queue._errors import NoRoomError, QueueExistsError
+from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Packed, Wanted, token_of
+from fray_queue._errors import LateRequestError, NoRoomError, QueueExistsError
+from fray_queue._items import Settings
 from fray_queue._postgres import schema
 from fray_queue._postgres.connection import Pool, pool
 from fray_queue._postgres.listening import Listener
 
-_PAGE = 200  # dead letters in one answer
 _SYNCED = ("on", "local", "remote_write", "remote_apply")
 
 
@@ -28,6 +27,8 @@ class PostgresStore:
     Args:
         clock: Seconds since the epoch, for tests; default is the engine's.
     """
+
+    tells_what = False
 
     def __init__(self, url: str, name: str, seconds: float, clock: Callable[[], float] | None) -> None:
         self._url, self._name, self._seconds, self._clock = url, name, seconds, clock
@@ -58,9 +59,9 @@ class PostgresStore:
     def _refuse(self, error: psycopg.Error) -> None:
         text = error.diag.message_primary or ""
         if error.sqlstate == "FR001":
-            raise QueueUnavailableError(
-                f"queue {self._name!r} is not there any more: it was deleted"
-            ) from None
+            raise DeletedQueueError(self._name) from None
+        if error.sqlstate == "FR003":
+            raise LateRequestError(text) from None
         if error.sqlstate == "FR002":
             live, new, most = map(int, text.split())
             raise NoRoomError(full_message(live, new, most), ever=new <= most, count=new) from None
@@ -85,7 +86,7 @@ class PostgresStore:
         with self._pool.connection() as connection:
             if schema.found_version(connection) is None:
                 return False
-        ((found,),) = self._execute("SELECT EXISTS (SELECT 1 FROM fray.queues WHERE name = %s)", self._name)
+        ((found,),) = self._execute(f"SELECT fray.exists_{schema.VERSION}(%s)", self._name)
         return bool(found)
 
     def delete(self) -> None:
@@ -199,15 +200,13 @@ class PostgresStore:
         ((counts,),) = self._run("counts", "%s", self._number)
         return Counts(*counts)
 
-    def dead(self) -> list[Letter]:
+    def dead(self, after: int, most: int) -> list[Letter]:
         """List the dead in line."""
         letters: list[Letter] = []
-        after = 0
-        while rows := self._run("dead", "%s, %s::int8, %s::int4", self._number, after, _PAGE):
-            for number, payload, attempt, expired, history in rows:
-                attempts = tuple(Attempt(*entry) for entry in history)
-                letters.append(Letter(self._item_id(number), payload, attempt, attempts, expired))
-                after = number
+        rows = self._run("dead", "%s, %s::int8, %s::int4", self._number, after, most)
+        for number, payload, attempt, expired, history in rows:
+            attempts = tuple(Attempt(*entry) for entry in history)
+            letters.append(Letter(number, self._item_id(number), payload, attempt, attempts, expired))
         return letters
 
     def fetch(self, slot: Slot, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
@@ -244,23 +243,22 @@ class PostgresStore:
 
     # --- waiting ---
 
-    def _wait(self, seconds: float) -> None:
+    def wait(self, wanted: Wanted, seconds: float, *, alarm: str = "") -> Wanted:
+        """Wait for something to change, whatever it is."""
+        return wanted if self._listening().wait(seconds) else Wanted()
+
+    def ring(self, alarm: str) -> None:
+        """Have all who wait look."""
+        self._listening().wake()
+
+    def pass_on(self, told: Wanted) -> None:
+        """Do nothing: everybody is notified."""
+
+    def _listening(self) -> Listener:
         if self._listener is None:
             self._listener = Listener(self._pool, self._number)
             finalize(self, self._listener.stop)
-        self._listener.wait(seconds)
-
-    def wait_for_items(self, seconds: float) -> None:
-        """Wait for something to change."""
-        self._wait(seconds)
-
-    def wait_for_room(self, seconds: float) -> None:
-        """Wait for something to change."""
-        self._wait(seconds)
-
-    def wait_for_answers(self, item_ids: Sequence[str], seconds: float) -> None:
-        """Wait for something to change."""
-        self._wait(seconds)
+        return self._listener
 
     # --- names ---
 

@@ -58,6 +58,10 @@ class Address:
         found = tuple(node for node in nodes if node is not None)
         return cls(found, int(path or 0), unquote(user) or None, scheme == "rediss")
 
+    def only(self, node: tuple[str, int]) -> "Address":
+        """Return the address of one of the nodes."""
+        return Address((node,), self.database, self.username, self.tls)
+
 
 def _node(text: str) -> tuple[str, int] | None:
     parts = urlsplit(f"//{text}")
@@ -181,7 +185,7 @@ class Nodes:
         except redis.exceptions.NoScriptError:
             return self.command("EVAL", script.text, 1, key, *arguments)
 
-    def block(self, seconds: float, *keys: str) -> Any:
+    def block(self, seconds: float, *keys: bytes) -> Any:
         """Wait until one of these lists has an entry, and take it."""
         return self.command("BLPOP", *keys, f"{max(seconds, 0.001):.3f}", timeout=seconds + self._timeout)
 

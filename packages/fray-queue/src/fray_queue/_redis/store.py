@@ -6,20 +6,28 @@ from typing import Any, NoReturn
 
 import redis
 
-from fray import QueueUnavailableError, UnsupportedError
+from fray import UnsupportedError
 from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
 from fray_queue._engines.slots import Slot
-from fray_queue._engines.store import Counts, Letter, Packed, Settings, token_of
-from fray_queue._errors import AccessRefusedError, NoRoomError, QueueExistsError, QueueVersionError
+from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Packed, Wanted, token_of
+from fray_queue._errors import (
+    AccessRefusedError,
+    LateRequestError,
+    NoRoomError,
+    QueueExistsError,
+    QueueVersionError,
+)
+from fray_queue._items import Settings
 from fray_queue._redis import scripts
 from fray_queue._redis.nodes import Nodes
 
 _MICRO = 1_000_000
 _FIELDS = {"attempts": "max_attempts", "size": "max_size", "dead": "max_dead"}
 _UNREADABLE = [_MICRO * round(delay) for delay in lease_machine.UNREADABLE_DELAYS]
-_MOST_LISTS = 100  # that one waiting question looks at
+_MOST_LISTS = 1000  # that one waiting question looks at
+_FORGOTTEN = 60  # seconds; nobody takes what was written to a list
 _KEYS = "ready held dated dead items state keys replies reply_until wake room"
 
 
@@ -29,6 +37,8 @@ class RedisStore:
     Args:
         clock: Seconds since the epoch, for tests; default is the engine's.
     """
+
+    tells_what = True
 
     def __init__(self, nodes: Nodes, name: str, clock: Callable[[], float] | None) -> None:
         self._nodes, self._name, self._clock = nodes, name, clock
@@ -50,9 +60,9 @@ class RedisStore:
     def _refuse(self, text: str) -> None:
         code, *words = text.split()
         if code == "FRAYGONE":
-            raise QueueUnavailableError(
-                f"queue {self._name!r} is not there any more: it was deleted, or the engine lost it"
-            ) from None
+            raise DeletedQueueError(self._name) from None
+        if code == "FRAYLATE":
+            raise LateRequestError(" ".join(words)) from None
         if code == "FRAYVERSION":
             self._refuse_version(words[0])
         if code == "FRAYEXISTS":
@@ -248,15 +258,15 @@ class RedisStore:
         """Count items."""
         return Counts(*self._run("look", "counts"))
 
-    def dead(self) -> list[Letter]:
+    def dead(self, after: int, most: int) -> list[Letter]:
         """List the dead in line."""
         letters: list[Letter] = []
-        after = b"-"
-        while found := self._run("look", "dead", after):
-            for place, payload, attempt, expired, history in found:
-                attempts = tuple(_attempt(*entry) for entry in history)
-                letters.append(Letter(self._item_id(place), payload, attempt, attempts, bool(expired)))
-            after = b"(" + found[-1][0]
+        found = self._run("look", "dead", f"({after:012x}" if after else "-", most)
+        for place, payload, attempt, expired, history in found:
+            attempts = tuple(_attempt(*entry) for entry in history)
+            letters.append(
+                Letter(int(place, 16), self._item_id(place), payload, attempt, attempts, bool(expired))
+            )
         return letters
 
     def fetch(self, slot: Slot, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
@@ -291,18 +301,37 @@ class RedisStore:
 
     # --- waiting ---
 
-    def wait_for_items(self, seconds: float) -> None:
-        """Wait for somebody to say that an item is there."""
-        self._nodes.block(seconds, f"{self._base}wake")
+    def wait(self, wanted: Wanted, seconds: float, *, alarm: str = "") -> Wanted:
+        """Block on the lists that scripts write to."""
+        lists: dict[bytes, Wanted] = {}
+        if wanted.items:
+            lists[self._list("wake")] = Wanted(items=True)
+        if wanted.room:
+            lists[self._list("room")] = Wanted(room=True)
+        for item_id in wanted.answers[:_MOST_LISTS]:
+            lists[self._list(f"told:{self._place(item_id)}")] = Wanted(answers=(item_id,))
+        if alarm:
+            lists[self._list(f"told:alarm-{alarm}")] = Wanted()
+        found = self._nodes.block(seconds, *lists)
+        return lists[found[0]] if found else Wanted()
 
-    def wait_for_room(self, seconds: float) -> None:
-        """Wait for somebody to say that an item is gone."""
-        self._nodes.block(seconds, f"{self._base}room")
+    def ring(self, alarm: str) -> None:
+        """Write to a list that one waits for alone."""
+        self._write(self._list(f"told:alarm-{alarm}"))
 
-    def wait_for_answers(self, item_ids: Sequence[str], seconds: float) -> None:
-        """Wait for an answer to one of the items."""
-        lists = [f"{self._base}told:{self._place(item_id)}" for item_id in item_ids[:_MOST_LISTS]]
-        self._nodes.block(seconds, *lists)
+    def pass_on(self, told: Wanted) -> None:
+        """Write what was taken to its list again."""
+        if told.items:
+            self._nodes.command("LPUSH", self._list("wake"), "1")
+        for item_id in told.answers:
+            self._write(self._list(f"told:{self._place(item_id)}"))
+
+    def _write(self, key: bytes) -> None:
+        self._nodes.command("LPUSH", key, "1")
+        self._nodes.command("EXPIRE", key, _FORGOTTEN)
+
+    def _list(self, name: str) -> bytes:
+        return (self._base + name).encode()
 
     def _item_id(self, place: bytes) -> str:
         return f"{self._tag}-{int(place, 16)}"

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fray_queue._sqlite.rows import QueueRow, Taken, load_history, seq_of
+from fray_queue._items import Taken
+from fray_queue._sqlite.rows import QueueRow, load_history, seq_of
 from fray_queue._sqlite.schema import DEAD, HELD, RETURNED
 from fray_queue._sqlite.store import DEADLINE, FRESH_PLAIN, FRESH_SPECIAL, QueueStore
 

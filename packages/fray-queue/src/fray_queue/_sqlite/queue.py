@@ -29,14 +29,15 @@ from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
 from fray_queue._checks import MOST_DEAD, check_count, check_lease, check_name, no_room_within
 from fray_queue._codec import encode_many
 from fray_queue._errors import NoRoomError, QueueExistsError, QueueNotFoundError
+from fray_queue._items import MOST_ATTEMPTS, Settings, Taken
 from fray_queue._leases import extended, with_end
 from fray_queue._sqlite import looking, replies
 from fray_queue._sqlite.clocks import LeaseClock, boot_clock, manual_clock
 from fray_queue._sqlite.commits import GroupCommit
 from fray_queue._sqlite.connection import StoreFile
 from fray_queue._sqlite.library import named_errors
-from fray_queue._sqlite.rows import QueueRow, Settings, Taken
-from fray_queue._sqlite.store import MOST_ATTEMPTS, QueueStore
+from fray_queue._sqlite.rows import QueueRow
+from fray_queue._sqlite.store import QueueStore
 
 T = TypeVar("T")
 R = TypeVar("R")

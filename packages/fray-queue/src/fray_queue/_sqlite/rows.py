@@ -9,6 +9,7 @@ from typing import Any
 from fray.backend import LeaseState
 from fray.queue import Attempt
 from fray_queue._checks import MOST_DEAD
+from fray_queue._items import Settings
 from fray_queue._sqlite.schema import DEAD, HELD, RETURNED, SEQ_BITS
 
 _SEQ_MASK = (1 << SEQ_BITS) - 1
@@ -93,39 +94,14 @@ class QueueRow:
         return given if given is not None else f"{self.tag}-{seq}"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a queue is made with; None for what was not said."""
-
-    max_attempts: int | None = None
-    max_size: int | None = None
-    max_dead: int | None = None
-
-    def difference(self, row: QueueRow) -> str | None:
-        """Say what a queue has that is not as it is here; None where it is the same."""
-        for name in ("max_attempts", "max_size"):
-            if getattr(row, name) != getattr(self, name):
-                return f"{name}={getattr(row, name)}, not {getattr(self, name)}"
-        if self.max_dead not in (None, row.max_dead):
-            return f"max_dead={row.max_dead}, not {self.max_dead}"
-        return None
-
-
-@dataclass(slots=True)
-class Taken:
-    """One item with its state, as a queue or a server hands it on. Times are seconds since the epoch."""
-
-    item_id: str
-    lease_id: str
-    leased_at: float
-    until: float
-    attempt: int
-    payload: bytes
-    seq: int = 0
-    history: tuple[Attempt, ...] = ()
-    size: int = 0  # of the payload, where that was not read
-    reply: bool = False  # whether somebody waits for an answer, or may yet
-    expired: bool = False  # of a dead one: its ttl passed
+def differs(settings: Settings, row: QueueRow) -> str | None:
+    """Say what a queue has that is not as it is wanted; None where it is the same."""
+    for name in ("max_attempts", "max_size"):
+        if getattr(row, name) != getattr(settings, name):
+            return f"{name}={getattr(row, name)}, not {getattr(settings, name)}"
+    if settings.max_dead not in (None, row.max_dead):
+        return f"max_dead={row.max_dead}, not {settings.max_dead}"
+    return None
 
 
 def seq_of(row: int) -> int:

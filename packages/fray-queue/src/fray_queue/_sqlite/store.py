@@ -14,14 +14,13 @@ from typing import Any
 from fray import LeaseExpiredError
 from fray.backend import PLAIN, LeaseState, PushOptions, lease_machine
 from fray_queue._errors import LimitError, QueueExistsError, QueueNotFoundError
+from fray_queue._items import Settings, Taken
 from fray_queue._sqlite import pushing, replies
 from fray_queue._sqlite.connection import StoreFile
 from fray_queue._sqlite.rows import (
-    NO_LIMIT,
     STATE,
     QueueRow,
-    Settings,
-    Taken,
+    differs,
     dump_history,
     lease_id_of,
     seq_of,
@@ -40,7 +39,6 @@ FRESH_SPECIAL = (
 )
 DEADLINE = "ifnull(deadline, 9e999)"
 
-MOST_ATTEMPTS = NO_LIMIT - 1
 _TOKENS = 64  # asked for together
 _COLUMNS = (
     "number, name, tag, max_attempts, pushed, cursor, returned, held, dead, bytes, seen, fresh, max_size, "
@@ -169,7 +167,7 @@ class QueueStore:
         row = self._rows.get(name) or self._load(name)
         if row is None:
             row = self._insert(name, settings, most)
-        elif (difference := settings.difference(row)) is not None:
+        elif (difference := differs(settings, row)) is not None:
             raise QueueExistsError(f"queue {name!r} has {difference}")
         self._rows[name] = row
         return row

@@ -105,7 +105,9 @@ class Calls:
 
     async def _send_plain(self, batch: list[bytes]) -> list[str]:
         new = [next(self._target.ids) for _ in batch]
-        await self._send("push", pack([{"id": item_id} for item_id in new], batch), _RECORDS)
+        answer = await self._send("push", pack([{"id": item_id} for item_id in new], batch), _RECORDS)
+        if b'"ids"' in answer:  # the server is in front of an engine, which gives ids of its own
+            new = json.loads(answer)["ids"]
         return new
 
     async def _submit(self, batch: list[bytes], options: PushOptions, first: int) -> list[str]:

@@ -5,12 +5,14 @@ from typing import Any
 
 from fray import LeaseExpiredError, QueueUnavailableError, UnsupportedError
 from fray_queue._errors import (
+    AccessRefusedError,
     ForeignHostError,
     LimitError,
     NoRoomError,
     QueueExistsError,
     QueueFullError,
     QueueNotFoundError,
+    QueueVersionError,
     TokenError,
     UnknownRouteError,
 )
@@ -37,11 +39,13 @@ def error_of(status: int, answer: bytes) -> Exception:
     if status in (401, 403) and code != "foreign":
         return TokenError(message)
     kinds = {
+        "access": AccessRefusedError,
         "foreign": ForeignHostError,
         "queue_exists": QueueExistsError,
         "full": QueueFullError,
         "limit": LimitError,
         "slow": LimitError,
+        "version": QueueVersionError,
     }
     if status in (404, 405) and code == "http":
         return UnknownRouteError(message)

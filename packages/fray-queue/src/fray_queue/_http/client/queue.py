@@ -69,7 +69,8 @@ class _Declared:
         if queue is None:
             return self.at_most
         stats = queue.stats()
-        can = self.at_most.but(durable=bool(stats["durable"]))
+        steady = bool(stats.get("steady_clock", True))  # not where an engine keeps the leases
+        can = self.at_most.but(durable=bool(stats["durable"]), steady_clock=steady)
         if stats.get("protocol", 1) >= PROTOCOL:
             return can
         return can.but(priorities=False, delays=False, ttl=False, keys=False, replies=False, max_size=False)

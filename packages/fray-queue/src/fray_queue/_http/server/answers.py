@@ -11,6 +11,7 @@ from multidict import CIMultiDict
 from fray import LeaseExpiredError, QueueUnavailableError, UnsupportedError
 from fray.backend import PushOptions
 from fray_queue._errors import (
+    AccessRefusedError,
     DamagedError,
     LateRequestError,
     LimitError,
@@ -18,11 +19,12 @@ from fray_queue._errors import (
     QueueExistsError,
     QueueFullError,
     QueueNotFoundError,
+    QueueVersionError,
 )
 from fray_queue._http.protocol.wire import pack
 from fray_queue._http.server.routes import JSON, RECORDS
+from fray_queue._items import Taken
 from fray_queue._sqlite.library import StoreError
-from fray_queue._sqlite.rows import Taken
 
 # Header of a request that changes something: the connection's name and the request's number on it.
 SLOT_HEADER = "Fray-Request"
@@ -43,6 +45,8 @@ _STATUS: dict[type[Exception], tuple[int, str]] = {
     QueueUnavailableError: (503, "unavailable"),
     DamagedError: (503, "damaged"),
     StoreError: (503, "unavailable"),
+    AccessRefusedError: (500, "access"),
+    QueueVersionError: (500, "version"),
     TimeoutError: (408, "slow"),
     UnsupportedError: (426, "upgrade"),
 }

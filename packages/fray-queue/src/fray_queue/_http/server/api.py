@@ -34,13 +34,11 @@ from fray_queue._http.server.answers import (
 )
 from fray_queue._http.server.dispatch import Handler
 from fray_queue._http.server.pages import Pages
-from fray_queue._http.server.registry import Key, QueueRegistry, leases_reply
+from fray_queue._http.server.registry import QueueRegistry
 from fray_queue._http.server.routes import ROUTES, TEXT
-from fray_queue._http.server.stats import all_stats, metrics_text, page_of_stats, stored_stats, with_rates
-from fray_queue._http.server.writer import WriterEndedError
-from fray_queue._sqlite import looking
-from fray_queue._sqlite.rows import Settings, Taken
-from fray_queue._sqlite.store import MOST_ATTEMPTS, QueueStore
+from fray_queue._http.server.stats import metrics_text, with_rates
+from fray_queue._http.server.store import Failure, Key, leases_told
+from fray_queue._items import MOST_ATTEMPTS, Settings, Taken
 
 _LONGEST_ID = 200
 _decode = json.JSONDecoder().decode  # `json.loads` looks for other encodings at each call
@@ -71,16 +69,16 @@ class Api:
 
         async def handler(request: web.BaseRequest, name: str) -> web.StreamResponse:
             slot, number = slot_of(request)
-            if self._registry.ended:
-                raise WriterEndedError
+            self._registry.store.check()
             if slot is None:
-                return await self._answer(await act(request, name, None))
-            known = slots.recall(slot, number)
+                return await self._answer(await act(request, name, None), None)
+            known, key = slots.recall(slot, number), Key(slot, number)
             if known is not None:
-                return await self._answer(known.result() if known.done() else await asyncio.shield(known))
+                told = known.result() if known.done() else await asyncio.shield(known)
+                return await self._answer(told, key)
             answer = slots.remember(slot, number)
             try:
-                reply = await act(request, name, Key(slot, number))
+                reply = await act(request, name, key)
             except BaseException as error:
                 slots.forget(slot, answer)  # it changed nothing, and may be tried again
                 _fail(answer, error)
@@ -92,13 +90,13 @@ class Api:
 
         return handler
 
-    async def _answer(self, reply: dict[str, Any]) -> web.Response:
+    async def _answer(self, reply: dict[str, Any], key: Key | None) -> web.Response:
         """Write an answer out; one that leases items names them, and a repetition shows them as they are."""
         if "leases" not in reply:
             return json_answer(reply)
         taken: list[Taken] | None = reply.get("taken")
         if taken is None:
-            taken = await self._registry.look(lambda store: _held(store, reply))
+            taken = await self._registry.store.held(reply["queue"], reply["leases"], key)
         return records_answer(map(lease_meta, taken), taken)
 
     # --- handlers ---
@@ -131,7 +129,7 @@ class Api:
 
     async def _submit(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         records = await self._sent(request)
-        payloads = [(None, payload) for _, payload in records]
+        payloads = [payload for _, payload in records]
         return await self._registry.submit(name, payloads, options_of(records), key)
 
     async def _sent(self, request: web.BaseRequest) -> list[tuple[dict[str, Any], bytes]]:
@@ -173,7 +171,7 @@ class Api:
         wait, gone = self._wait_of(body), self._unwanted(request, key)
         answers = PROTOCOL_HEADER in request.headers
         taken = await self._registry.pop(name, n, lease_timeout, wait, key, gone, answers=answers)
-        return {**leases_reply(name, taken), "taken": taken}
+        return {**leases_told(name, taken), "taken": taken}
 
     def _unwanted(self, request: web.BaseRequest, key: Key | None) -> Callable[[], bool]:
         """Return what tells whether nobody waits for what a pop may lease."""
@@ -207,18 +205,20 @@ class Api:
         delay, error = check_seconds("delay", body.get("delay", 0.0), zero=True), body.get("error")
         if error is not None and not isinstance(error, str):
             raise BadRequestError("error is text: why the item cannot be unpickled")
-        return await self._registry.release(name, lease_of(body)[1], delay, error, key, failure_of(body))
+        reason, pickled = failure_of(body)
+        failure = Failure(reason, pickled, unreadable=error)
+        return await self._registry.release(name, lease_of(body)[1], delay, failure, key)
 
     async def _extend(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         body = await self._body(request, "item_id", "lease_id", "lease_timeout")
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout"))
-        return await self._registry.extend(name, lease_of(body)[1], lease_timeout, key)
+        return await self._registry.store.extend(name, lease_of(body)[1], lease_timeout, key)
 
     async def _extend_many(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         body = await self._body(request, "leases", "lease_timeout")
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout"))
         lease_ids = [lease_id for _, lease_id in leases_of(body)]
-        return await self._registry.extend_many(name, lease_ids, lease_timeout, key)
+        return await self._registry.store.extend_many(name, lease_ids, lease_timeout, key)
 
     async def _give_back(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         leases = leases_of(await self._body(request, "leases"))
@@ -238,7 +238,7 @@ class Api:
         return await self._registry.purge(name, item_ids, key, dead=dead)
 
     async def _peek(self, request: web.BaseRequest, name: str) -> web.Response:
-        first = await self._registry.look(lambda store: looking.peek(store, store.queue(name)))
+        first = await self._registry.store.peek(name)
         return records_answer([{"item_id": first.item_id}], [first]) if first else records_answer([], [])
 
     async def _dead(self, request: web.BaseRequest, name: str) -> web.Response:
@@ -246,17 +246,12 @@ class Api:
         return json_answer(await self._letters(name, after, limit))
 
     async def _letters(self, name: str, after: int, limit: int | None) -> dict[str, Any]:
-        most = -1 if limit is None else limit
-        dead, more = await self._registry.look(lambda store: _swept_dead(store, name, after=after, most=most))
+        dead, more = await self._registry.store.dead(name, after, limit)
         return {"dead": [{**dead_meta(each), "place": each.seq} for each in dead], "more": more}
 
     async def _dead_records(self, request: web.BaseRequest, name: str) -> web.Response:
-        limits, after = self._registry.limits, place_of(request)
-        dead, more = await self._registry.look(
-            lambda store: _swept_dead(
-                store, name, after=after, most=limits.batch, most_bytes=limits.item_bytes
-            )
-        )
+        most = self._registry.limits.batch
+        dead, more = await self._registry.store.dead(name, place_of(request), most, payloads=True)
         return records_answer([{**dead_meta(each), "place": each.seq, "more": more} for each in dead], dead)
 
     async def _stats(self, request: web.BaseRequest, name: str) -> web.Response:
@@ -273,28 +268,25 @@ class Api:
     async def _list_queues(self, request: web.BaseRequest, name: str) -> web.Response:
         if limit_of(request) is not None:
             return json_answer(await self._listed(queue_page.Query(request.query)))
-        stats = await self._registry.look(all_stats)
+        stats = await self._registry.store.all_stats()
         return json_answer({"queues": [self._with_rates(each) for each in stats]})
 
     async def _listed(self, query: queue_page.Query) -> dict[str, Any]:
-        listed = await self._registry.look(lambda store: page_of_stats(store, query))
+        listed = await self._registry.store.page_of_stats(query)
         return {**listed, "queues": [self._with_rates(each) for each in listed["queues"]]}
 
     async def _told(self, name: str) -> dict[str, Any]:
-        return self._with_rates(
-            await self._registry.look(lambda store: stored_stats(store, store.queue(name)))
-        )
+        return self._with_rates(await self._registry.store.stats(name))
 
     def _with_rates(self, stats: dict[str, Any]) -> dict[str, Any]:
         return with_rates(stats, self._registry.traffic(stats["name"]).rates)
 
     async def _healthz(self, request: web.BaseRequest, name: str) -> web.Response:
-        if self._registry.ended:
-            raise WriterEndedError
+        self._registry.store.check()
         return web.Response(text="ok\n", content_type=TEXT)
 
     async def _metrics(self, request: web.BaseRequest, name: str) -> web.Response:
-        stats = await self._registry.look(all_stats)
+        stats = await self._registry.store.all_stats()
         text = metrics_text([self._with_rates(each) for each in stats])
         return web.Response(
             body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -353,16 +345,3 @@ def _fail(answer: "asyncio.Future[Any]", error: BaseException) -> None:
     if not answer.done():
         answer.set_exception(error if isinstance(error, Exception) else QueueUnavailableError("interrupted"))
         answer.exception()  # seen
-
-
-def _held(store: QueueStore, reply: dict[str, Any]) -> list[Taken]:
-    """Return what a pop leased, and still holds."""
-    queue = store.queue(reply["queue"])
-    held = (store.held(queue, lease_id) for lease_id in reply["leases"])
-    return [each for each in held if each is not None]
-
-
-def _swept_dead(store: QueueStore, name: str, **options: Any) -> tuple[list[Taken], bool]:
-    queue = store.queue(name)
-    store.sweep(queue, store.file.clock.now())
-    return looking.dead(store, queue, **options)

@@ -32,6 +32,13 @@ class Rates:
             self.samples.popleft()
         self.now = now
 
+    def is_quiet(self, now: int) -> bool:
+        """Return whether nothing went through for as long as samples are kept."""
+        if not self.samples:
+            return False
+        last, pushed, done, _ = self.samples[-1]
+        return last <= now - _KEPT and (pushed, done) == (self.pushed, self.done)
+
     def plots(self) -> dict[str, list[int]]:
         """Return items pushed and done in each second, and the size at its end."""
         each = self._each_second()

@@ -16,19 +16,24 @@ from aiohttp import web
 
 from fray import FrayError
 from fray.backend import is_loopback
+from fray_queue._engines.opening import engine_at
 from fray_queue._http.client.queue import HttpQueue, token_from_environment
 from fray_queue._http.protocol.limits import Limits
 from fray_queue._http.protocol.tokens import forget_token, keep_token, kept_token, new_token
 from fray_queue._http.server.api import Api
 from fray_queue._http.server.auth import Auth
 from fray_queue._http.server.dispatch import Dispatch
+from fray_queue._http.server.engine_store import on_engine
 from fray_queue._http.server.guard import Guard
 from fray_queue._http.server.listening import ListeningServer
 from fray_queue._http.server.registry import QueueRegistry
+from fray_queue._http.server.sqlite_store import in_sqlite
+from fray_queue._http.server.store import OpenStore
 from fray_queue._sqlite.clocks import manual_clock, process_clock
 
 _log = logging.getLogger("fray.queue")
 _SAMPLE_EVERY = 1.0
+_ENGINE_SECONDS = 5.0  # that one request to an engine may take
 _GOODBYE = 2.0  # seconds that answers under way have when the server stops
 
 
@@ -42,6 +47,8 @@ class HttpQueueServer:
             is none: `new_queue` hands it on, and clients of the same user find it in a file that only that
             user can read.
         store: A folder that keeps pushes, leases, attempts and dead letters across crashes.
+        engine: The URL of a Redis or PostgreSQL that has the queues instead, without a password: that comes
+            from the environment. Others may use the same engine; leases run on its clock.
         certificate: PEM files of certificate and key, for HTTPS.
         allowed_hosts: Names by which clients reach the server, beside its own.
         tokens: A file of further tokens, each for some roles and queues, as `fray queue tokens` writes it.
@@ -50,6 +57,8 @@ class HttpQueueServer:
 
     Raises:
         ValueError: It would listen beyond loopback without a token, or the folder is something else's.
+        QueueUnavailableError: The engine does not answer when the server is started.
+        UnsupportedError: The limits have some that an engine does not keep.
         DamagedError: What the folder holds is not what was written.
     """
 
@@ -60,6 +69,7 @@ class HttpQueueServer:
         token: str | None = None,
         store: str | Path | None = None,
         *,
+        engine: str | None = None,
         certificate: tuple[str | Path, str | Path] | None = None,
         allowed_hosts: Iterable[str] = (),
         tokens: str | Path | None = None,
@@ -73,10 +83,18 @@ class HttpQueueServer:
             raise ValueError(
                 f"refusing to listen on {host!r} without a token: anybody could read and write the queues"
             )
-        self._host, self._port, self._store = host, port, store
+        if store is not None and engine is not None:
+            raise ValueError("a server keeps its queues in a folder (store) or on an engine, not on both")
+        self._host, self._port = host, port
         self._certificate, self._allowed_hosts = certificate, tuple(allowed_hosts)
         self._limits = limits or Limits()
-        self._clock = process_clock() if clock is None else manual_clock(clock)
+        self._open_store: OpenStore
+        if engine is not None:
+            found = engine_at(engine, seconds=_ENGINE_SECONDS, clock=clock)
+            self._open_store = on_engine(found, limits=self._limits)
+        else:
+            lease_clock = process_clock() if clock is None else manual_clock(clock)
+            self._open_store = in_sqlite(store, limits=self._limits, clock=lease_clock)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -175,7 +193,7 @@ class HttpQueueServer:
         try:
             self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
             auth = Auth(self.token, file=self._tokens)
-            registry = QueueRegistry(self._store, limits=self._limits, clock=self._clock)
+            registry = QueueRegistry(self._open_store, limits=self._limits)
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller of start
             ready.set_exception(error)
             return

@@ -175,6 +175,10 @@ BEGIN
     RETURN q;
 END $$;
 
+CREATE FUNCTION fray.exists_@V@(p_name text) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$ SELECT EXISTS (SELECT 1 FROM fray.queues WHERE name = p_name) $$;
+
 CREATE FUNCTION fray.push_@V@(
     p_now double precision, p_slot bigint, p_number bigint, p_queue integer, p_payloads bytea[], p_priority integer,
     p_delay double precision, p_ttl double precision, p_reply_ttl double precision, p_keys text[]
@@ -435,6 +439,15 @@ BEGIN
     RETURN v_counts || (SELECT dropped FROM fray.queues WHERE number = p_queue);
 END $$;
 
+-- All queues by name; what ran out meanwhile is not looked for.
+CREATE FUNCTION fray.list_@V@()
+RETURNS TABLE (o_name text, o_ready bigint, o_held bigint, o_dead bigint, o_dropped bigint)
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT q.name, coalesce(sum(s.ready), 0)::bigint, coalesce(sum(s.held), 0)::bigint,
+        coalesce(sum(s.dead), 0)::bigint, q.dropped
+    FROM fray.queues q LEFT JOIN fray.slots s ON s.queue = q.number GROUP BY q.number ORDER BY q.name
+$$;
+
 CREATE FUNCTION fray.fetch_@V@(p_now double precision, p_slot bigint, p_number bigint, p_queue integer, p_ids bigint[])
 RETURNS TABLE (o_change double precision, o_outcomes text[], o_payloads bytea[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -551,10 +564,10 @@ END $$;
 -- Give a role what a kind of program needs: 'producer', 'worker' or 'admin'. An upgrade gives it again.
 CREATE FUNCTION fray.grant_rights(p_kind text, p_role text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_producer text[] := '{open,push,counts,peek,fetch,wait}';
+    v_producer text[] := '{open,exists,push,counts,peek,fetch,wait}';
     v_worker text[] := v_producer || '{pop,done,release,extend,give_back}'::text[];
     v_names text[] := CASE p_kind WHEN 'producer' THEN v_producer WHEN 'worker' THEN v_worker
-        WHEN 'admin' THEN v_worker || '{dead,operate,delete}'::text[] END;
+        WHEN 'admin' THEN v_worker || '{dead,operate,delete,list}'::text[] END;
     v_function regprocedure;
 BEGIN
     IF v_names IS NULL THEN

@@ -1,0 +1,61 @@
+"""A Redis or Valkey as a whole: many queues by name."""
+
+from collections.abc import Callable
+
+from fray_queue._engines.store import Counts, DeletedQueueError
+from fray_queue._redis.nodes import Address, Nodes
+from fray_queue._redis.store import RedisStore
+
+_FIRST, _LAST = b"fray:{", b"}:meta"
+_STEP = 1000  # keys that one SCAN looks at
+
+
+class RedisEngine:
+    """The queues of a Redis.
+
+    Args:
+        seconds: How long a single request may take.
+        clock: Seconds since the epoch, for tests; default is the engine's.
+    """
+
+    def __init__(self, url: str, seconds: float, clock: Callable[[], float] | None = None) -> None:
+        self._address, self._seconds, self._clock = Address.of(url), seconds, clock
+        self._nodes = Nodes(self._address, seconds)
+
+    def store(self, name: str) -> RedisStore:
+        """Return the store of a queue."""
+        return RedisStore(Nodes(self._address, self._seconds), name, self._clock)
+
+    def check(self) -> None:
+        """Ask for nothing, in a way that every user may."""
+        self._nodes.command("TIME")
+
+    def counts(self) -> dict[str, Counts]:
+        """Return the counts of all queues: of a cluster, of those on the nodes that the URL names."""
+        found: dict[str, Counts] = {}
+        for name in sorted(self._names()):
+            store = self.store(name)
+            try:
+                found[name] = store.counts()
+            except DeletedQueueError:
+                continue  # since it was listed
+            finally:
+                store.close()
+        return found
+
+    def _names(self) -> set[str]:
+        names: set[str] = set()
+        for node in self._address.nodes:
+            nodes = Nodes(self._address.only(node), self._seconds)
+            cursor = b"0"
+            while True:
+                cursor, keys = nodes.command("SCAN", cursor, "MATCH", "fray:{*}:meta", "COUNT", _STEP)
+                names |= {key[len(_FIRST) : -len(_LAST)].decode() for key in keys}
+                if int(cursor) == 0:
+                    break
+            nodes.close()
+        return names
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._nodes.close()
