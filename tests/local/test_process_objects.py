@@ -120,6 +120,10 @@ def test_more_than_the_limit_is_refused_with_the_figures(tmp_path: Path) -> None
             context.get(context.run(bytes, 2 * MEGABYTE))
         with pytest.raises(MemoryError):
             context.get(context.run(lambda: get_job_context().put(b"x" * 2 * MEGABYTE)))
+        many = context.run(lambda: [get_job_context().put(b"x" * (MEGABYTE // 2)) for _ in range(4)])
+        with pytest.raises(MemoryError, match="object_store_memory"):  # the task did not wait for them
+            context.get(context.get(many))
+        del many
         kept.clear()
         assert len(context.get(context.put(b"x" * 2 * MEGABYTE))) == 2 * MEGABYTE
 

@@ -74,7 +74,7 @@ class RequestHandler:
             Lend: lambda caller, worker, _: worker.owner.lend(worker, caller),
             Reclaim: lambda caller, worker, _: worker.owner.reclaim(worker, caller),
             Withdraw: self._withdraw,
-            Put: lambda _, worker, message, blob: worker.hold(message.key, self._engine.put(blob)),
+            Put: self._store,
             Promise: lambda _, worker, message: worker.hold(message.key, self._engine.promise()),
             Settle: self._settle,
             Run: self._run,
@@ -122,6 +122,13 @@ class RequestHandler:
         if request is not None:
             request.withdraw()
 
+    def _store(self, caller: Caller, worker: "WorkerConnection", message: Put, blob: Blob) -> None:
+        try:
+            thing = self._kept(blob)
+        except Exception as error:  # noqa: BLE001 - the worker sees it when it asks for the value
+            thing = self._engine.failed(error, streaming=False)
+        worker.hold(message.key, thing)
+
     def _settle(self, caller: Caller, worker: "WorkerConnection", message: Settle, blob: Blob) -> None:
         ref = thing_by_key.get(message.key)
         if ref is not None:
@@ -166,10 +173,13 @@ class RequestHandler:
     # Asked.
 
     def _put(self, caller: Caller, request: PendingRequest, message: Put, blob: Blob) -> None:
+        request.worker.hold(message.key, self._kept(blob))
+        request.answer(None)
+
+    def _kept(self, blob: Blob) -> EngineRef[Any]:
         if blob.segment is not None:
             blob.segment = self.budget.adopt(blob.segment)
-        request.worker.hold(message.key, self._engine.put(blob))
-        request.answer(None)
+        return self._engine.put(blob)
 
     def _get(self, caller: Caller, request: PendingRequest, message: Get) -> None:
         refs = [self._thing(request.worker, key) for key in message.keys]

@@ -71,6 +71,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
 
+_MOST_UNASKED = 1 << 20
+"""Bytes from which on `put` waits to hear that there is room; below, the wait would be most of its time."""
 _COPIES = "a copy of the context inside a worker cannot be closed there; leave that to its owner"
 
 
@@ -206,10 +208,14 @@ class WorkerContext(ContextBase):
         return self._number, next(self._ids)
 
     def put(self, obj: T, /) -> RemoteRef[T]:
-        """Store a value with the owner."""
+        """Store a value with the owner.
+
+        Raises:
+            ObjectStoreFullError: There is no room; for less than a mebibyte, `get` raises it instead.
+        """
         blob = pack(obj, "the object given to put()", self.budget)
         key = self._new_key()
-        if blob.segment is None:
+        if blob.segment is None or blob.segment.size < _MOST_UNASKED:
             self.tell(Put(key), blobs=[blob])
         else:
             self.ask(Put(key), blobs=[blob])  # there may be no room
