@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
@@ -64,7 +65,7 @@ class Page:
         def seen(_: webdriver.Chrome) -> Any:
             try:
                 return condition()
-            except Exception:
+            except (WebDriverException, LookupError):  # it is not there yet, or was there a moment ago
                 return False
 
         return WebDriverWait(self.driver, PATIENCE, poll_frequency=0.05).until(seen, what)
