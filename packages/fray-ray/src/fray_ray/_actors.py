@@ -15,9 +15,9 @@ from fray.job import ActorEndpoint, ActorHandle, ActorOptions, Lifetime, actor_m
 from fray_ray._actor_host import host_class
 from fray_ray._calls import explain_unpicklable
 from fray_ray._connection import cluster_resources
-from fray_ray._options import actor_options, uses_accelerator
+from fray_ray._options import Sender, actor_options, uses_accelerator
 from fray_ray._payloads import Payloads
-from fray_ray._ray_internals import Sender, actor_sender
+from fray_ray._ray_internals import actor_sender
 
 _KEPT = 256
 _GONE_WITHIN = 10.0  # seconds

@@ -29,11 +29,10 @@ from fray_ray._cancelling import cancel, close_when_dropped, interrupt
 from fray_ray._connection import Connection, cluster_resources, family_namespace
 from fray_ray._errors import translate
 from fray_ray._futures import PromiseKeeper, RayFuture
-from fray_ray._options import check_context_options
+from fray_ray._options import Sender, check_context_options
 from fray_ray._payloads import Payloads
 from fray_ray._pending import Pending
 from fray_ray._placement import check_group, in_current_group
-from fray_ray._ray_internals import Sender
 from fray_ray._stream_refs import hold
 from fray_ray._waiting import wait_in_order
 

@@ -19,7 +19,7 @@ from ray._private import worker as ray_worker
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ray.util.tracing.tracing_helper import _is_tracing_enabled
 
-from fray_ray._ray_internals import Sender
+from fray_ray._options import Sender
 
 ray: Any = typed_ray
 _worker: Any = ray_worker.global_worker

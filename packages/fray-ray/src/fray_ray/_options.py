@@ -1,6 +1,6 @@
 """Fray's options in Ray's words. Pure: nothing here needs Ray."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fray import ResourceConfig, UnsupportedError
@@ -15,6 +15,9 @@ PREEMPTION_PROOF = "head_node"
 RAY_HEAD = "node:__internal_head__"
 A_LITTLE = 0.001
 """Of a resource that says where to run, not how much to take."""
+
+Sender = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Makes one call of positional and keyword arguments, and returns what Ray's `remote` would."""
 
 # What `@ray.remote` takes for tasks and actors alike, and means as a default of a whole context.
 CONTEXT_OPTIONS = frozenset(

@@ -10,6 +10,8 @@ from ray._private.ray_constants import KV_NAMESPACE_JOB
 from ray.exceptions import RayTaskError
 from ray.experimental import internal_kv
 
+from fray_ray._options import Sender
+
 _HEAD, _TAIL = 4_000, 12_000  # characters of an error's text: who failed last, and where it all began
 
 
@@ -37,9 +39,6 @@ def bound_error_texts() -> None:
 
     RayTaskError.__str__ = text  # type: ignore[method-assign]
 
-
-Sender = Callable[[tuple[Any, ...], dict[str, Any]], Any]
-"""Makes one call of positional and keyword arguments, and returns what Ray's `remote` would."""
 
 _READ = "2.60."  # the versions of Ray whose internals `_direct_calls` uses
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 import html
 import re
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from fray._values.words import age, duration
-
-if TYPE_CHECKING:
-    from fray._values.job_states import JobInfo
 
 _MOST_ROWS = 20
 _LONGEST = 200
@@ -33,7 +30,32 @@ _STYLE = """<style>
 </style>"""
 
 
-def job_html(info: JobInfo) -> str:
+class Job(Protocol):
+    """What is shown of a job; see `JobInfo`."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def submitted_at(self) -> float | None: ...
+    @property
+    def started_at(self) -> float | None: ...
+    @property
+    def finished_at(self) -> float | None: ...
+    @property
+    def progress(self) -> Mapping[str, int] | None: ...
+    @property
+    def tasks(self) -> Sequence[Any]: ...
+    @property
+    def error_message(self) -> str | None: ...
+    @property
+    def pending_reason(self) -> str | None: ...
+    @property
+    def warnings(self) -> Sequence[str]: ...
+
+
+def job_html(info: Job) -> str:
     """Return a job, or a sweep, as a notebook shows it."""
     facts = [
         ("status", _status(info)),
@@ -53,7 +75,7 @@ def job_html(info: JobInfo) -> str:
     return _shown(repr(info), f"<strong>{_text(info.job_id)}</strong><table>{rows}</table>")
 
 
-def jobs_html(title: str, infos: Sequence[JobInfo] | str) -> str:
+def jobs_html(title: str, infos: Sequence[Job] | str) -> str:
     """Return a cluster with its latest jobs as a notebook shows it; a text says why there are none."""
     head = f"<strong>{_text(title)}</strong>"
     if isinstance(infos, str):
@@ -91,7 +113,7 @@ def notebook_display() -> Any:
     return import_module("IPython.display")
 
 
-def _row(info: JobInfo) -> str:
+def _row(info: Job) -> str:
     said = (info.error_message or info.pending_reason or "").partition("\n")[0]
     cells = [
         _text(info.job_id),
@@ -103,7 +125,7 @@ def _row(info: JobInfo) -> str:
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def _status(info: JobInfo) -> str:
+def _status(info: Job) -> str:
     reason = next(
         (task.reason for task in info.tasks if task.status == info.status and task.reason is not None), None
     )

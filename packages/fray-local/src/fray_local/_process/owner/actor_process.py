@@ -2,23 +2,20 @@
 
 import socket
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fray import WrongProcessError
-from fray.backend import EngineEndpoint, dispatch, find_by_identity, identity_of, note_kept
-from fray.job import ActorEndpoint, get_job_context
+from fray.backend import EngineEndpoint, dispatch, identity_of, note_kept
 from fray_local._process.owner.actor_directory import ActorRecord
 from fray_local._process.owner.calls import CallState, packs_values
 from fray_local._process.owner.event_loop import EventLoop
+from fray_local._process.owner.interfaces import OwnerContext
 from fray_local._process.owner.resources import PLAIN
 from fray_local._process.owner.serial_queue import SerialQueue
 from fray_local._process.owner.worker_connection import WorkerConnection
 from fray_local._process.protocol.values import Budget
-
-if TYPE_CHECKING:
-    from fray_local._process.context import ProcessContext
+from fray_local._process.worker.proxies import revive
 
 _EXIT_SECONDS = 5.0  # that an actor has to end by itself once its context is shut down
 
@@ -163,7 +160,7 @@ class ProcessEndpoint(EngineEndpoint):
     """What handles of one actor share, in the process that made it."""
 
     def __init__(
-        self, actor: Any, process: ActorProcess, context: "ProcessContext", record: ActorRecord | None
+        self, actor: Any, process: ActorProcess, context: OwnerContext, record: ActorRecord | None
     ) -> None:
         super().__init__(actor, context.pack)
         self.process, self.record = process, record
@@ -177,22 +174,3 @@ class ProcessEndpoint(EngineEndpoint):
     def __reduce__(self) -> tuple[Any, ...]:
         note_kept(self)
         return revive, (identity_of(self), self.label, dict(self.actor.methods), self.address)
-
-
-def revive(token: tuple[Any, ...], label: str, methods: Mapping[str, bool], address: Any) -> ActorEndpoint:
-    """Return the endpoint of a handle that was pickled, in whatever process."""
-    from fray_local._process.worker.proxies import RemoteEndpoint
-
-    try:
-        found: Any = find_by_identity(*token)
-    except WrongProcessError:
-        endpoint_at = getattr(get_job_context(), "endpoint_at", None)
-        if address is None or endpoint_at is None:
-            raise
-        found_there: ActorEndpoint = endpoint_at(address)
-        return found_there
-    if isinstance(found, EngineEndpoint):
-        return found
-    client = found._client  # a plain reference is what a worker makes of a key
-    client.refcounts.append((found.key, 1))
-    return RemoteEndpoint(client, found.key, label, methods, address)

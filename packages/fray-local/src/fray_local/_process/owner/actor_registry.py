@@ -6,7 +6,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
 from fray import ActorAlreadyExistsError, ActorNotFoundError, UnsupportedError
@@ -15,14 +14,11 @@ from fray.job import ActorHandle, ActorOptions, Lifetime, TaskOptions
 from fray_local._process.owner.actor_directory import DEFAULT, ActorDirectory, ActorRecord, family, new_record
 from fray_local._process.owner.actor_process import ActorProcess, ProcessEndpoint
 from fray_local._process.owner.fork_server_client import import_path
+from fray_local._process.owner.interfaces import OwnerContext, Runner
 from fray_local._process.owner.shared_actors import SharedActorConnection
 from fray_local._process.owner.worker_connection import WorkerConnection
 from fray_local._process.owner.worker_process import Closing, WorkerProcess
 from fray_local._process.protocol.messages import StartDetached
-
-if TYPE_CHECKING:
-    from fray_local._process.context import ProcessContext
-    from fray_local._process.owner.runner import ProcessRunner
 
 StartWorker = Callable[[ActorProcess], WorkerConnection]
 
@@ -37,7 +33,7 @@ class ActorRegistry:
         namespace: Where named actors are shared; None shares none but detached ones.
     """
 
-    def __init__(self, context: "ProcessContext", runner: "ProcessRunner", namespace: str | None) -> None:
+    def __init__(self, context: OwnerContext, runner: Runner, namespace: str | None) -> None:
         self._context, self._runner = context, runner
         self._shared = namespace or family()
         self._named: dict[str, ProcessEndpoint] = {}

@@ -1,15 +1,12 @@
 """What the owner remembers of a call that runs in another process, and how such a call fails."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fray import TaskError, WorkerDiedError
 from fray.backend import EngineRef, StoredError, dispatch, outcome, unpack_exception
 from fray_local._process.owner.resources import Needs
 from fray_local._process.protocol.serialization import SerializedFunction, pack
 from fray_local._process.protocol.values import Blob, Budget
-
-if TYPE_CHECKING:
-    from fray_local._process.owner.worker_connection import WorkerConnection
 
 
 class CallState:
@@ -24,7 +21,7 @@ class CallState:
 
     def __init__(self, function: SerializedFunction | None, needs: Needs, order: int) -> None:
         self.function, self.needs, self.order = function, needs, order
-        self.worker: WorkerConnection | None = None  # which it was given to
+        self.worker: Any = None  # the WorkerConnection which it was given to
         self.number = 0  # under which that knows it
 
     @property

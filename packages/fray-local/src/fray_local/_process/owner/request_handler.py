@@ -26,6 +26,7 @@ from fray.backend import (
 )
 from fray.job import ActorHandle
 from fray_local._process.owner.calls import PackedError, blob_of
+from fray_local._process.owner.interfaces import OwnerContext, Runner
 from fray_local._process.owner.pending_requests import PendingRequest
 from fray_local._process.protocol import values
 from fray_local._process.protocol.messages import (
@@ -54,8 +55,6 @@ from fray_local._process.protocol.serialization import SerializedCall, Serialize
 from fray_local._process.protocol.values import Blob, received
 
 if TYPE_CHECKING:
-    from fray_local._process.context import ProcessContext
-    from fray_local._process.owner.runner import ProcessRunner
     from fray_local._process.owner.worker_connection import WorkerConnection
 
 Caller = tuple[int, int]
@@ -65,7 +64,7 @@ Caller = tuple[int, int]
 class RequestHandler:
     """Answers the workers of one context."""
 
-    def __init__(self, context: "ProcessContext", runner: "ProcessRunner", owner: tuple[Any, ...]) -> None:
+    def __init__(self, context: OwnerContext, runner: Runner, owner: tuple[Any, ...]) -> None:
         self._context, self._runner, self.owner = context, runner, owner
         self._engine, self.budget = context.engine, runner.budget
         self._keys = count()

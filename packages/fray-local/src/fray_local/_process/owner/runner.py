@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from fray import DeadlockError, TaskCancelledError, TaskOptions
@@ -24,6 +24,7 @@ from fray_local._process.owner.actor_registry import ActorRegistry
 from fray_local._process.owner.calls import CallState, packs_values
 from fray_local._process.owner.event_loop import EventLoop
 from fray_local._process.owner.fork_server_client import ForkServers
+from fray_local._process.owner.interfaces import OwnerContext
 from fray_local._process.owner.request_handler import RequestHandler
 from fray_local._process.owner.resources import PLAIN, Needs, Resources
 from fray_local._process.owner.scheduler import Scheduler
@@ -32,9 +33,6 @@ from fray_local._process.owner.worker_process import WorkerProcess
 from fray_local._process.protocol.callbacks import CallbackThreads
 from fray_local._process.protocol.serialization import SerializedFunction, load_pickler, serialize_call
 from fray_local._process.protocol.values import Budget, raise_descriptor_limit
-
-if TYPE_CHECKING:
-    from fray_local._process.context import ProcessContext
 
 _STOP_SECONDS = 2.0  # that an interrupted task has to end before its worker is killed
 
@@ -74,7 +72,7 @@ class ProcessRunner:
         self.requests: RequestHandler
         self.scheduler: Scheduler
         self.registry: ActorRegistry
-        self._context: ProcessContext
+        self._context: OwnerContext
 
     def belong_to(self, context: Any) -> None:
         """Say whose runner this is."""

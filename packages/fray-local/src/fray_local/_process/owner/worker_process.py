@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 from collections import deque
-from typing import TYPE_CHECKING
 
 from fray_local._process.owner.event_loop import Channel, EventLoop
 from fray_local._process.owner.fork_server_client import (
@@ -12,15 +11,13 @@ from fray_local._process.owner.fork_server_client import (
     current_directory,
     import_path,
 )
+from fray_local._process.owner.interfaces import Requests
 from fray_local._process.owner.output_forwarder import OutputForwarder
 from fray_local._process.owner.worker_connection import WorkerConnection, WorkerOwner
 from fray_local._process.protocol.held_frames import SIZE, last_started, unsent
 from fray_local._process.protocol.messages import Loaded, Message, Request, WorkerSettings
 from fray_local._process.protocol.values import memory_file
 from fray_local._process.protocol.wire import OutOfDescriptorsError, close_all
-
-if TYPE_CHECKING:
-    from fray_local._process.owner.request_handler import RequestHandler
 
 _READ = 1
 _HINT = "; if nobody sent it, the system had run out of memory"
@@ -38,7 +35,7 @@ class WorkerProcess(WorkerConnection):
         loop: EventLoop,
         fork_servers: ForkServers,
         owner: WorkerOwner,
-        requests: "RequestHandler",
+        requests: Requests,
         env: dict[str, str],
         concurrency: int = 1,
         listener: socket.socket | None = None,

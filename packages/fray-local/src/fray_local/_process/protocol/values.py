@@ -16,14 +16,11 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fray import FrayError
 from fray.backend import StoredValue
 from fray_local._machine import memory_bytes
-
-if TYPE_CHECKING:
-    from fray_local._process.owner.sent_segments import SentSegments
 
 VALUE, ERROR, END, CANCELLED = 1, 2, 3, 4
 """What a call has sent: a value, an exception, of a stream its end, or a TaskCancelledError."""
@@ -170,6 +167,13 @@ class Segment:
         os.close(self.descriptor)
 
 
+class Shipments(Protocol):
+    """What a receiver of messages keeps of this process's segments."""
+
+    def ship(self, segment: Segment) -> tuple[bool, tuple[int, ...]]:
+        """Return whether it has the segment, and the keys of those that it is to forget."""
+
+
 class Blob(StoredValue):
     """A value in its travelling form; loading it gives every reader a copy, large buffers excepted.
 
@@ -201,7 +205,7 @@ class Blob(StoredValue):
         view = memoryview(self.segment.map())
         return pickle.loads(view[:length], buffers=[view[offset : offset + size] for offset, size in buffers])
 
-    def describe(self, descriptors: list[int], sent: "SentSegments | None" = None) -> Any:
+    def describe(self, descriptors: list[int], sent: "Shipments | None" = None) -> Any:
         """Return what a message says of it, and add its descriptor to those that go with the message.
 
         Args:

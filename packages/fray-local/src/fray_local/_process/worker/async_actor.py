@@ -4,14 +4,12 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fray import TaskCancelledError
 from fray_local._process.protocol.values import END, VALUE, Blob
-from fray_local._process.worker.incoming_calls import IncomingCall
-
-if TYPE_CHECKING:
-    from fray_local._process.worker.main import Worker
+from fray_local._process.worker.incoming_calls import IncomingCall, packed_error
+from fray_local._process.worker.interfaces import CallRunner
 
 _CONCURRENCY = 1000  # calls at a time, where nothing was said
 _DONE = object()
@@ -20,7 +18,7 @@ _DONE = object()
 class AsyncActor:
     """Runs the calls of one actor; the constructor runs in the loop as well, so that it may start tasks."""
 
-    def __init__(self, worker: "Worker", construct: Callable[[], Any]) -> None:
+    def __init__(self, worker: CallRunner, construct: Callable[[], Any]) -> None:
         self._worker = worker
         self._runner = asyncio.Runner()
         self._instance = self._runner.run(_call(construct))
@@ -109,8 +107,6 @@ async def _call(construct: Callable[[], Any]) -> Any:
 
 
 def _packed(call: IncomingCall, error: BaseException) -> tuple[int, Blob]:
-    from fray_local._process.worker.main import packed_error
-
     if call.cancelled and isinstance(error, asyncio.CancelledError):
         error = TaskCancelledError(f"{call.label()} was cancelled")
-    return packed_error(error)
+    return packed_error(error, __file__)

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from fray.backend import pack_exception
 from fray_local._process.protocol.messages import (
@@ -30,16 +30,14 @@ from fray_local._process.protocol.values import ERROR, Blob, Segment
 from fray_local._process.protocol.wire import OutOfDescriptorsError, Reader, close_all
 from fray_local._process.worker import output
 from fray_local._process.worker.incoming_calls import FunctionCache, IncomingCall
+from fray_local._process.worker.interfaces import CallRunner
 from fray_local._process.worker.outbox import Outbox
-
-if TYPE_CHECKING:
-    from fray_local._process.worker.main import Worker
 
 
 class Connection:
     """One process that gives calls to this one. With the owner's connection the worker ends."""
 
-    def __init__(self, worker: "Worker", sock: socket.socket, *, owner: bool) -> None:
+    def __init__(self, worker: CallRunner, sock: socket.socket, *, owner: bool) -> None:
         self._worker, self._reader, self.is_owner = worker, Reader(sock), owner
         self.outbox = Outbox(sock, worker.held_frames if owner else None)
         self._sock = sock
@@ -170,7 +168,7 @@ def _end(error: Exception) -> NoReturn:
     os._exit(0)
 
 
-def accept_all(worker: "Worker", listener: socket.socket) -> None:
+def accept_all(worker: CallRunner, listener: socket.socket) -> None:
     """Let in whoever connects; the directory of the socket keeps other users out."""
     while True:
         try:

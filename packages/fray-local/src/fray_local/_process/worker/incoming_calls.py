@@ -7,9 +7,10 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
-from fray.backend import callable_name
+from fray import TaskCancelledError
+from fray.backend import callable_name, pack_exception, strip_frames
 from fray_local._process.protocol.messages import Call, FunctionShipment
-from fray_local._process.protocol.values import Blob, received
+from fray_local._process.protocol.values import CANCELLED, ERROR, Blob, received
 
 
 class CachedFunction:
@@ -118,3 +119,9 @@ class IncomingCall:
         with contextlib.suppress(AttributeError):
             del self._cached
         self._cached = None
+
+
+def packed_error(error: BaseException, file: str) -> tuple[int, Blob]:
+    """Return an exception as it travels, without the frames of the module that called it, which is `file`."""
+    state = CANCELLED if isinstance(error, TaskCancelledError) else ERROR
+    return state, Blob(pack_exception(strip_frames(error, file)))

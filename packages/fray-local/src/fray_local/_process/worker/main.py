@@ -17,15 +17,15 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from fray import TaskCancelledError
-from fray.backend import current_context_var, is_async_class, pack_exception, strip_frames
+from fray.backend import current_context_var, is_async_class
 from fray_local._process.protocol.held_frames import HeldFrames
 from fray_local._process.protocol.messages import Loaded, Parked, WorkerSettings
 from fray_local._process.protocol.serialization import pack
-from fray_local._process.protocol.values import CANCELLED, END, ERROR, VALUE, Blob, Budget
+from fray_local._process.protocol.values import END, VALUE, Blob, Budget
 from fray_local._process.worker import output
 from fray_local._process.worker.connections import Connection, accept_all
 from fray_local._process.worker.context import WorkerContext
-from fray_local._process.worker.incoming_calls import IncomingCall
+from fray_local._process.worker.incoming_calls import IncomingCall, packed_error
 from fray_local._process.worker.leaving import leave
 from fray_local._process.worker.proxies import Owner
 from fray_local._process.worker.surroundings import Surroundings
@@ -221,7 +221,9 @@ class Worker:
 
     def _run_task(self, call: IncomingCall) -> None:
         if call.cancelled and call.method != "":  # an actor that is not constructed would answer nobody
-            self.finish_call(call, *packed_error(TaskCancelledError("cancelled before it ran")), 0.0)
+            self.finish_call(
+                call, *packed_error(TaskCancelledError("cancelled before it ran"), __file__), 0.0
+            )
             return
         started = time.perf_counter()
         state = VALUE
@@ -231,7 +233,7 @@ class Worker:
             call.in_program = False
         except BaseException as error:  # noqa: BLE001 - whatever the task raised is its result
             call.in_program = False
-            state, blob = packed_error(error)
+            state, blob = packed_error(error, __file__)
         self.finish_call(call, state, blob, time.perf_counter() - started)
 
     def _call(self, call: IncomingCall) -> Any:
@@ -283,7 +285,7 @@ class Worker:
             state, last = END, Blob(b"")
         except BaseException as error:  # noqa: BLE001 - it comes out at this item
             call.in_program = False
-            state, last = packed_error(error)
+            state, last = packed_error(error, __file__)
         call.generator = None
         self.finish_call(call, state, last, 0.0)
 
@@ -341,9 +343,3 @@ def _from_async(generator: Any) -> Any:
                 yield value
         finally:
             runner.run(generator.aclose())
-
-
-def packed_error(error: BaseException) -> tuple[int, Blob]:
-    """Return an exception as it travels, without the frames of the module that called the task."""
-    state = CANCELLED if isinstance(error, TaskCancelledError) else ERROR
-    return state, Blob(pack_exception(strip_frames(error, __file__)))

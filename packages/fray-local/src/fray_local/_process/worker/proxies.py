@@ -1,15 +1,14 @@
 """What a worker holds of its owner's references, streams and actors: names, which keep those alive."""
 
+from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from fray.backend import find_by_identity, note_kept
+from fray import WrongProcessError, get_job_context
+from fray.backend import EngineEndpoint, find_by_identity, note_kept
 from fray.job import ActorEndpoint, ObjectRef, ObjectStream
 from fray_local._process.protocol.messages import Next
 from fray_local._process.protocol.values import Blob
-
-if TYPE_CHECKING:
-    from fray_local._process.worker.context import WorkerContext
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -22,13 +21,33 @@ class Owner:
         self.context_key, self.context_kind = context_key, context_kind
 
 
+class Client(Protocol):
+    """The worker's way to its owner; see `WorkerContext`."""
+
+    owner: Owner
+    refcounts: deque[tuple[Any, int]]
+
+    def ask(self, operation: Any) -> tuple[Any, list[Blob]]:
+        """Ask the owner, and wait for what it answers."""
+
+    def call_actor(
+        self,
+        endpoint: "RemoteEndpoint",
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        streaming: bool,
+    ) -> Any:
+        """Queue a call of an actor's method."""
+
+
 class Proxy:
     """Something in the owner's memory; the owner keeps it for as long as this lives."""
 
     __slots__ = ("_client", "key")
     _KIND = ""
 
-    def __init__(self, client: "WorkerContext", key: Any) -> None:
+    def __init__(self, client: Client, key: Any) -> None:
         self._client, self.key = client, key
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -52,7 +71,7 @@ class RemoteRef(Proxy, ObjectRef[T_co]):
     __slots__ = ("blob",)
     _KIND = "EngineRef"
 
-    def __init__(self, client: "WorkerContext", key: Any, blob: Blob | None = None) -> None:
+    def __init__(self, client: Client, key: Any, blob: Blob | None = None) -> None:
         super().__init__(client, key)
         self.blob = blob  # the value, where it came along
 
@@ -83,7 +102,7 @@ class RemoteEndpoint(Proxy, ActorEndpoint):
     _KIND = "ProcessEndpoint"
 
     def __init__(
-        self, client: "WorkerContext", key: Any, label: str, methods: Mapping[str, bool], address: Any
+        self, client: Client, key: Any, label: str, methods: Mapping[str, bool], address: Any
     ) -> None:
         super().__init__(client, key)
         self._label, self._methods, self.address = label, methods, address
@@ -100,9 +119,24 @@ class RemoteEndpoint(Proxy, ActorEndpoint):
         return self._client.call_actor(self, method, args, kwargs, self._methods[method])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from fray_local._process.owner.actor_process import revive
-
         note_kept(self)
         owner = self._client.owner
         token = (owner.process, owner.pid, self.key, self._KIND)
         return revive, (token, self._label, self._methods, self.address)
+
+
+def revive(token: tuple[Any, ...], label: str, methods: Mapping[str, bool], address: Any) -> ActorEndpoint:
+    """Return the endpoint of a handle that was pickled, in whatever process."""
+    try:
+        found: Any = find_by_identity(*token)
+    except WrongProcessError:
+        endpoint_at = getattr(get_job_context(), "endpoint_at", None)
+        if address is None or endpoint_at is None:
+            raise
+        found_there: ActorEndpoint = endpoint_at(address)
+        return found_there
+    if isinstance(found, EngineEndpoint):
+        return found
+    client = found._client  # a plain reference is what a worker makes of a key
+    client.refcounts.append((found.key, 1))
+    return RemoteEndpoint(client, found.key, label, methods, address)
