@@ -177,10 +177,15 @@ def install_for_queues(session: nox.Session) -> None:
         )
 
 
+# Most of what these tests do is to wait; modules run side by side, each process with servers of its own.
+SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
+
+
 def package_session(
     package: str,
     *,
     more: tuple[str, ...] = (),
+    options: tuple[str, ...] = (),
     before: Callable[[nox.Session], None] | None = None,
 ) -> None:
     """Define the session of one package: its wheel and those that it needs, alone, and its tests."""
@@ -190,7 +195,7 @@ def package_session(
         if before:
             before(session)
         session.install(*wheels(package), *group("test"), *more)
-        run_tests(session, f"tests/{name}")
+        run_tests(session, f"tests/{name}", *options)
 
     tests.__doc__ = f"Prove that {package} works with nothing else installed."
     nox.session(tests, name=name)
@@ -198,10 +203,10 @@ def package_session(
 
 package_session("fray-resources")
 package_session("fray-core")
-package_session("fray-local", more=("joblib",))  # which leaves processes behind
+package_session("fray-local", more=("joblib",), options=SIDE_BY_SIDE)  # which leaves processes behind
 # pip: with it Ray builds the environments of jobs, in a copy of the one that it runs in.
 package_session("fray-ray", more=("pip", "uv", "jax"))  # jax: the wheel for CPUs
-package_session("fray-queue", more=QUEUE_TESTS, before=install_for_queues)
+package_session("fray-queue", more=QUEUE_TESTS, options=SIDE_BY_SIDE, before=install_for_queues)
 
 
 @nox.session
@@ -216,9 +221,8 @@ def ui(session: nox.Session) -> None:
 def slurm(session: nox.Session) -> None:
     """Do jobs run on a real Slurm, and Ray and the examples across its nodes?"""
     install_programs(session, SLURM_PROGRAMS)
-    session.install(*wheels("fray-slurm", "fray-local", "fray-ray"), *group("test"), "uv", "pytest-xdist")
-    # Each process has a Slurm of its own. Most of what they do is to wait.
-    run_tests(session, "tests/slurm", "-n", "2", "--dist", "loadfile")
+    session.install(*wheels("fray-slurm", "fray-local", "fray-ray"), *group("test"), "uv")
+    run_tests(session, "tests/slurm", *SIDE_BY_SIDE)
 
 
 @nox.session(default=False)
