@@ -1,5 +1,6 @@
 """One browser for all tests, without a window; each test has a server, a port and so a cookie of its own."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from fray.backend import UiServer
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 from browser import Page, start_browser
 from clusters import StubCluster
+from program import SPEC, Started, started_ui
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +47,23 @@ def stub() -> StubCluster:
 def server(stub: StubCluster) -> Iterator[UiServer]:
     with UiServer({"stub": stub}) as server:
         yield server
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this machine's own cluster keeps its records in a test."""
+    state = tmp_path / "state"
+    monkeypatch.setenv("FRAY_STATE_DIR", os.fspath(state))
+    monkeypatch.setenv("XDG_CONFIG_HOME", os.fspath(tmp_path / "config"))
+    return state
+
+
+@pytest.fixture
+def command(state: Path) -> Iterator[Started]:
+    """A running `fray ui` on this machine's own cluster, which has no jobs yet."""
+    assert not state.exists()
+    with started_ui(SPEC) as started:
+        yield started
 
 
 @pytest.fixture

@@ -1,49 +1,30 @@
 """`fray ui` as a user starts it, on real jobs of this machine."""
 
-import os
-import signal
+import json
+import re
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 from browser import Page
+from clusters import StubCluster
+from program import FRAY, SPEC, Started
 
 from fray import Entrypoint, JobRequest, create_cluster
+from fray.backend import UiServer
+from fray.cluster import JobInfo, UsageSample
 
-SPEC = "local?overcommit=true"
 WORKS = "import time\nfor step in range(10**6): print('step', step, flush=True); time.sleep(0.2)"
-_MAIN = "import sys; from fray._cli.main import main; sys.exit(main(sys.argv[1:]))"
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    state = tmp_path / "state"
-    monkeypatch.setenv("FRAY_STATE_DIR", os.fspath(state))
-    monkeypatch.setenv("XDG_CONFIG_HOME", os.fspath(tmp_path / "config"))
-    return state
-
-
-@pytest.fixture
-def link(state: Path) -> Iterator[str]:
-    """The link that a running `fray ui` has printed; Ctrl-C ends it well."""
-    assert not state.exists()
-    command = [sys.executable, "-c", _MAIN, "ui", "--cluster", SPEC]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-
-
-def test_a_job_is_followed_from_its_launch_to_its_end(page: Page, link: str) -> None:
-    page.driver.get(link)
-    page.base = link.partition("?")[0]
+def test_a_job_is_followed_from_its_launch_to_its_end(page: Page, command: Started) -> None:
+    page.open_link(command.link)
     assert "token" not in page.driver.current_url
     page.shows("No jobs yet")
-    cluster = create_cluster(SPEC)
+    cluster = create_cluster(command.spec)
     job_id = cluster.launch(JobRequest("works", Entrypoint.from_binary("python", ["-c", WORKS])))
     page.shows("running", f"[data-key='{job_id}']")
     page.find(f"[data-key='{job_id}'] a").click()
@@ -60,9 +41,57 @@ def test_a_job_is_followed_from_its_launch_to_its_end(page: Page, link: str) -> 
     assert page.complaints() == []
 
 
+FAILS = """
+import time
+held = bytearray(b"x") * (64 << 20)
+time.sleep(2.5)
+print("<b>step 1</b>")
+raise SystemExit("the loss is not a number")
+"""
+
+
+def test_nothing_is_on_the_page_that_json_does_not_have(command: Started, stub: StubCluster) -> None:
+    """A cluster that knows no more than the verbs print looks the same as the real one."""
+    cluster = create_cluster(command.spec)
+    request = JobRequest("fails", Entrypoint.from_binary("python", ["-c", FAILS]), labels={"seed": "7"})
+    job_id = cluster.launch(request)
+    cluster.wait(job_id)
+    (known,) = printed("list")
+    told = printed("status", job_id)
+    stub.add(JobInfo.from_dict(known))
+    stub.samples = [UsageSample(**sample) for sample in printed("usage", job_id)]
+    stub.lines = subprocess.check_output(
+        [*FRAY, "logs", "--cluster", command.spec, job_id], text=True
+    ).splitlines()
+    assert stub.samples
+    assert stub.lines
+    with UiServer({command.spec: stub}, token=command.token) as other:
+        seen = [shown(url, command.token, "part/jobs") for url in (command.url, other.url)]
+        assert seen[0] == seen[1]
+        stub.add(JobInfo.from_dict(told))
+        for part in ("job", "about", "usage", "log"):
+            path = f"part/{part}?id={job_id}"
+            seen = [shown(url, command.token, path) for url in (command.url, other.url)]
+            assert seen[0] == seen[1], part
+            assert "cannot be read" not in seen[0]
+
+
+def printed(*words: str) -> Any:
+    """What a verb prints for programs."""
+    verb, *rest = words
+    text = subprocess.check_output([*FRAY, verb, "--cluster", SPEC, "--json", *rest], text=True)
+    return json.loads(text)
+
+
+def shown(url: str, token: str, path: str) -> str:
+    """A part of the page; how long ago something was is another word a second later."""
+    with urlopen(Request(f"{url}{path}", headers={"Authorization": f"Bearer {token}"}), timeout=30) as answer:
+        return re.sub(r"\b\w+ ago|just now", "AGO", answer.read().decode())
+
+
 def test_without_a_server_of_queues_there_is_no_page_of_them(state: Path) -> None:
     for wrong in ("file:/tmp", "x"):
-        command = [sys.executable, "-c", _MAIN, "ui", "--queues", wrong]
+        command = [*FRAY, "ui", "--queues", wrong]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 2
         assert "http://HOST:PORT" in done.stderr

@@ -3,9 +3,11 @@
 import base64
 import http.client
 import json
+import re
 import socket
-from collections.abc import Iterator
-from urllib.parse import urlsplit
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
 
 import pytest
 from clusters import StubCluster, job
@@ -13,6 +15,10 @@ from clusters import StubCluster, job
 from fray.backend import UiServer
 
 TOKEN = "a-token-of-this-test"
+GOOD = {"Authorization": f"Bearer {TOKEN}"}
+JSON = {"Content-Type": "application/json"}
+JOB, LETTERS = json.dumps({"id": "train-1"}), json.dumps({"item_ids": None})
+PURGED = json.dumps({"dead": True, "item_ids": None})
 GETS = (
     "/",
     "/job?id=train-1",
@@ -20,48 +26,72 @@ GETS = (
     "/part/job?id=train-1",
     "/part/log?id=train-1",
     "/part/usage?id=train-1",
+    "/part/about?id=train-1",
+    "/queues",
+    "/queue?name=tasks",
+    "/part/queues",
+    "/part/queue?name=tasks",
+    "/part/letters?name=tasks",
 )
-POSTS = ("/job/stop", "/job/retry")
-BODY = json.dumps({"id": "train-1"})
-GOOD = {"Authorization": f"Bearer {TOKEN}"}
-JSON = {"Content-Type": "application/json"}
+POSTS = {
+    "/job/stop": JOB,
+    "/job/retry": JOB,
+    "/servers/tests/queues/tasks/requeue": LETTERS,
+    "/servers/tests/queues/tasks/purge": PURGED,
+}
+OPEN = ("/healthz", "/page.css", "/page.js", "/icon.svg")  # to everybody, under the server's own name
+Wrong = tuple[str, str, dict[str, str], str]  # method, path, headers, body
 
 
 def basic(password: str) -> str:
     return "Basic " + base64.b64encode(f":{password}".encode()).decode()
 
 
-def hostile() -> Iterator[tuple[str, str, dict[str, str], str]]:
-    """Yield method, path, headers and body."""
-    tokens = [
+def everywhere(headers: Mapping[str, str], token: Mapping[str, str] = GOOD) -> Iterator[Wrong]:
+    """Yield the request of every route, with other headers than it should have."""
+    yield from (("GET", path, {**token, **headers}, "") for path in GETS)
+    yield from (("POST", path, {**token, **JSON, **headers}, body) for path, body in POSTS.items())
+
+
+def wrong_tokens() -> Iterator[Wrong]:
+    yield from everywhere({}, token={})
+    for authorization in (
         "",
         "Bearer",
         "Bearer x",
         f"Bearer {TOKEN}x",
         f"bearer {TOKEN[:-1]}",
+        f"Bearer {TOKEN.upper()}",
         basic("x"),
         "Basic !!",
         "Digest x",
-    ]
-    for authorization in tokens:
-        yield from (("GET", path, {"Authorization": authorization}, "") for path in GETS)
-        yield from (("POST", path, {"Authorization": authorization} | JSON, BODY) for path in POSTS)
+    ):
+        yield from everywhere({"Authorization": authorization})
+    yield from everywhere({"Cookie": f"fray-ui-1={TOKEN}; token={TOKEN}"}, token={})  # of another port
     for path in GETS:
-        yield "GET", path, {"Cookie": "fray-ui-1=x; token=x"}, ""
-        yield "GET", f"{path}{'&' if '?' in path else '?'}token=x", {}, ""
-        yield "GET", f"{path}{'&' if '?' in path else '?'}token={TOKEN}%00", {}, ""
+        for token in ("x", f"{TOKEN}%00", f"{TOKEN}%0d%0aSet-Cookie:%20a=b", ""):
+            yield "GET", f"{path}{'&' if '?' in path else '?'}token={token}", {}, ""
+    yield from (("POST", f"{path}?token={TOKEN}", dict(JSON), body) for path, body in POSTS.items())
+
+
+def wrong_hosts() -> Iterator[Wrong]:
     for host in (
         "evil.example",
         "127.0.0.1.evil.example",
+        "localhost.evil.example:80",
         "localhost:80:80",
         "[::1",
         "127.0.0.1@evil",
         "",
         "a b",
         "0.0.0.0",
+        "127.0.0.1/",
     ):
-        yield from (("GET", path, GOOD | {"Host": host}, "") for path in GETS)
-        yield from (("POST", path, GOOD | JSON | {"Host": host}, BODY) for path in POSTS)
+        yield from everywhere({"Host": host})
+        yield from (("GET", path, {"Host": host}, "") for path in OPEN)
+
+
+def wrong_origins() -> Iterator[Wrong]:
     for origin in (
         "http://evil.example",
         "null",
@@ -69,14 +99,25 @@ def hostile() -> Iterator[tuple[str, str, dict[str, str], str]]:
         "https://127.0.0.1.evil",
         "file://",
         "x",
+        "",
     ):
-        yield from (("GET", path, GOOD | {"Origin": origin}, "") for path in GETS)
-        yield from (("POST", path, GOOD | JSON | {"Origin": origin}, BODY) for path in POSTS)
+        yield from everywhere({"Origin": origin})
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
-        yield from (("POST", path, GOOD | {"Content-Type": kind}, BODY) for path in POSTS)
+        yield from (("POST", path, {**GOOD, "Content-Type": kind}, body) for path, body in POSTS.items())
     for site in ("cross-site", "same-site", "none"):
-        yield from (("POST", path, GOOD | JSON | {"Sec-Fetch-Site": site}, BODY) for path in POSTS)
-    bodies = [
+        for path, body in POSTS.items():
+            yield "POST", path, {**GOOD, **JSON, "Sec-Fetch-Site": site}, body
+
+
+def wrong_methods() -> Iterator[Wrong]:
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"):
+        yield from ((method, path, GOOD | JSON, JOB) for path in (*GETS, *POSTS))
+    yield from (("POST", path, GOOD | JSON, JOB) for path in GETS)
+    yield from (("GET", path, GOOD, "") for path in POSTS)
+
+
+def wrong_bodies() -> Iterator[Wrong]:
+    for body in (
         "",
         "null",
         "[]",
@@ -85,49 +126,123 @@ def hostile() -> Iterator[tuple[str, str, dict[str, str], str]]:
         '{"id": ""}',
         '{"id": null}',
         '{"id": "train-1", "grace": "0"}',
-        "\x00",
-    ]
-    bodies += [
         '{"id": "train-1", "cluster": "other"}',
+        '{"id": "../train-1"}',
+        '{"id": "/etc/passwd"}',
+        '{"id": "a//b"}',
+        '{"id": "a\\u0000b"}',
+        '{"item_ids": "x"}',
+        '{"item_ids": [1]}',
+        '{"item_ids": null, "dead": false}',
+        '{"item_ids": null, "dead": 1}',
+        "\x00",
         json.dumps({"id": "x" * 2000}),
         "[" * 50_000,
         "x" * 100_000,
-    ]
-    for body in bodies:
+    ):
         yield from (("POST", path, GOOD | JSON, body) for path in POSTS)
-    for path in (
-        "/job",
-        "/part/job",
-        "/part/log",
-        "/job?id=",
-        "/part/jobs?status=dead",
-        "/part/jobs?sort=rm",
-    ):
+    for name in ("..", "%2e%2e", "..%2f..%2fx", "a%2fb", "%00", "", "x" * 1000):
+        for verb, body in (("requeue", LETTERS), ("purge", PURGED), ("push", LETTERS), ("", LETTERS)):
+            yield "POST", f"/servers/tests/queues/{name}/{verb}", GOOD | JSON, body
+        yield "POST", f"/servers/{name}/queues/tasks/purge", GOOD | JSON, PURGED
+
+
+def wrong_addresses() -> Iterator[Wrong]:
+    names = ("", "..", "../..", "a/../b", "/etc/passwd", "a//b", "a/", "\x00", "a\r\nb", "x" * 501)
+    for path in ("/job", "/part/job", "/part/log", "/part/usage", "/part/about"):
         yield "GET", path, GOOD, ""
-    for path in (
-        "/part/jobs?page=-1",
-        "/part/jobs?page=1e9",
-        "/part/jobs?page=%D9%A1",
-        f"/part/jobs?q={'x' * 501}",
-    ):
+        yield from (("GET", f"{path}?id={quote(name, safe='')}", GOOD, "") for name in names)
+    for path in ("/queue", "/part/queue", "/part/letters"):
         yield "GET", path, GOOD, ""
-    for path in (
-        "/part/jobs?cluster=x",
-        "/part/log?id=train-1&lines=1000000",
-        "/part/log?id=train-1&replica=x",
+        for name in ("", "..", ".", "a/b", "../../x", "\x00", "a\nb", "x" * 501):
+            yield "GET", f"{path}?name={quote(name, safe='')}", GOOD, ""
+        yield "GET", f"{path}?name=tasks&server=other", GOOD, ""
+    for query in (
+        "status=dead",
+        "sort=rm",
+        "page=-1",
+        "page=1e9",
+        "page=%D9%A1",
+        f"q={'x' * 501}",
+        "cluster=x",
+        "id=..",
     ):
-        yield "GET", path, GOOD, ""
+        yield "GET", f"/part/jobs?{query}", GOOD, ""
+    for query in ("only=x", "sort=rm", "page=-1", f"q={'x' * 501}", "server=x"):
+        yield "GET", f"/part/queues?{query}", GOOD, ""
+    for query in ("lines=1000000", "lines=x", "replica=x", "replica=-1"):
+        yield "GET", f"/part/log?id=train-1&{query}", GOOD, ""
     for path in (
         "/../etc/passwd",
         "/..%2f..%2fetc/passwd",
         "/page.css/../server.py",
         "/static/page.js",
+        "/page.js/",
+        "/server.py",
         "/%00",
-        "/job/stop",
+        "//evil.example/",
+        "/part/",
+        "/part/../job",
+        "/.git/config",
+        f"/{'x' * 9000}",
     ):
         yield "GET", path, GOOD, ""
-    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"):
-        yield from ((method, path, GOOD | JSON, BODY) for path in ("/", "/job/stop", "/part/jobs"))
+    yield "GET", "/", GOOD | {"X-Long": "x" * 100_000}, ""
+
+
+def raw_requests() -> Iterator[bytes]:
+    """Yield what is no request, or could be read as another one; each has the token."""
+    token = f"Authorization: Bearer {TOKEN}".encode()
+    host = b"Host: 127.0.0.1"
+    yield from (
+        b"\x16\x03\x01\x02\x00",
+        b"GET /",
+        b"A" * 100_000,
+        b"PRI * HTTP/2.0\r\n\r\nSM",
+        b"GET / HTTP/9.9",
+    )
+    for lines in (
+        [b"GET / HTTP/1.1", b"Host", token],
+        [b"GET / HTTP/1.1", token],
+        [b"GET / HTTP/1.0", token],
+        [b"GET / HTTP/1.1", b"Host: evil.example", token],
+        [b"GET / HTTP/1.1", host, token, b"Bad Name: x"],
+        [b"GET / HTTP/1.1", host, token, b"X: a\x00b"],
+        [b"GET / HTTP/1.1", host, token, b"X: a\rb"],
+        [b"GET  / HTTP/1.1", host, token, b" folded: x"],
+        [b"POST /job/stop HTTP/1.1", host, token, b"Content-Length: -1"],
+        [b"POST /job/stop HTTP/1.1", host, token, b"Content-Length: 1_0"],
+        [b"POST /job/stop HTTP/1.1", host, token, b"Content-Length: 5", b"Content-Length: 6"],
+        [b"POST /job/stop HTTP/1.1", host, token, b"Content-Length: 5", b"Transfer-Encoding: chunked"],
+        [b"POST /job/stop HTTP/1.1", host, token, b"Transfer-Encoding: chunked, identity"],
+    ):
+        yield b"\r\n".join(lines)
+
+
+KINDS: tuple[Callable[[], Iterator[Wrong]], ...] = (
+    wrong_tokens,
+    wrong_hosts,
+    wrong_origins,
+    wrong_methods,
+    wrong_bodies,
+    wrong_addresses,
+)
+
+
+class StubQueues:
+    """A server of queues that would do whatever it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        self.asked.append((method, path))
+        counts = {"total": 0, "named": 0, "found": 0, "waiting": 0, "dead": 0}
+        if path.endswith("/tasks"):
+            numbers = ("pending", "in_flight", "dead", "size", "bytes", "pushed_total", "done_total")
+            plots = {key: [0] for key in ("pushed", "done", "size")}
+            return {**dict.fromkeys(numbers, 0), "max_attempts": None, "durable": True, "plots": plots}
+        return {"counts": counts, "queues": [], "page": 0, "dead": [], "more": False, "count": 0}
 
 
 def ask(url: str, method: str, path: str, headers: dict[str, str], body: str) -> int:
@@ -147,32 +262,57 @@ def ask(url: str, method: str, path: str, headers: dict[str, str], body: str) ->
 
 @pytest.mark.timeout(120)
 def test_hostile_requests_are_refused() -> None:
-    stub = StubCluster()
+    stub, queues = StubCluster(), StubQueues()
     stub.add(job("train-1"))
-    with UiServer({"stub": stub}, token=TOKEN) as server:
-        count = 0
-        for method, path, headers, body in hostile():
-            status = ask(server.url, method, path, headers, body)
-            assert 400 <= status < 500, (method, path, headers, body[:60], status)
-            count += 1
-        for raw in (
-            b"GET / HTTP/9.9\r\n\r\n",
-            b"\x16\x03\x01\x02\x00",
-            b"GET /\r\n\r\n",
-            b"A" * 100_000,
-            b"GET / HTTP/1.1\r\nHost\r\n\r\n",
-        ):
+    counts = {}
+    with UiServer({"stub": stub}, queues={"tests": queues}, token=TOKEN) as server:
+        for kind in KINDS:
+            for number, (method, path, headers, body) in enumerate(kind(), 1):
+                status = ask(server.url, method, path, headers, body)
+                assert 400 <= status < 500, (method, path, headers, body[:60], status)
+                counts[kind.__name__] = number
+        for number, raw in enumerate(raw_requests(), 1):
             with socket.create_connection(("127.0.0.1", urlsplit(server.url).port or 0), timeout=30) as line:
                 line.sendall(raw + b"\r\n\r\n")
-                assert not line.recv(100).startswith(b"HTTP/1.1 2")
-                count += 1
-        assert stub.asked == []
-        for path in GETS:  # and the good ones are answered
-            assert ask(server.url, "GET", path, GOOD, "") == 200
+                answer = line.recv(100)
+            assert re.match(rb"HTTP/[01]\.[019] 4|$", answer), (raw[:80], answer)
+            counts["raw_requests"] = number
+        assert (stub.asked, [asked for asked in queues.asked if asked[0] != "GET"]) == ([], [])
+        for path in (*GETS, *OPEN):  # and the good ones are answered
+            assert ask(server.url, "GET", path, GOOD, "") == 200, path
         assert ask(server.url, "GET", "/", {"Authorization": basic(TOKEN)}, "") == 200
-        assert ask(server.url, "POST", "/job/stop", GOOD | JSON, BODY) == 200
-        assert stub.asked == [("stop", "train-1")]
-    print(f"{count} hostile requests, all refused")
+        for path, body in POSTS.items():
+            assert ask(server.url, "POST", path, GOOD | JSON, body) == 200, path
+        assert stub.asked == [("stop", "train-1"), ("retry", "train-1")]
+        assert [path for method, path in queues.asked if method == "POST"] == [
+            "/queues/tasks/requeue",
+            "/queues/tasks/purge",
+        ]
+    print(f"{sum(counts.values())} hostile requests, all refused: {counts}")
+
+
+def test_what_is_in_an_address_becomes_no_header() -> None:
+    with UiServer({"stub": StubCluster()}, token=TOKEN) as server:
+        parts = urlsplit(server.url)
+        for path in (
+            f"/job?id=a%0d%0aSet-Cookie:%20evil=1&token={TOKEN}",
+            f"/job?id=a&%0d%0aSet-Cookie:%20evil=1&token={TOKEN}",
+            f"/%0d%0aSet-Cookie:%20evil=1?token={TOKEN}",
+            f"//evil.example/?token={TOKEN}",
+            f"/%2f%2fevil.example?token={TOKEN}",
+            f"/%5cevil.example?token={TOKEN}",
+            f"/javascript:alert(1)?token={TOKEN}",
+        ):
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            answer.read()
+            connection.close()
+            assert "evil" not in answer.headers.get("Set-Cookie", ""), path
+            assert answer.status in (303, 400, 404), path
+            if answer.status == 303:
+                assert answer.headers["Location"].startswith("./"), path
+                assert "\n" not in answer.headers["Location"]
 
 
 def test_every_answer_forbids_what_the_page_does_not_need() -> None:

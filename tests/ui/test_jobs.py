@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from browser import Page
-from clusters import StubCluster, job
+from clusters import SteppingCluster, StubCluster, job
 from selenium.webdriver.common.keys import Keys
 
 from fray.backend import UiServer
@@ -254,10 +254,12 @@ return log.scrollTop + log.clientHeight >= log.scrollHeight - 2;
 
 def test_a_log_follows_and_is_searched(page: Page, server: UiServer, stub: StubCluster) -> None:
     stub.add(job("train-1"))
-    stub.lines = [f"step {number}" for number in range(2000)]
+    stub.lines = [f"step {number}" for number in range(200_000)]
     page.open(server, "job?id=train-1")
-    page.shows("step 1999", ".log")
-    assert "step 1499" not in page.text(".log").split("\n")
+    page.shows("step 199999", ".log")
+    assert len(page.text(".log").split("\n")) == 500
+    stub.lines = stub.lines[:2000]
+    page.until(lambda: page.text(".log").split("\n")[-1] == "step 1999")
     stub.lines.append("the last one")
     page.shows("the last one", ".log")
     page.until(lambda: page.script(AT_THE_END))
@@ -349,3 +351,55 @@ def test_pages_of_two_clusters_are_apart(page: Page) -> None:
         page.shows("runs again", "#notice")
         assert (one.asked, other.asked) == ([], [("retry", "there-1")])
         assert other.jobs["there-1"].status is JobStatus.RUNNING
+
+
+def test_jobs_are_stopped_and_retried_from_the_list_by_keyboard(
+    page: Page, server: UiServer, stub: StubCluster
+) -> None:
+    stub.add(job("train-1"), job("train-2", "failed"), job("train-3", "succeeded"))
+    page.open(server)
+    page.until(lambda: len(rows(page)) == 3)
+    labels = page.script(
+        "return [...document.querySelectorAll('tbody button')].map((button) => button.ariaLabel)"
+    )
+    assert sorted(labels) == ["Retry train-2", "Stop train-1"]
+
+    def press(key: str, *more: str) -> None:
+        page.driver.switch_to.active_element.send_keys(key, *more)
+
+    page.script("document.querySelector('[aria-label=\"Stop train-1\"]').focus()")
+    press(Keys.ENTER)
+    page.until(lambda: page.find("#confirm").is_displayed())
+    assert "Stop job train-1" in page.text("#question")
+    press(Keys.ESCAPE)
+    page.until(lambda: not page.find("#confirm").is_displayed())
+    assert page.driver.switch_to.active_element.accessible_name == "Stop train-1"
+    assert stub.asked == []
+    press(Keys.SPACE)
+    page.until(lambda: page.find("#confirm").is_displayed())
+    press(Keys.TAB, Keys.ENTER)  # from Cancel to the other one
+    page.shows("train-1 was stopped", "#notice")
+    page.until(lambda: page.driver.switch_to.active_element.accessible_name == "Retry train-1")
+    press(Keys.ENTER)
+    page.until(lambda: page.find("#confirm").is_displayed())
+    press(Keys.TAB, Keys.ENTER)
+    page.shows("train-1 runs again", "#notice")
+    assert stub.asked == [("stop", "train-1"), ("retry", "train-1")]
+    stub.add(job("train-1", "succeeded"))  # its button goes away
+    page.until(lambda: len(page.all("tbody button")) == 1)
+    page.until(lambda: page.script("return document.activeElement.id") == "main")
+    assert page.complaints() == []
+
+
+def test_a_list_that_is_read_in_steps_says_how_much_is_missing(page: Page) -> None:
+    cluster = SteppingCluster()
+    cluster.add(*(job(f"train-{number:04}", submitted_at=1e9 + number) for number in range(250)))
+    with UiServer({"steps": cluster}) as server:
+        page.open(server)
+        page.shows("100 of 250 jobs are shown and searched so far", "[data-state=part]")
+        page.until(lambda: page.find("[data-part]").get_attribute("aria-busy") == "true")
+        assert rows(page)[0] == "train-0249"
+        cluster.rest.set()
+        page.shows("1 to 100 of 250 jobs")
+        assert not page.all("[data-state=part]")
+        assert page.find("[data-part]").get_attribute("aria-busy") == "false"

@@ -44,10 +44,14 @@ class Page:
 
     def open(self, server: UiServer, path: str = "") -> None:
         """Open the link that the server prints, and then a page."""
-        self.base = server.url
-        self.driver.get(server.link)
+        self.open_link(server.link)
         if path:
             self.driver.get(self.base + path)
+
+    def open_link(self, link: str) -> None:
+        """Open a link with a token, as its user does."""
+        self.base = link.partition("?")[0]
+        self.driver.get(link)
 
     def go(self, path: str) -> None:
         self.driver.get(self.base + path)

@@ -1,21 +1,19 @@
-"""A cluster of made-up jobs, which answers as it is told to."""
+"""Clusters of made-up jobs, which answer as they are told to."""
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from fray import JobNotFoundError
 from fray.cluster import (
-    Endpoint,
+    ClusterCalls,
     JobId,
     JobInfo,
     JobRequest,
     JobStatus,
     LogStream,
-    Pruned,
     ResourceConfig,
-    SweepId,
     TaskStatus,
     UsageSample,
 )
@@ -48,7 +46,7 @@ def job(job_id: str, status: str = "running", **more: Any) -> JobInfo:
     return JobInfo(job_id=JobId(job_id), status=JobStatus(status), **(given | more))
 
 
-class StubCluster:
+class StubCluster(ClusterCalls):
     """Jobs by id; what is asked of it waits for `answers`, and fails with `problem`."""
 
     spec = "stub"
@@ -71,20 +69,9 @@ class StubCluster:
         if self.problem is not None:
             raise self.problem
 
-    def list_jobs(
-        self,
-        *,
-        name: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
-        since: float | None = None,
-        parent: str | None = None,
-        limit: int | None = None,
-        sort: str = "submitted",
-    ) -> list[JobInfo]:
-        assert (name, labels, status, since, limit, sort) == (None, None, None, None, None, "submitted")
+    def _all_jobs(self, parent: str | None) -> list[JobInfo]:
         self._answer()
-        return [info for info in list(self.jobs.values()) if info.job_id.parent == parent or parent is None]
+        return [info for info in list(self.jobs.values()) if parent in (None, info.job_id.parent)]
 
     def poll(self, job_id: str, /) -> JobInfo:
         self._answer()
@@ -96,21 +83,12 @@ class StubCluster:
         self.poll(job_id)
         return self.samples
 
-    def monitor(
-        self,
-        job_id: str,
-        /,
-        *,
-        replica: int | None = None,
-        tail: int | None = None,
-        since: float | None = None,
-        grep: str | None = None,
-        follow: bool = True,
-    ) -> LogStream:
+    def monitor(self, job_id: str, /, **choice: Any) -> LogStream:
         info = self.poll(job_id)
-        assert (follow, since, replica) == (False, None, None)
+        tail, grep = choice.pop("tail"), choice.pop("grep", None)
+        assert choice == {"follow": False}
         found = [line for line in self.lines if grep is None or re.search(grep, line)]
-        lines: Iterator[str] = iter(found[-(tail or 0) :])
+        lines: Iterator[str] = iter(found[-tail:])
         return LogStream(lines, lambda: info)
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
@@ -124,32 +102,31 @@ class StubCluster:
         self.jobs[job_id] = job(job_id, "running")
         return JobId(job_id)
 
-    # What no page asks for.
-
     def launch(self, request: JobRequest, /, *, key: str | None = None) -> JobId:
-        raise NotImplementedError
+        raise NotImplementedError("no page asks for it")
 
-    def launch_many(
-        self,
-        requests: Iterable[JobRequest],
-        max_parallel: int | None = None,
-        *,
-        key: str | None = None,
-        name: str | None = None,
-    ) -> SweepId:
-        raise NotImplementedError
 
-    def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
-        raise NotImplementedError
+class Part(NamedTuple):
+    """What is known of a list, and how many more there are."""
 
-    def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:
-        raise NotImplementedError
+    infos: list[JobInfo]
+    unread: int
 
-    def wait(self, job_id: Any, /, **options: Any) -> Any:
-        raise NotImplementedError
 
-    def remove(self, job_id: str, force: bool = False) -> None:
-        raise NotImplementedError
+class SteppingCluster(StubCluster):
+    """Its jobs are read in steps: the latest hundred, and the others once `rest` is set."""
 
-    def prune(self, older_than: float = 0.0, *, dry_run: bool = False) -> Pruned:
-        raise NotImplementedError
+    def __init__(self) -> None:
+        super().__init__()
+        self.rest = threading.Event()
+
+    def watch_jobs(self, parent: str | None = None) -> "SteppingCluster":
+        return self
+
+    def renew(self) -> None:
+        """Everything is looked at each time."""
+
+    def look(self) -> Part:
+        latest = sorted(self.jobs.values(), key=lambda info: info.submitted_at or 0.0, reverse=True)
+        known = latest if self.rest.is_set() else latest[:100]
+        return Part(known, len(latest) - len(known))

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,9 +100,8 @@ class SlurmJobs(DirectoryCluster):
             return replace(shown, pending_reason=f"waiting for {names} to succeed ({job.reason})")
         return shown
 
-    def _all_jobs(self, parent: str | None) -> Iterable[JobInfo]:
-        found = ((info if info.finished else self._info(info.job_id)) for info in super()._all_jobs(parent))
-        return [info for info in found if info is not None]
+    def _current(self, info: JobInfo) -> JobInfo | None:
+        return self._info(info.job_id)
 
     def _number(self, record: JobRecord) -> str | None:
         """Return the number of a record's Slurm job; None while it is being submitted."""

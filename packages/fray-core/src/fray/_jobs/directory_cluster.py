@@ -29,6 +29,7 @@ from fray._jobs.pruning import KEYS, delete, has_ended, prune_now, write_keep
 from fray._jobs.record import JobRecord, Records
 from fray._jobs.record_files import CHILDREN, LOCK, PLAN, REQUEST, SUPERVISOR_LOG, SWEEP
 from fray._jobs.record_index import infos_of, list_records
+from fray._jobs.record_watch import RecordWatch
 from fray._jobs.restarting import restart_replicas
 from fray._jobs.retrying import (
     check_kept,
@@ -296,8 +297,29 @@ class DirectoryCluster(ClusterBase):
 
     def _all_jobs(self, parent: str | None) -> Iterable[JobInfo]:
         if parent is not None:
-            return infos_of(self._records.find(parent).children())
-        return list_records(self._records)
+            found = infos_of(self._records.find(parent).children())
+        else:
+            found = list_records(self._records)
+        read = (info if info.finished else self._current(info) for info in found)
+        return [info for info in read if info is not None]
+
+    def _current(self, info: JobInfo) -> JobInfo | None:
+        """Return what a job that has not ended reads now, by its record; None where it is gone.
+
+        A cluster that knows more than the record says overrides this.
+        """
+        return info
+
+    def watch_jobs(self, parent: str | None = None) -> RecordWatch:
+        """Return what lists all jobs, or those that one launched, again and again, at little cost.
+
+        Raises:
+            JobNotFoundError: No job has the id of the parent.
+        """
+        if parent is None:
+            return RecordWatch(self._records.folder, None, below=True, current=self._current)
+        record = self._records.find(parent)
+        return RecordWatch(record.path / CHILDREN, record.job_id, below=False, current=self._current)
 
     def _log(self, job_id: str, replica: int | None, attempt: int) -> LogReader:
         record = JobRecord(self._records.path(job_id), JobId(job_id))

@@ -41,13 +41,16 @@ class JobRecord:
     def __init__(self, path: Path, job_id: JobId, siblings: "Records | None" = None) -> None:
         self.path, self.job_id, self._siblings = path, job_id, siblings
 
-    def info(self) -> JobInfo:
+    def info(self, written: JobInfo | None = None) -> JobInfo:
         """Return the job's state as it is now.
+
+        Args:
+            written: What was written last, where that has been read.
 
         Raises:
             JobNotFoundError: There is no such record.
         """
-        info = self.written()
+        info = self.written() if written is None else written
         if info.finished:
             return info
         liveness = self.liveness()

@@ -32,11 +32,11 @@ def list_records(records: Records) -> list[JobInfo]:
     What is below a sweep is left out.
     """
     names = records.names()
-    index = _load(records.folder) if len(names) > FEW else {}
+    index = load_index(records.folder) if len(names) > FEW else {}
     infos: list[JobInfo] = []
     for name in names:
         entry = index.get(name)
-        if entry is not None and _stamp(records.folder, name) == entry[:2]:
+        if entry is not None and stamp_of(records.folder, name) == entry[:2]:
             infos.append(entry[2])
             if entry[3] and not entry[2].is_sweep:
                 infos += _below(records.record(name))
@@ -83,9 +83,9 @@ def _write(folder: str) -> None:
     names = records.names()
     if not index_is_due(folder, len(names)):
         return
-    before, index = _load(records.folder), dict[str, Entry]()
+    before, index = load_index(records.folder), dict[str, Entry]()
     for name in names:
-        stamp, entry = _stamp(records.folder, name), before.get(name)
+        stamp, entry = stamp_of(records.folder, name), before.get(name)
         if stamp is None:
             continue
         if entry is None or entry[:2] != stamp:
@@ -103,7 +103,8 @@ def _entry_of(record: JobRecord, stamp: tuple[int, int]) -> Entry | None:
     return (*stamp, info, (record.path / CHILDREN).is_dir())
 
 
-def _load(folder: Path) -> dict[str, Entry]:
+def load_index(folder: Path) -> dict[str, Entry]:
+    """Return what the index of a folder has, by the names of records; empty where there is none."""
     try:
         with (folder / _INDEX).open("rb") as file:
             version, index = pickle.load(file)
@@ -112,7 +113,8 @@ def _load(folder: Path) -> dict[str, Entry]:
     return index if version == _FORMAT else {}
 
 
-def _stamp(folder: Path, name: str) -> tuple[int, int] | None:
+def stamp_of(folder: Path, name: str) -> tuple[int, int] | None:
+    """Return the time and size of a record's status file; None where there is none."""
     try:
         status = os.stat(f"{folder}/{name}/{STATUS}")
     except OSError:

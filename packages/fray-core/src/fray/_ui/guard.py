@@ -101,10 +101,10 @@ def _no_token() -> web.Response:
 
 def _relative(request: web.Request) -> str:
     """Return the same address without the token, relative: what stands before it is a proxy's business."""
-    leaf = request.path.rpartition("/")[2]
+    leaf = request.rel_url.raw_path.rpartition("/")[2]  # decoded it could end the header
     query = request.rel_url.query.copy()
     query.popall("token")
-    rest = request.rel_url.with_query(query).query_string
+    rest = request.rel_url.with_query(query).raw_query_string
     return f"./{leaf}" + (f"?{rest}" if rest else "")
 
 

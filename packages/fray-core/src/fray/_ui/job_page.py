@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from fray._cli.shared import age, duration, in_words
 from fray._cli.status import endpoints_of, facts_of
-from fray._ui.jobs_page import badge, facts_list, job_link, reason_of, task_reason
+from fray._ui.jobs_page import badge, facts_list, job_action, job_link, reason_of, task_reason
 from fray._ui.listing import Column, Query, page_of, pager, row, table
-from fray._ui.markup import NOTHING, UNKNOWN, Html, join, stranger, tag
+from fray._ui.markup import NOTHING, UNKNOWN, Html, join, shortened, stranger, tag
 from fray._ui.pictures import timeline
 from fray._ui.shared_calls import Looked
-from fray._ui.shell import action, failure, loading
+from fray._ui.shell import failure, loading
 from fray._values.job_states import JobInfo, TaskStatus
-from fray._values.job_words import JobStatus
 
 if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
@@ -36,7 +35,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class JobView:
-    """What a job's page shows; read by one call in a thread."""
+    """What is known of a job beside its state, which does not wait for it."""
 
     info: JobInfo
     endpoints: "Sequence[Endpoint]" = ()
@@ -44,20 +43,19 @@ class JobView:
 
 
 def look_at(cluster: "Cluster", job_id: str) -> JobView:
-    """Read what the page of a job shows; its members are a list of their own."""
+    """Read what is known of a job; the members of a sweep are a list of their own."""
     info = cluster.poll(job_id)
     below = cluster.list_jobs(parent=job_id) if info.children and not info.is_sweep else []
     return JobView(info, endpoints_of(cluster, info), below)
 
 
-def job_part(looked: Looked[JobView], query: Query) -> Html:
-    """Return what is known of a job."""
+def job_part(looked: Looked[JobInfo], query: Query) -> Html:
+    """Return how a job is doing."""
     if looked.loading:
         return loading("job")
     if looked.value is None:
         return failure(looked, "job")
-    view = looked.value
-    info = view.info
+    info = looked.value
     return join(
         [
             failure(looked, "job"),
@@ -72,9 +70,10 @@ def job_part(looked: Looked[JobView], query: Query) -> Html:
 
 def about_part(looked: Looked[JobView], query: Query) -> Html:
     """Return what does not change of a job, or little."""
-    if looked.value is None:
-        return loading("job") if looked.loading else NOTHING
-    return facts_list(_facts(looked.value, query))
+    if looked.loading:
+        return loading("job")
+    problem = failure(looked, "description of the job")
+    return problem if looked.value is None else join([problem, facts_list(_facts(looked.value, query))])
 
 
 def _head(info: JobInfo, query: Query) -> Html:
@@ -84,21 +83,7 @@ def _head(info: JobInfo, query: Query) -> Html:
         said.append(tag("span", reason, class_="reason"))
     ran = f"ran {duration(info.started_at, info.finished_at)}" if info.started_at else "has not run"
     said.append(tag("span", f"{ran}, launched {age(info.submitted_at)}", class_="when"))
-    return tag("div", *said, tag("span", *_actions(info, query), class_="actions"), class_="head")
-
-
-def _actions(info: JobInfo, query: Query) -> list[Html]:
-    body = {"id": info.job_id, "cluster": query.text("cluster")}
-    what = f"sweep {info.job_id}, all its members" if info.is_sweep else f"job {info.job_id}"
-    if not info.finished:
-        question = (
-            f"Stop {what} and the jobs that it launched? Their processes get SIGTERM, 10 s later SIGKILL."
-        )
-        return [action("Stop", "job/stop", body, question, danger=True)]
-    if info.status is JobStatus.SUCCEEDED:
-        return []
-    again = "what did not succeed of it runs again" if info.is_sweep else "it runs again as it was submitted"
-    return [action("Retry", "job/retry", body, f"Retry {what}? Under the same id {again}.")]
+    return tag("div", *said, tag("span", job_action(info, query), class_="actions"), class_="head")
 
 
 def _message(info: JobInfo) -> Html:
@@ -157,7 +142,7 @@ def _facts(view: JobView, query: Query) -> Mapping[str, Html | str]:
     """What `fray status` says of it; other jobs are links."""
     info = view.info
     said: dict[str, Html | str] = {"id": stranger(info.job_id)}
-    said |= dict(facts_of(info, view.endpoints, ()))
+    said |= {what: shortened(text) for what, text in facts_of(info, view.endpoints, ())}
     if info.after:
         said["after"] = _links(info.after, query)
     if info.sweep is not None:
@@ -175,4 +160,6 @@ def _facts(view: JobView, query: Query) -> Mapping[str, Html | str]:
 
 
 def _links(job_ids: Sequence[str], query: Query) -> Html:
-    return tag("ul", *(tag("li", job_link(each, query)) for each in job_ids))
+    more = len(job_ids) - _MOST_CHILDREN
+    rows = [tag("li", job_link(each, query)) for each in job_ids[:_MOST_CHILDREN]]
+    return tag("ul", *rows, tag("li", f"{more} more") if more > 0 else None)

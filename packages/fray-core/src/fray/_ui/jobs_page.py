@@ -1,14 +1,14 @@
 """The list of jobs, and of the members of a sweep: filtered, sorted and cut to pages here."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fray._cli.shared import age, duration, first_line, in_numbers, progress
 from fray._ui.listing import Column, Query, choices, hidden_inputs, page_of, pager, row, table
-from fray._ui.markup import NOTHING, Html, join, stranger, tag
+from fray._ui.markup import NOTHING, Html, join, shortened, stranger, tag
 from fray._ui.pictures import shares
 from fray._ui.shared_calls import Looked
-from fray._ui.shell import empty, failure, loading
+from fray._ui.shell import action, empty, failure, loading, more_loading
+from fray._ui.watching import JobList
 from fray._values.job_states import JobInfo, TaskStatus
 from fray._values.job_words import JobStatus
 
@@ -22,6 +22,7 @@ _COLUMNS = (
     Column("launched", "submitted", "short"),
     Column("ran", None, "short"),
     Column("message", None, "message"),
+    Column("", None, "acts"),
 )
 
 
@@ -44,7 +45,7 @@ def jobs_filter(query: Query, label: str) -> Html:
     return tag("form", tag("label", label, for_="q"), field, kept, send, class_="filter", method="get")
 
 
-def jobs_part(looked: Looked[list[JobInfo]], query: Query, *, what: str = "jobs") -> Html:
+def jobs_part(looked: Looked[JobList], query: Query, *, what: str = "jobs") -> Html:
     """Return a list of jobs as an address asks for it."""
     status = query.choice("status", ("", *STATUSES))
     by_place = what == "members"
@@ -54,22 +55,25 @@ def jobs_part(looked: Looked[list[JobInfo]], query: Query, *, what: str = "jobs"
         return loading(what)
     if looked.value is None:
         return problem
-    if not looked.value:
+    jobs = looked.value
+    if jobs.unread:
+        known = f"{len(jobs.infos):,} of {len(jobs.infos) + jobs.unread:,} {what}"
+        problem = join([problem, more_loading(f"Reading {what}: {known} are shown and searched so far…")])
+    elif not jobs.infos:
         return join(
             [problem, empty(f"No {what} yet. ", tag("code", "fray run -- COMMAND"), " launches one.")]
         )
-    found = [info for info in looked.value if fits(info, query.text("q"))]
-    counts = Counter(str(info.status) for info in found)
-    options = [("", f"all {len(found):,}"), *((each, f"{each} {counts[each]:,}") for each in STATUSES)]
+    chosen = jobs.choose(query.text("q"), status, sort)
+    found, counts = chosen.infos, chosen.counts
+    named = sum(counts.values())
+    options = [("", f"all {named:,}"), *((each, f"{each} {counts.get(each, 0):,}") for each in STATUSES)]
     chips = choices("Status", "status", options, query, status, page=None)
-    if status:
-        found = [info for info in found if info.status == status]
     if not found:
-        none = empty(f"None of {len(looked.value):,} {what} fits. ", tag("a", "Show all", href=_all(query)))
+        none = empty(f"None of {len(jobs.infos):,} {what} fits. ", tag("a", "Show all", href=_all(query)))
         return join([problem, chips, none])
-    shown, number = page_of(_sorted(found, sort), query.number("page"))
+    shown, number = page_of(found, query.number("page"))
     first = number * 100 + 1
-    keys = _labels_apart(looked.value) if by_place else ()
+    keys = _labels_apart(jobs.infos) if by_place else ()
     columns = _with_labels(keys)
     rows = [
         row(columns, _cells(info, query, keys), key=info.job_id, place=place)
@@ -79,16 +83,6 @@ def jobs_part(looked: Looked[list[JobInfo]], query: Query, *, what: str = "jobs"
     return join(
         [problem, chips, table(f"List of {what}", columns, rows, query, sort=sort, total=len(found)), below]
     )
-
-
-def fits(info: JobInfo, wanted: str) -> bool:
-    """Whether a job has all words of a filter in its name, id, labels or message, whatever their case."""
-    if not wanted:
-        return True
-    labels = " ".join(f"{key}={value}" for key, value in info.labels.items())
-    said = info.error_message or info.pending_reason or ""
-    searched = f"{info.name}\n{info.job_id}\n{labels}\n{said}".casefold()
-    return all(word in searched for word in wanted.casefold().split())
 
 
 def badge(status: JobStatus | str) -> Html:
@@ -152,14 +146,39 @@ def _cells(info: JobInfo, query: Query, keys: Sequence[str]) -> list[Html | str]
         count,
         age(info.submitted_at),
         ran,
-        *(stranger(info.labels.get(key, "")) for key in keys),
+        *(stranger(shortened(info.labels.get(key, ""), 200)) for key in keys),
         said,
+        job_action(info, query, short=True) or "",
     ]
 
 
+def job_action(info: JobInfo, query: Query, *, short: bool = False) -> Html | None:
+    """Return what may be done about a job: to stop it, or to run it again where it did not succeed.
+
+    Args:
+        short: It is one of many such buttons: it says of which job to who does not see its row.
+    """
+    body = {"id": info.job_id, "cluster": query.text("cluster")}
+    key = f"act {info.job_id}"
+    what = f"sweep {info.job_id}, all its members" if info.is_sweep else f"job {info.job_id}"
+    if not info.finished:
+        question = (
+            f"Stop {what} and the jobs that it launched? Their processes get SIGTERM, 10 s later SIGKILL."
+        )
+        label = f"Stop {info.job_id}" if short else None
+        return action("Stop", "job/stop", body, question, danger=True, label=label, key=key)
+    if info.status is JobStatus.SUCCEEDED:
+        return None
+    again = "what did not succeed of it runs again" if info.is_sweep else "it runs again as it was submitted"
+    label = f"Retry {info.job_id}" if short else None
+    return action(
+        "Retry", "job/retry", body, f"Retry {what}? Under the same id {again}.", label=label, key=key
+    )
+
+
 def _with_labels(keys: Sequence[str]) -> tuple[Column, ...]:
-    *first, last = _COLUMNS
-    return (*first, *(Column(key, None, "label") for key in keys), last)
+    *first, message, acts = _COLUMNS
+    return (*first, *(Column(key, None, "label") for key in keys), message, acts)
 
 
 def _labels_apart(members: Sequence[JobInfo]) -> list[str]:
@@ -167,13 +186,6 @@ def _labels_apart(members: Sequence[JobInfo]) -> list[str]:
     from fray._cli.status import parameters
 
     return parameters(members)[:6]
-
-
-def _sorted(infos: Sequence[JobInfo], sort: str) -> list[JobInfo]:
-    from fray._jobs.listing import JobFilter
-
-    asked = JobFilter(None, {}, None, None, None, sort)
-    return asked.apply(infos)
 
 
 def place_choice(label: str, path: str, key: str, names: Sequence[str], query: Query) -> Html:

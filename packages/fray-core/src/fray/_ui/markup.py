@@ -59,5 +59,10 @@ def stranger(name: str) -> Html:
     return tag("bdi", name)
 
 
+def shortened(said: str, most: int = 2000) -> str:
+    """Return a text, or its beginning and how long it is: a page is not where a megabyte is read."""
+    return said if len(said) <= most else f"{said[:most]} … ({len(said):,} characters)"
+
+
 def _name(key: str) -> str:
     return key.rstrip("_").replace("_", "-")

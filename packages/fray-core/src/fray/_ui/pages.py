@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,7 @@ from aiohttp import web
 from fray._ui import shell
 from fray._ui.answers import part_answer
 from fray._ui.guard import Handler, refusal
-from fray._ui.job_page import JobView, about_part, job_part, look_at
+from fray._ui.job_page import about_part, job_part, look_at
 from fray._ui.jobs_page import jobs_filter, jobs_part, place_choice
 from fray._ui.listing import Query, WrongQueryError
 from fray._ui.log_part import check_choice, log_form, log_lines, log_part
@@ -20,13 +22,17 @@ from fray._ui.markup import Html, stranger, tag
 from fray._ui.queue_routes import QueueRoutes, QueueServer
 from fray._ui.shared_calls import DaemonThreads, Looked, SharedCalls
 from fray._ui.usage_part import look_at_usage, usage_part
+from fray._ui.watching import JobLists
 
 if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
+    from fray._values.job_states import JobInfo
 
 Render = Callable[[], Html]
 _AT_ONCE = 0.25  # seconds in which a page may show more than that it is loading
 _GRACE = 10.0
+_NO_ID = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")  # parts that lead elsewhere, controls
+_MOST_LISTS = 8  # that are watched of a cluster: its jobs, and members of sweeps
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,20 @@ class WatchedCluster:
     name: str
     cluster: "Cluster"
     calls: SharedCalls
+    lists: OrderedDict[str, JobLists] = field(default_factory=OrderedDict)
+
+    def jobs_of(self, parent: str) -> JobLists:
+        """Return what looks at all jobs, or at those that one launched."""
+        found = self.lists.setdefault(parent, JobLists(self.cluster, parent))
+        self.lists.move_to_end(parent)
+        while len(self.lists) > _MOST_LISTS:
+            self.lists.popitem(last=False)
+        return found
+
+    def renew(self) -> None:
+        """Look at everything again: something was changed."""
+        for each in self.lists.values():
+            each.renewed = True
 
 
 class Pages:
@@ -92,25 +112,31 @@ class Pages:
         return self._clusters[name]
 
     async def _jobs(self, query: Query, patience: float) -> Render:
-        watched, parent = self._of(query.text("cluster")), query.text("id")
-        given: dict[str, Any] = {"parent": parent} if parent else {}
+        watched = self._of(query.text("cluster"))
+        parent = _id_of(query) if query.text("id") else ""
         looked = await watched.calls.get(
-            ("jobs", parent), lambda: watched.cluster.list_jobs(**given), patience=patience
+            ("jobs", parent),
+            watched.jobs_of(parent).look,
+            patience=patience,
+            is_part=lambda found: found.unread > 0,
         )
         return lambda: jobs_part(looked, query, what="members" if parent else "jobs")
 
     async def _job(self, query: Query, patience: float) -> Render:
-        looked = await self._look_at(query, patience)
+        looked = await self._state_of(query, patience)
         return lambda: job_part(looked, query)
 
-    async def _look_at(self, query: Query, patience: float) -> Looked[JobView]:
+    async def _state_of(self, query: Query, patience: float) -> "Looked[JobInfo]":
         watched, job_id = self._of(query.text("cluster")), _id_of(query)
         return await watched.calls.get(
-            ("job", job_id), lambda: look_at(watched.cluster, job_id), max_age=0.5, patience=patience
+            ("job", job_id), lambda: watched.cluster.poll(job_id), max_age=0.5, patience=patience
         )
 
     async def _about(self, query: Query, patience: float) -> Render:
-        looked = await self._look_at(query, patience)
+        watched, job_id = self._of(query.text("cluster")), _id_of(query)
+        looked = await watched.calls.get(
+            ("about", job_id), lambda: look_at(watched.cluster, job_id), patience=patience
+        )
         return lambda: about_part(looked, query)
 
     async def _usage(self, query: Query, patience: float) -> Render:
@@ -144,8 +170,8 @@ class Pages:
             tag("h1", stranger(job_id)),
             shell.part("part/job", "Job", await self._first(self._job, query)),
         ]
-        looked = await self._look_at(query, _AT_ONCE)
-        if looked.value is not None and looked.value.info.is_sweep:
+        looked = await self._state_of(query, _AT_ONCE)
+        if looked.value is not None and looked.value.is_sweep:
             members = await self._first(self._jobs, query)
             content += [
                 tag("h2", "Members"),
@@ -200,26 +226,26 @@ class Pages:
     async def _stop(self, request: web.Request) -> web.StreamResponse:
         watched, job_id = await self._asked(request)
         return await _done(
-            watched.calls, lambda: watched.cluster.terminate(job_id, grace=_GRACE), f"{job_id} was stopped"
+            watched, lambda: watched.cluster.terminate(job_id, grace=_GRACE), f"{job_id} was stopped"
         )
 
     async def _retry(self, request: web.Request) -> web.StreamResponse:
         watched, job_id = await self._asked(request)
-        return await _done(watched.calls, lambda: watched.cluster.retry(job_id), f"{job_id} runs again")
+        return await _done(watched, lambda: watched.cluster.retry(job_id), f"{job_id} runs again")
 
     async def _asked(self, request: web.Request) -> tuple[WatchedCluster, str]:
         body = await json_body(request, "id", "cluster")
         job_id = body.get("id", "")
-        if not job_id:
-            raise WrongQueryError("id is that of a job")
-        return self._of(body.get("cluster", "")), job_id
+        return self._of(body.get("cluster", "")), _checked_id(job_id)
 
 
-async def _done(calls: SharedCalls, call: Callable[[], Any], said: str) -> web.StreamResponse:
+async def _done(watched: WatchedCluster, call: Callable[[], Any], said: str) -> web.StreamResponse:
     try:
-        await calls.run(call)
+        await watched.calls.run(call)
     except Exception as error:  # noqa: BLE001 - who asked is told, whatever it is
         return refusal(409, f"{type(error).__name__}: {error}")
+    finally:
+        watched.renew()
     return web.json_response({"done": said})
 
 
@@ -241,9 +267,19 @@ async def json_body(request: web.Request, *fields: str) -> dict[str, str]:
 
 
 def _id_of(query: Query) -> str:
-    job_id = query.text("id")
+    return _checked_id(query.text("id"))
+
+
+def _checked_id(job_id: str) -> str:
+    """Return an id as it could be one: a name, or names with slashes between them.
+
+    Raises:
+        WrongQueryError: It is none.
+    """
     if not job_id:
-        raise WrongQueryError("the address has no id of a job: job?id=…")
+        raise WrongQueryError("no id of a job was given: job?id=…")
+    if _NO_ID.search(job_id):
+        raise WrongQueryError(f"{job_id[:100]!r} is no id of a job")
     return job_id
 
 

@@ -10,6 +10,7 @@ from fray._values.words import duration
 _WIDTH = 1000.0  # of a time line, in units of its own
 _ROW = 22.0
 _MOST_ROWS = 64
+_MOST_OF_A_ROW = 100  # attempts; the latest
 _CHART = (320.0, 84.0)
 _ORDER = ("succeeded", "running", "pending", "failed", "stopped")
 
@@ -44,7 +45,7 @@ def timeline(info: JobInfo, now: float) -> Html:
     for number, task in enumerate(rows):
         top = number * _ROW
         parts.append(_rectangle(0, top + 1, _WIDTH, _ROW - 2, "lane"))
-        for attempt in (*task.previous, task):
+        for attempt in (*task.previous, task)[-_MOST_OF_A_ROW:]:
             parts += _attempt(attempt, info, start, span, now, top)
     height = len(rows) * _ROW
     numbers = [tag("span", f"replica {task.replica}") for task in rows]

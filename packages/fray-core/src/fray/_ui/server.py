@@ -80,7 +80,7 @@ class UiServer:
         if find_spec("aiohttp") is None:
             raise UnsupportedError("the page needs aiohttp: pip install 'fray-core[ui]'")
         ready: Future[int] = Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)), name="fray-ui")
+        self._thread = threading.Thread(target=self._serve, args=(ready,), name="fray-ui")
         self._thread.start()
         try:
             self._port = ready.result()
@@ -106,6 +106,15 @@ class UiServer:
     ) -> None:
         self.stop()
 
+    def _serve(self, ready: "Future[int]") -> None:
+        """Run the server; what keeps it from starting is told to who started it."""
+        try:
+            asyncio.run(self._run(ready))
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
     async def _run(self, ready: "Future[int]") -> None:
         from aiohttp import web
 
@@ -127,10 +136,6 @@ class UiServer:
             guard.cookie = f"fray-ui-{port}"
             ready.set_result(port)
             await self._stopping.wait()
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
         finally:
             pages.close()
             await runner.cleanup()

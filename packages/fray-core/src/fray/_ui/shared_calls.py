@@ -101,17 +101,24 @@ class SharedCalls:
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
 
     async def get(
-        self, key: Hashable, call: Callable[[], T], *, max_age: float = 1.0, patience: float = 5.0
+        self,
+        key: Hashable,
+        call: Callable[[], T],
+        *,
+        max_age: float = 1.0,
+        patience: float = 5.0,
+        is_part: Callable[[T], bool] = lambda _: False,
     ) -> Looked[T]:
         """Return what a call answers, or answered a moment ago.
 
         Args:
             max_age: Seconds for which an answer is good.
             patience: Seconds to wait for the first answer.
+            is_part: Whether an answer is only a part: the rest may be asked for at once.
         """
         entry = self._entry(key)
         if entry.task is None and time.monotonic() >= entry.next:
-            entry.task = asyncio.create_task(self._ask(entry, call, max_age))
+            entry.task = asyncio.create_task(self._ask(entry, call, max_age, is_part))
         if entry.task is not None:
             known = entry.looked.at is not None
             await asyncio.wait([entry.task], timeout=_STALE_AFTER if known else patience)
@@ -147,10 +154,14 @@ class SharedCalls:
             del self._entries[oldest]
         return entry
 
-    async def _ask(self, entry: _Entry, call: Callable[[], T], max_age: float) -> None:
+    async def _ask(
+        self, entry: _Entry, call: Callable[[], T], max_age: float, is_part: Callable[[T], bool]
+    ) -> None:
         started, generation = time.monotonic(), entry.generation
+        part = False
         try:
             value = await asyncio.wrap_future(self._threads.submit(call))
+            part = is_part(value)
             entry.looked = Looked(value, time.time())
         except Exception as error:  # noqa: BLE001 - the page says it
             entry.looked = Looked(entry.looked.value, entry.looked.at, error)
@@ -158,5 +169,5 @@ class SharedCalls:
             entry.task = None
             took = time.monotonic() - started
             # What was changed meanwhile may not be in the answer.
-            fresh = generation == entry.generation
+            fresh = generation == entry.generation and not part
             entry.next = time.monotonic() + max(max_age, took * _SHARE) if fresh else 0.0

@@ -76,7 +76,7 @@ def document(
         "body",
         tag("a", "Skip to content", href="#main", class_="skip"),
         top,
-        tag("main", *notice, *content, id="main"),
+        tag("main", *notice, *content, id="main", tabindex="-1"),
         _confirmation(),
     )
     return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
@@ -105,6 +105,12 @@ def loading(what: str) -> Html:
     return tag("p", *shown, class_="loading", data_state="loading")
 
 
+def more_loading(said: str) -> Html:
+    """Say that what is shown is not yet all."""
+    shown = tag("span", class_="spinner", aria_hidden="true"), f" {said}"
+    return tag("p", *shown, class_="loading", data_state="part")
+
+
 def empty(*said: Html | str) -> Html:
     """Say that there is nothing."""
     return tag("p", *said, class_="empty", data_state="empty")
@@ -122,11 +128,22 @@ def failure(looked: Looked[Any], what: str) -> Html:
     return tag("div", *told, class_="failure", data_state="failed")
 
 
-def action(title: str, address: str, body: Mapping[str, Any], question: str, *, danger: bool = False) -> Html:
+def action(
+    title: str,
+    address: str,
+    body: Mapping[str, Any],
+    question: str,
+    *,
+    danger: bool = False,
+    label: str | None = None,
+    key: str | None = None,
+) -> Html:
     """Return a button that does something after it was confirmed.
 
     Args:
         question: What the confirmation says.
+        label: What it is called where its title alone does not say what it is about.
+        key: What stays the same when it becomes another button, so that the focus stays on it.
     """
     return tag(
         "button",
@@ -136,7 +153,8 @@ def action(title: str, address: str, body: Mapping[str, Any], question: str, *, 
         data_act=address,
         data_body=json.dumps(body),
         data_ask=question,
-        data_key=f"{address} {json.dumps(body)}",
+        data_key=key or f"{address} {json.dumps(body)}",
+        aria_label=label,
     )
 
 

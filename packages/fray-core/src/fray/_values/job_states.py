@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 from fray._values.checks import check_count
@@ -257,5 +258,10 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    names = {item.name for item in fields(cls)}
+    names = _names(cls)
     return {name: value for name, value in data.items() if name in names}
+
+
+@cache
+def _names(cls: Any) -> frozenset[str]:
+    return frozenset(item.name for item in fields(cls))

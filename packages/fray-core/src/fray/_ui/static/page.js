@@ -107,8 +107,9 @@ class Part {
     fresh.innerHTML = text;
     const log = this.section.querySelector(".log");
     morphChildren(this.section, fresh.content);
-    this.section.setAttribute("aria-busy", String(Boolean(this.section.querySelector("[data-state=loading]"))));
+    this.section.setAttribute("aria-busy", String(Boolean(this.section.querySelector("[data-state=loading], [data-state=part]"))));
     if (!log || byId("follow")?.checked) toTheEnd(this.section);
+    keepFocus();
     this.etag = response.headers.get("ETag");
     return true;
   }
@@ -189,21 +190,33 @@ function tell(place, text, kind) {
   byId(place).append(said);
 }
 
+const underWay = new Set(); // what is asked for and not yet done, by key
+let lastButton = null;
+
+// A button goes away with what it was for; who pressed it by keyboard goes on from the content.
+function keepFocus() {
+  if (!lastButton || lastButton.isConnected) return;
+  lastButton = null;
+  if (document.activeElement === document.body) byId("main").focus();
+}
+
 async function act(button) {
+  const { act: address, ask, body, key } = button.dataset;
   const verb = button.textContent;
-  if (!(await confirmed(button.dataset.ask, verb))) return;
-  button.disabled = true;
+  if (underWay.has(key) || !(await confirmed(ask, verb))) return;
+  underWay.add(key);
+  lastButton = button;
   tell("notice", `${verb}: asked for…`, "done");
   try {
     const headers = { "Content-Type": "application/json" };
-    const response = await fetch(button.dataset.act, { method: "POST", headers, body: button.dataset.body });
+    const response = await fetch(address, { method: "POST", headers, body });
     if (!response.ok) throw new Error(await reasonOf(response));
     const told = await response.json();
     tell("notice", told.done ?? `${verb}: ${told.count ?? "done"}`, "done");
   } catch (error) {
     tell("problem", `${verb} was refused: ${error.message}`, "failure");
   } finally {
-    button.disabled = false;
+    underWay.delete(key);
   }
   refreshAll();
 }
