@@ -205,7 +205,12 @@ package_session("fray-resources")
 package_session("fray-core")
 package_session("fray-local", more=("joblib",), options=SIDE_BY_SIDE)  # which leaves processes behind
 # pip: with it Ray builds the environments of jobs, in a copy of the one that it runs in.
-package_session("fray-ray", more=("pip", "uv", "jax"))  # jax: the wheel for CPUs
+# Files in the order of their names: the last ones give the cluster TPU slices, which others do not expect.
+package_session(
+    "fray-ray",
+    more=("pip", "uv", "jax"),  # jax: the wheel for CPUs
+    options=(*SIDE_BY_SIDE, "--no-loadscope-reorder"),
+)
 package_session("fray-queue", more=QUEUE_TESTS, options=SIDE_BY_SIDE, before=install_for_queues)
 
 

@@ -92,3 +92,10 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     yield hosts
     hosts.go()
     until(lambda: not any(map(running, hosts.pids())), "no host is left")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give a test time for the cluster that it may be the first to use, while another process makes one."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(240))

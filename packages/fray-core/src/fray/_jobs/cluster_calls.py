@@ -22,6 +22,7 @@ class ClusterCalls:
     """
 
     _launched: tuple[JobId, ...] = ()
+    _shortest_pause, _longest_pause = 0.001, 0.1  # seconds between two polls of `wait`
 
     def _repr_html_(self) -> str:
         from fray._values.notebooks import jobs_html  # in a notebook alone
@@ -139,5 +140,11 @@ class ClusterCalls:
         """See `Cluster.wait`."""
         cluster = cast("Cluster", self)
         return wait_for_jobs(
-            cluster, job_id, timeout=timeout, raise_on_failure=raise_on_failure, stream_logs=stream_logs
+            cluster,
+            job_id,
+            timeout=timeout,
+            raise_on_failure=raise_on_failure,
+            stream_logs=stream_logs,
+            interval=self._longest_pause,
+            shortest=self._shortest_pause,
         )

@@ -1,7 +1,7 @@
 """Derived from a backend's primitives: waiting by polling.
 
 Nothing here knows a backend. A cluster whose `poll` is a request over a network passes a longer
-`interval`; everything else is the same.
+`interval`, and a longer shortest one; everything else is the same.
 """
 
 import os
@@ -39,8 +39,14 @@ def wait_for_jobs(
     raise_on_failure: bool = False,
     stream_logs: bool = False,
     interval: float = 0.1,
+    shortest: float = 0.001,
 ) -> JobInfo | list[JobInfo]:
-    """Be a backend's `wait`: poll the jobs, at most `interval` seconds apart, until each is finished."""
+    """Be a backend's `wait`: poll the jobs until each is finished.
+
+    Args:
+        interval: The longest pause between two polls, in seconds.
+        shortest: The shortest one.
+    """
     single = isinstance(job_id, str)
     ids = [job_id] if isinstance(job_id, str) else list(job_id)
     if any(not isinstance(each, str) for each in ids):
@@ -48,7 +54,7 @@ def wait_for_jobs(
     found = {each: cluster.poll(each) for each in ids}
     printers = {each: _print_logs(cluster, each, several=not single) for each in found} if stream_logs else {}
     try:
-        _poll_until_finished(cluster, found, timeout, raise_on_failure, interval)
+        _poll_until_finished(cluster, found, timeout, raise_on_failure, (shortest, interval))
     finally:
         # Also before a failure is told: why a job failed is in its last lines, often.
         for each, printer in printers.items():
@@ -81,11 +87,11 @@ def _poll_until_finished(
     found: dict[str, JobInfo],
     timeout: float | None,
     raise_on_failure: bool,
-    interval: float,
+    intervals: tuple[float, float],
 ) -> None:
     deadline = None if timeout is None else time.monotonic() + timeout
     warned: set[str] = set()
-    for delay in poll_delays(longest=interval):
+    for delay in poll_delays(*intervals):
         for info in found.values():
             _seen(info)
             if info.last_seen is not None and info.job_id not in warned:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,10 @@ class ClusterFixtures(Promises):
         """The cluster; jobs that a failed test left are stopped."""
         cluster = create_cluster(spec)
         yield cluster
-        for info in cluster.list_jobs():
-            if not info.finished:
-                cluster.terminate(info.job_id, grace=0.0)
+        left = [info.job_id for info in cluster.list_jobs() if not info.finished]
+        if left:
+            with ThreadPoolExecutor(len(left)) as pool:
+                list(pool.map(lambda job_id: cluster.terminate(job_id, grace=0.0), left))
 
     def declares(self, cluster: Cluster, capability: str) -> bool:
         """Whether the cluster says that it can do this."""

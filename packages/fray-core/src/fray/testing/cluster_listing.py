@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -29,15 +29,24 @@ class ListContract(ClusterFixtures):
         """What the names of a test's jobs begin with: the cluster may have others."""
         return f"list-{os.urandom(4).hex()}"
 
+    _listed: ClassVar[dict[str, tuple[str, dict[str, JobId]]]] = {}  # by spec
+
     @pytest.fixture
-    def jobs(self, cluster: Cluster, tag: str) -> dict[str, JobId]:
-        """Three jobs that have ended, one of them failed, in this order."""
+    def listed(self, cluster: Cluster, spec: str, tag: str) -> tuple[str, dict[str, JobId]]:
+        """A tag, and three jobs with it that have ended, one of them failed, in this order.
+
+        Tests that share a cluster look at the same ones: nothing changes them.
+        """
+        before = self._listed.get(spec)
+        if before is not None and len(cluster.list_jobs(name=f"{before[0]}:*")) == len(before[1]):
+            return before
         names = {"step:tokenize": "pass", "step:train": "raise SystemExit(3)", "report": "pass"}
         jobs = {}
         for name, code in names.items():
             jobs[name] = launch(cluster, program(code), f"{tag}:{name}")
             cluster.wait(jobs[name], timeout=self.PATIENCE)
-        return jobs
+        self._listed[spec] = tag, jobs
+        return tag, jobs
 
     def names(self, cluster: Cluster, tag: str, name: str = "*", **wanted: Any) -> list[str]:
         """Return the names of what is found, without the tag."""
@@ -45,8 +54,9 @@ class ListContract(ClusterFixtures):
         return [info.name.removeprefix(f"{tag}:") for info in found]
 
     def test_jobs_are_listed_by_name_and_status(
-        self, cluster: Cluster, tag: str, jobs: dict[str, JobId]
+        self, cluster: Cluster, listed: tuple[str, dict[str, JobId]]
     ) -> None:
+        tag, jobs = listed
         names = partial(self.names, cluster, tag)
         assert names() == list(jobs)
         assert names("step:*") == ["step:tokenize", "step:train"]
@@ -56,7 +66,8 @@ class ListContract(ClusterFixtures):
         assert names("step:*", status="succeeded") == ["step:tokenize"]
         assert names("nothing") == []
 
-    def test_a_list_is_sorted_and_cut(self, cluster: Cluster, tag: str, jobs: dict[str, JobId]) -> None:
+    def test_a_list_is_sorted_and_cut(self, cluster: Cluster, listed: tuple[str, dict[str, JobId]]) -> None:
+        tag, jobs = listed
         names = partial(self.names, cluster, tag)
         assert len(jobs) == 3
         assert names(limit=2) == ["step:train", "report"]
@@ -66,7 +77,10 @@ class ListContract(ClusterFixtures):
         assert names(sort="-finished", limit=1) == ["step:tokenize"]
         assert names(limit=0) == []
 
-    def test_jobs_are_listed_since_a_time(self, cluster: Cluster, tag: str, jobs: dict[str, JobId]) -> None:
+    def test_jobs_are_listed_since_a_time(
+        self, cluster: Cluster, listed: tuple[str, dict[str, JobId]]
+    ) -> None:
+        tag, jobs = listed
         since = cluster.poll(jobs["report"]).submitted_at
         assert self.names(cluster, tag, since=since) == ["report"]
         assert cluster.list_jobs(since=time.time() + 600) == []

@@ -30,10 +30,14 @@ class Gate:
 
 
 def until(condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
-    """Wait for what no event tells of, in another process: return the first true value of `condition`."""
-    deadline = time.monotonic() + patience
+    """Wait for what no event tells of, in another process: return the first true value of `condition`.
+
+    It is asked less often the longer it takes: to ask may cost what is waited for the CPU that it needs.
+    """
+    start = time.monotonic()
     while not (value := condition()):
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - start
+        if waited > patience:
             raise AssertionError(f"waited {patience:g} s in vain until {what}")
-        time.sleep(0.005)
+        time.sleep(min(0.1, max(0.005, waited / 20)))
     return value

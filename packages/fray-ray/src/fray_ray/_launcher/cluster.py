@@ -63,6 +63,9 @@ class RayCluster(ClusterCalls):
             than this one.
     """
 
+    # A poll takes milliseconds of the dashboard's CPU, and no job is done in less than a second.
+    _shortest_pause, _longest_pause = 0.1, 0.2
+
     capabilities = ClusterCapabilities(
         environments=True,
         gpus=True,
