@@ -10,7 +10,8 @@ from fray._contexts.base import ContextBase
 from fray._contexts.exits import end_engine
 from fray._contracts.context import ActorHandle, actor_methods
 from fray._contracts.task_runner import PackedCall, StoredValue, TaskRunner
-from fray._engine.actors import Actor, EngineEndpoint
+from fray._engine.actor_endpoint import EngineEndpoint
+from fray._engine.actors import Actor
 from fray._engine.calls import dispatch, inside
 from fray._engine.engine import Engine
 from fray._engine.futures import EngineFuture

@@ -6,19 +6,18 @@ call() -> lane of its caller, while an earlier call of that caller waits for its
 """
 
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from fray._contracts.context import ActorEndpoint
 from fray._contracts.task_runner import ActorRunner, PackedCall, Ready, StoredError
-from fray._engine.calls import Call, current_call, dispatch, inside
-from fray._engine.identity import reduce_by_identity
+from fray._engine.actor_calls import ConstructCall, MethodCall, MethodStreamCall
+from fray._engine.actor_death import DeathError
+from fray._engine.calls import current_call, dispatch, inside
 from fray._engine.locking import LOCK
 from fray._engine.refs import NOTHING, VALUE
 from fray._engine.scope import Scope
-from fray._engine.streams import EngineStream, StreamCall
+from fray._engine.streams import EngineStream
 from fray._values.errors import ActorDiedError
 from fray._values.options import ActorOptions
 
@@ -59,7 +58,7 @@ class Actor:
         self._constructed = False  # the constructor's call was handed over
         self._retiring = False
         self.open_calls: set[Any] = set()
-        self._death: _DeathError | None = None
+        self._death: DeathError | None = None
 
     @property
     def concurrency(self) -> int:
@@ -118,7 +117,7 @@ class Actor:
             call.begin()
         return answer
 
-    def _admit(self, call: Any, caller: Hashable) -> "_DeathError | None":
+    def _admit(self, call: Any, caller: Hashable) -> "DeathError | None":
         pending = any(ref.state != VALUE for ref in call.refs)
         if caller is None:
             caller = current_call() or threading.get_ident()
@@ -216,7 +215,7 @@ class Actor:
         Args:
             reason: May name the cause: `{kind}`, `{cause}` and `{cause!r}` are filled in by whoever reads it.
         """
-        death = _DeathError(self.label, reason, cause)
+        death = DeathError(self.label, reason, cause)
         with LOCK:
             if self._death is not None:
                 return NOTHING
@@ -263,141 +262,3 @@ class Actor:
         else:  # it was killed meanwhile
             ready.extend(first.fail(death))
         return ready
-
-
-class _DeathError(StoredError):
-    """Why an actor is dead; an exception is made of it, and its cause loaded, by whoever reads it first."""
-
-    __slots__ = ("_cause", "_error", "_label", "_reason")
-
-    def __init__(self, label: str, reason: str, cause: BaseException | StoredError | None) -> None:
-        self._label, self._reason, self._cause = label, reason, cause
-        self._error: ActorDiedError | None = None
-
-    @property
-    def cancelled(self) -> bool:
-        return False
-
-    def load(self) -> BaseException:
-        """Return the ActorDiedError, with its cause."""
-        if self._error is None:
-            cause, reason = self._cause, self._reason
-            if isinstance(cause, StoredError):
-                cause = cause.load()
-            if cause is not None:
-                reason = reason.format(kind=type(cause).__name__, cause=cause)
-            error = ActorDiedError(self._label, reason)
-            error.__cause__ = cause
-            self._error = error
-        return self._error.with_traceback(None)
-
-
-class _ActorCall(Call):
-    __slots__ = ("actor", "arrived", "lane", "method")
-
-    actor: Actor
-    arrived: bool
-    lane: Hashable
-    method: str
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.lane = None
-
-    def succeed(self, value: Any = None) -> Ready:
-        return self._settle(VALUE, value)
-
-    def _settle(self, state: int, content: Any) -> Ready:
-        over = self.over
-        ready = super()._settle(state, content)
-        if not over:
-            self.actor.closed(self)
-        return ready
-
-
-class ConstructCall(_ActorCall):
-    """The call of an actor's constructor."""
-
-    __slots__ = ()
-    kind = "construct"
-    method = ""
-
-    def fail(self, error: BaseException | StoredError) -> Ready:
-        """Let the actor die of it."""
-        unclaimed = self.claim()
-        if self.over:
-            return NOTHING
-        ready = list(super().fail(error))
-        unrun, raised = (
-            "an argument of its constructor failed: {cause!r}",
-            "its constructor raised {kind}: {cause}",
-        )
-        ready.extend(self.actor.die(unrun if unclaimed else raised, error))
-        return ready
-
-    def succeed(self, value: Any = None) -> Ready:
-        """Settle it: the actor answers calls now."""
-        return super().succeed(None)
-
-    def superseded(self) -> Ready:
-        """Settle it without a word: its process died, and another constructs the actor."""
-        return super().succeed(None)
-
-
-class MethodCall(_ActorCall):
-    """A call of a method with one result."""
-
-    __slots__ = ()
-    kind = "method"
-
-
-class MethodStreamCall(StreamCall):
-    """A call of a generator method."""
-
-    __slots__ = ("actor", "arrived", "lane", "method")
-
-    kind = "method"
-    actor: Actor
-    arrived: bool
-    lane: Hashable
-    method: str
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.lane = None
-
-    def _finish(self, error: StoredError | None) -> Ready:
-        over = self.ended
-        ready = super()._finish(error)
-        if not over:
-            self.actor.closed(self)
-        return ready
-
-
-class EngineEndpoint(ActorEndpoint):
-    """What handles of one actor share; when the last is gone, an actor without a name ends.
-
-    Args:
-        pack: Packs the arguments of a method.
-    """
-
-    def __init__(self, actor: Actor, pack: Callable[..., PackedCall]) -> None:
-        self.actor, self._pack = actor, pack
-
-    @property
-    def methods(self) -> Mapping[str, bool]:
-        return self.actor.methods
-
-    @property
-    def label(self) -> str:
-        return self.actor.label
-
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.actor.call(method, self._pack(None, args, kwargs))
-
-    def close_when_dropped(self) -> None:
-        """Let the actor end, after the calls that it has, when nobody can call it any more."""
-        weakref.finalize(self, self.actor.retire).atexit = False
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return reduce_by_identity(self)

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     )
     from fray._discovery.gang_runtimes import gang_runtime
     from fray._discovery.specs import Spec
-    from fray._engine.actors import Actor, EngineEndpoint
+    from fray._engine.actor_endpoint import EngineEndpoint
+    from fray._engine.actors import Actor
     from fray._engine.calls import Call, apart, current_call, dispatch, set_current_call
     from fray._engine.engine import Engine
     from fray._engine.execution import (
@@ -561,7 +562,7 @@ _HOMES = {
     "capabilities_of": "_contexts.remote.context",
     "run_call": "_contexts.remote.worker",
     "sessions": "_contexts.remote.worker",
-    "EngineEndpoint": "_engine.actors",
+    "EngineEndpoint": "_engine.actor_endpoint",
     "EngineFuture": "_engine.futures",
     "EngineRef": "_engine.refs",
     "EngineStream": "_engine.streams",
