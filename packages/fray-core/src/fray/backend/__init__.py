@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from fray._contexts.in_process import InProcessRunner
     from fray._contexts.map import MapPace
     from fray._contexts.remote.context import EngineContext, capabilities_of
-    from fray._contexts.remote.worker import answer, run_call, sessions
+    from fray._contexts.remote.hosts import sessions
+    from fray._contexts.remote.worker import answer, run_call
     from fray._contexts.runner_context import TaskRunnerContext
     from fray._contracts.current_context import current_context_var
     from fray._contracts.gang_runtime import GangRuntime
@@ -561,7 +562,7 @@ _HOMES = {
     "answer": "_contexts.remote.worker",
     "capabilities_of": "_contexts.remote.context",
     "run_call": "_contexts.remote.worker",
-    "sessions": "_contexts.remote.worker",
+    "sessions": "_contexts.remote.hosts",
     "EngineEndpoint": "_engine.actor_endpoint",
     "EngineFuture": "_engine.futures",
     "EngineRef": "_engine.refs",

@@ -1,38 +1,19 @@
 """The calling side of actors that live on workers: an `ActorCaller` for each that this program calls."""
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
+from fray._contexts.remote.names import ActorRecord
+from fray._contexts.remote.session import SessionContext
+from fray._contexts.remote.slots import slots_of
 from fray._contexts.remote.streams import RemoteStream
 from fray._contexts.remote.values import Packed, PackedError, PackedValue, StoredKey
 from fray._engine.actors import Actor
 from fray._engine.calls import dispatch
-from fray._values.options import ActorOptions, Lifetime
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from fray._contexts.remote.context import EngineContext
-
-
-class ActorRecord(NamedTuple):
-    """What others need to call an actor: what a name is registered with, and a handle travels as."""
-
-    actor: str
-    worker: str
-    session: bytes
-    class_name: str
-    methods: Mapping[str, bool]
-    asynchronous: bool
-    options: ActorOptions
-
-    @property
-    def detached(self) -> bool:
-        """Whether it outlives its creator."""
-        return self.options.lifetime is Lifetime.DETACHED
 
 
 class ActorCaller:
@@ -44,7 +25,7 @@ class ActorCaller:
 
     interrupts = False
 
-    def __init__(self, context: "EngineContext", actor: Actor) -> None:
+    def __init__(self, context: SessionContext, actor: Actor) -> None:
         self._context, self._actor = context, actor
         self.record: ActorRecord
         self.name = f"{context.holder}-{uuid4().hex[:8]}"  # calls are in order for each of these
@@ -65,8 +46,6 @@ class ActorCaller:
                     dispatch(call.fail(error))
 
     def _send(self, call: Any, payload: Packed, refs: Sequence[Any]) -> None:
-        from fray._contexts.remote.runner import slots_of
-
         context, record = self._context, self.record
         slots, keys = slots_of(context, refs)
         held = [ref.content for ref in refs if isinstance(ref.content, StoredKey)]
@@ -112,7 +91,7 @@ class ActorCaller:
             return
         # A place is looked for before: whoever calls it from now on is sent there.
         try:
-            moved = self.record._replace(worker=self._context.choose_worker())
+            moved = self.record._replace(worker=self._context.choose_worker(without=self.record.worker))
         except Exception as no_worker:  # noqa: BLE001 - there is none: it cannot come back
             dispatch(self._actor.die(f"its process {how}, and there is no other: {no_worker!r}"))
             return

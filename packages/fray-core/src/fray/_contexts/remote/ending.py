@@ -1,21 +1,16 @@
 """The end of a session: what the workers still do is waited for, then each forgets it."""
 
-import pickle
 import threading
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fray._contexts.runner_context import TaskRunnerContext
+from fray._contexts.remote.session import SessionContext
 from fray._contracts.task_runner import CallKind
 from fray._engine.calls import dispatch, inside
 from fray._engine.refs import EngineRef
 from fray._engine.waiting import await_one, blocking
 
-if TYPE_CHECKING:
-    from fray._contexts.remote.context import EngineContext
-
 PATIENCE = 10.0
-"""Seconds that a worker gets for an answer at the end; one that is gone has nothing to end."""
+"""Seconds that a worker gets to forget a session; one that is frozen keeps nobody else from ending."""
 
 
 class _WorkersCalls:
@@ -31,17 +26,17 @@ class _WorkersCalls:
         return ()
 
 
-class SessionEnding:
-    """`shutdown` of an `EngineContext`, and what has to be done for it on the workers."""
+class EndingContext(SessionContext):
+    """`shutdown`, and what has to be done for it on the workers."""
 
-    def __init__(self: "EngineContext") -> None:  # type: ignore[misc]
-        self.ended = False
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._over = threading.Event()
         self._finisher: threading.Thread | None = None
         self._starting_end = threading.Lock()
         self._end_asked = False
 
-    def shutdown(self: "EngineContext", wait: bool = True, cancel_pending: bool = False) -> None:  # type: ignore[misc]
+    def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
         """End the context; see `JobContext.shutdown`. In a worker the program's own context ends it."""
         if self.engine.scope.foreign or not self.is_root:
             return
@@ -53,11 +48,11 @@ class SessionEnding:
             self._finisher = threading.Thread(
                 target=self._finish, args=(workers_calls, cancel_pending), name="fray-ending", daemon=True
             )
-        TaskRunnerContext.shutdown(self, wait=False, cancel_pending=cancel_pending)
+        super().shutdown(wait=False, cancel_pending=cancel_pending)
         if cancel_pending:
             for call in self.engine.open_calls():
                 if call.kind == "task" and not call.streaming:
-                    self._cancel_submitted(call)
+                    self.cancel_submitted(call)
         if first and self._finisher is not None:
             self._finisher.start()
         if wait and not inside(self.engine.scope):
@@ -66,7 +61,7 @@ class SessionEnding:
             if self._finisher is not None and self._finisher is not threading.current_thread():
                 self._finisher.join()
 
-    def _finish(self: "EngineContext", workers_calls: Any, cancel: bool) -> None:  # type: ignore[misc]
+    def _finish(self, workers_calls: Any, cancel: bool) -> None:
         """Wait for what was submitted here, then for what the workers submitted, until nobody adds more."""
         scope = self.engine.scope
         seen = None
@@ -74,20 +69,20 @@ class SessionEnding:
             self._await_own(workers_calls)
             if not hasattr(self.remote, "ask"):
                 break
-            counts = self._ask_all("drain", cancel)
+            counts = self.ask_all("drain", cancel)
             if counts == seen and len(scope.open) <= 1:
                 break
             seen = counts
         scope.leave(workers_calls)  # ends the actors
         self.end_session(wait=True)
 
-    def _await_own(self: "EngineContext", workers_calls: Any) -> None:  # type: ignore[misc]
+    def _await_own(self, workers_calls: Any) -> None:
         scope = self.engine.scope
         while others := [call for call in list(scope.open) if call is not workers_calls]:
             for call in others:
                 _await_call(call, scope)
 
-    def count_drained(self: "EngineContext", cancel: bool) -> int:  # type: ignore[misc]
+    def count_drained(self, cancel: bool) -> int:
         """In a worker: wait for what was submitted here; return how much that was so far."""
         if cancel:
             self.engine.scope.cancelling = True
@@ -97,12 +92,7 @@ class SessionEnding:
                 _await_call(call, scope)
         return self.made_keys
 
-    def _ask_all(self: "EngineContext", act: str, *arguments: Any) -> Any:  # type: ignore[misc]
-        """Ask every worker and return the answers of those that live, by name."""
-        asked = {worker: self.ask(worker, act, *arguments) for worker in self.remote.workers()}
-        return {worker: _answer(future) for worker, future in asked.items()}
-
-    def end_session(self: "EngineContext", *, wait: bool) -> None:  # type: ignore[misc]
+    def end_session(self, *, wait: bool) -> None:
         """Let every worker forget the session, and let go of the engine; once.
 
         Values of references that still live are fetched before: `get` of them goes on working.
@@ -112,13 +102,13 @@ class SessionEnding:
         live = [held for held in list(self._held) if held in self._readable()]
         self._keep_values(live)
         if hasattr(self.remote, "ask"):
-            self._ask_all("end_session")
+            self.ask_all("end_session", patience=PATIENCE)
         self.ended = True
         self._settler.close()
         self.remote.close()
         self._over.set()
 
-    def end_in_worker(self: "EngineContext") -> None:  # type: ignore[misc]
+    def end_in_worker(self) -> None:
         """Let go of everything that this process has of the session."""
         self._closed = True
         self.engine.close(cancel_pending=True)
@@ -128,11 +118,11 @@ class SessionEnding:
         self.ended = True
         self.remote.close()
 
-    def _readable(self: "EngineContext") -> set[Any]:  # type: ignore[misc]
+    def _readable(self) -> set[Any]:
         return {ref.content for ref in list(self._keys) if ref.state}
 
-    def _keep_values(self: "EngineContext", live: list[Any]) -> None:  # type: ignore[misc]
-        if len(self._fetch_ahead(set(live))) > 1:
+    def _keep_values(self, live: list[Any]) -> None:
+        if len(self.fetch_ahead(set(live))) > 1:
             return
         for held in live:
             try:
@@ -149,10 +139,3 @@ def _await_call(call: Any, scope: Any) -> None:
         await_one(ref)
     if call.over:
         scope.leave(call)
-
-
-def _answer(future: "Future[bytes]") -> Any:
-    try:
-        return pickle.loads(future.result())
-    except Exception:  # noqa: BLE001 - its worker is gone, with whatever it had
-        return None

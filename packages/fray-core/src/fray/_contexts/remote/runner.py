@@ -3,26 +3,17 @@
 import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fray._contexts.remote.actors import ActorCaller
+from fray._contexts.remote.session import SessionContext
+from fray._contexts.remote.slots import slots_of
 from fray._contexts.remote.streams import open_stream
-from fray._contexts.remote.values import (
-    Packed,
-    PackedError,
-    PackedValue,
-    StoredKey,
-    outcome_of,
-    pack_call,
-    with_slots,
-)
+from fray._contexts.remote.values import PackedError, StoredKey, pack_call, with_slots
 from fray._contracts.remote_engine import CallFailed, Key
 from fray._contracts.task_runner import PackedCall
 from fray._engine.calls import dispatch, shutting_down
 from fray._values.errors import WorkerDiedError
-
-if TYPE_CHECKING:
-    from fray._contexts.remote.context import EngineContext
 
 
 class TaskMessage(NamedTuple):
@@ -43,7 +34,7 @@ class EngineRunner:
     interrupts = False
 
     def __init__(self) -> None:
-        self.context: EngineContext
+        self.context: SessionContext
 
     def belong_to(self, context: Any) -> None:
         """Take note of the context."""
@@ -114,7 +105,7 @@ class EngineRunner:
         return False
 
 
-def _done(context: "EngineContext", call: Any, hold: StoredKey, error: BaseException | None) -> None:
+def _done(context: SessionContext, call: Any, hold: StoredKey, error: BaseException | None) -> None:
     if error is None:
         dispatch(call.succeed(hold))
         return
@@ -124,31 +115,6 @@ def _done(context: "EngineContext", call: Any, hold: StoredKey, error: BaseExcep
         dispatch(call.fail(PackedError(error)))
     else:
         dispatch(call.lost(WorkerDiedError(f"{call.label} was given up by the engine: {error!r}")))
-
-
-def slots_of(context: "EngineContext", refs: Sequence[Any]) -> tuple[list[bytes | None], list[Key]]:
-    """Return the values of settled references, and the keys of those that the engine brings."""
-    slots: list[bytes | None] = []
-    keys: list[Key] = []
-    for ref in refs:
-        content = ref.content
-        if isinstance(content, StoredKey) and content.data is None:
-            slots.append(None)
-            keys.append(content.key)
-        elif isinstance(content, PackedValue):
-            slots.append(content.packed.data)
-        elif isinstance(content, StoredKey):
-            slots.append(content.data)
-        else:
-            slots.append(_packed_now(context, ref).data)
-    return slots, keys
-
-
-def _packed_now(context: "EngineContext", ref: Any) -> Packed:
-    packed = outcome_of(context, ref)
-    if isinstance(packed, CallFailed):
-        raise PackedError(packed).load()
-    return packed
 
 
 def the_method(*args: Any, **kwargs: Any) -> None:

@@ -5,26 +5,22 @@ The worker's answer to `next` comes when at least one item is there; only one su
 
 import pickle
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 from weakref import finalize
 
+from fray._contexts.remote.session import SessionContext
+from fray._contexts.remote.slots import slots_of
 from fray._contexts.remote.values import Packed, PackedError, PackedValue, StoredKey
 from fray._contracts.remote_engine import CallFailed
 from fray._engine.calls import dispatch
 from fray._values.errors import TaskCancelledError, WorkerDiedError
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
-    from fray._contexts.remote.context import EngineContext
-
-
-def open_stream(context: "EngineContext", call: Any, payload: Packed, refs: Sequence[Any]) -> None:
+def open_stream(context: SessionContext, call: Any, payload: Packed, refs: Sequence[Any]) -> None:
     """Start a generator task on a worker."""
-    from fray._contexts.remote.runner import slots_of
-
     worker = context.choose_worker()
     slots, keys = slots_of(context, refs)
     held = [ref.content for ref in refs if isinstance(ref.content, StoredKey)]
@@ -34,7 +30,7 @@ def open_stream(context: "EngineContext", call: Any, payload: Packed, refs: Sequ
 
 
 def _opened(
-    context: "EngineContext", call: Any, worker: str, stream: str, held: Any, opening: "Future[bytes]"
+    context: SessionContext, call: Any, worker: str, stream: str, held: Any, opening: "Future[bytes]"
 ) -> None:
     del held  # values that the worker has by now
     error = opening.exception()
@@ -52,7 +48,7 @@ def _lost(call: Any, worker: str, error: BaseException) -> WorkerDiedError:
 class RemoteStream:
     """One stream that runs on a worker; its call holds this, and this does not hold its call."""
 
-    def __init__(self, context: "EngineContext", call: Any, worker: str, name: str) -> None:
+    def __init__(self, context: SessionContext, call: Any, worker: str, name: str) -> None:
         self._context, self._worker, self._name = context, worker, name
         self._asking = self._closing = False
         finalize(call, context.tell, worker, "close_stream", name).atexit = False

@@ -1,43 +1,44 @@
 """What references, handles and contexts are called on their way, and what they become where they arrive."""
 
-from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
+from typing import Any
+from weakref import WeakValueDictionary, ref
 
-from fray._contexts.remote.actors import ActorCaller, ActorRecord
+from fray._contexts.remote.actors import ActorCaller
+from fray._contexts.remote.ending import EndingContext
+from fray._contexts.remote.hosts import context_of
+from fray._contexts.remote.names import ActorRecord
+from fray._contexts.remote.session import SessionContext
 from fray._contexts.remote.values import PackedError, StoredKey, outcome_of
 from fray._contracts.remote_engine import CallFailed, Key
-from fray._engine.actors import EngineEndpoint
+from fray._engine.actor_endpoint import EngineEndpoint
 from fray._engine.calls import dispatch
 from fray._engine.refs import EngineRef, settle_error, settle_value, watch
 from fray._values.errors import WorkerDiedError
 
-if TYPE_CHECKING:
-    from fray._contexts.remote.context import EngineContext
 
-
-class Travelling:
+class TravellingContext(EndingContext):
     """How things of a context leave a process, and arrive in another."""
 
-    def __init__(self: "EngineContext") -> None:  # type: ignore[misc]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._arrived_refs: WeakValueDictionary[Key, EngineRef[Any]] = WeakValueDictionary()
-        self._published: WeakKeyDictionary[EngineRef[Any], StoredKey] = WeakKeyDictionary()
-        self.submitted: WeakSet[EngineRef[Any]] = WeakSet()  # the engine will settle their keys, or has
-        self._unheld: list[Future[bytes]] = []
 
-    def describe(self: "EngineContext", thing: Any) -> Any:  # type: ignore[misc]
+    def endpoint_of(self, record: ActorRecord) -> EngineEndpoint:
+        """Return what handles here of an actor of any program share."""
+        raise NotImplementedError
+
+    def describe(self, thing: Any) -> Any:
         """Return what makes a thing's counterpart elsewhere; None for what cannot travel."""
         if isinstance(thing, EngineRef):
             return "ref", self._exported(thing)
         if isinstance(thing, EngineEndpoint) and isinstance(thing.actor.runner, ActorCaller):
             return "actor", thing.actor.runner.record
-        if isinstance(thing, Travelling):
-            other: EngineContext = thing  # type: ignore[assignment]
-            return "context", other.session.packed
+        if isinstance(thing, SessionContext):
+            return "context", thing.session.packed
         return None
 
-    def arrive(self: "EngineContext", description: Any) -> Any:  # type: ignore[misc]
+    def arrive(self, description: Any) -> Any:
         """Return the counterpart here of what was described elsewhere."""
         kind, what = description
         if kind == "ref":
@@ -47,11 +48,9 @@ class Travelling:
             return self.endpoint_of(record)
         if what == self.session.packed:
             return self
-        from fray._contexts.remote.worker import context_of
-
         return context_of(what)
 
-    def _exported(self: "EngineContext", thing: EngineRef[Any]) -> Key:  # type: ignore[misc]
+    def _exported(self, thing: EngineRef[Any]) -> Key:
         content = thing.content if thing.state else None
         if isinstance(content, StoredKey):
             return content.key
@@ -62,7 +61,7 @@ class Travelling:
                 publisher.notify(thing, [])
         return key
 
-    def _imported(self: "EngineContext", key: Key) -> EngineRef[Any]:  # type: ignore[misc]
+    def _imported(self, key: Key) -> EngineRef[Any]:
         known = self._arrived_refs.get(key)
         if known is not None:
             return known
@@ -70,30 +69,17 @@ class Travelling:
         self._arrived_refs[key] = made
         self._keys[made] = key
         self.submitted.add(made)
-        held = self._published[made] = self.hold(key)
+        held = self.hold(key)
+        self.keep(made, held)
         weak = ref(made)
         self.remote.when_done(key, partial(self.post, partial(_settle_imported, weak, held)))
         return made
-
-    def keep(self: "EngineContext", failed: EngineRef[Any], held: StoredKey) -> None:  # type: ignore[misc]
-        """Hold the key of a failure as long as its reference lives: others may be handed that."""
-        self._published[failed] = held
-
-    def await_later(self: "EngineContext", answer: "Future[bytes]") -> None:  # type: ignore[misc]
-        """Wait for an answer before the call that runs now is over."""
-        self._unheld.append(answer)
-
-    def await_arrivals(self: "EngineContext") -> None:  # type: ignore[misc]
-        """Make sure that actors whose handles arrived are kept, before who sent these may let go of them."""
-        answers, self._unheld = self._unheld, []
-        for answer in answers:
-            answer.exception()  # a worker that is gone has nothing to keep
 
 
 class _Publisher:
     """Gives a key the outcome of a reference that the engine does not settle by itself."""
 
-    def __init__(self, context: "EngineContext", key: Key) -> None:
+    def __init__(self, context: TravellingContext, key: Key) -> None:
         self._context, self._key = context, key
 
     def notify(self, source: EngineRef[Any], ready: list[Any]) -> None:
@@ -103,9 +89,10 @@ class _Publisher:
 
     def _store(self, source: EngineRef[Any]) -> None:
         context = self._context
-        if source in context._published:
+        if context.is_kept(source):
             return
-        context._published[source] = held = context.hold(self._key)
+        held = context.hold(self._key)
+        context.keep(source, held)
         outcome = outcome_of(context, source)
         if isinstance(outcome, CallFailed):
             context.remote.store(self._key, outcome)

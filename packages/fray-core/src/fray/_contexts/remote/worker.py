@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fray._contexts.remote.hosting import Host
+from fray._contexts.remote.hosts import context_of, end_session, has_session, host_of
 from fray._contexts.remote.runner import TaskMessage
+from fray._contexts.remote.session import SessionContext
 from fray._contexts.remote.values import failed_with, filled, pack, unpack
 from fray._contracts.current_context import current_context_var
 from fray._contracts.remote_engine import CallFailed
@@ -17,52 +18,6 @@ from fray._engine.calls import set_current_call
 from fray._engine.execution import run_coroutine, strip_frames
 from fray._engine.waiting import set_lender
 from fray._values.errors import TaskCancelledError, WorkerDiedError
-
-if TYPE_CHECKING:
-    from fray._contexts.remote.context import EngineContext
-
-_hosts: dict[str, Host] = {}
-_ended: dict[str, None] = {}  # sessions that are over, in order: a late request does not bring one back
-_ENDED_KEPT = 1000
-_lock = threading.Lock()
-
-
-def context_of(session: bytes) -> "EngineContext":
-    """Return this process's context of a session, made at its first request."""
-    return host_of(session).context
-
-
-def host_of(session: bytes) -> Host:
-    """Return what runs a session's actors and streams in this process."""
-    from fray._contexts.remote.context import EngineContext, Session
-
-    kind, name, namespace, remote = pickle.loads(session)
-    with _lock:
-        host = _hosts.get(name)
-        if host is None:
-            if name in _ended:
-                raise RuntimeError(f"session {name} is over")
-            context = kind.__new__(kind)
-            EngineContext.__init__(context, remote, session=Session(name, namespace, session))
-            host = _hosts[name] = Host(context)
-    return host
-
-
-def end_session(name: str) -> None:
-    """Forget a session, and end what it has in this process."""
-    with _lock:
-        host = _hosts.pop(name, None)
-        _ended[name] = None
-        if len(_ended) > _ENDED_KEPT:
-            del _ended[next(iter(_ended))]
-    if host is not None:
-        host.close()
-
-
-def sessions() -> list[str]:
-    """Return the sessions that this process has something of; for tests of what is left behind."""
-    with _lock:
-        return sorted(_hosts)
 
 
 class _RunningTask:
@@ -111,7 +66,7 @@ def run_call(call: bytes, values: Sequence[bytes]) -> bytes:
     raise failure  # out here it has no context: an engine pickles that too, and the user's may not travel
 
 
-def _check_claim(context: "EngineContext", message: TaskMessage) -> None:
+def _check_claim(context: SessionContext, message: TaskMessage) -> None:
     """Let the call run as often as it may: what ran before left its name at the key."""
     if not hasattr(context.remote, "claim"):
         return
@@ -126,7 +81,7 @@ def _check_claim(context: "EngineContext", message: TaskMessage) -> None:
     )
 
 
-def _run(context: "EngineContext", message: TaskMessage, values: list[bytes]) -> bytes:
+def _run(context: SessionContext, message: TaskMessage, values: list[bytes]) -> bytes:
     brought = iter(values)
     arguments = [unpack(context, next(brought) if slot is None else slot) for slot in message.slots]
     before = set_current_call(_RunningTask())
@@ -166,7 +121,7 @@ def _answer(request: bytes, reply: "Future[bytes]") -> None:
         if act == "end_session":
             end_session(pickle.loads(session)[1])
             reply.set_result(pickle.dumps(None))
-        elif act == "drain" and pickle.loads(session)[1] not in _hosts:
+        elif act == "drain" and not has_session(pickle.loads(session)[1]):
             reply.set_result(pickle.dumps(0))
         else:
             getattr(host_of(session), act)(reply, *arguments)
