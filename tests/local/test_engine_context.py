@@ -96,9 +96,9 @@ def test_what_the_workers_submitted_is_waited_for(tmp_path: Path) -> None:
         from fray import get_job_context
 
         context = get_job_context()
-        context.run(tasks.touch, tmp_path / "first")
+        context.run((tmp_path / "first").touch)
         context.create_actor(tasks.Counter).increment()
-        context.run(tasks.touch, tmp_path / "second")
+        context.run((tmp_path / "second").touch)
 
     with create_context("memory-engine") as context:
         context.run(leaves_work)

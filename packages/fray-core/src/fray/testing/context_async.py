@@ -17,7 +17,7 @@ from fray._discovery.current import get_job_context
 from fray._values.errors import GetTimeoutError, SerializationError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
-from fray.testing.gates import Gate
+from fray.testing.notes import Note
 
 
 async def add_by_tasks(count: int) -> int:
@@ -41,7 +41,7 @@ class ExecutorContract(ContextFixtures):
             assert concurrent.futures.wait([future, failed]).done == {future, failed}
             assert list(executor.map(tasks.add, range(10))) == list(range(1, 11))
 
-    def test_its_shutdown_waits_and_leaves_the_context_open(self, context: JobContext, gate: Gate) -> None:
+    def test_its_shutdown_waits_and_leaves_the_context_open(self, context: JobContext, gate: Note) -> None:
         if self.can.inline:
             gate.open()
         executor = context.as_executor()
@@ -54,7 +54,7 @@ class ExecutorContract(ContextFixtures):
         assert future.done()
         assert context.get(context.run(tasks.add, 1)) == 2
 
-    def test_a_future_is_cancelled_with_its_task(self, narrow: JobContext, gate: Gate) -> None:
+    def test_a_future_is_cancelled_with_its_task(self, narrow: JobContext, gate: Note) -> None:
         if self.can.inline:
             self.moot("inline")
             return
@@ -98,7 +98,7 @@ class AsyncContract(ContextFixtures):
             asyncio.run(run())
 
     def test_others_go_on_while_one_waits_and_a_timeout_leaves_the_task_running(
-        self, context: JobContext, gate: Gate
+        self, context: JobContext, gate: Note
     ) -> None:
         if self.can.inline:
             gate.open()
@@ -126,7 +126,7 @@ class AsyncContract(ContextFixtures):
             asyncio.run(run())
         assert not isinstance(caught.value, GetTimeoutError)
 
-    def test_a_cancelled_awaiter_leaves_the_task_alone(self, context: JobContext, gate: Gate) -> None:
+    def test_a_cancelled_awaiter_leaves_the_task_alone(self, context: JobContext, gate: Note) -> None:
         if self.can.inline:
             self.moot("inline")
             return
@@ -161,7 +161,7 @@ class AsyncContract(ContextFixtures):
 
         assert asyncio.run(run()) == [10] * 12
 
-    def test_a_cancelled_reader_loses_no_item(self, context: JobContext, gate: Gate) -> None:
+    def test_a_cancelled_reader_loses_no_item(self, context: JobContext, gate: Note) -> None:
         if self.can.inline:
             self.moot("inline")
             return

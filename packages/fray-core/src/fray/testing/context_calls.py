@@ -10,7 +10,7 @@ from fray._values.errors import UnsupportedError
 from fray._values.options import ActorOptions
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
-from fray.testing.gates import Gate
+from fray.testing.notes import Note
 from fray.testing.tasks import Counter
 
 
@@ -62,7 +62,7 @@ class ActorCallContract(ContextFixtures):
         overlaps = [counter.overlap(0.005) for _ in range(10)]
         assert context.get(overlaps) == [1] * 10
 
-    def test_more_run_at_a_time_where_asked(self, context: JobContext, gate: Gate) -> None:
+    def test_more_run_at_a_time_where_asked(self, context: JobContext, gate: Note) -> None:
         counter = context.create_actor(Counter, options=ActorOptions(max_concurrency=2))
         if not self.can.concurrent_actors:
             self.moot("concurrent_actors")
@@ -103,7 +103,7 @@ class ActorCallContract(ContextFixtures):
         assert context.get(counter.value()) == 40  # answered while the stream is open
         assert [context.get(item) for item in stream] == list(range(39, 0, -1))
 
-    def test_queued_calls_of_a_killed_actor_raise(self, context: JobContext, gate: Gate) -> None:
+    def test_queued_calls_of_a_killed_actor_raise(self, context: JobContext, gate: Note) -> None:
         from fray._values.errors import ActorDiedError
 
         if self.can.inline:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -15,25 +15,24 @@ from fray._discovery.current import create_context
 from fray._values.errors import ActorDiedError, WorkerDiedError
 from fray._values.options import ActorOptions, TaskOptions
 from fray.testing.context_fixtures import ContextFixtures
-from fray.testing.gates import Gate, until
+from fray.testing.gates import until
+from fray.testing.notes import Note, NoteServer
 
 
-def die_at_first(diary: Path, deaths: int = 1) -> int:
+def die_at_first(diary: Note, deaths: int = 1) -> int:
     """Write down that it ran, and end its process the first times."""
-    with diary.open("a") as file:
-        file.write("x")
-    if len(diary.read_text()) <= deaths:
+    runs = len(diary.add())
+    if runs <= deaths:
         os.kill(os.getpid(), signal.SIGKILL)
-    return len(diary.read_text())
+    return runs
 
 
-def overlap(folder: Path, name: str) -> int:
+def overlap(diary: Note) -> int:
     """Return how many of these ran at the same time as this one began."""
-    (folder / name).touch()
-    running = len(list(folder.iterdir()))
+    entries = diary.add("+")
     time.sleep(0.05)
-    (folder / name).unlink()
-    return running
+    diary.add("-")
+    return entries.count("+") - entries.count("-")
 
 
 class Mortal:
@@ -61,31 +60,31 @@ with create_context(sys.argv[1]) as context:
 class DeathContract(ContextFixtures):
     """A worker that dies fails its task alone; a task runs once unless it says otherwise."""
 
-    def test_a_worker_that_dies_fails_its_task_alone(self, context: JobContext, tmp_path: Path) -> None:
+    def test_a_worker_that_dies_fails_its_task_alone(self, context: JobContext, notes: NoteServer) -> None:
         if not self.can.isolation:
             self.moot("isolation")
             return
         with pytest.raises(WorkerDiedError):
-            context.get(context.run(die_at_first, tmp_path / "diary"), timeout=60)
+            context.get(context.run(die_at_first, notes.note("diary")), timeout=60)
         assert context.get(context.run(len, "abc"), timeout=60) == 3
 
-    def test_a_task_whose_worker_died_ran_once(self, context: JobContext, tmp_path: Path) -> None:
+    def test_a_task_whose_worker_died_ran_once(self, context: JobContext, notes: NoteServer) -> None:
         if not (self.can.isolation and self.can.at_most_once):
             self.moot("isolation")
             return
-        diary = tmp_path / "diary"
+        diary = notes.note("diary")
         with pytest.raises(WorkerDiedError):
             context.get(context.run(die_at_first, diary, 100), timeout=60)
-        assert diary.read_text() == "x"
+        assert diary.read() == "x"
 
-    def test_max_retries_runs_it_again_as_often_as_said(self, context: JobContext, tmp_path: Path) -> None:
+    def test_max_retries_runs_it_again_as_often_as_said(self, context: JobContext, notes: NoteServer) -> None:
         if not (self.can.isolation and self.can.retries):
             self.moot("retries")
             return
         options = TaskOptions(max_retries=2)
-        ref = context.create_task(die_at_first, tmp_path / "two", 2, options=options)
+        ref = context.create_task(die_at_first, notes.note("two"), 2, options=options)
         assert context.get(ref, timeout=60) == 3
-        ref = context.create_task(die_at_first, tmp_path / "three", 3, options=options)
+        ref = context.create_task(die_at_first, notes.note("three"), 3, options=options)
         with pytest.raises(WorkerDiedError):
             context.get(ref, timeout=60)
 
@@ -110,19 +109,19 @@ class DeathContract(ContextFixtures):
         with pytest.raises(ActorDiedError):
             context.get(actor.call(), timeout=60)
 
-    def test_what_a_task_reserves_no_other_gets(self, narrow: JobContext, tmp_path: Path) -> None:
+    def test_what_a_task_reserves_no_other_gets(self, narrow: JobContext, notes: NoteServer) -> None:
         if not (self.can.enforced_resources and self.can.max_workers):
             self.moot("enforced_resources")
             return
         whole = TaskOptions(resources={"CPU": 1})
-        refs = [narrow.create_task(overlap, tmp_path, str(number), options=whole) for number in range(5)]
+        refs = [narrow.create_task(overlap, notes.note("diary"), options=whole) for _ in range(5)]
         assert narrow.get(refs, timeout=60) == [1] * 5
 
-    def test_a_second_program_finds_a_shared_actor(self, spec: str, tmp_path: Path) -> None:
+    def test_a_second_program_finds_a_shared_actor(self, spec: str) -> None:
         if not self.can.shared_actors:
             self.moot("shared_actors")
             return
-        named = f"{spec}{'&' if '?' in spec else '?'}namespace=contract-{os.getpid()}-{tmp_path.name}"
+        named = f"{spec}{'&' if '?' in spec else '?'}namespace=contract-{uuid4().hex}"
         with create_context(named) as context:
             actor = context.create_actor(Mortal, name="shared", lifetime="detached")
             assert context.get(actor.call(), timeout=60) == 1
@@ -132,39 +131,37 @@ class DeathContract(ContextFixtures):
         assert done.stdout.split() == ["2"], done.stderr
 
     def test_a_stream_that_runs_inline_goes_only_as_far_as_asked(
-        self, context: JobContext, tmp_path: Path
+        self, context: JobContext, notes: NoteServer
     ) -> None:
         if not self.can.inline:
             self.moot("inline")
             return
-        diary = tmp_path / "diary"
+        diary = notes.note("diary")
         stream = context.run(_noted, diary)
-        assert not diary.exists()
+        assert not diary.read()
         for count in range(1, 4):
             assert context.get(next(stream)) == count
-            assert len(diary.read_text()) == count
+            assert len(diary.read()) == count
 
-    def test_a_detached_actor_keeps_a_context_that_works(self, spec: str, gate: Gate) -> None:
+    def test_a_detached_actor_keeps_a_context_that_works(self, spec: str) -> None:
         if not self.can.detached_actors:
             self.moot("detached_actors")
             return
+        name = f"detached-{uuid4().hex}"
         with create_context(spec) as first:
-            actor = first.create_actor(
-                Submitting, name=f"detached-{gate.path.parent.name}", lifetime="detached"
-            )
+            actor = first.create_actor(Submitting, name=name, lifetime="detached")
             assert first.get(actor.add_by_task(1), timeout=60) == 2
         with create_context(spec) as second:
-            found = second.get_actor(f"detached-{gate.path.parent.name}")
+            found = second.get_actor(name)
             try:
                 assert second.get(found.add_by_task(2), timeout=60) == 3
             finally:
                 second.kill(found)
 
 
-def _noted(diary: Path) -> Iterator[int]:
+def _noted(diary: Note) -> Iterator[int]:
     for count in range(1, 100):
-        with diary.open("a") as file:
-            file.write("x")
+        diary.add()
         yield count
 
 

@@ -3,7 +3,6 @@
 import concurrent.futures
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -12,15 +11,16 @@ from fray._discovery.current import create_context, get_job_context
 from fray._values.errors import ContextClosedError, TaskCancelledError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
-from fray.testing.gates import Gate, until
+from fray.testing.gates import until
 from fray.testing.leaks import remaining, snapshot
+from fray.testing.notes import Note, NoteServer
 from fray.testing.tasks import Counter
 
 
 class CancelContract(ContextFixtures):
     """Rule 9: `timeout` and `cancel`."""
 
-    def test_a_timeout_raises_and_leaves_the_task_running(self, context: JobContext, gate: Gate) -> None:
+    def test_a_timeout_raises_and_leaves_the_task_running(self, context: JobContext, gate: Note) -> None:
         if self.can.inline:
             gate.open()
         ref = context.create_task(tasks.hold, gate)
@@ -33,14 +33,14 @@ class CancelContract(ContextFixtures):
         assert context.get(ref, timeout=60) == "held"
 
     def test_what_has_not_started_is_cancelled_and_never_runs(
-        self, narrow: JobContext, gate: Gate, tmp_path: Path
+        self, narrow: JobContext, gate: Note, notes: NoteServer
     ) -> None:
         if self.can.inline:
             gate.open()
-        started = Gate(tmp_path / "started")
+        started = notes.note("started")
         running = narrow.create_task(tasks.hold, gate, started)
         started.wait()
-        queued = narrow.create_task(tasks.touch, tmp_path / "ran", running)
+        queued = narrow.create_task(tasks.touch, notes.note("ran"), running)
         dependent = narrow.create_task(tasks.add, queued)
         if self.can.inline:
             assert narrow.cancel(queued) is False
@@ -54,14 +54,14 @@ class CancelContract(ContextFixtures):
         gate.open()
         assert narrow.get(running) == "held"
         assert narrow.get(narrow.run(tasks.add, 1)) == 2
-        assert not (tmp_path / "ran").exists()
+        assert not notes.note("ran").read()
 
     def test_what_runs_is_interrupted_where_the_backend_can(
-        self, context: JobContext, gate: Gate, tmp_path: Path
+        self, context: JobContext, gate: Note, notes: NoteServer
     ) -> None:
         if self.can.inline:
             gate.open()
-        started = Gate(tmp_path / "started")
+        started = notes.note("started")
         ref = context.create_task(tasks.hold, gate, started)
         started.wait()
         if self.can.interrupting_cancel:
@@ -93,13 +93,13 @@ class ShutdownContract(ContextFixtures):
                 assert get_job_context() is context
                 assert context.get(get_job_context().run(tasks.add, number)) == number + 1
 
-    def test_leaving_the_block_waits_for_what_was_submitted(self, spec: str, tmp_path: Path) -> None:
-        marks = [tmp_path / f"mark{index}" for index in range(20)]
+    def test_leaving_the_block_waits_for_what_was_submitted(self, spec: str, notes: NoteServer) -> None:
+        marks = [notes.note(f"mark{index}") for index in range(20)]
         with create_context(spec) as context:
             counter = context.create_actor(Counter)
             for mark in marks:
                 context.create_task(tasks.touch, mark, counter.increment())
-        assert all(mark.exists() for mark in marks)
+        assert all(mark.read() for mark in marks)
 
     def test_tasks_may_still_run_tasks_while_the_block_is_left(self, spec: str) -> None:
         with create_context(spec) as context:
@@ -107,11 +107,11 @@ class ShutdownContract(ContextFixtures):
         assert context.get(ref) == 190
 
     def test_leaving_by_an_exception_cancels_what_has_not_started(
-        self, narrow_spec: str, gate: Gate, tmp_path: Path
+        self, narrow_spec: str, gate: Note, notes: NoteServer
     ) -> None:
         if self.can.inline:
             gate.open()
-        started = Gate(tmp_path / "started")
+        started = notes.note("started")
 
         def leave() -> None:
             with create_context(narrow_spec) as context:
@@ -119,13 +119,13 @@ class ShutdownContract(ContextFixtures):
                 started.wait()
                 if not self.can.inline:
                     held = context.create_task(tasks.hold, gate)
-                    context.create_task(tasks.touch, tmp_path / "ran", held)
+                    context.create_task(tasks.touch, notes.note("ran"), held)
                 threading.Timer(0.1, gate.open).start()
                 raise KeyError("on the way out")
 
         with pytest.raises(KeyError, match="on the way out"):
             leave()
-        assert not (tmp_path / "ran").exists()
+        assert not notes.note("ran").read()
 
     def test_a_context_that_was_shut_down_takes_nothing_more(self, spec: str) -> None:
         context = create_context(spec)
@@ -138,7 +138,7 @@ class ShutdownContract(ContextFixtures):
         with pytest.raises(ContextClosedError):
             context.create_actor(Counter)
 
-    def test_shutdown_without_wait_returns_at_once_and_the_work_is_done(self, spec: str, gate: Gate) -> None:
+    def test_shutdown_without_wait_returns_at_once_and_the_work_is_done(self, spec: str, gate: Note) -> None:
         if self.can.inline:
             gate.open()
         context = create_context(spec)
@@ -158,23 +158,23 @@ class ShutdownContract(ContextFixtures):
             context.get(counter.value())
 
     def test_nothing_is_left_behind(
-        self, spec: str, tmp_path: Path, left_on_workers: Callable[[], set[str]]
+        self, spec: str, notes: NoteServer, left_on_workers: Callable[[], set[str]]
     ) -> None:
-        self.use_everything(spec, tmp_path)  # what is made once per process is there before the count
+        self.use_everything(spec, notes)  # what is made once per process is there before the count
         on_workers = left_on_workers()
         before = snapshot()
         for _ in range(3):
-            self.use_everything(spec, tmp_path)
+            self.use_everything(spec, notes)
         left = remaining(before)
         assert not left, f"left behind: {sorted(left)}"
         until(lambda: left_on_workers() <= on_workers, "the workers hold no more than before")
 
-    def use_everything(self, spec: str, tmp_path: Path) -> None:
+    def use_everything(self, spec: str, notes: NoteServer) -> None:
         """Use a little of each thing that a context holds resources for."""
         with create_context(spec) as context:
             counter = context.create_actor(Counter, name="all")
             context.get([context.run(tasks.nest, 5), counter.increment(), context.put(b"x" * 300_000)])
-            next(context.run(tasks.endless, tmp_path / "diary"))
+            next(context.run(tasks.endless, notes.note("diary")))
             next(counter.countdown())
             with pytest.raises(ValueError, match="x"):
                 context.get(context.run(tasks.fail, "x"))

@@ -1,14 +1,13 @@
-"""What the tests of a context share: the context, and a gate for its tasks."""
+"""What the tests of a context share: the context, and notes to meet its tasks at."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from fray._contracts.context import JobContext
 from fray._discovery.current import create_context
 from fray._values.capabilities import ContextCapabilities
-from fray.testing.gates import Gate
+from fray.testing.notes import Note, NoteServer, notes_kept
 from fray.testing.promises import Promises
 
 _declared: dict[str, ContextCapabilities] = {}
@@ -25,6 +24,8 @@ class ContextFixtures(Promises):
     """How deep tasks nest."""
     PROGRAMS = 50
     """Random programs to try."""
+    HOST = "127.0.0.1"
+    """This machine, as the workers reach it: tests and tasks meet at a port of it, and share no files."""
 
     @pytest.fixture
     def spec(self) -> str:
@@ -61,18 +62,17 @@ class ContextFixtures(Promises):
             yield context
 
     @pytest.fixture
-    def tmp_path(self, tmp_path: Path) -> Path:
-        """A folder that the tests and all workers see; where workers are on other machines, a shared one."""
-        return tmp_path
-
-    @pytest.fixture
     def left_on_workers(self) -> Callable[[], set[str]]:
         """What the workers hold of Fray, a line each; a backend with workers elsewhere says how to look."""
         return set
 
     @pytest.fixture
-    def gate(self, tmp_path: Path) -> Iterator[Gate]:
-        """A closed gate, opened after the test, so that nothing waits for ever."""
-        gate = Gate(tmp_path / "gate")
-        yield gate
-        gate.open()
+    def notes(self) -> Iterator[NoteServer]:
+        """Makes notes by their names; after the test nothing waits for one any more."""
+        with notes_kept(self.HOST) as server:
+            yield server
+
+    @pytest.fixture
+    def gate(self, notes: NoteServer) -> Note:
+        """A closed gate."""
+        return notes.note("gate")

@@ -1,7 +1,6 @@
 """The options that every context takes: one set for all, hints where a backend has no use for one."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +10,12 @@ from fray._values.errors import ActorNotFoundError
 from fray.testing import tasks
 from fray.testing.context_death import die_at_first
 from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.notes import Note, NoteServer
 
 
-def fail_and_note(diary: Path) -> None:
+def fail_and_note(diary: Note) -> None:
     """Write down that it ran, and fail by an exception of its own."""
-    with diary.open("a") as file:
-        file.write("x")
+    diary.add()
     raise ValueError("of the task")
 
 
@@ -35,17 +34,17 @@ class OptionsContract(ContextFixtures):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             create_context(spec, **wrong)
 
-    def test_max_retries_is_of_every_task_that_does_not_say(self, spec: str, tmp_path: Path) -> None:
+    def test_max_retries_is_of_every_task_that_does_not_say(self, spec: str, notes: NoteServer) -> None:
         if not (self.can.isolation and self.can.retries):
             self.moot("retries")
             return
         with create_context(spec, max_retries=2) as context:
-            assert context.get(context.run(die_at_first, tmp_path / "diary", 2), timeout=60) == 3
+            assert context.get(context.run(die_at_first, notes.note("diary"), 2), timeout=60) == 3
 
-    def test_a_tasks_own_exception_is_no_reason_to_run_it_again(self, spec: str, tmp_path: Path) -> None:
+    def test_a_tasks_own_exception_is_no_reason_to_run_it_again(self, spec: str, notes: NoteServer) -> None:
         with create_context(spec, max_retries=2) as context, pytest.raises(ValueError, match="of the task"):
-            context.get(context.run(fail_and_note, tmp_path / "diary"), timeout=60)
-        assert (tmp_path / "diary").read_text() == "x"
+            context.get(context.run(fail_and_note, notes.note("diary")), timeout=60)
+        assert notes.note("diary").read() == "x"
 
     def test_a_namespace_has_its_own_detached_actors(self, spec: str) -> None:
         if not self.can.detached_actors:

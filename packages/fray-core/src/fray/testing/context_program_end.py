@@ -3,22 +3,22 @@
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.notes import Note, NoteServer
 
 _HEAD = """
 import sys, time
-from pathlib import Path
 from fray import create_context
+from fray.testing.notes import Note
 context = create_context(sys.argv[1])
-mark = Path(sys.argv[2])
-def touch(path, seconds):
+mark = Note.at(sys.argv[2])
+def touch(mark, seconds):
     time.sleep(seconds)
-    path.touch()
+    mark.add()
 class Actor:
-    def stay(self, path, seconds):
-        touch(path, seconds)
+    def stay(self, mark, seconds):
+        touch(mark, seconds)
 """
 
 
@@ -26,7 +26,7 @@ class ProgramEndContract(ContextFixtures):
     """Without `with`: a program that ends well waits for its tasks, one that fails waits for nothing."""
 
     def run_program(
-        self, spec: str, body: str, mark: Path
+        self, spec: str, body: str, mark: Note
     ) -> tuple[float, "subprocess.CompletedProcess[str]"]:
         """Run a program; return how long it took."""
         start = time.monotonic()
@@ -34,49 +34,53 @@ class ProgramEndContract(ContextFixtures):
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
         return time.monotonic() - start, done
 
-    def test_a_program_that_ends_well_waits_for_its_tasks(self, spec: str, tmp_path: Path) -> None:
+    def test_a_program_that_ends_well_waits_for_its_tasks(self, spec: str, notes: NoteServer) -> None:
         if not self.can.program_end:
             self.moot("program_end")
             return
-        _, done = self.run_program(spec, "context.run(touch, mark, 0.5)", tmp_path / "mark")
+        _, done = self.run_program(spec, "context.run(touch, mark, 0.5)", notes.note("mark"))
         assert (done.returncode, done.stderr) == (0, "")
-        assert (tmp_path / "mark").exists()
+        assert notes.note("mark").read()
 
-    def test_a_program_that_raises_waits_for_nothing(self, spec: str, tmp_path: Path) -> None:
+    def test_a_program_that_raises_waits_for_nothing(self, spec: str, notes: NoteServer) -> None:
         if not self.can.program_end or self.can.inline:
             self.moot("program_end")
             return
         body = "context.run(touch, mark, 60)\ntime.sleep(0.3)\nraise ValueError('enough')"
-        seconds, done = self.run_program(spec, body, tmp_path / "mark")
+        seconds, done = self.run_program(spec, body, notes.note("mark"))
         assert done.returncode == 1
         assert "ValueError: enough" in done.stderr
         assert seconds < 30
 
-    def test_a_program_that_exits_with_a_failure_waits_for_nothing(self, spec: str, tmp_path: Path) -> None:
+    def test_a_program_that_exits_with_a_failure_waits_for_nothing(
+        self, spec: str, notes: NoteServer
+    ) -> None:
         if not self.can.program_end or self.can.inline:
             self.moot("program_end")
             return
         body = "context.run(touch, mark, 60)\ntime.sleep(0.3)\nsys.exit(3)"
-        seconds, done = self.run_program(spec, body, tmp_path / "mark")
+        seconds, done = self.run_program(spec, body, notes.note("mark"))
         assert done.returncode == 3
         assert seconds < 30
 
-    def test_calls_of_actors_that_never_end_are_named_and_given_up(self, spec: str, tmp_path: Path) -> None:
+    def test_calls_of_actors_that_never_end_are_named_and_given_up(
+        self, spec: str, notes: NoteServer
+    ) -> None:
         if not self.can.program_end or self.can.inline:
             self.moot("program_end")
             return
         body = "actor = context.create_actor(Actor)\nactor.stay(mark, 90)"
-        seconds, done = self.run_program(spec, body, tmp_path / "mark")
+        seconds, done = self.run_program(spec, body, notes.note("mark"))
         assert done.returncode == 0
         assert "Actor.stay()" in done.stderr
         assert 8 < seconds < 60
-        assert not (tmp_path / "mark").exists()
+        assert not notes.note("mark").read()
 
-    def test_calls_at_exit_work(self, spec: str, tmp_path: Path) -> None:
+    def test_calls_at_exit_work(self, spec: str, notes: NoteServer) -> None:
         if not self.can.program_end:
             self.moot("program_end")
             return
         body = "import atexit\natexit.register(lambda: context.get(context.run(touch, mark, 0)))"
-        _, done = self.run_program(spec, body, tmp_path / "mark")
+        _, done = self.run_program(spec, body, notes.note("mark"))
         assert (done.returncode, done.stderr) == (0, "")
-        assert (tmp_path / "mark").exists()
+        assert notes.note("mark").read()

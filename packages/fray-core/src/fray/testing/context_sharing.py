@@ -2,7 +2,6 @@
 
 import pickle
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -11,6 +10,7 @@ from fray._contracts.context import JobContext
 from fray._values.errors import SerializationError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.notes import NoteServer
 from fray.testing.tasks import Counter
 
 
@@ -65,23 +65,25 @@ class SharingContract(ContextFixtures):
 class SerializationContract(ContextFixtures):
     """Rule 11: what cannot travel is named; where nothing is pickled, everything arrives."""
 
-    def test_an_argument_that_cannot_be_pickled_is_named(self, context: JobContext, tmp_path: Path) -> None:
+    def test_an_argument_that_cannot_be_pickled_is_named(
+        self, context: JobContext, notes: NoteServer
+    ) -> None:
         lock = threading.Lock()
         if not self.can.serializes:
             self.moot("serializes")
             assert context.get(context.run(lambda value: value, lock)) is lock
             return
         with pytest.raises(SerializationError, match=r"argument 2 \('value'\) of touch\(\)") as caught:
-            context.run(tasks.touch, tmp_path / "ran", lock)
+            context.run(tasks.touch, notes.note("ran"), lock)
         assert isinstance(caught.value, ValueError)
         assert isinstance(caught.value, TypeError)
         assert "lock" in str(caught.value)
-        assert not (tmp_path / "ran").exists()
+        assert not notes.note("ran").read()
 
-    def test_a_keyword_that_cannot_be_pickled_is_named(self, context: JobContext, tmp_path: Path) -> None:
+    def test_a_keyword_that_cannot_be_pickled_is_named(self, context: JobContext, notes: NoteServer) -> None:
         if self.can.serializes:
             with pytest.raises(SerializationError, match=r"argument 'value' of touch\(\)"):
-                context.run(tasks.touch, tmp_path / "ran", value=threading.Lock())
+                context.run(tasks.touch, notes.note("ran"), value=threading.Lock())
         else:
             self.moot("serializes")
 

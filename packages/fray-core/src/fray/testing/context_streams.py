@@ -1,7 +1,6 @@
 """Rule 5: generator tasks."""
 
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,8 @@ from fray._contracts.context import JobContext
 from fray._values.errors import TaskCancelledError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
-from fray.testing.gates import Gate, until
+from fray.testing.gates import until
+from fray.testing.notes import Note, NoteServer
 
 
 class StreamContract(ContextFixtures):
@@ -35,7 +35,7 @@ class StreamContract(ContextFixtures):
         with pytest.raises(StopIteration):
             next(stream)
 
-    def test_an_item_is_there_before_the_next_is_made(self, context: JobContext, gate: Gate) -> None:
+    def test_an_item_is_there_before_the_next_is_made(self, context: JobContext, gate: Note) -> None:
         if self.can.inline:
             gate.open()  # inline, asking for an item makes it
         stream = context.run(tasks.waits_between, gate)
@@ -68,7 +68,7 @@ class StreamContract(ContextFixtures):
         assert [context.get(item) for item in context.run(pair)] == [1, 2]  # type: ignore[attr-defined]
 
     def test_wait_tells_when_an_item_the_end_or_an_error_is_there(
-        self, context: JobContext, gate: Gate
+        self, context: JobContext, gate: Note
     ) -> None:
         streams = [
             context.run(tasks.numbers, 1),
@@ -85,30 +85,30 @@ class StreamContract(ContextFixtures):
             assert context.wait([slow], timeout=60) == ([slow], [])
 
     def test_the_producer_runs_a_bounded_number_of_items_ahead(
-        self, context: JobContext, tmp_path: Path
+        self, context: JobContext, notes: NoteServer
     ) -> None:
-        diary = tmp_path / "diary"
+        diary = notes.note("diary")
         stream = context.run(tasks.endless, diary)
         taken = [context.get(next(stream)) for _ in range(5)]
         assert taken == [0, 1, 2, 3, 4]
         # Time for a producer that does not stop to show itself: work of other tasks, not seconds.
         context.get([context.run(tasks.add, index) for index in range(200)])
-        assert diary.stat().st_size <= 5 + self.can.run_ahead
+        assert len(diary.read()) <= 5 + self.can.run_ahead
         context.cancel(stream)
 
     def test_a_producer_that_waits_for_its_consumer_holds_no_worker(
-        self, narrow: JobContext, tmp_path: Path
+        self, narrow: JobContext, notes: NoteServer
     ) -> None:
         if not self.can.parked_streams:
-            self._expect_a_held_worker(narrow, tmp_path / "diary")
+            self._expect_a_held_worker(narrow, notes.note("diary"))
             return
-        streams = [narrow.run(tasks.endless, tmp_path / f"diary{index}") for index in range(3)]
+        streams = [narrow.run(tasks.endless, notes.note(f"diary{index}")) for index in range(3)]
         assert narrow.get(narrow.run(tasks.add, 1), timeout=60) == 2
         for stream in streams:
             assert [narrow.get(item) for item in itertools.islice(stream, 40)] == list(range(40))
             narrow.cancel(stream)
 
-    def _expect_a_held_worker(self, narrow: JobContext, diary: Path) -> None:
+    def _expect_a_held_worker(self, narrow: JobContext, diary: Note) -> None:
         """Where it is declared that a producer holds its worker: others run once it has ended."""
         self.moot("parked_streams")
         stream = narrow.run(tasks.endless, diary)
@@ -120,7 +120,7 @@ class StreamContract(ContextFixtures):
         assert narrow.get(other, timeout=60) == 2
 
     def test_a_cancelled_stream_ends_with_the_cancellation_and_closes_its_generator(
-        self, context: JobContext, gate: Gate
+        self, context: JobContext, gate: Note
     ) -> None:
         stream = context.run(tasks.until_closed, gate)
         assert context.get(next(stream)) == 1

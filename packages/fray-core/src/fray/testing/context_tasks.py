@@ -4,7 +4,6 @@ import pickle
 import threading
 import traceback
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from fray._contracts.context import JobContext
 from fray._values.errors import TaskError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
-from fray.testing.gates import Gate
+from fray.testing.notes import Note, NoteServer
 
 
 class ReferenceContract(ContextFixtures):
@@ -79,7 +78,7 @@ class ReferenceContract(ContextFixtures):
         threading.Timer(0, future.set_result, [100]).start()
         assert narrow.get(dependents) == list(range(100, 120))
 
-    def test_a_dependent_starts_when_what_it_depends_on_ends(self, context: JobContext, gate: Gate) -> None:
+    def test_a_dependent_starts_when_what_it_depends_on_ends(self, context: JobContext, gate: Note) -> None:
         if self.can.inline:
             gate.open()
         first = context.create_task(tasks.hold, gate, value=1)
@@ -138,14 +137,14 @@ class ErrorContract(ContextFixtures):
             assert not self.can.serializes
 
     def test_a_failed_dependency_fails_its_dependents_with_the_same_exception(
-        self, context: JobContext, tmp_path: Path
+        self, context: JobContext, notes: NoteServer
     ) -> None:
         failed = context.run(tasks.fail_with_code, 3)
-        middle = context.create_task(tasks.touch, tmp_path / "ran", failed)
+        middle = context.create_task(tasks.touch, notes.note("ran"), failed)
         last = context.create_task(tasks.add, middle)
         with pytest.raises(tasks.CodedError, match="3: no luck"):
             context.get(last)
-        assert not (tmp_path / "ran").exists()
+        assert not notes.note("ran").read()
 
     def test_get_of_a_list_raises_as_soon_as_one_has_failed(self, context: JobContext) -> None:
         future: Future[int] = Future()

@@ -8,7 +8,7 @@ import pytest
 from fray._contracts.context import JobContext
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures
-from fray.testing.gates import Gate
+from fray.testing.notes import Note
 
 
 class WaitContract(ContextFixtures):
@@ -85,7 +85,7 @@ class MapContract(ContextFixtures):
             next(values)
         assert list(values) == []
 
-    def test_a_failure_cancels_what_has_not_started(self, narrow: JobContext, gate: Gate) -> None:
+    def test_a_failure_cancels_what_has_not_started(self, narrow: JobContext, gate: Note) -> None:
         def late(index: int) -> int:
             if index == 0:
                 raise ValueError("first")

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from fray._contracts.context import ObjectRef
 from fray._discovery.current import get_job_context
 from fray.testing.gates import Gate
+from fray.testing.notes import Note
+
+AnyGate = Gate | Note
 
 
 def add(a: int, b: int = 1) -> int:
@@ -70,13 +72,13 @@ def fail_stuck() -> int:
     raise StuckError
 
 
-def touch(path: Path, value: Any = None) -> Any:
+def touch(mark: Note, value: Any = None) -> Any:
     """Leave a mark that the task ran."""
-    path.touch()
+    mark.add()
     return value
 
 
-def hold(gate: Gate, started: Gate | None = None, value: Any = "held") -> Any:
+def hold(gate: AnyGate, started: AnyGate | None = None, value: Any = "held") -> Any:
     """Run until the gate opens."""
     if started is not None:
         started.open()
@@ -121,17 +123,16 @@ def numbers(count: int, fail_at: int | None = None) -> Iterator[int]:
         yield index
 
 
-def endless(diary: Path) -> Iterator[int]:
-    """Yield for ever and write down each item, one byte each."""
+def endless(diary: Note) -> Iterator[int]:
+    """Yield for ever and write down each item, one letter each."""
     index = 0
     while True:
-        with diary.open("ab") as file:
-            file.write(b".")
+        diary.add()
         yield index
         index += 1
 
 
-def until_closed(closed: Gate) -> Iterator[int]:
+def until_closed(closed: AnyGate) -> Iterator[int]:
     """Yield for ever; open the gate when closed."""
     try:
         while True:
@@ -146,7 +147,7 @@ def squares_by_tasks(count: int) -> Iterator[int]:
         yield context.get(context.run(pow, index, 2))
 
 
-def waits_between(gate: Gate) -> Iterator[str]:
+def waits_between(gate: AnyGate) -> Iterator[str]:
     yield "first"
     gate.wait()
     yield "second"
@@ -185,10 +186,10 @@ class Counter:
         seen, self._inside = self._inside, self._inside - 1
         return seen
 
-    def hold(self, gate: Gate, started: Gate | None = None) -> str:
+    def hold(self, gate: AnyGate, started: AnyGate | None = None) -> str:
         return str(hold(gate, started))
 
-    def open(self, gate: Gate) -> None:
+    def open(self, gate: AnyGate) -> None:
         gate.open()
 
     def run_task(self, number: int) -> int:
