@@ -10,7 +10,7 @@ from typing import ClassVar
 from fray._contracts.cluster import LogStream
 from fray._jobs.cluster_calls import ClusterCalls
 from fray._jobs.following import parent_job
-from fray._jobs.launch_keys import LaunchKey, check_key
+from fray._jobs.launch_keys import HeldKey, check_key
 from fray._jobs.logs.members import follow_members
 from fray._jobs.logs.reader import LogSource, OffsetLog
 from fray._jobs.logs.stream import follow_logs
@@ -94,7 +94,7 @@ class ClusterBase(ClusterCalls, ABC):
         refuse_python(name, request)
         refuse_fields(name, request, self._SUPPORTED)
 
-    def _held_key(self, key: str, parent: JobId | None) -> AbstractContextManager[LaunchKey]:
+    def _held_key(self, key: str, parent: JobId | None) -> AbstractContextManager[HeldKey]:
         """Hold a key against other launches; a backend that has where to keep keys overrides this."""
         raise UnsupportedError(
             f"{type(self).__name__} keeps no keys of launches ({key!r}); launch without one"

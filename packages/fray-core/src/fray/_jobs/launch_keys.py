@@ -6,13 +6,27 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from fray._values.checks import invalid
 from fray._values.job_states import JobId
 
 
+class HeldKey(Protocol):
+    """The key of a launch, held against other launches, wherever a cluster keeps keys.
+
+    Attributes:
+        job_id: The job that it has started; None where there is none.
+    """
+
+    job_id: JobId | None
+
+    def record(self, job_id: JobId) -> None:
+        """Note the id of the job that is about to start: before it starts, so that no crash starts two."""
+
+
 class LaunchKey:
-    """The key of a launch, held against other processes; `job_id` is the job that it has started, if any."""
+    """A key in a file."""
 
     def __init__(self, file: int, job_id: JobId | None) -> None:
         self._file, self.job_id = file, job_id

@@ -45,11 +45,13 @@ def plan_of(
     record: str | None = None,
     python: str = sys.executable,
     units: int | None = None,
+    inherit: bool = True,
 ) -> JobPlan:
     """Plan a job that runs where these paths are, with an interpreter of this version.
 
     Args:
         variables: What its processes have besides; these win over the launcher's.
+        inherit: Whether the job has the launcher's variables: not where it runs in an image of its own.
         record: The directory of its record; None where the payload is handed over by standard input.
         python: The interpreter of the job.
         units: How many replicas, or slices, of several acceptable numbers; None for the first.
@@ -66,7 +68,8 @@ def plan_of(
     copied = request.snapshot and record is not None
     runs_in = Path(str(record)) / COPY if copied else workspace
     call = (python, os.fspath(runner.__file__), "-" if record is None else os.path.join(record, PAYLOAD))
-    environ = launcher_variables() | _path_of(python) | dict(environment.env_vars) | dict(variables)
+    inherited = launcher_variables() | _path_of(python) if inherit else {}
+    environ = inherited | dict(environment.env_vars) | dict(variables)
     place = {} if record is None else {JOB_VARIABLE: record}
     own = {"FRAY_JOB_ID": str(job_id), "FRAY_REPLICA_COUNT": str(layout.replicas), "FRAY_CLUSTER_SPEC": spec}
     submitted_at = time.time()

@@ -119,7 +119,7 @@ if TYPE_CHECKING:
     from fray._jobs.exits import ends_path
     from fray._jobs.job_tree import SUPERVISOR_MODULE
     from fray._jobs.kept_plans import is_secret_name
-    from fray._jobs.launch_keys import check_key, held_key, prune_keys
+    from fray._jobs.launch_keys import HeldKey, check_key, held_key, prune_keys
     from fray._jobs.liveness import Holder, Liveness, SupervisorLock, holder_of, liveness_of, this_host
     from fray._jobs.logs.lines import LineSplitter, PartialLine, complete_lines
     from fray._jobs.logs.members import follow_members
@@ -272,6 +272,7 @@ __all__ = [
     "Grant",
     "Health",
     "Heartbeat",
+    "HeldKey",
     "HeldPorts",
     "Holder",
     "HostCheck",
@@ -678,6 +679,7 @@ _HOMES = {
     "future_as_ref": "_engine.execution",
     "gang_runtime": "_discovery.gang_runtimes",
     "guarded": "_engine.locking",
+    "HeldKey": "_jobs.launch_keys",
     "held_key": "_jobs.launch_keys",
     "holder_of": "_jobs.liveness",
     "identify": "_jobs.process_tree",
