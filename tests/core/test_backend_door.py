@@ -1,11 +1,17 @@
 """The door for authors: every name is there, and another version of it is refused with a clear word."""
 
+import pydoc
+import re
 import subprocess
 import sys
 
 import pytest
 
 import fray.backend
+import fray.cluster
+import fray.queue
+import fray.testing.cluster
+import fray.testing.context
 from fray.backend import API_VERSION, require_api
 
 
@@ -26,3 +32,32 @@ def test_a_backend_for_another_version_is_refused(version: int, install: str) ->
     require_api(API_VERSION)
     with pytest.raises(ImportError, match=rf"version {version} of fray\.backend.*newer version of {install}"):
         require_api(version)
+
+
+# What an author may override or is asked for, by the class that asks.
+SHOWN = {
+    fray.backend.ContextBase: "_submit _start_actor _future _lending _cancel_all _map_window _map_pace "
+    "capabilities",
+    fray.backend.TaskRunner: "belong_to pack start resume interrupt new_actor call_back close abort disown",
+    fray.backend.InProcessRunner: "submit close",
+    fray.backend.EngineContext: "engine_type capabilities",
+    fray.backend.RemoteEngine: "submit store fetch when_done release workers close processes",
+    fray.backend.AskingEngine: "ask swap claim lend reclaim",
+    fray.cluster.ClusterBase: "_submit _info _ids _read_log _stop _plan _check_supported _described _log "
+    "_held_key _submit_many _all_jobs capabilities _SUPPORTED",
+    fray.cluster.DirectoryCluster: "_start _start_sweep",
+    fray.queue.StoredQueue: "_transaction",
+    fray.queue.ItemStore: "save find delete waiting lapsed dead count",
+    fray.testing.context.ContextFixtures: "CHAIN DEPTH PROGRAMS HOST spec left_on_workers",
+    fray.testing.cluster.ClusterFixtures: "PATIENCE STARTS_WITHIN BUILDS_ENVIRONMENTS RUNS_CONTAINERS spec",
+    fray.backend.ContextCapabilities: "isolation streams at_most_once",
+}
+
+
+@pytest.mark.parametrize("base", SHOWN, ids=lambda base: base.__name__)
+def test_help_shows_every_hook_and_attribute_with_a_word_on_each(base: type) -> None:
+    shown = pydoc.render_doc(base, renderer=pydoc.plaintext).replace(" |  ", "")
+    for name in SHOWN[base].split():
+        assert hasattr(base, name) or name in getattr(base, "__annotations__", {}), f"there is no {name}"
+        found = re.search(rf"^ *{name}(\([^\n]*\))?(: \S| ->|$)", shown, re.MULTILINE)
+        assert found, f"{name} is not explained in\n{shown}"

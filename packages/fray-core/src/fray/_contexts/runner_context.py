@@ -36,7 +36,10 @@ R = TypeVar("R")
 
 
 class TaskRunnerContext(ContextBase):
-    """Every promise of a context, over a runner.
+    """Every promise of a context, over a runner; no hook needs to be overridden.
+
+    Attributes:
+        engine: The books: references, dependencies, streams, the order of an actor's calls.
 
     Args:
         runner: Runs the calls; the context closes it at its own end.

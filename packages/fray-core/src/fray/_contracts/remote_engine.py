@@ -54,10 +54,12 @@ class RemoteEngine(Protocol):
     run tasks. Making one connects nowhere; its first use does. Any thread may call any primitive, also one
     of a worker, but none is called inside `act` or a callback of `ask`: Fray leaves these at once. What a
     primitive raises comes out of the call of the user that needed it; `submit` then fails that task alone.
+
+    Attributes:
+        processes: Whether workers are processes of their own, which may die alone.
     """
 
     processes: bool
-    """Whether workers are processes of their own, which may die alone."""
 
     def submit(self, key: Key, call: bytes, dependencies: Sequence[Key], options: TaskOptions) -> None:
         """Let `run_call(call, values)` run on some worker, with the values of the dependencies, in order.

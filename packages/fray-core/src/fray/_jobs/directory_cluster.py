@@ -65,6 +65,13 @@ class DirectoryCluster(ClusterBase):
     interpreter and sees `root`, at the same paths. Where that process is killed the job reads failed, lost,
     and what it had started is ended.
 
+    Hooks:
+        _start(job_id, command): Let a command run somewhere, in a session of its own, and return without
+            waiting for it. Called by `launch` and `retry` on the thread of the user; where it raises, the
+            record is removed.
+        _start_sweep(sweep, draft, record, lock): Start the members of a sweep, where that is to be another
+            process than one coordinator. The other hooks of `ClusterBase` are there already.
+
     Args:
         spec: What opens the same cluster again.
         root: Where the records of jobs are; made where it is missing, for this user only.

@@ -98,6 +98,10 @@ class ItemStore(ABC):
 class StoredQueue(QueueBase[T]):
     """A queue that processes share through a store; items are pickled, and bytes to the store.
 
+    Hooks:
+        _transaction(): Be around one transaction, and give its `ItemStore`. Called by every operation on the
+            thread of the user, and by the thread that keeps a lease alive; what it raises comes out there.
+
     Args:
         max_attempts: Leases that may end without `done` before an item goes to the dead letters.
         clock: Seconds since the epoch, which all who share the queue agree on; tests hand in their own.

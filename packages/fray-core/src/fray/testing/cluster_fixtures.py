@@ -20,18 +20,22 @@ from fray.testing.promises import Promises
 
 
 class ClusterFixtures(Promises):
-    """The fixtures of every area, and what a backend declares of itself."""
+    """The fixtures of every area, and what a backend declares of itself.
+
+    Attributes:
+        PATIENCE: Seconds within which anything that should happen has happened.
+        STARTS_WITHIN: Seconds within which `launch` returns, however long the job takes.
+        BUILDS_ENVIRONMENTS: `pip_packages` are installed for the job; tests give the path of a small
+            project.
+        RUNS_CONTAINERS: `docker_image` is accepted.
+        HAS_TPUS: `TpuConfig` is accepted.
+    """
 
     PATIENCE = 60.0
-    """Seconds within which anything that should happen has happened."""
     STARTS_WITHIN = 10.0
-    """Seconds within which `launch` returns, however long the job takes."""
     BUILDS_ENVIRONMENTS = True
-    """`pip_packages` are installed for the job; tests give the path of a small project."""
     RUNS_CONTAINERS = False
-    """`docker_image` is accepted."""
     HAS_TPUS = False
-    """`TpuConfig` is accepted."""
 
     @pytest.fixture
     def spec(self) -> str:

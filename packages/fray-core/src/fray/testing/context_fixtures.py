@@ -14,18 +14,22 @@ _declared: dict[str, ContextCapabilities] = {}
 
 
 class ContextFixtures(Promises):
-    """The fixtures of every area. What a backend can do is read from its context's `capabilities`."""
+    """The fixtures of every area. What a backend can do is read from its context's `capabilities`.
+
+    Attributes:
+        CHAIN: Links of the long chain of dependent tasks.
+        DEPTH: How deep tasks nest.
+        PROGRAMS: Random programs to try.
+        HOST: This machine, as the workers reach it: tests and tasks meet at a port of it, and share
+            no files.
+    """
 
     can: ContextCapabilities
 
     CHAIN = 10_000
-    """Links of the long chain of dependent tasks."""
     DEPTH = 100
-    """How deep tasks nest."""
     PROGRAMS = 50
-    """Random programs to try."""
     HOST = "127.0.0.1"
-    """This machine, as the workers reach it: tests and tasks meet at a port of it, and share no files."""
 
     @pytest.fixture
     def spec(self) -> str:

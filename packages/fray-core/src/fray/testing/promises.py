@@ -19,13 +19,16 @@ from fray.testing.deadline import SECONDS, deadline
 
 
 class Promises:
-    """What every area of every contract has: a name for its backend, and a record of what was found out."""
+    """What every area of every contract has: a name for its backend, and a record of what was found out.
+
+    Attributes:
+        BACKEND: The backend's column in the matrix of capabilities; by default the name in its spec.
+        DEADLINE: Seconds that a test may take; then it fails, with the stacks of all threads.
+    """
 
     BACKEND = ""
-    """The backend's column in the matrix of capabilities; by default the name in its spec."""
 
     DEADLINE = SECONDS
-    """Seconds that a test may take; then it fails, with the stacks of all threads."""
 
     @pytest.fixture(autouse=True)
     def _recorded(self, request: pytest.FixtureRequest) -> Iterator[None]:

@@ -45,7 +45,11 @@ class EngineContext(ActorsContext):
     """Every promise of a context, over the primitives of a remote engine.
 
     A backend inherits it, names its engine's class in `engine_type`, and hands one to `__init__`. The
-    workers need `fray-local`, whose threads run actors and streams there.
+    workers need `fray-local`, whose threads run actors and streams there. No hook needs to be overridden.
+
+    Attributes:
+        engine_type: The class of the engine; the capabilities follow from the primitives that it has.
+        capabilities: What `capabilities_of` the engine says; a class that declares its own wins.
 
     Args:
         remote: The engine; this context closes it.
@@ -58,7 +62,6 @@ class EngineContext(ActorsContext):
     """
 
     engine_type: ClassVar[Any] = None
-    """The class of the engine; `capabilities` follow from the primitives that it has."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
