@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fray_dask.connection import connect
 
 from fray.testing.gates import until
 from fray.testing.leaks import leaks_nothing, own_temporary_folder  # noqa: F401
@@ -32,25 +33,32 @@ def address(own_temporary_folder: Path) -> Iterator[str]:  # noqa: F811
     }
     with (folder / "log").open("wb") as log:
         started = [
-            subprocess.Popen(
+            subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+            for command in (
                 [*dask, "scheduler", "--port", "0", "--host", "127.0.0.1", *quiet],
-                stdout=log,
-                stderr=log,
-                env=environment,
+                [*dask, "worker", *quiet, *workers],
             )
         ]
-        started.append(
-            subprocess.Popen([*dask, "worker", *quiet, *workers], stdout=log, stderr=log, env=environment)
-        )
     try:
         text = until(lambda: file.exists() and file.read_text(), "the scheduler is up")
         assert isinstance(text, str)
-        yield str(json.loads(text)["address"])
+        address = str(json.loads(text)["address"])
+        with connect(address) as client:
+            client.wait_for_workers(WORKERS, timeout=90)
+        yield address
     finally:
         for process in reversed(started):
-            process.send_signal(signal.SIGTERM)
-        for process in started:
-            process.wait(60)
+            end(process)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a program of Dask; one that is interrupted while it starts does not end by itself."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The distribution that docs/adding-a-backend.md builds: short, installed alone, found, and green."""
+"""The distributions of docs/adding-a-backend.md: short, installed as wheels, found, and green.
+
+The contracts on Dask are the session `dask`, which has a real scheduler.
+"""
 
 import os
 import re
@@ -14,6 +17,14 @@ PAGE = ROOT / "docs" / "adding-a-backend.md"
 # A block whose first line is a comment with a path is that file.
 FILE = re.compile(r"^```(?:py|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LIMIT = 150
+DASK = ROOT / "examples" / "fray-dask"
+# Without an address the context starts workers of its own, which end with the program.
+ON_DASK = """
+from fray import create_context
+if __name__ == "__main__":
+    with create_context("dask") as context:
+        print(context.get([context.run(pow, number, 2) for number in range(4)]))
+"""
 
 
 def files() -> dict[str, str]:
@@ -88,3 +99,29 @@ def test_it_keeps_a_contract(project: Path, contract: str) -> None:
     shown = run("venv/bin/python", "-m", "pytest", *options, f"tests/test_swarm.py::{contract}", cwd=project)
     assert re.search(r"\d+ passed", shown)
     assert not re.search(r"skipped|xfailed", shown)
+
+
+@pytest.fixture(scope="module")
+def with_dask(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel of examples/fray-dask, and what that needs."""
+    folder = tmp_path_factory.mktemp("fray-dask")
+    sources = [*(ROOT / "packages" / name for name in ("fray-resources", "fray-core", "fray-local")), DASK]
+    for source in sources:
+        run_uv("build", "--quiet", "--wheel", "--out-dir", "wheels", str(source), cwd=folder)
+    run_uv("venv", "--quiet", "--python", sys.executable, "venv", cwd=folder)
+    wheels = [str(path) for path in (folder / "wheels").glob("*.whl")]
+    assert len(wheels) == len(sources)
+    run_uv("pip", "install", "--quiet", "--python", "venv", *wheels, cwd=folder)
+    (folder / "program.py").write_text(ON_DASK)
+    return folder
+
+
+@pytest.mark.timeout(300)
+def test_the_wheel_of_the_example_on_dask_is_found_and_runs(with_dask: Path) -> None:
+    shown = run("venv/bin/fray", "plugins", cwd=with_dask)
+    rows = [line.split() for line in shown.splitlines() if "fray-dask" in line]
+    assert [row[:2] + row[4:] for row in rows] == [
+        ["fray.contexts", "dask", "ok"],
+        ["fray.clusters", "dask", "ok"],
+    ]
+    assert run("venv/bin/python", "program.py", cwd=with_dask) == "[0, 1, 4, 9]\n"

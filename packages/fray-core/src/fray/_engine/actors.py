@@ -70,6 +70,11 @@ class Actor:
         """Whether calls raise ActorDiedError from now on."""
         return self._death is not None
 
+    @property
+    def may_restart(self) -> bool:
+        """Whether it is made anew where what runs it ends."""
+        return self._restarts > 0 and self._death is None and not self.scope.cancelling
+
     def construct(self, packed: PackedCall, *, caller: Hashable = None) -> None:
         """Run the constructor when its arguments are there; calls wait for it."""
         if self._restarts:
@@ -235,7 +240,7 @@ class Actor:
     def process_died(self, how: str, started: Sequence[Any], unstarted: Sequence[Any]) -> Ready:
         """Construct it anew, or let it die: what ran it is gone; see `RunnerActor.process_died`."""
         with LOCK:
-            again = self._restarts > 0 and self._death is None and not self.scope.cancelling
+            again = self.may_restart
             if again:
                 self._restarts -= 1
         if not again or self._packed is None:

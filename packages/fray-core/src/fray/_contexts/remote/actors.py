@@ -1,6 +1,7 @@
 """The calling side of actors that live on workers: an `ActorCaller` for each that this program calls."""
 
 import pickle
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -30,35 +31,47 @@ class ActorCaller:
         self.record: ActorRecord
         self.name = f"{context.holder}-{uuid4().hex[:8]}"  # calls are in order for each of these
         self.owned = False  # it ends with this context
+        self._lock = threading.RLock()  # a finalizer may call the actor while this thread holds it
         self._sent = 0
         self._incarnation = 0
         self._waiting: set[Any] = set()
+        self._held_back: list[Any] | None = None  # calls that wait until the actor is made anew
         self._ended = False
 
     def start(self, calls: Sequence[Any]) -> None:
         """Send calls; the number of each is its place among those of this program."""
         for call in calls:
-            payload, refs = call.payload, call.refs
-            if call.claim():
+            held: list[Any] | None = None
+            if call.kind == "construct":
+                with self._lock:
+                    held, self._held_back = self._held_back, None
+            for each in (call, *(held or ())):
                 try:
-                    self._send(call, payload, refs)
+                    self._send(each)
                 except Exception as error:  # noqa: BLE001 - an argument that cannot travel fails its call alone
-                    dispatch(call.fail(error))
+                    dispatch(each.fail(error))
 
-    def _send(self, call: Any, payload: Packed, refs: Sequence[Any]) -> None:
-        context, record = self._context, self.record
-        slots, keys = slots_of(context, refs)
-        held = [ref.content for ref in refs if isinstance(ref.content, StoredKey)]
+    def _send(self, call: Any) -> None:
+        payload, refs = call.payload, call.refs
+        slots, keys = slots_of(self._context, refs)
+        with self._lock:
+            if self._held_back is not None:
+                self._held_back.append(call)
+                return
+            if not call.claim():
+                return
+            self._waiting.add(call)
+            record, incarnation, number = self.record, self._incarnation, self._sent
+            self._sent += call.kind != "construct"
         if call.kind == "construct":
-            request = ("construct", record, payload.data, slots, keys, self.name)
+            request: Any = ("construct", record, payload.data, slots, keys, self.name)
         else:
-            number, self._sent = self._sent, self._sent + 1
-            place = (self.name, self._incarnation, number)
-            request = ("call", record.actor, place, call.method, call.label, payload.data, slots, keys)  # type: ignore[assignment]
-        self._waiting.add(call)
-        answer = context.ask(record.worker, *request, session=record.session)
-        arrived = partial(self._arrived, call, self._incarnation, held)
-        answer.add_done_callback(partial(context.post, arrived))
+            place = (self.name, incarnation, number)
+            request = ("call", record.actor, place, call.method, call.label, payload.data, slots, keys)
+        held = [ref.content for ref in refs if isinstance(ref.content, StoredKey)]
+        answer = self._context.ask(record.worker, *request, session=record.session)
+        arrived = partial(self._arrived, call, incarnation, held)
+        answer.add_done_callback(partial(self._context.post, arrived))
 
     def _arrived(self, call: Any, incarnation: int, held: Any, answer: "Future[bytes]") -> None:
         del held  # values that the worker has by now
@@ -80,25 +93,32 @@ class ActorCaller:
 
     def _lost(self, incarnation: int, error: BaseException) -> None:
         """Take note, once, that the worker is gone; the engine's books say whether the actor comes back."""
-        if incarnation != self._incarnation:
-            return
-        self._incarnation += 1
-        self._sent = 0
-        calls, self._waiting = self._waiting, set()
+        with self._lock:
+            if incarnation != self._incarnation:
+                return
+            self._incarnation += 1
+            self._sent = 0
+            calls, self._waiting = self._waiting, set()
+            self._held_back = []
         how = f"on worker {self.record.worker} ended ({error!r})"
-        if self._actor.dead or not self.owned:
+        if not self.owned:
             dispatch(self._actor.die(f"its process {how}"))
-            return
-        # A place is looked for before: whoever calls it from now on is sent there.
+        elif not self._actor.may_restart:
+            dispatch(self._actor.process_died(how, list(calls), []))
+        else:  # on a thread of its own: it may wait for a worker that is on its way
+            self._context.callbacks.run(partial(self._move, how, list(calls)))
+
+    def _move(self, how: str, calls: list[Any]) -> None:
+        """Construct it on another worker; what it is asked meanwhile follows."""
+        before = self.record
         try:
-            moved = self.record._replace(worker=self._context.choose_worker(without=self.record.worker))
+            self.record = before._replace(worker=self._context.choose_worker(without=before.worker))
         except Exception as no_worker:  # noqa: BLE001 - there is none: it cannot come back
             dispatch(self._actor.die(f"its process {how}, and there is no other: {no_worker!r}"))
             return
-        before, self.record = self.record, moved
-        ready = self._actor.process_died(how, list(calls), [])
+        ready = self._actor.process_died(how, calls, [])
         if not self._actor.dead:
-            self._context.names.move(before, moved)
+            self._context.names.move(before, self.record)
         dispatch(ready)
 
     def resume(self, call: Any, more: int, parked: bool) -> None:

@@ -3,14 +3,11 @@
 import threading
 from typing import Any
 
-from fray._contexts.remote.session import SessionContext
+from fray._contexts.remote.session import PATIENCE, SessionContext
 from fray._contracts.task_runner import CallKind
 from fray._engine.calls import dispatch, inside
 from fray._engine.refs import EngineRef
 from fray._engine.waiting import await_one, blocking
-
-PATIENCE = 10.0
-"""Seconds that a worker gets to forget a session; one that is frozen keeps nobody else from ending."""
 
 
 class _WorkersCalls:

@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent import futures
@@ -26,10 +27,15 @@ from fray._contracts.remote_engine import Key, RemoteEngine
 from fray._contracts.task_runner import TaskRunner
 from fray._engine.calls import dispatch
 from fray._engine.refs import EngineRef
+from fray._values.delays import poll_delays
 from fray._values.errors import TaskCancelledError, WorkerDiedError
 
 CANCELLED = "cancelled"
 """Who claims a call that is to run nowhere."""
+PATIENCE = 10.0
+"""Seconds that a worker gets to answer at once; one that is frozen keeps nobody else from going on."""
+WORKERS_COME_WITHIN = 60.0
+"""Seconds in which an engine without a worker gets one: a machine starts, or a dead worker is replaced."""
 
 
 class Session(NamedTuple):
@@ -201,16 +207,33 @@ class SessionContext(TaskRunnerContext):
     def choose_worker(self, without: str = "") -> str:
         """Return the worker on which this context has placed the fewest actors and streams.
 
+        It waits for one where all are on their way, at first or after they died.
+
         Args:
             without: One that is known to be gone, whatever the engine says yet.
+
+        Raises:
+            WorkerDiedError: None came.
         """
-        known = [name for name in self.remote.workers() if name != without]
-        if not known:
-            raise WorkerDiedError("the engine has no worker")
-        random.shuffle(known)
-        worker = min(known, key=self._placed.__getitem__)
-        self._placed[worker] += 1
-        return worker
+        deadline = time.monotonic() + WORKERS_COME_WITHIN
+        for pause in poll_delays(longest=0.5):
+            known = [name for name in self.remote.workers() if name != without]
+            random.shuffle(known)
+            for worker in sorted(known, key=self._placed.__getitem__):
+                if self._answers(worker):  # an engine hears of a death a moment after it
+                    self._placed[worker] += 1
+                    return worker
+            if time.monotonic() > deadline:
+                raise WorkerDiedError(f"the engine had no worker for {WORKERS_COME_WITHIN:.0f} s")
+            time.sleep(pause)
+        raise AssertionError("unreachable: the pauses never end")
+
+    def _answers(self, worker: str) -> bool:
+        try:
+            self.ask(worker, "ping").result(PATIENCE)
+        except Exception:  # noqa: BLE001 - the engine's own error for a worker that is gone
+            return False
+        return True
 
     def _lives(self, record: ActorRecord) -> bool:
         """Ask where an actor lives whether it does; False as well where its worker is gone."""

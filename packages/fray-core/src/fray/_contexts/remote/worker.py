@@ -118,7 +118,9 @@ def answer(request: bytes) -> "Future[bytes]":
 def _answer(request: bytes, reply: "Future[bytes]") -> None:
     try:
         session, act, arguments = pickle.loads(request)
-        if act == "end_session":
+        if act == "ping":
+            reply.set_result(pickle.dumps(None))
+        elif act == "end_session":
             end_session(pickle.loads(session)[1])
             reply.set_result(pickle.dumps(None))
         elif act == "drain" and not has_session(pickle.loads(session)[1]):
