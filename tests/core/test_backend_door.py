@@ -56,7 +56,7 @@ SHOWN = {
 
 @pytest.mark.parametrize("base", SHOWN, ids=lambda base: base.__name__)
 def test_help_shows_every_hook_and_attribute_with_a_word_on_each(base: type) -> None:
-    shown = pydoc.render_doc(base, renderer=pydoc.plaintext).replace(" |  ", "")
+    shown = pydoc.plain(pydoc.render_doc(base)).replace(" |  ", "")
     for name in SHOWN[base].split():
         assert hasattr(base, name) or name in getattr(base, "__annotations__", {}), f"there is no {name}"
         found = re.search(rf"^ *{name}(\([^\n]*\))?(: \S| ->|$)", shown, re.MULTILINE)

@@ -1,6 +1,7 @@
 """No module of a room imports, by whatever way round, what imports it: lazily or for types only neither."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
 def imports() -> dict[str, set[str]]:
     """Return what each module imports of the others, anywhere in it."""
     known = modules()

@@ -104,6 +104,10 @@ class SessionContext(TaskRunnerContext):
             self._session = self._session or made
         return self._session
 
+    def end_session(self, *, wait: bool) -> None:
+        """Let every worker forget the session, and let go of the engine; once."""
+        raise NotImplementedError
+
     # How things are called elsewhere, and what they become here: see `Traveller`.
 
     def describe(self, thing: Any) -> Any:
