@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from fray._discovery.current import create_cluster
+from fray._jobs import usage_history
 from fray._jobs.directory_cluster import DirectoryCluster
 from fray._jobs.liveness import Holder
 from fray._values.jobs import ExitReason, JobId, JobInfo, JobStatus
@@ -389,7 +390,7 @@ def contents(record: Path) -> dict[str, tuple[int, bytes]]:
             path.read_bytes() if path.is_file() else b"",
         )
         for path in record.rglob("*")
-        if not path.is_symlink()
+        if not path.is_symlink() and path.relative_to(record).parts[0] != usage_history.FOLDER
     }
 
 

@@ -120,11 +120,13 @@ class ShutdownContract(ContextFixtures):
                 if not self.can.inline:
                     held = context.create_task(tasks.hold, gate)
                     context.create_task(tasks.touch, notes.note("ran"), held)
-                threading.Timer(0.1, gate.open).start()
+                opening.start()
                 raise KeyError("on the way out")
 
+        opening = threading.Timer(0.1, gate.open)
         with pytest.raises(KeyError, match="on the way out"):
             leave()
+        opening.join()
         assert not notes.note("ran").read()
 
     def test_a_context_that_was_shut_down_takes_nothing_more(self, spec: str) -> None:
