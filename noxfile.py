@@ -74,7 +74,6 @@ nox.options.sessions = [
     "lint",
     "types",
     *(name.removeprefix("fray-") for name in PACKAGES),
-    "dask",
     "ui",
     "workspace",
     "examples",
@@ -231,7 +230,7 @@ def slurm(session: nox.Session) -> None:
     run_tests(session, "tests/slurm", *SIDE_BY_SIDE)
 
 
-@nox.session
+@nox.session(default=False)
 def dask(session: nox.Session) -> None:
     """Does the backend in examples/fray-dask keep every promise, on a real Dask whose workers are killed?"""
     session.install(
