@@ -29,7 +29,7 @@ from itertools import islice, repeat, zip_longest
 from pathlib import Path
 
 from fray.cluster import JobId, JobRequest, ResourceConfig, current_cluster
-from fray.queue import LeaseExpiredError, Queue, open_queue
+from fray.queue import Lease, LeaseExpiredError, Queue, open_queue
 
 PACKAGES = ("asyncio", "email", "idlelib", "json", "multiprocessing", "tkinter", "unittest", "xml")
 BATCH = 16
@@ -102,17 +102,26 @@ def serve(url: str, crash: float) -> None:
         leases = requests.pop_many(BATCH, LEASE, wait=1.0)
         if not leases:
             continue
-        may_crash(crash)  # the requests are leased by a worker that is no more
+        may_crash(crash, leases, "taken")  # the requests are leased by a worker that is no more
         answers.push_many([Answer(lease.item.number, model.predict(lease.item.line)) for lease in leases])
-        may_crash(crash)  # they are answered, and will be again: nobody has said that they are done
+        may_crash(crash, leases, "answered")  # they will be again: nobody has said that they are done
         with suppress(LeaseExpiredError):  # too slow: somebody else answers them as well
             requests.done_many(leases)
 
 
-def may_crash(probability: float) -> None:
+def may_crash(probability: float, leases: Sequence[Lease[Request]], moment: str) -> None:
     """Die as a worker dies whose machine is taken away: without a word."""
-    if random.random() < probability:
+    if any(is_fatal(lease.item.number, lease.attempt, moment, probability) for lease in leases):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_fatal(number: int, attempt: int, moment: str, probability: float) -> bool:
+    """Return whether this attempt at a request kills its worker: the same ones in every run.
+
+    Args:
+        probability: That one of a full batch does.
+    """
+    return random.Random(f"{number} {attempt} {moment}").random() < probability / BATCH
 
 
 # --- the client ---
