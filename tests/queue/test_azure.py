@@ -11,21 +11,12 @@ import pytest
 from azurite import azurite
 from pools import Pools
 from queue_processes import take_all
+from store_leftovers import process_wide  # noqa: F401
 
 from fray.queue import FileQueue, open_queue
 from fray.testing.queue import MakeQueue, ManualClock, QueueContract, SharedQueueContract, check_queue_machine
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture
-def process_wide() -> tuple[str, ...]:
-    """What may stay: fsspec's thread and its connections, a helper of spawn."""
-    return (
-        r"^thread (fsspecIO|asyncio_\d)",
-        r"-> (socket|anon_inode):",
-        "multiprocessing.resource_tracker|-> pipe:",
-    )
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from engine_torture import EngineTorture
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray.queue import open_queue
+from fray_queue import QueueExistsError
 
 ENGINES = ["redis", "postgres"]
 
@@ -56,6 +57,27 @@ def proxy(rig: Rig) -> Iterator[CuttingProxy]:
 
 def open_any(url: str, **options: Any) -> Any:
     return open_queue(url, **options)
+
+
+def test_other_bounds_than_those_that_it_has_are_refused(rig: Rig) -> None:
+    url = rig.url()
+    open_any(url, max_attempts=3).push("x")
+    with pytest.raises(QueueExistsError, match="max_attempts=3, not 4"):
+        open_any(url, max_attempts=4).push("x")
+    assert open_any(url).max_attempts == 3
+
+
+def test_a_queue_that_was_deleted_says_so_to_who_has_it_open(rig: Rig) -> None:
+    url = rig.url()
+    one, other = (open_any(url) for _ in range(2))
+    assert not one.exists()
+    one.push("x")
+    assert other.exists()
+    assert other.size() == 1
+    one.delete()
+    assert not one.exists()
+    with pytest.raises(QueueUnavailableError, match="deleted"):
+        other.push("y")
 
 
 def test_answers_that_are_lost_are_asked_for_again_and_nothing_is_done_twice(

@@ -15,6 +15,7 @@ import pytest
 from gcs_emulator import GcsEmulator
 from moto.server import ThreadedMotoServer
 from queue_proxy import SwallowingProxy
+from store_leftovers import process_wide  # noqa: F401
 
 from fray.queue import FileQueue, LeaseExpiredError, UnreadableItem
 from fray.testing.queue import ManualClock
@@ -22,15 +23,6 @@ from fray_queue._file import cleanup
 from fray_queue._file.records import seal_batch
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture
-def process_wide() -> tuple[str, ...]:
-    """What may stay: fsspec's thread and its connections."""
-    return (
-        r"^thread (fsspecIO|asyncio_\d|Thread-\d+ \(process_request)",
-        r"-> (socket|anon_inode):",
-    )
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from moto.server import ThreadedMotoServer
 from pools import Pools
 from queue_processes import take_all
 from queue_proxy import SwallowingProxy
+from store_leftovers import process_wide  # noqa: F401
 
 from fray import QueueUnavailableError, UnsupportedError
 from fray.testing.queue import (
@@ -31,16 +32,6 @@ from fray_queue._file import cleanup
 from fray_queue._file import queue as file_queue
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture
-def process_wide() -> tuple[str, ...]:
-    """What may stay: fsspec's thread and its connections, the store's on this side, a helper of spawn."""
-    return (
-        r"^thread (fsspecIO|asyncio_\d|Thread-\d+ \(process_request)",
-        r"-> (socket|anon_inode):",
-        "multiprocessing.resource_tracker|-> pipe:",  # of what spawns the workers
-    )
 
 
 @pytest.fixture(scope="module")

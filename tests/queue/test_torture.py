@@ -77,15 +77,6 @@ class Crew:
                 worker.kill()
                 worker.wait()
 
-    def lines(self) -> Counter[tuple[str, int]]:
-        """Count what the workers wrote down."""
-        found: Counter[tuple[str, int]] = Counter()
-        for log in self._folder.glob("worker*.log"):
-            for line in log.read_text().splitlines():
-                verb, _, item = line.partition(" ")
-                found[verb, int(item)] += 1
-        return found
-
 
 def _torture(url: str, folder: Path, server: ServerProcess | None, items: int, seconds: float) -> None:
     queue = open_queue(url)
@@ -96,7 +87,7 @@ def _torture(url: str, folder: Path, server: ServerProcess | None, items: int, s
         crew.run(seconds)
     finally:
         crew.end()
-    lines = crew.lines()
+    lines = queue_worker.noted(folder)
     finished = Counter({item: count for (verb, item), count in lines.items() if verb == "done"})
     silent = [
         item for item in range(items) if not finished[item]

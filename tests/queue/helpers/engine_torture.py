@@ -99,18 +99,9 @@ class EngineTorture:
             self._timers.append(threading.Timer(beyond, worker.send_signal, [signal.SIGCONT]))
             self._timers[-1].start()
 
-    def lines(self) -> Counter[tuple[str, int]]:
-        """Count what the workers wrote down."""
-        found: Counter[tuple[str, int]] = Counter()
-        for log in self._folder.glob("worker*.log"):
-            for line in log.read_text().splitlines():
-                verb, _, item = line.partition(" ")
-                found[verb, int(item)] += 1
-        return found
-
     def check(self) -> str:
         """Compare what was pushed with what was finished; say what was seen."""
-        lines = self.lines()
+        lines = queue_worker.noted(self._folder)
         finished = Counter({item: count for (verb, item), count in lines.items() if verb == "done"})
         # Whose worker was killed between the call and its note.
         silent = [item for item in self.pushed if not finished[item]]

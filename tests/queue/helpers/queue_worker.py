@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections import Counter
+from pathlib import Path
 
 from fray import LeaseExpiredError
 from fray.queue import open_queue
@@ -24,6 +26,16 @@ def main(url: str, log: str) -> None:
                 os.write(descriptor, b"late %d\n" % lease.item)
             else:
                 os.write(descriptor, b"done %d\n" % lease.item)
+
+
+def noted(folder: Path) -> Counter[tuple[str, int]]:
+    """Count what workers wrote down, by word and item."""
+    found: Counter[tuple[str, int]] = Counter()
+    for log in folder.glob("worker*.log"):
+        for line in log.read_text().splitlines():
+            verb, _, item = line.partition(" ")
+            found[verb, int(item)] += 1
+    return found
 
 
 if __name__ == "__main__":
