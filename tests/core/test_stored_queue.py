@@ -1,5 +1,6 @@
 """StoredQueue keeps the contract over any store; here the plainest there is."""
 
+import pickle
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,14 @@ class TestStoredQueue(UnreadablePromises, QueueContract):
     @pytest.fixture
     def make_queue(self, clock: ManualClock) -> MakeQueue:
         return lambda **options: DictQueue(clock=clock, **options)
+
+
+def test_items_that_an_older_release_pickled_have_no_push_time() -> None:
+    item = StoredItem("id", b"payload", attempt=2, pushed_at=5.0)
+    older = StoredItem.__new__(StoredItem)
+    older.__setstate__(item.__getstate__()[:-1])
+    assert (older.item_id, older.attempt, older.pushed_at) == ("id", 2, None)
+    assert pickle.loads(pickle.dumps(item)) == item
 
 
 def test_every_history_agrees_with_the_model() -> None:

@@ -17,6 +17,7 @@ from fray import FrayError, SpecError
 from fray.queue import FileQueue, UnreadableItem, open_queue
 from fray.testing.queue import ManualClock
 from fray_queue._cli import queue as queue_command
+from fray_queue._file import queue as file_queue
 
 
 @pytest.fixture
@@ -50,7 +51,23 @@ class Unreadable:
         return broken, ("no module of that version",)
 
 
-# --- items and files that cannot be read ---
+# --- items of older releases, items and files that cannot be read ---
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_items_of_a_release_that_kept_no_push_times_are_taken_all_the_same(
+    tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only object stores have batches.
+    url = f"memory://{tmp_path.name}/q" if count > 1 else str(tmp_path / "q")
+    with FileQueue[Any](url) as queue:
+        with monkeypatch.context() as patch:
+            patch.setattr(file_queue, "stamped", lambda payload, at: payload)
+            queue.push_many(range(count))
+        queue.push("new")
+        *old, new = queue.pop_many(count + 1)
+        assert [(lease.item, lease.pushed_at) for lease in old] == [(item, None) for item in range(count)]
+        assert (new.item, new.seconds_in_queue) == ("new", pytest.approx(0.0, abs=60.0))
 
 
 def test_an_item_that_cannot_be_unpickled_is_set_aside_and_then_dead(

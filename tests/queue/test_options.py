@@ -69,7 +69,7 @@ def test_a_store_of_the_release_before_is_brought_up_with_all_that_is_in_it(tmp_
         now = 1051.0
         lease = queue.pop()
         assert lease is not None
-        assert (lease.item, lease.attempt) == ("item 1", 2)
+        assert (lease.item, lease.attempt, lease.pushed_at) == ("item 1", 2, 900.0)
         queue.done(lease)
         assert queue.requeue_dead() == 1
         assert [each.item for each in queue.pop_many(5)] == ["item 2"]

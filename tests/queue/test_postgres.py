@@ -8,10 +8,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from engine_checks import check_fail_over, check_rights
 from engine_servers import PostgresServer, certificate_of_this_machine, fresh_name
+from pools import Pools
 from queue_processes import wait_until
 
-from fray import LeaseExpiredError, QueueUnavailableError, SpecError
+from fray import SpecError
 from fray.queue import open_queue
 from fray.testing.queue import (
     MakeQueue,
@@ -20,7 +22,7 @@ from fray.testing.queue import (
     SharedQueueContract,
     check_queue_machine,
 )
-from fray_queue import AccessRefusedError, PostgresQueue, QueueExistsError, QueueVersionError
+from fray_queue import AccessRefusedError, PostgresQueue, QueueVersionError
 from fray_queue._postgres import schema
 
 
@@ -33,6 +35,10 @@ class _Postgres:
 
 
 class TestPostgresQueue(_Postgres, QueueContract):
+    pass
+
+
+class TestPoolsOnPostgres(_Postgres, Pools):
     pass
 
 
@@ -81,49 +87,43 @@ def test_what_is_stored_is_what_the_settings_say(
 def test_a_newer_release_upgrades_the_tables_and_an_older_one_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = schema.VERSION
     with PostgresServer(tmp_path / "postgres") as server:
         old: Any = PostgresQueue(server.url, "q")
         old.push_many("ab")
         held = old.pop()
         server.sql("CREATE ROLE worker LOGIN", "SELECT fray.grant_rights('worker', 'worker')")
         with monkeypatch.context() as patch:
-            patch.setattr(schema, "VERSION", 2)
-            patch.setattr(schema, "UPGRADES", {1: "ALTER TABLE fray.items ADD COLUMN more text"})
+            patch.setattr(schema, "VERSION", now + 1)
+            patch.setattr(schema, "UPGRADES", {now: "ALTER TABLE fray.items ADD COLUMN more text"})
             for user in ("postgres", "worker"):
                 newer: Any = PostgresQueue(server.url_of(user), "q")
                 assert newer.size() == 2
             newer.done(held)
             newer.close()
             patch.setattr(schema, "UPGRADES", {})
-            patch.setattr(schema, "VERSION", 3)
-            with pytest.raises(QueueVersionError, match=r"version 2.* reads version 3"):
+            patch.setattr(schema, "VERSION", now + 2)
+            with pytest.raises(QueueVersionError, match=rf"version {now + 1}.* reads version {now + 2}"):
                 PostgresQueue[Any](server.url, "q").size()
         with pytest.raises(QueueVersionError, match="newer release"):
             old.push("x")
         old.close()
-        with pytest.raises(QueueVersionError, match=r"version 2.* reads version 1"):
+        with pytest.raises(QueueVersionError, match=rf"version {now + 1}.* reads version {now}"):
             PostgresQueue[Any](server.url, "q").push("x")
 
 
-def test_other_bounds_than_those_that_it_has_are_refused(postgres_server: PostgresServer) -> None:
-    name = fresh_name()
-    PostgresQueue[Any](postgres_server.url, name, max_attempts=3).push("x")
-    with pytest.raises(QueueExistsError, match="max_attempts=3, not 4"):
-        PostgresQueue[Any](postgres_server.url, name, max_attempts=4).push("x")
-    assert PostgresQueue[Any](postgres_server.url, name).max_attempts == 3
-
-
-def test_a_queue_that_was_deleted_says_so_to_who_has_it_open(postgres_server: PostgresServer) -> None:
-    name = fresh_name()
-    one, other = (PostgresQueue[str](postgres_server.url, name) for _ in range(2))
-    assert not one.exists()
-    one.push("x")
-    assert other.exists()
-    assert other.size() == 1
-    one.delete()
-    assert not one.exists()
-    with pytest.raises(QueueUnavailableError, match="deleted"):
-        other.push("y")
+def test_items_of_a_release_that_kept_no_push_times_are_taken_all_the_same(tmp_path: Path) -> None:
+    with PostgresServer(tmp_path / "postgres") as server:
+        with PostgresQueue[str](server.url, "q") as queue:
+            queue.push("old")
+        server.sql("ALTER TABLE fray.items DROP COLUMN pushed_at", "UPDATE fray.store SET version = 1")
+        with PostgresQueue[str](server.url, "q") as queue:
+            queue.push("new")
+            old, new = queue.pop_many(2)
+            assert (old.item, old.pushed_at, old.seconds_in_queue) == ("old", None, None)
+            assert new.item == "new"
+            assert new.seconds_in_queue is not None
+            queue.done_many([old, new])
 
 
 # --- users and TLS ---
@@ -145,22 +145,7 @@ def test_each_kind_of_user_may_do_what_it_needs_and_no_more(postgres_server: Pos
         PostgresQueue[Any](postgres_server.url_of(user), name)
         for user in ("a_producer", "a_worker", "an_admin")
     )
-    ticket: Any = producer.push("question", reply=True, priority=2, ttl=100.0)
-    producer.push_many(["second", "third"], keys=["a", "b"])
-    assert producer.exists()
-    assert producer.size() == 3
-    for refused in (producer.pop, producer.purge, worker.purge, worker.dead_letters, worker.delete):
-        with pytest.raises(AccessRefusedError, match="permission denied"):
-            refused()
-    lease = worker.pop(wait=10.0)
-    assert lease is not None
-    worker.done(worker.extend(lease, 50.0), result="answer")
-    assert ticket.result(timeout=10.0) == "answer"
-    lease = worker.pop()
-    assert lease is not None
-    worker.release(lease)
-    assert [letter.item for letter in admin.dead_letters()] == ["second"]
-    assert admin.requeue_dead() == 1
+    check_rights(producer, worker, admin, said="permission denied")
     assert admin.purge() == 2
     with postgres_server.session("an_admin") as session, pytest.raises(psycopg.errors.InsufficientPrivilege):
         session.execute("SELECT * FROM fray.items")
@@ -215,20 +200,12 @@ def test_a_standby_that_is_promoted_goes_on_with_what_it_had(tmp_path: Path) -> 
     """Writes that the standby had not are lost, as is declared; nothing else is."""
     with PostgresServer(tmp_path / "one") as one, PostgresServer(tmp_path / "two", copy_of=one) as two:
         url = f"postgresql://postgres@127.0.0.1:{two.port},127.0.0.1:{one.port}/postgres"
-        queue: Any = PostgresQueue(url, "q", max_attempts=3)
-        queue.push_many("abcd")  # the standby, asked first, cannot
-        known = queue.pop()
-        wait_until(lambda: _held(two) == [(1,)])
-        two.promote()
-        lost = queue.pop()
-        queue.push("lost")
-        one.kill()
-        assert (queue.size(), queue.pending()) == (4, 3)
-        queue.done(known)
-        with pytest.raises(LeaseExpiredError):
-            queue.done(lost)
-        assert [lease.item for lease in queue.pop_many(9)] == ["b", "c", "d"]
-        queue.close()
+        check_fail_over(
+            PostgresQueue(url, "q", max_attempts=3),
+            standby_has_the_lease=lambda: wait_until(lambda: _held(two) == [(1,)]),
+            promote=two.promote,
+            crash=one.kill,
+        )
 
 
 def _held(server: PostgresServer) -> list[Any]:

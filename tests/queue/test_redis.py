@@ -1,16 +1,18 @@
 """RedisQueue keeps the contract on a real Redis, and what it says of what is stored is so."""
 
+import pickle
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_checks import check_fail_over, check_rights
 from engine_servers import REDIS_RIGHTS, RedisServer, certificate_of_this_machine, free_port, fresh_name
 from pools import Pools
 from queue_processes import wait_until
 
-from fray import LeaseExpiredError, QueueUnavailableError, SpecError, UnsupportedError
+from fray import QueueUnavailableError, SpecError, UnsupportedError
 from fray.queue import open_queue
 from fray.testing.queue import (
     MakeQueue,
@@ -21,7 +23,6 @@ from fray.testing.queue import (
 )
 from fray_queue import (
     AccessRefusedError,
-    QueueExistsError,
     QueueFullError,
     QueueVersionError,
     RedisQueue,
@@ -140,32 +141,25 @@ def test_a_newer_release_upgrades_a_queue_and_an_older_one_says_so(
             queue.push("x")
 
 
+def test_items_of_a_release_that_kept_no_push_times_are_taken_all_the_same(
+    redis_server: RedisServer,
+) -> None:
+    name = fresh_name()
+    queue: Any = RedisQueue[Any](redis_server.url, name)
+    queue.push_many(["old", "new"])
+    items = f"fray:{{{name}}}:items"
+    redis_server.cli("HSET", items, f"{1:012x}", pickle.dumps("old", 0).decode())
+    old, new = queue.pop_many(2)
+    assert (old.item, old.pushed_at, old.seconds_in_queue) == ("old", None, None)
+    assert new.item == "new"
+    assert new.seconds_in_queue is not None
+
+
 def test_a_key_of_somebody_else_is_left_alone(redis_server: RedisServer) -> None:
     name = fresh_name()
     redis_server.cli("HSET", f"fray:{{{name}}}:meta", "theirs", "1")
     with pytest.raises(QueueVersionError, match="not a queue"):
         RedisQueue[Any](redis_server.url, name).push("x")
-
-
-def test_other_bounds_than_those_that_it_has_are_refused(redis_server: RedisServer) -> None:
-    name = fresh_name()
-    RedisQueue[Any](redis_server.url, name, max_attempts=3).push("x")
-    with pytest.raises(QueueExistsError, match="max_attempts=3, not 4"):
-        RedisQueue[Any](redis_server.url, name, max_attempts=4).push("x")
-    assert RedisQueue[Any](redis_server.url, name).max_attempts == 3
-
-
-def test_a_queue_that_was_deleted_says_so_to_who_has_it_open(redis_server: RedisServer) -> None:
-    name = fresh_name()
-    one, other = (RedisQueue[str](redis_server.url, name) for _ in range(2))
-    assert not one.exists()
-    one.push("x")
-    assert other.exists()
-    assert other.size() == 1
-    one.delete()
-    assert not one.exists()
-    with pytest.raises(QueueUnavailableError, match="deleted"):
-        other.push("y")
 
 
 # --- URLs, users, TLS ---
@@ -191,23 +185,8 @@ def test_each_kind_of_user_may_do_what_it_needs_and_no_more(
     name = fresh_name()
     users = ("producer", "worker", "admin")
     producer, worker, admin = (RedisQueue[Any](address.format(user), name, max_attempts=1) for user in users)
-    ticket: Any = producer.push("question", reply=True, priority=2, ttl=100.0)
-    producer.push_many(["second", "third"], keys=["a", "b"])
-    assert producer.size() == 3
+    check_rights(producer, worker, admin, said="lacks a right|refuses this user")
     assert "unknown" in producer.stats()["stored"]
-    for refused in (producer.pop, producer.purge, worker.purge, worker.dead_letters, worker.delete):
-        with pytest.raises(AccessRefusedError) as caught:
-            refused()
-        assert "hush-hush" not in str(caught.value)
-    lease = worker.pop(wait=10.0)
-    assert lease is not None
-    worker.done(worker.extend(lease, 50.0), result="answer")
-    assert ticket.result(timeout=10.0) == "answer"
-    lease = worker.pop()
-    assert lease is not None
-    worker.release(lease)
-    assert [letter.item for letter in admin.dead_letters()] == ["second"]
-    assert admin.requeue_dead() == 1
     assert "appendonly no" in admin.stats()["stored"]
     assert admin.purge() == 2
     admin.delete()
@@ -257,20 +236,17 @@ def test_a_replica_that_is_promoted_goes_on_with_what_it_had(tmp_path: Path) -> 
     one.settings = ("--repl-diskless-sync-delay", "0")
     with one, two:
         queue: Any = RedisQueue(f"redis://127.0.0.1:{two.port},127.0.0.1:{one.port}/0", "q", max_attempts=3)
-        queue.push_many("abcd")  # the replica, asked first, cannot
-        known = queue.pop()
-        assert "fail-over" in queue.stats()["stored"]
-        wait_until(lambda: _has(two, "fray:{q}:held", 1))
-        two.cli("REPLICAOF", "NO", "ONE")
-        lost = queue.pop()
-        queue.push("lost")
-        one.kill()
-        assert (queue.size(), queue.pending()) == (4, 3)
-        queue.done(known)
-        with pytest.raises(LeaseExpiredError):
-            queue.done(lost)
-        assert [lease.item for lease in queue.pop_many(9)] == ["b", "c", "d"]
-        queue.close()
+
+        def replica_has_the_lease() -> None:
+            assert "fail-over" in queue.stats()["stored"]
+            wait_until(lambda: _has(two, "fray:{q}:held", 1))
+
+        check_fail_over(
+            queue,
+            standby_has_the_lease=replica_has_the_lease,
+            promote=lambda: two.cli("REPLICAOF", "NO", "ONE"),
+            crash=one.kill,
+        )
 
 
 def _has(server: RedisServer, key: str, count: int) -> bool:

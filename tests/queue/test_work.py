@@ -18,6 +18,7 @@ from queue_processes import wait_until
 from fray import SerializationError, WorkerDiedError
 from fray.events import Event, EventKind, use_listener
 from fray.queue import Lease
+from fray.testing.queue import ManualClock
 from fray_queue import FileQueue, HttpQueueServer, MemoryQueue, SqliteQueue, WorkSummary, awork, work
 
 
@@ -194,6 +195,22 @@ def test_what_a_worker_process_raises_arrives_as_itself(caplog: pytest.LogCaptur
     assert "exit code 3" in str(errors[1])
 
 
+def test_what_worker_processes_return_and_raise_is_the_reply(tmp_path: Path) -> None:
+    queue: SqliteQueue[int] = SqliteQueue(tmp_path / "q.db", max_attempts=1)
+    tickets = queue.push_many([1, 2, 3], reply=True)
+
+    def fn(item: int) -> int:
+        if item == 2:
+            raise LookupError("no twos")
+        return 10 * item
+
+    work(queue, fn, processes=True, stop_when_empty=True)
+    assert (tickets[0].result(30), tickets[2].result(30)) == (10, 30)
+    with pytest.raises(LookupError, match="no twos"):
+        tickets[1].result(30)
+    queue.close()
+
+
 def test_a_function_that_cannot_be_pickled_is_refused_before_an_item_is_taken() -> None:
     queue: MemoryQueue[int] = MemoryQueue()
     queue.push(1)
@@ -327,6 +344,8 @@ def test_a_summary_can_be_read_meanwhile() -> None:
     pool.join(30)
     assert (summary.done, summary.running, summary.in_hand, summary.settled) == (4, 0, 0, 4)
     assert summary.seconds_in_work > 0
+    assert summary.ended_at is not None
+    assert summary.per_second == pytest.approx(4 / (summary.ended_at - summary.started_at))
 
 
 INTERRUPTED = """
@@ -463,8 +482,10 @@ def test_listeners_are_told_how_a_pool_goes() -> None:
         def on_event(self, event: Event, /) -> None:
             self.events.append(event)
 
-    queue: MemoryQueue[int] = MemoryQueue(max_attempts=1)
+    clock = ManualClock()
+    queue: MemoryQueue[int] = MemoryQueue(max_attempts=1, clock=clock)
     queue.push_many(range(10))
+    clock.advance(2.5)
 
     def fn(item: int) -> None:
         if item == 3:
@@ -477,8 +498,26 @@ def test_listeners_are_told_how_a_pool_goes() -> None:
     assert report.name == "MemoryQueue"
     counts = {name: report.details[name] for name in ("done", "failed", "attempts", "in_hand", "stuck")}
     assert counts == {"done": 9, "failed": 1, "attempts": 10, "in_hand": 0, "stuck": 0}
+    assert report.details["queue_ms"] == 2500
     assert report.details["per_second"]
     assert "secret" not in str(report)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_the_age_of_the_oldest_item_is_that_of_who_was_pushed_first(kind: str, tmp_path: Path) -> None:
+    clock = ManualClock()
+    queue: MemoryQueue[str] | SqliteQueue[str]
+    queue = MemoryQueue(clock=clock) if kind == "memory" else SqliteQueue(tmp_path / "q.db", clock=clock)
+    assert queue.oldest_seconds() is None
+    queue.push("a")
+    clock.advance(3.0)
+    queue.push("b")
+    lease = queue.pop()
+    assert lease is not None
+    assert queue.oldest_seconds() == pytest.approx(3.0, abs=0.01)
+    queue.done(lease)
+    clock.advance(1.0)
+    assert queue.oldest_seconds() == pytest.approx(1.0, abs=0.01)
 
 
 def test_an_outage_is_told_of_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:

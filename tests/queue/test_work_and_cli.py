@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_servers import fresh_name
 from http_calls import Wire
 
 from fray._cli.main import main
@@ -277,17 +278,20 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "has no scheme" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["file", "sqlite", "http"])
+@pytest.mark.parametrize("kind", ["file", "sqlite", "http", "redis", "postgres"])
 def test_queues_are_made_looked_at_and_removed(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     with HttpQueueServer() as server:
-        places = {
-            "file": f"file:{tmp_path}/q",
-            "sqlite": f"sqlite:{tmp_path}/q.db",
-            "http": f"{server.url}/q",
-        }
-        url = places[kind]
+        if kind in ("redis", "postgres"):
+            url = f"{request.getfixturevalue(f'{kind}_server').url}?queue={fresh_name()}"
+        else:
+            places = {
+                "file": f"file:{tmp_path}/q",
+                "sqlite": f"sqlite:{tmp_path}/q.db",
+                "http": f"{server.url}/q",
+            }
+            url = places[kind]
         for verb in (["stats"], ["peek"], ["pop"], ["push"], ["dead"], ["delete", "--yes"], ["work"]):
             extra = {"work": ["--", "true"], "push": ["x"]}.get(verb[0], [])
             assert main(["queue", *verb, url, *extra]) == 1, verb

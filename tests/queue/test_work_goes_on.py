@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hastened_loop import HastenedLoop
 from queue_processes import ServerProcess
 
 from fray import QueueUnavailableError
@@ -20,6 +21,8 @@ from fray_queue import (
     QueueFullError,
     QueueNotFoundError,
     SqliteQueue,
+    WorkSummary,
+    awork,
     work,
 )
 
@@ -74,6 +77,65 @@ def test_a_pool_outlasts_its_server(tmp_path: Path) -> None:
         assert work(queue, fn, concurrency=2, stop_when_empty=True, lease_timeout=2.0).done >= 18
         assert queue.size() == 0
         queue.close()
+
+
+class Away(MemoryQueue[Any]):
+    """A queue whose every call may fail, for as long as a test wants."""
+
+    away = False
+
+    def _look(self) -> None:
+        if self.away:
+            raise QueueUnavailableError("away")
+
+    def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[Any]]:
+        self._look()
+        return super().pop_many(n, lease_timeout, wait=min(wait, 0.05))
+
+    def done_many(self, leases: Iterable[Lease[Any]], *, results: Iterable[Any] | None = None) -> None:
+        self._look()
+        super().done_many(leases, results=results)
+
+    def extend_many(self, leases: Iterable[Lease[Any]], lease_timeout: float) -> list[Any]:
+        self._look()
+        return super().extend_many(leases, lease_timeout)
+
+
+def test_a_pool_outlasts_a_queue_that_is_away_for_an_hour() -> None:
+    """An hour of the pool's time, and calls under way all through it; it goes on where it was."""
+    queue = Away()
+    queue.push_many(range(8))
+    seen: list[int] = []
+
+    async def main() -> WorkSummary:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        assert isinstance(loop, HastenedLoop)
+        begun, back = asyncio.Semaphore(0), asyncio.Event()
+
+        async def fn(item: int) -> None:
+            begun.release()
+            await back.wait()
+            seen.append(item)
+
+        pool = asyncio.create_task(awork(queue, fn, concurrency=4, stop=stop))
+        for _ in range(4):
+            await begun.acquire()
+        queue.away = True
+        back.set()  # four items are done, and the queue cannot be told
+        loop.speed = 3600.0
+        await asyncio.sleep(3600.0)
+        assert not pool.done()
+        queue.away = False
+        while queue.size():
+            await asyncio.sleep(60.0)
+        stop.set()
+        return await pool
+
+    with asyncio.Runner(loop_factory=HastenedLoop) as runner:
+        summary = runner.run(main())
+    assert sorted(seen) == list(range(8))
+    assert (summary.done, summary.lost, summary.in_hand) == (8, 0, 0)
+    assert summary.queue_failures > 0
 
 
 def test_a_pool_goes_on_beside_a_producer_that_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from fray import LeaseExpiredError
+from fray.backend import with_end
 from fray.queue import Lease
 
 T = TypeVar("T")
@@ -15,10 +16,3 @@ def extended(leases: Sequence[Lease[T]], ends: Sequence[float | None]) -> list[L
         LeaseExpiredError(lease.lease_id) if until is None else with_end(lease, until)
         for lease, until in zip(leases, ends, strict=True)
     ]
-
-
-def with_end(lease: Lease[T], until: float) -> Lease[T]:
-    """Return a lease that ends at another time."""
-    return Lease(
-        lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, until, lease.reply
-    )

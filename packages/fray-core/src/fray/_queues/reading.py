@@ -60,7 +60,14 @@ def read_lease(lease: Lease[bytes]) -> Lease[Any] | str:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a stranger's class raises
         return describe(error)
     return Lease(
-        item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, lease.expires_at, lease.reply
+        item,
+        lease.lease_id,
+        lease.timestamp,
+        lease.item_id,
+        lease.attempt,
+        lease.expires_at,
+        lease.reply,
+        lease.pushed_at,
     )
 
 

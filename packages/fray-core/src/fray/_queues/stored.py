@@ -24,7 +24,7 @@ from fray._serialization.values import dumps
 from fray._values.checks import check_count, check_seconds
 from fray._values.delays import poll_delays
 from fray._values.errors import LeaseExpiredError, UnsupportedError
-from fray._values.leases import Attempt, DeadLetter, Lease
+from fray._values.leases import Attempt, DeadLetter, Lease, with_end
 from fray._values.push_options import PushOptions
 
 T = TypeVar("T")
@@ -39,6 +39,7 @@ class StoredItem:
         attempt: Leases so far, the present one included.
         until: Seconds since the epoch before which nobody may take it; its lease or its delay ends then.
         history: The leases that ended without `done`, as the lease machine keeps them.
+        pushed_at: Seconds since the epoch; None where a store has not kept it.
     """
 
     item_id: str
@@ -49,6 +50,12 @@ class StoredItem:
     until: float = 0.0
     dead: bool = False
     history: tuple[Attempt, ...] = ()
+    pushed_at: float | None = None
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        values = dict(zip(self.__slots__, state, strict=False))  # of an older release there are fewer
+        for name in self.__slots__:
+            object.__setattr__(self, name, values.get(name))
 
     @property
     def state(self) -> LeaseState:
@@ -57,7 +64,7 @@ class StoredItem:
 
     def having(self, state: LeaseState) -> "StoredItem":
         """Return the item in another state."""
-        return StoredItem(self.item_id, self.payload, *state[:6])
+        return StoredItem(self.item_id, self.payload, *state[:6], self.pushed_at)
 
 
 class ItemStore(ABC):
@@ -133,7 +140,9 @@ class StoredQueue(QueueBase[T]):
         return self._max_attempts
 
     def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
-        stored = [StoredItem(uuid.uuid4().hex, dumps(item, "the item given to push")) for item in items]
+        payloads = [dumps(item, "the item given to push") for item in items]
+        now = self._clock()
+        stored = [StoredItem(uuid.uuid4().hex, payload, pushed_at=now) for payload in payloads]
         if stored:
             with self._transaction() as store:
                 store.save(stored)
@@ -191,7 +200,7 @@ class StoredQueue(QueueBase[T]):
             item = _held(store, check_lease(lease))
             state = lease_machine.extend(item.state, lease.lease_id, lease_timeout, now)
             store.save([item.having(state)])
-        return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, state.until)
+        return with_end(lease, state.until)
 
     def peek(self) -> T | None:
         """Return the item that a pop would take now; see `Queue.peek`."""
@@ -264,4 +273,12 @@ def _held(store: ItemStore, lease: Lease[Any]) -> StoredItem:
 
 
 def _lease(item: StoredItem) -> Lease[bytes]:
-    return Lease(item.payload, item.lease_id, item.leased_at, item.item_id, item.attempt, item.until)
+    return Lease(
+        item.payload,
+        item.lease_id,
+        item.leased_at,
+        item.item_id,
+        item.attempt,
+        item.until,
+        pushed_at=item.pushed_at,
+    )

@@ -164,14 +164,17 @@ def _alone(queue: Any) -> Iterator[None]:
 
 
 def _tell(queue: Any, lease: Any, kind: EventKind, **more: Any) -> None:
-    taken = kind is EventKind.LEASE_TAKEN
+    if kind is EventKind.LEASE_TAKEN:
+        seconds = getattr(lease, "seconds_in_queue", None)
+    else:
+        seconds = max(0.0, time.time() - lease.timestamp)
     _listeners.tell(
         Event(
             kind=kind,
             id=lease.lease_id,
             name=str(getattr(queue, "name", type(queue).__name__)),
             parent_id=current_id(),
-            seconds=None if taken else max(0.0, time.time() - lease.timestamp),
+            seconds=seconds,
             details={"item_id": lease.item_id, "attempt": lease.attempt},
             **more,
         )

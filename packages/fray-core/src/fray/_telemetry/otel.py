@@ -128,7 +128,7 @@ class OpenTelemetryListener:
         if event.kind is EventKind.POOL_REPORTED:
             self._gauge(event)
         elif event.seconds is not None and event.kind.phase != "launched":
-            what = "wait" if event.kind.phase == "started" else "duration"
+            what = "wait" if event.kind.phase in ("started", "taken") else "duration"
             self._histograms[event.kind.subject, what].record(event.seconds, about | outcome)
 
 

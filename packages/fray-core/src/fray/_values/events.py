@@ -68,7 +68,8 @@ class Event:
         name: Of the job, function, class, method or queue.
         parent_id: Of the job, replica, task or call that submitted it; of a call, its actor.
         time: Seconds since the epoch.
-        seconds: How long it took, at the end; how long it waited since it was submitted, at the start.
+        seconds: How long it took, at the end; how long it waited since it was submitted, at the start. Of a
+            lease that is taken, since its item was pushed.
         error: The name of the exception's type, or why a job failed.
         details: What only some kinds have: `replica`, `item_id`, `attempt`, the counts of a pool.
         carrier: What a listener sends along from where something is submitted to where it starts.

@@ -213,6 +213,7 @@ if TYPE_CHECKING:
     from fray._values.delays import poll_delays, retry_delays
     from fray._values.errors import did_you_mean
     from fray._values.findings import Finding, Health
+    from fray._values.leases import with_end
     from fray._values.light_tuples import NamedTuple
     from fray._values.push_options import PLAIN, PushOptions
     from fray._values.words import in_words
@@ -485,6 +486,7 @@ __all__ = [
     "value_ref",
     "warn_of_another_python",
     "watch_for",
+    "with_end",
     "with_variable",
     "workspace_files",
     "workspace_of",
@@ -725,6 +727,7 @@ _HOMES = {
     "rank_variables": "_jobs.ranks",
     "read_item": "_queues.reading",
     "read_lease": "_queues.reading",
+    "with_end": "_values.leases",
     "ready_positions": "_engine.waiting",
     "reduce_by_identity": "_engine.identity",
     "ref_of_future": "_engine.refs",

@@ -13,13 +13,16 @@ from fray.testing.queue_fixtures import MakeQueue, ManualClock, QueueFixtures, t
 class EventPromises(ListeningFixtures, QueueFixtures):
     """Whichever way a lease is taken and settled, each is told of once."""
 
-    def test_a_lease_is_told_of_when_taken_and_when_settled(self, told: Told, queue: Queue[Any]) -> None:
+    def test_a_lease_is_told_of_when_taken_and_when_settled(
+        self, told: Told, queue: Queue[Any], clock: ManualClock
+    ) -> None:
         queue.push_many(["secret one", "secret two", "secret three"])
         first = take(queue)
         queue.done(first)
         second, third = queue.pop_many(2)
         queue.done_many(lease for lease in [second])
         queue.release(third)
+        clock.advance(5.0)
         waited = queue.pop(60.0, wait=1.0)
         assert waited is not None
         by_id: dict[str, list[str]] = {}
@@ -33,6 +36,7 @@ class EventPromises(ListeningFixtures, QueueFixtures):
         }
         last = told.of("lease")[-1]
         assert last.details == {"item_id": waited.item_id, "attempt": 2}
+        assert last.seconds == pytest.approx(5.0, abs=0.1)  # since the push
         assert "secret" not in told.text()
 
     def test_a_lease_that_was_lost_is_told_of_as_an_error(

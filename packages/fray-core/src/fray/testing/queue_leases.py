@@ -44,6 +44,25 @@ class LeasePromises(QueueFixtures):
         assert lease.timestamp == pytest.approx(clock(), abs=0.01)
         assert lease.expires_at == pytest.approx(clock() + 30, abs=0.01)
 
+    def test_a_lease_says_how_long_its_item_was_in_the_queue(
+        self, queue: Queue[Any], clock: ManualClock
+    ) -> None:
+        at = clock()
+        queue.push_many("ab")
+        clock.advance(3.0)
+        queue.push("c")
+        clock.advance(4.0)
+        a, b, c = queue.pop_many(3)
+        for lease, pushed_at in ((a, at), (b, at), (c, at + 3.0)):
+            assert lease.pushed_at == pytest.approx(pushed_at, abs=0.01)
+        assert a.seconds_in_queue == pytest.approx(7.0, abs=0.01)
+        queue.release(b)
+        clock.advance(1.0)
+        again = take(queue)
+        assert (again.item, again.attempt) == ("b", 2)
+        assert again.seconds_in_queue == pytest.approx(8.0, abs=0.01)
+        assert queue.extend(again, 30.0).pushed_at == again.pushed_at
+
     def test_a_leased_item_is_nobody_elses(self, queue: Queue[Any], clock: ManualClock) -> None:
         queue.push("x")
         take(queue, 30)

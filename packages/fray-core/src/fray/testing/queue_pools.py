@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fray._contracts.queue import Queue
-from fray.testing.queue_fixtures import LONG, MakeQueue
+from fray.testing.queue_fixtures import LONG, MakeQueue, ManualClock
 from fray.testing.queue_options import OptionFixtures
 from fray.testing.queue_replies import WorkFailedError
 
@@ -34,12 +34,16 @@ class PoolContract(OptionFixtures):
         """Return the function that works in coroutines: `fray_queue.awork`."""
         raise NotImplementedError("a contract's subclass gives `work` and `awork`, those of fray_queue")
 
-    def test_threads_work_on_every_item_once(self, queue: Queue[Any], work: Callable[..., Any]) -> None:
+    def test_threads_work_on_every_item_once(
+        self, queue: Queue[Any], work: Callable[..., Any], clock: ManualClock
+    ) -> None:
         queue.push_many(range(_MANY))
+        clock.advance(5.0)
         seen: list[int] = []
         summary = work(queue, seen.append, concurrency=4, stop_when_empty=True)
         assert sorted(seen) == list(range(_MANY))
         assert (summary.done, summary.attempts, summary.in_hand) == (_MANY, _MANY, 0)
+        assert (summary.dated, summary.seconds_in_queue) == (_MANY, pytest.approx(5.0 * _MANY, abs=1.0))
         assert queue.size() == 0
 
     def test_coroutines_work_on_every_item_once(self, queue: Queue[Any], awork: Callable[..., Any]) -> None:

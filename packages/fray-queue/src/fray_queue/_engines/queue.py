@@ -21,6 +21,7 @@ from fray.backend import (
     read_item,
     retry_delays,
     take_readable,
+    with_end,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
 from fray_queue._checks import check_count, check_lease, check_name, no_room_within
@@ -29,7 +30,7 @@ from fray_queue._engines.slots import Slot, Slots
 from fray_queue._engines.store import Counts, EngineStore, Letter, TransientError, Wanted
 from fray_queue._errors import NoRoomError
 from fray_queue._items import MOST_ATTEMPTS, Settings
-from fray_queue._leases import extended, with_end
+from fray_queue._leases import extended
 
 T = TypeVar("T")
 R = TypeVar("R")

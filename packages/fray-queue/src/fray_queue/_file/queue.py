@@ -21,6 +21,7 @@ from fray.backend import (
     dead_letter,
     read_item,
     take_readable,
+    with_end,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, UnreadableItem
 from fray_queue._checks import check_count, check_lease
@@ -37,6 +38,7 @@ from fray_queue._file.records import ALONE, DEAD, Address, new_nonce, parse_leas
 from fray_queue._file.repair import Damage, find_damage
 from fray_queue._file.stores.local import LocalStore
 from fray_queue._file.stores.store import MARKER
+from fray_queue._stamps import stamped, unstamped
 
 T = TypeVar("T")
 
@@ -144,7 +146,9 @@ class FileQueue(QueueBase[T]):
         )
 
     def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
-        payloads = encode_many(items)
+        pickles = encode_many(items)
+        now = self._clock()
+        payloads = [stamped(each, now) for each in pickles]
         self._enter()
         sizes = batch_sizes(payloads, self._batch_items)
         addresses = self._producer.addresses(sizes)
@@ -258,7 +262,7 @@ class FileQueue(QueueBase[T]):
         check_seconds("lease_timeout", lease_timeout)
         self._enter()
         claim = self._claims.extend(lease.lease_id, lease_timeout)
-        return Lease(lease.item, lease.lease_id, lease.timestamp, lease.item_id, lease.attempt, claim.until)
+        return with_end(lease, claim.until)
 
     def peek(self) -> T | None:
         """Return the item that a pop would take now.
@@ -295,7 +299,7 @@ class FileQueue(QueueBase[T]):
             data = self._claims.payload(spot)
         except DamagedError as error:
             return DeadLetter(UnreadableItem(self._store.read(spot.address.path) or b"", str(error)), *facts)
-        return None if data is None else dead_letter(data, *facts)
+        return None if data is None else dead_letter(unstamped(data)[0], *facts)
 
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""
@@ -426,11 +430,13 @@ def _reopen(cls: type[FileQueue[Any]], path: str, options: dict[str, Any]) -> Fi
 
 
 def _lease(claim: Claim) -> Lease[bytes]:
+    payload, pushed_at = unstamped(claim.payload)
     return Lease(
-        claim.payload,
+        payload,
         claim.lease_id,
         claim.record.at,
         claim.item_id,
         claim.record.attempt,
         claim.until,
+        pushed_at=pushed_at,
     )

@@ -54,6 +54,7 @@ class Entry(Generic[T]):
     rank: int
     item_id: str
     item: T
+    pushed_at: float
     phase: Phase = WAITING
     grants: int = 0  # leases ever given; unlike `attempt`, never reset: it makes lease ids unique
     state: LeaseState = FRESH
@@ -99,12 +100,12 @@ class Line(Generic[T]):
 
     # --- what a producer does ---
 
-    def push(self, item_id: str, item: T) -> None:
+    def push(self, item_id: str, item: T, pushed_at: float) -> None:
         """Add an item at the end of the line; one of an id that is there already changes nothing."""
         if item_id in self._live or item_id in self.dead:
             return
         self._last_place = place = self._last_place + 1
-        self._live[item_id] = entry = Entry(place, item_id, item)
+        self._live[item_id] = entry = Entry(place, item_id, item, pushed_at)
         self._line.append(entry)
         self._waiting += 1
 
@@ -116,7 +117,7 @@ class Line(Generic[T]):
             return known.item_id
         self._last_place = place = self._last_place + 1
         state = lease_machine.pushed(options.delay, options.seconds, now)
-        entry = Entry(place - (options.priority << _PLACES), item_id, item, state=state)
+        entry = Entry(place - (options.priority << _PLACES), item_id, item, now, state=state)
         if key is not None or options.reply_ttl:
             entry.extra = Extra(key, options.reply_ttl, 1)
         if key is not None:
@@ -225,6 +226,11 @@ class Line(Generic[T]):
         """Count what is waiting, delayed or leased."""
         self._advance(now)
         return len(self._live)
+
+    def oldest(self, now: float) -> float | None:
+        """Return when the item was pushed that has been here longest; one that was requeued is a new one."""
+        self._advance(now)
+        return next((entry.pushed_at for entry in self._live.values()), None)
 
     def pending(self, now: float) -> int:
         """Count what a take could have now."""

@@ -82,7 +82,7 @@ class MemoryQueue(QueueBase[T]):
         self._clock = clock
         self._tag = uuid.uuid4().hex[:8]  # so that a lease of another queue is never taken for one of ours
         self._numbers = itertools.count(1)
-        self._inbox: deque[tuple[str, T]] = deque()
+        self._inbox: deque[tuple[str, T, float]] = deque()  # with the time of its push
         self._lock = threading.Lock()
         self._arrival = threading.Condition(self._lock)
         self._sleepers = 0
@@ -135,7 +135,7 @@ class MemoryQueue(QueueBase[T]):
             if options or self._max_size is not None:
                 return super().push(item, **options)
             item_id = f"{self._tag}-{next(self._numbers)}"
-            self._inbox.append((item_id, item))
+            self._inbox.append((item_id, item, self._clock()))
             if self._sleepers or len(self._inbox) > _FULL_INBOX:
                 self._announce(1)
             return item_id
@@ -157,11 +157,12 @@ class MemoryQueue(QueueBase[T]):
     def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
         if self._max_size is not None or not options.is_plain:
             return self._store_with(list(items), options)
-        entries = [(f"{self._tag}-{next(self._numbers)}", item) for item in items]
+        now = self._clock()
+        entries = [(f"{self._tag}-{next(self._numbers)}", item, now) for item in items]
         self._inbox.extend(entries)
         if self._sleepers or len(self._inbox) > _FULL_INBOX:
             self._announce(len(entries))
-        return [item_id for item_id, _ in entries]
+        return [item_id for item_id, *_ in entries]
 
     def _store_with(self, items: list[T], options: PushOptions) -> list[str]:
         if self._lock.locked():
@@ -340,6 +341,14 @@ class MemoryQueue(QueueBase[T]):
             self._sort_in()
             return self._line.size(self._clock())
 
+    def oldest_seconds(self) -> float | None:
+        """Return the age of the oldest item that waits, is delayed or is leased; None where there is none."""
+        with self._lock:
+            self._sort_in()
+            now = self._clock()
+            pushed_at = self._line.oldest(now)
+            return None if pushed_at is None else max(0.0, now - pushed_at)
+
     def pending(self) -> int:
         """Count what a pop could take now."""
         with self._lock:
@@ -464,6 +473,5 @@ os.register_at_fork(after_in_child=_leave_behind)
 
 def _lease(entry: Entry[T]) -> Lease[T]:
     attempt, lease_id, leased_at, until, *_ = entry.state
-    if entry.extra is None:
-        return Lease(entry.item, lease_id, leased_at, entry.item_id, attempt, until)
-    return Lease(entry.item, lease_id, leased_at, entry.item_id, attempt, until, entry.wants_reply)
+    reply = entry.extra is not None and entry.wants_reply
+    return Lease(entry.item, lease_id, leased_at, entry.item_id, attempt, until, reply, entry.pushed_at)

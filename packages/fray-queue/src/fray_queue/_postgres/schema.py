@@ -9,8 +9,8 @@ import psycopg
 from fray_queue._checks import KEPT_AFTER_FETCH, MOST_DEAD
 from fray_queue._errors import AccessRefusedError, QueueVersionError
 
-VERSION = 1
-UPGRADES: dict[int, str] = {}
+VERSION = 2
+UPGRADES = {1: "ALTER TABLE fray.items ADD COLUMN pushed_at double precision"}
 """Version -> statements that make the tables of the next of it; the functions are always made anew."""
 LOCK = 0x46725131  # "FrQ1": of the advisory locks that are taken for a queue
 _MAKING = 0x4672_5131_0000_0001  # of the one that is held while the schema is made

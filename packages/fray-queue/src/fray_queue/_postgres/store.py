@@ -142,8 +142,8 @@ class PostgresStore:
         if rows and rows[0][0] is None:
             return [], rows[0][3]
         return [
-            Lease(payload, f"{number:x}.{token}", leased_at, self._item_id(number), attempt, until, reply)
-            for number, attempt, leased_at, until, reply, payload in rows
+            Lease(payload, f"{number:x}.{token}", at, self._item_id(number), attempt, until, reply, pushed_at)
+            for number, attempt, at, until, reply, payload, pushed_at in rows
         ], None
 
     def done(self, slot: Slot, lease_ids: Sequence[str], answers: Sequence[Packed | None]) -> list[str]:

@@ -22,6 +22,7 @@ from fray_queue._errors import (
 from fray_queue._items import Settings
 from fray_queue._redis import scripts
 from fray_queue._redis.nodes import Nodes
+from fray_queue._stamps import unstamped
 
 _MICRO = 1_000_000
 _FIELDS = {"attempts": "max_attempts", "size": "max_size", "dead": "max_dead"}
@@ -199,6 +200,7 @@ class RedisStore:
         for at in range(1, len(found), 6):
             place, attempt, leased_at, until, reply, payload = found[at : at + 6]
             number = int(place, 16)
+            payload, pushed_at = unstamped(payload)
             leases.append(
                 Lease(
                     payload,
@@ -208,6 +210,7 @@ class RedisStore:
                     attempt,
                     until / _MICRO,
                     bool(reply),
+                    pushed_at,
                 )
             )
         return leases, _seconds(found[0])
@@ -252,7 +255,7 @@ class RedisStore:
     def peek(self) -> tuple[str, bytes] | None:
         """Return the first item in line."""
         found = self._run("look", "peek")
-        return (self._item_id(found[0]), found[1]) if found else None
+        return (self._item_id(found[0]), unstamped(found[1])[0]) if found else None
 
     def counts(self) -> Counts:
         """Count items."""
@@ -264,6 +267,7 @@ class RedisStore:
         found = self._run("look", "dead", f"({after:012x}" if after else "-", most)
         for place, payload, attempt, expired, history in found:
             attempts = tuple(_attempt(*entry) for entry in history)
+            payload, _ = unstamped(payload)
             letters.append(
                 Letter(int(place, 16), self._item_id(place), payload, attempt, attempts, bool(expired))
             )

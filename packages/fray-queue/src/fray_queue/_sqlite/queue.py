@@ -24,13 +24,14 @@ from fray.backend import (
     poll_delays,
     read_item,
     take_readable,
+    with_end,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
 from fray_queue._checks import MOST_DEAD, check_count, check_lease, check_name, no_room_within
 from fray_queue._codec import encode_many
 from fray_queue._errors import NoRoomError, QueueExistsError, QueueNotFoundError
 from fray_queue._items import MOST_ATTEMPTS, Settings, Taken
-from fray_queue._leases import extended, with_end
+from fray_queue._leases import extended
 from fray_queue._sqlite import looking, replies
 from fray_queue._sqlite.clocks import LeaseClock, boot_clock, manual_clock
 from fray_queue._sqlite.commits import GroupCommit
@@ -265,6 +266,16 @@ class SqliteQueue(QueueBase[T]):
         """Count what waits, is delayed or is leased."""
         return self._look(looking.counts).size
 
+    def oldest_seconds(self) -> float | None:
+        """Return the age of the oldest item that waits, is delayed or is leased; None where there is none."""
+
+        def age(store: QueueStore, queue: QueueRow) -> float | None:
+            pushed_at = looking.oldest(store, queue)
+            clock = store.file.clock
+            return None if pushed_at is None else max(0.0, clock.now() + clock.offset() - pushed_at)
+
+        return self._look(age)
+
     def pending(self) -> int:
         """Count what a pop could take now."""
         return self._look(looking.counts).pending
@@ -468,4 +479,5 @@ def _lease(taken: Taken) -> Lease[bytes]:
         taken.attempt,
         taken.until,
         taken.reply,
+        taken.pushed_at,
     )

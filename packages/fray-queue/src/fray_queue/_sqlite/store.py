@@ -30,11 +30,11 @@ from fray_queue._sqlite.rows import (
 )
 from fray_queue._sqlite.schema import DEAD, HELD, LAST_NUMBER, RETURNED
 
-Takeable = tuple[int, str | None, bytes, LeaseState | None, bool]
-"""A row that may be leased: its id, the item's id and payload, its state, whether an answer may be wanted."""
-FRESH_PLAIN = "SELECT id, item_id, payload FROM items WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
+Takeable = tuple[int, str | None, bytes, float, LeaseState | None, bool]
+"""A row that may be leased: its id, item id, payload, push, state, and whether an answer may be wanted."""
+FRESH_PLAIN = "SELECT id, item_id, payload, pushed_at FROM items WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
 FRESH_SPECIAL = (
-    "SELECT id, item_id, payload FROM items WHERE id > ? AND id <= ? "
+    "SELECT id, item_id, payload, pushed_at FROM items WHERE id > ? AND id <= ? "
     "AND NOT EXISTS (SELECT 1 FROM leases WHERE leases.id = items.id) ORDER BY id LIMIT ?"
 )
 DEADLINE = "ifnull(deadline, 9e999)"
@@ -255,7 +255,7 @@ class QueueStore:
         self.sweep(queue, now)
         taken: list[Taken] = []
         size = 0
-        for row, item_id, payload, state, reply in self._takeable(queue, n):
+        for row, item_id, payload, pushed_at, state, reply in self._takeable(queue, n):
             seq = seq_of(row)
             lease_id = lease_id_of(seq, self._token())
             before = state or lease_machine.FRESH
@@ -272,7 +272,7 @@ class QueueStore:
                 queue.returned -= 1
             item_id = queue.item_id(seq, item_id)
             each = Taken(item_id, lease_id, now + offset, leased.until + offset, leased.attempt, payload, seq)
-            each.reply = reply
+            each.reply, each.pushed_at = reply, pushed_at
             taken.append(each)
             size += len(payload)
             if most_bytes is not None and size >= most_bytes:
@@ -312,12 +312,12 @@ class QueueStore:
 
     def _returned(self, row: int) -> Takeable:
         (found,) = self._execute(
-            f"SELECT item_id, payload, {STATE}, reply_ttl, key FROM leases JOIN items USING (id) "
+            f"SELECT item_id, payload, pushed_at, {STATE}, reply_ttl, key FROM leases JOIN items USING (id) "
             "WHERE id = ?",
             (row,),
         ).fetchall()
-        item_id, payload, *state, reply_ttl, key = found
-        return row, item_id, payload, state_of(*state), reply_ttl is not None or key is not None
+        item_id, payload, pushed_at, *state, reply_ttl, key = found
+        return row, item_id, payload, pushed_at, state_of(*state), reply_ttl is not None or key is not None
 
     def _fresh(self, queue: QueueRow, n: int) -> Generator[Takeable, None, None]:
         """Yield plain items that were never leased."""
@@ -328,8 +328,8 @@ class QueueStore:
             (queue.base + queue.cursor, queue.base + queue.pushed, n),
         )
         try:
-            for row, item_id, payload in cursor:
-                yield row, item_id, payload, None, False
+            for row, item_id, payload, pushed_at in cursor:
+                yield row, item_id, payload, pushed_at, None, False
         finally:
             cursor.close()
 
@@ -460,18 +460,18 @@ class QueueStore:
         """Return the item of a good lease."""
         seq = seq_of_lease(lease_id)
         found = self._execute(
-            "SELECT item_id, leased_at, until, attempt, payload, reply_ttl, key "
+            "SELECT item_id, leased_at, until, attempt, payload, pushed_at, reply_ttl, key "
             "FROM leases JOIN items USING (id) "
             "WHERE id = ? AND lease_id = ?",
             (queue.base + (seq or 0), lease_id),
         ).fetchall()
         if seq is None or not found:
             return None
-        ((item_id, leased_at, until, attempt, payload, reply_ttl, key),) = found
+        ((item_id, leased_at, until, attempt, payload, pushed_at, reply_ttl, key),) = found
         offset = self.file.clock.offset()
         item_id = queue.item_id(seq, item_id)
         taken = Taken(item_id, lease_id, leased_at + offset, until + offset, attempt, payload, seq)
-        taken.reply = reply_ttl is not None or key is not None
+        taken.reply, taken.pushed_at = reply_ttl is not None or key is not None, pushed_at
         return taken
 
     # --- what an operator does ---

@@ -63,6 +63,7 @@ class Engine:
     async def run(self) -> None:
         """Work until told to stop, then give back what is left; `errors` has what ended it."""
         self._loop = asyncio.get_running_loop()
+        self._summary.ended_at = None
         self._stopping, self._over, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._linger: asyncio.TimerHandle | None = None
         self._patience = Patience(self._summary, self._over)
@@ -329,6 +330,7 @@ class Engine:
         self._heartbeat.halt()
         self._summary.lost += self._summary.in_hand  # nobody knows what became of them
         self._summary.in_hand = self._summary.running = 0
+        self._summary.ended_at = time.time()
 
     async def _finish_running(self, end: float) -> None:
         """Wait for the calls under way; not for those that are beyond their time limit."""

@@ -61,12 +61,16 @@ class WorkSummary:
         timed_out: Items that went back because the function ran beyond `time_limit`.
         returned: Items that were fetched ahead and went back untouched.
         attempts: Leases that the items had so far, added up; as many as items where none came again.
+        dated: Items whose queue told when they were pushed; all but those that an older release stored.
         in_hand: Items that the pool holds leases on now.
         running: Calls of the function now.
         stuck: Slots that functions beyond their `time_limit` occupy now.
+        seconds_in_queue: Time from the pushes of dated items to their leases here, added up; delays and
+            earlier leases included.
         seconds_in_work: Time that calls of the function took, added up.
         seconds_in_hand: Time from the leases of items to their settling, added up.
         started_at: Seconds since the epoch.
+        ended_at: Seconds since the epoch; None while the pool works.
         queue_failures: Calls of the queue that failed, and were tried again.
     """
 
@@ -77,15 +81,24 @@ class WorkSummary:
     timed_out: int = 0
     returned: int = 0
     attempts: int = 0
+    dated: int = 0
     in_hand: int = 0
     running: int = 0
     stuck: int = 0
+    seconds_in_queue: float = 0.0
     seconds_in_work: float = 0.0
     seconds_in_hand: float = 0.0
     started_at: float = field(default_factory=time.time)
+    ended_at: float | None = None
     queue_failures: int = 0
 
     @property
     def settled(self) -> int:
         """Items that came to an end in this pool, whichever."""
         return self.done + self.failed + self.lost + self.released + self.timed_out
+
+    @property
+    def per_second(self) -> float:
+        """Items that came to an end in a second, on average since the start."""
+        end = time.time() if self.ended_at is None else self.ended_at
+        return self.settled / max(1e-3, end - self.started_at)

@@ -48,17 +48,24 @@ class Reporter:
         if summary.settled:
             details["work_ms"] = round(1000 * summary.seconds_in_work / summary.settled)
             details["in_hand_ms"] = round(1000 * summary.seconds_in_hand / summary.settled)
+        if summary.dated:
+            details["queue_ms"] = round(1000 * summary.seconds_in_queue / summary.dated)
         if self._oldest is not None:
             details["oldest_seconds"] = self._oldest
         tell(Event(kind=EventKind.POOL_REPORTED, id=self._id, name=self._name, details=details))
 
     async def _ask_for_oldest(self) -> None:
-        stats = getattr(self._twin.queue, "stats", None)
-        if stats is None:
-            return
         try:
-            told = await asyncio.to_thread(stats)
+            oldest = await asyncio.to_thread(_oldest_seconds, self._twin.queue)
         except Exception:  # noqa: BLE001 - the pool's own calls tell of a queue that fails
             return
-        oldest = told.get("oldest_seconds") if isinstance(told, dict) else None
         self._oldest = None if oldest is None else round(oldest)
+
+
+def _oldest_seconds(queue: Any) -> float | None:
+    """Return the age of a queue's oldest item; None where the queue cannot tell, as a folder or a bucket."""
+    if hasattr(queue, "oldest_seconds"):
+        found: float | None = queue.oldest_seconds()
+        return found
+    told = queue.stats() if hasattr(queue, "stats") else {}
+    return told.get("oldest_seconds") if isinstance(told, dict) else None

@@ -172,7 +172,9 @@ class Settler:
                 _log.warning("item %s: its lease was lost while it was worked on", lease.item_id)
                 ending = Ending.LOST
             setattr(summary, ending.value, getattr(summary, ending.value) + 1)
-            summary.attempts += lease.attempt if ending is not Ending.RETURNED else 0
+            if ending is not Ending.RETURNED:
+                summary.attempts += lease.attempt
+                _count_wait(summary, lease)
             summary.seconds_in_hand += max(0.0, now - lease.timestamp)
         summary.in_hand -= len(settlements)
         self._heartbeat.drop(each.entry.lease.lease_id for each in settlements)
@@ -180,6 +182,13 @@ class Settler:
 
 def _leases(settlements: Sequence[Settlement]) -> list[Any]:
     return [each.entry.lease for each in settlements]
+
+
+def _count_wait(summary: WorkSummary, lease: Any) -> None:
+    waited = getattr(lease, "seconds_in_queue", None)  # a stranger's lease may have none
+    if waited is not None:
+        summary.dated += 1
+        summary.seconds_in_queue += waited
 
 
 def _is_awaited(lease: Any) -> bool:

@@ -21,6 +21,7 @@ from fray.backend import (
     pack_failure,
     read_item,
     read_lease,
+    with_end,
 )
 from fray.queue import Attempt, DeadLetter, Lease, Reply
 from fray_queue._checks import check_count, check_lease
@@ -30,7 +31,7 @@ from fray_queue._http.client.batches import BATCH, Ids, batches
 from fray_queue._http.client.connections import Connections, Request
 from fray_queue._http.protocol.limits import ITEM_BYTES, item_too_large
 from fray_queue._http.protocol.wire import pack, unpack
-from fray_queue._leases import extended, with_end
+from fray_queue._leases import extended
 
 T = TypeVar("T")
 
@@ -391,6 +392,7 @@ def _lease(meta: dict[str, Any], payload: bytes) -> Lease[bytes]:
         meta["attempt"],
         meta["expires_at"],
         meta.get("reply", False),
+        meta.get("pushed_at"),
     )
 
 

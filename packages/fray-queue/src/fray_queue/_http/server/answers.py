@@ -204,6 +204,8 @@ def lease_meta(entry: Taken) -> dict[str, Any]:
     }
     if entry.reply:
         meta["reply"] = True
+    if entry.pushed_at is not None:
+        meta["pushed_at"] = entry.pushed_at
     return meta
 
 

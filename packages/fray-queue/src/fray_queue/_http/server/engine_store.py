@@ -350,7 +350,7 @@ def _token_of(key: Key | None) -> str:
 
 def _taken(lease: Lease[bytes]) -> Taken:
     taken = Taken(lease.item_id, lease.lease_id, lease.timestamp, lease.expires_at, lease.attempt, lease.item)
-    taken.reply = lease.reply
+    taken.reply, taken.pushed_at = lease.reply, lease.pushed_at
     return taken
 
 

@@ -219,17 +219,18 @@ BEGIN
     END IF;
     IF p_keys IS NULL THEN
         WITH stored AS (
-            INSERT INTO fray.items (queue, state, priority, until, deadline, reply_ttl, askers, payload)
-            SELECT p_queue, v_state, p_priority, v_until, v_deadline, p_reply_ttl, (p_reply_ttl IS NOT NULL)::integer, payload
+            INSERT INTO fray.items (queue, state, priority, until, deadline, reply_ttl, askers, payload, pushed_at)
+            SELECT p_queue, v_state, p_priority, v_until, v_deadline, p_reply_ttl, (p_reply_ttl IS NOT NULL)::integer,
+                payload, v_now
             FROM unnest(p_payloads) WITH ORDINALITY AS u (payload, place) ORDER BY place RETURNING id
         ) SELECT array_agg(id ORDER BY id) INTO v_ids FROM stored;
     ELSE
         v_new := 0;
         FOR n IN 1 .. cardinality(p_payloads) LOOP
             LOOP
-                INSERT INTO fray.items (queue, state, priority, until, deadline, key, reply_ttl, askers, payload)
+                INSERT INTO fray.items (queue, state, priority, until, deadline, key, reply_ttl, askers, payload, pushed_at)
                 VALUES (p_queue, v_state, p_priority, v_until, v_deadline, p_keys[n], p_reply_ttl,
-                        (p_reply_ttl IS NOT NULL)::integer, p_payloads[n])
+                        (p_reply_ttl IS NOT NULL)::integer, p_payloads[n], v_now)
                 ON CONFLICT (queue, key) WHERE key IS NOT NULL DO NOTHING RETURNING id INTO v_id;
                 IF v_id IS NOT NULL THEN
                     v_new := v_new + 1;
@@ -252,7 +253,7 @@ CREATE FUNCTION fray.pop_@V@(
     p_now double precision, p_slot bigint, p_number bigint, p_queue integer, p_n integer, p_seconds double precision,
     p_token text
 ) RETURNS TABLE (o_id bigint, o_attempt integer, o_leased_at double precision, o_until double precision, o_reply boolean,
-                 o_payload bytea)
+                 o_payload bytea, o_pushed_at double precision)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     q fray.queues := fray.queue_@V@(p_queue);
@@ -278,7 +279,7 @@ BEGIN
             WHERE id = ANY (v_ids);
         PERFORM fray.keep_@V@(q, p_slot, p_number, v_ids, v_swept[1] - v_taken, v_swept[2] + v_taken, v_swept[3]);
     END IF;
-    RETURN QUERY SELECT id, attempt, leased_at, until, reply_ttl IS NOT NULL OR key IS NOT NULL, payload
+    RETURN QUERY SELECT id, attempt, leased_at, until, reply_ttl IS NOT NULL OR key IS NOT NULL, payload, pushed_at
         FROM fray.items WHERE id = ANY (v_ids) AND lease = p_token ORDER BY priority DESC, id;
 END $$;
 

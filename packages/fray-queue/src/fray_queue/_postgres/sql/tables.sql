@@ -12,7 +12,7 @@ CREATE TABLE fray.items (
     priority integer NOT NULL DEFAULT 0, attempt integer NOT NULL DEFAULT 0, lease text NOT NULL DEFAULT '',
     leased_at double precision NOT NULL DEFAULT 0, until double precision NOT NULL DEFAULT 0,
     deadline double precision, key text, reply_ttl double precision, askers integer NOT NULL DEFAULT 0,
-    history jsonb NOT NULL DEFAULT '[]', payload bytea NOT NULL
+    history jsonb NOT NULL DEFAULT '[]', payload bytea NOT NULL, pushed_at double precision
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0.2, autovacuum_vacuum_insert_scale_factor = 0.5);
 ALTER TABLE fray.items ALTER COLUMN payload SET STORAGE EXTERNAL;

@@ -3,7 +3,7 @@
 --
 -- ready  sorted set, score -priority, member the place in line: who may be taken, in order
 -- held   sorted set by the end of a lease or a delay        dated  sorted set by deadline, of what is in `ready`
--- dead   sorted set, in line                                items  place -> payload
+-- dead   sorted set, in line                                items  place -> payload and push time
 -- state  place -> what changes about an item; a plain item that was never leased has none
 -- keys   key -> place      replies, reply_until  answers
 -- meta   settings, counters, and of each client's connection its newest request and what that was answered

@@ -25,6 +25,7 @@ local next = tonumber(meta[5])
 local special = priority ~= 0 or delay > 0 or ttl > 0 or reply_ttl > 0
 local deadline = ttl > 0 and now + ttl or 0
 local until_ = delay > 0 and (deadline > 0 and math.min(now + delay, deadline) or now + delay) or 0
+local stamp = '\0at' .. struct.pack('>d', now / 1000000) .. '\n'  -- of a push: `stamped` of fray_queue._stamps
 local items, ready = {}, {}
 local function flush()
   if #items > 0 then call('HSET', ITEMS, unpack(items)) end
@@ -46,7 +47,7 @@ for i = 1, count do
     local place = string.format('%012x', next)
     places[i] = place
     items[#items + 1] = place
-    items[#items + 1] = ARGV[PAYLOADS + i]
+    items[#items + 1] = ARGV[PAYLOADS + i] .. stamp
     if special or key ~= '' then
       save(place, { 0, '', 0, until_, deadline, key, reply_ttl, reply_ttl > 0 and 1 or 0, {}, priority })
       if key ~= '' then call('HSET', KEYED, key, place) end
