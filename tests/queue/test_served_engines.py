@@ -478,3 +478,13 @@ def test_an_engine_that_refuses_the_servers_user_says_so_to_clients(
         monkeypatch.setenv("FRAY_REDIS_PASSWORD", "any")
         with HttpQueueServer(engine=url) as server, pytest.raises(AccessRefusedError):
             server.new_queue("q")
+
+
+def test_a_queue_of_another_release_hides_none_that_can_be_read(redis_server: RedisServer) -> None:
+    strange, name = fresh_name(), fresh_name()
+    redis_server.cli("HSET", f"fray:{{{strange}}}:meta", "version", "99")
+    with HttpQueueServer(engine=redis_server.url) as server, server.new_queue(name) as queue:
+        queue.push("x")
+        status, body = call(server, "/queues")
+        names = [each["name"] for each in json.loads(body)["queues"]]
+        assert (status, name in names, strange in names) == (200, True, False)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from fray_queue._engines.store import Counts, DeletedQueueError
+from fray_queue._errors import QueueVersionError
 from fray_queue._redis.nodes import Address, Nodes
 from fray_queue._redis.store import RedisStore
 
@@ -37,8 +38,8 @@ class RedisEngine:
             store = self.store(name)
             try:
                 found[name] = store.counts()
-            except DeletedQueueError:
-                continue  # since it was listed
+            except (DeletedQueueError, QueueVersionError):
+                continue  # deleted since it was listed, or a queue, or a key, that this release cannot read
             finally:
                 store.close()
         return found
