@@ -1,6 +1,7 @@
 """PostgresQueue keeps the contract on a real PostgreSQL, and what it says of what is stored is so."""
 
 import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import psycopg
 import pytest
 from engine_checks import check_fail_over, check_rights
 from engine_servers import PostgresServer, certificate_of_this_machine, fresh_name
+from newer_release import FINISH, REFUSED, SIZE, NewerRelease, packed
 from pools import Pools
 from queue_processes import wait_until
 
@@ -23,7 +25,6 @@ from fray.testing.queue import (
     check_queue_machine,
 )
 from fray_queue import AccessRefusedError, PostgresQueue, QueueVersionError
-from fray_queue._postgres import schema
 
 
 class _Postgres:
@@ -84,32 +85,27 @@ def test_what_is_stored_is_what_the_settings_say(
 # --- versions ---
 
 
-def test_a_newer_release_upgrades_the_tables_and_an_older_one_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = schema.VERSION
+def test_a_newer_release_upgrades_the_tables_and_an_older_one_says_so(tmp_path: Path) -> None:
     with PostgresServer(tmp_path / "postgres") as server:
         old: Any = PostgresQueue(server.url, "q")
         old.push_many("ab")
         held = old.pop()
         server.sql("CREATE ROLE worker LOGIN", "SELECT fray.grant_rights('worker', 'worker')")
-        with monkeypatch.context() as patch:
-            patch.setattr(schema, "VERSION", now + 1)
-            patch.setattr(schema, "UPGRADES", {now: "ALTER TABLE fray.items ADD COLUMN more text"})
-            for user in ("postgres", "worker"):
-                newer: Any = PostgresQueue(server.url_of(user), "q")
-                assert newer.size() == 2
-            newer.done(held)
-            newer.close()
-            patch.setattr(schema, "UPGRADES", {})
-            patch.setattr(schema, "VERSION", now + 2)
-            with pytest.raises(QueueVersionError, match=rf"version {now + 1}.* reads version {now + 2}"):
-                PostgresQueue[Any](server.url, "q").size()
+        newer = NewerRelease(
+            tmp_path / "newer", "postgresql", "ALTER TABLE fray.items ADD COLUMN more text; -- @NEXT@"
+        )
+        for user in ("postgres", "worker"):
+            assert newer.run(SIZE, f"{server.url_of(user)}?queue=q") == "2"
+        url = f"{server.url}?queue=q"
+        assert newer.run(FINISH, url, packed(held)) == "1"
         with pytest.raises(QueueVersionError, match="newer release"):
             old.push("x")
         old.close()
-        with pytest.raises(QueueVersionError, match=rf"version {now + 1}.* reads version {now}"):
+        versions = rf"version {newer.older + 1}.* reads version"
+        with pytest.raises(QueueVersionError, match=rf"{versions} {newer.older}"):
             PostgresQueue[Any](server.url, "q").push("x")
+        newest = NewerRelease(tmp_path / "newest", "postgresql", None, step=2)
+        assert re.search(rf"{versions} {newer.older + 2}", newest.run(REFUSED, url))
 
 
 def test_items_of_a_release_that_kept_no_push_times_are_taken_all_the_same(tmp_path: Path) -> None:

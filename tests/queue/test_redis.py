@@ -1,6 +1,7 @@
 """RedisQueue keeps the contract on a real Redis, and what it says of what is stored is so."""
 
 import pickle
+import re
 import time
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from engine_checks import check_fail_over, check_rights
 from engine_servers import REDIS_RIGHTS, RedisServer, certificate_of_this_machine, free_port, fresh_name
+from newer_release import FINISH, REFUSED, SIZE, NewerRelease, packed
 from pools import Pools
 from queue_processes import wait_until
 
@@ -27,7 +29,6 @@ from fray_queue import (
     QueueVersionError,
     RedisQueue,
 )
-from fray_queue._redis import scripts
 
 
 class _Redis:
@@ -116,29 +117,23 @@ def test_an_engine_that_forgot_the_scripts_is_sent_them_again(redis_server: Redi
 
 
 def test_a_newer_release_upgrades_a_queue_and_an_older_one_says_so(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer, tmp_path: Path
 ) -> None:
     name = fresh_name()
     old: Any = RedisQueue[Any](redis_server.url, name)
     old.push_many("ab")
     held = old.pop()
-    with monkeypatch.context() as patch:
-        patch.setattr(scripts, "VERSION", 2)
-        patch.setattr(scripts, "UPGRADES", {1: "redis.call('HSET', KEYS[1], 'version', 2, 'more', 'yes')"})
-        scripts.script.cache_clear()
-        for _ in range(2):
-            newer: Any = RedisQueue[Any](redis_server.url, name)
-            assert newer.size() == 2
-        newer.done(held)
-        patch.setattr(scripts, "UPGRADES", {})
-        patch.setattr(scripts, "VERSION", 3)
-        scripts.script.cache_clear()
-        with pytest.raises(QueueVersionError, match=r"version 2.* reads version 3"):
-            RedisQueue[Any](redis_server.url, name).size()
-    scripts.script.cache_clear()
+    upgrade = "redis.call('HSET', KEYS[1], 'version', @NEXT@, 'more', 'yes')"
+    newer = NewerRelease(tmp_path / "newer", "redis", upgrade)
+    url = f"{redis_server.url}?queue={name}"
+    assert newer.run(SIZE, url) == newer.run(SIZE, url) == "2"
+    versions = rf"version {newer.older + 1}.* reads version"
     for queue in (old, RedisQueue[Any](redis_server.url, name)):
-        with pytest.raises(QueueVersionError, match=r"version 2.* reads version 1"):
+        with pytest.raises(QueueVersionError, match=rf"{versions} {newer.older}"):
             queue.push("x")
+    assert newer.run(FINISH, url, packed(held)) == "1"
+    newest = NewerRelease(tmp_path / "newest", "redis", None, step=2)
+    assert re.search(rf"{versions} {newer.older + 2}", newest.run(REFUSED, url))
 
 
 def test_items_of_a_release_that_kept_no_push_times_are_taken_all_the_same(

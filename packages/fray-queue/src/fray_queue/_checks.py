@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from fray.queue import Lease
+from fray_queue._items import MOST_ATTEMPTS, Settings
 
 KEPT_AFTER_FETCH = 60.0
 """Seconds that a fetched answer stays: the one who asked may ask again."""
@@ -18,6 +19,16 @@ def check_count(name: str, value: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} is a whole number, 1 or more; got {value!r}")
     return value
+
+
+def check_bounds(max_attempts: int | None, max_size: int | None, max_dead: int | None) -> Settings:
+    """Return what a queue is made with; every store counts up to `MOST_ATTEMPTS`."""
+    if max_attempts is not None and check_count("max_attempts", max_attempts) > MOST_ATTEMPTS:
+        raise ValueError(f"max_attempts must be at most {MOST_ATTEMPTS}, got {max_attempts}")
+    for name, count in (("max_size", max_size), ("max_dead", max_dead)):
+        if count is not None:
+            check_count(name, count)
+    return Settings(max_attempts, max_size, max_dead)
 
 
 def check_lease(lease: Any) -> Any:

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray.backend import (
@@ -24,12 +24,12 @@ from fray.backend import (
     with_end,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
-from fray_queue._checks import check_count, check_lease, check_name, no_room_within
+from fray_queue._checks import check_bounds, check_count, check_lease, check_name, no_room_within
 from fray_queue._codec import encode_many
 from fray_queue._engines.slots import Slot, Slots
 from fray_queue._engines.store import Counts, EngineStore, Letter, TransientError, Wanted
 from fray_queue._errors import NoRoomError
-from fray_queue._items import MOST_ATTEMPTS, Settings
+from fray_queue._items import Settings
 from fray_queue._leases import extended
 
 T = TypeVar("T")
@@ -37,6 +37,7 @@ R = TypeVar("R")
 LOOK_AGAIN = 2.0
 """Seconds: who waits looks then at the latest. An engine does not tell of leases that run out."""
 _SHORTEST_WAIT = 0.001
+_LONGEST_REQUEST = 10.0  # seconds
 _PAGE = 200  # dead letters in one answer
 _OF_ENGINES = QueueCapabilities(
     durable=True,
@@ -76,31 +77,47 @@ class EngineQueue(QueueBase[T]):
     def __init__(
         self,
         url: str,
-        name: str,
+        name: str = "default",
         *,
-        max_attempts: int | None,
-        max_size: int | None,
-        max_dead: int | None,
-        timeout: float,
-        clock: Callable[[], float] | None,
+        max_attempts: int | None = None,
+        max_size: int | None = None,
+        max_dead: int | None = None,
+        timeout: float = 30.0,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        if max_attempts is not None and check_count("max_attempts", max_attempts) > MOST_ATTEMPTS:
-            raise ValueError(f"max_attempts must be at most {MOST_ATTEMPTS}, got {max_attempts}")
-        for name_of, count in (("max_size", max_size), ("max_dead", max_dead)):
-            if count is not None:
-                check_count(name_of, count)
         self._url, self._name = url, check_name(name)
         self._timeout, self._clock = check_seconds("timeout", timeout), clock
-        self._given = Settings(max_attempts, max_size, max_dead)
+        self._given = check_bounds(max_attempts, max_size, max_dead)
         self._settings: Settings | None = None
         self._is_stored: tuple[bool, str] | None = None
         self._opening = threading.Lock()
         self._slots = Slots()
         self._store: EngineStore = self._connect()
 
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        *,
+        queue: str = "default",
+        max_attempts: int | None = None,
+        max_size: int | None = None,
+        max_dead: int | None = None,
+        timeout: float = 30.0,
+    ) -> Self:
+        """Open the queue that a URL names, `…?queue=name`."""
+        return cls(
+            url, queue, max_attempts=max_attempts, max_size=max_size, max_dead=max_dead, timeout=timeout
+        )
+
     def _connect(self) -> EngineStore:
-        """Make the store; asks nothing of the engine yet."""
+        """Check the address, and make the store; asks nothing of the engine yet."""
         raise NotImplementedError
+
+    @property
+    def _request_seconds(self) -> float:
+        """How long one request may take; then its answer is taken for lost, and it is made again."""
+        return min(_LONGEST_REQUEST, max(self._timeout / 2, 0.5))
 
     @property
     def name(self) -> str:

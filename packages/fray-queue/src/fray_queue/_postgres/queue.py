@@ -1,14 +1,12 @@
 """A queue on PostgreSQL."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fray_queue._engines.queue import EngineQueue
 from fray_queue._postgres.connection import check_url
 from fray_queue._postgres.store import PostgresStore
 
 T = TypeVar("T")
-_LONGEST_REQUEST = 10.0  # seconds; then its answer is taken for lost, and it is made again
 
 
 class PostgresQueue(EngineQueue[T]):
@@ -38,43 +36,5 @@ class PostgresQueue(EngineQueue[T]):
         QueueVersionError: Another release of Fray made the tables.
     """
 
-    def __init__(
-        self,
-        url: str,
-        name: str = "default",
-        *,
-        max_attempts: int | None = None,
-        max_size: int | None = None,
-        max_dead: int | None = None,
-        timeout: float = 30.0,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
-        super().__init__(
-            check_url(url),
-            name,
-            max_attempts=max_attempts,
-            max_size=max_size,
-            max_dead=max_dead,
-            timeout=timeout,
-            clock=clock,
-        )
-
-    @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        queue: str = "default",
-        max_attempts: int | None = None,
-        max_size: int | None = None,
-        max_dead: int | None = None,
-        timeout: float = 30.0,
-    ) -> "PostgresQueue[Any]":
-        """Open `postgresql://user@host:5432/database?queue=name`."""
-        return cls(
-            url, queue, max_attempts=max_attempts, max_size=max_size, max_dead=max_dead, timeout=timeout
-        )
-
     def _connect(self) -> PostgresStore:
-        request = min(_LONGEST_REQUEST, max(self._timeout / 2, 0.5))
-        return PostgresStore(self._url, self._name, request, self._clock)
+        return PostgresStore(check_url(self._url), self._name, self._request_seconds, self._clock)

@@ -1,14 +1,12 @@
 """A queue on Redis or Valkey."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fray_queue._engines.queue import EngineQueue
 from fray_queue._redis.nodes import Address, Nodes
 from fray_queue._redis.store import RedisStore
 
 T = TypeVar("T")
-_LONGEST_REQUEST = 10.0  # seconds; then its answer is taken for lost, and it is made again
 
 
 class RedisQueue(EngineQueue[T]):
@@ -37,44 +35,6 @@ class RedisQueue(EngineQueue[T]):
         QueueVersionError: Another release of Fray made the queue.
     """
 
-    def __init__(
-        self,
-        url: str,
-        name: str = "default",
-        *,
-        max_attempts: int | None = None,
-        max_size: int | None = None,
-        max_dead: int | None = None,
-        timeout: float = 30.0,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
-        self._address = Address.of(url)
-        super().__init__(
-            url,
-            name,
-            max_attempts=max_attempts,
-            max_size=max_size,
-            max_dead=max_dead,
-            timeout=timeout,
-            clock=clock,
-        )
-
-    @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        queue: str = "default",
-        max_attempts: int | None = None,
-        max_size: int | None = None,
-        max_dead: int | None = None,
-        timeout: float = 30.0,
-    ) -> "RedisQueue[Any]":
-        """Open `redis://host:6379/0?queue=name`."""
-        return cls(
-            url, queue, max_attempts=max_attempts, max_size=max_size, max_dead=max_dead, timeout=timeout
-        )
-
     def _connect(self) -> RedisStore:
-        request = min(_LONGEST_REQUEST, max(self._timeout / 2, 0.5))
-        return RedisStore(Nodes(self._address, request), self._name, self._clock)
+        nodes = Nodes(Address.of(self._url), self._request_seconds)
+        return RedisStore(nodes, self._name, self._clock)

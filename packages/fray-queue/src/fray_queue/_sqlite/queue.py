@@ -27,10 +27,10 @@ from fray.backend import (
     with_end,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
-from fray_queue._checks import MOST_DEAD, check_count, check_lease, check_name, no_room_within
+from fray_queue._checks import MOST_DEAD, check_bounds, check_count, check_lease, check_name, no_room_within
 from fray_queue._codec import encode_many
 from fray_queue._errors import NoRoomError, QueueExistsError, QueueNotFoundError
-from fray_queue._items import MOST_ATTEMPTS, Settings, Taken
+from fray_queue._items import Taken
 from fray_queue._leases import extended
 from fray_queue._sqlite import looking, replies
 from fray_queue._sqlite.clocks import LeaseClock, boot_clock, manual_clock
@@ -95,13 +95,8 @@ class SqliteQueue(QueueBase[T]):
         timeout: float = 30.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        if max_attempts is not None and check_count("max_attempts", max_attempts) > MOST_ATTEMPTS:
-            raise ValueError(f"max_attempts must be at most {MOST_ATTEMPTS}, got {max_attempts}")
-        for name_of, count in (("max_size", max_size), ("max_dead", max_dead)):
-            if count is not None:
-                check_count(name_of, count)
         check_seconds("timeout", timeout)
-        self._settings = Settings(max_attempts, max_size, max_dead)
+        self._settings = check_bounds(max_attempts, max_size, max_dead)
         self._path = str(Path(path).absolute())
         self._name, self._timeout, self._clock = check_name(name), timeout, clock
         self._start()
