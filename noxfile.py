@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -30,6 +31,7 @@ NEEDS = {
     "fray-queue": ["fray-resources", "fray-core"],
     "fray-ray": ["fray-resources", "fray-core"],
     "fray-slurm": ["fray-resources", "fray-core"],
+    "fray-iris": ["fray-resources", "fray-core"],
 }
 
 
@@ -143,13 +145,13 @@ def wheels(*packages: str) -> list[str]:
     return [*(f"{name}{EXTRAS.get(name, '')} @ file://{wheel(name)}" for name in wanted), *pins]
 
 
-def run_tests(session: nox.Session, *paths: str) -> None:
+def run_tests(session: nox.Session, *paths: str, posargs: list[str] | None = None) -> None:
     """Run pytest on what is installed, never on the source tree, and keep its report for the total."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     report = f"--junitxml={REPORTS / session.name}.xml"
     # Compiled files are written, or every import in the tests would cost what no user pays.
     session.env.update({"PYTHONPATH": None, "PYTHONDONTWRITEBYTECODE": None})
-    session.run("pytest", "-q", report, *paths, *session.posargs)
+    session.run("pytest", "-q", report, *paths, *(session.posargs if posargs is None else posargs))
 
 
 def install_programs(session: nox.Session, programs: dict[str, str] | None = None) -> None:
@@ -230,6 +232,58 @@ def slurm(session: nox.Session) -> None:
     run_tests(session, "tests/slurm", *SIDE_BY_SIDE)
 
 
+@nox.session
+def iris(session: nox.Session) -> None:
+    """Does fray-iris keep every promise on a real Iris: `-s iris -- --iris-source FOLDER`?
+
+    Iris is in no index that everybody reaches. Where its source is not given (FOLDER has lib/iris,
+    lib/rigging and lib/finelog) and no index has marin-iris, the tests that need none run, and the session
+    says what has not run.
+    """
+    options = list(session.posargs)
+    source = None
+    if "--iris-source" in options:
+        at = options.index("--iris-source")
+        source = Path(options[at + 1])
+        del options[at : at + 2]
+    session.install(*wheels("fray-iris", "fray-local"), *group("test"))
+    if source is not None:
+        session.install(*iris_source(Path(session.create_tmp()), source))
+    elif not installed_from_index(session, "marin-iris"):
+        run_tests(
+            session, *(str(path) for path in sorted(Path("tests/iris").glob("test_*.py"))), posargs=options
+        )
+        session.warn(
+            "NOT RUN: the contract on a real Iris, because there is none: no index has marin-iris, and no "
+            "source was given (python noxfile.py -s iris -- --iris-source FOLDER)"
+        )
+        return
+    run_tests(session, "tests/iris", posargs=options)
+
+
+def iris_source(folder: Path, source: Path) -> list[str]:
+    """Return copies of Iris's folders, built today, as far as they know: Iris's own wheels have such a date.
+
+    A controller refuses clients that were built too long ago.
+    """
+    copies = []
+    for name in ("rigging", "finelog", "iris"):
+        copy = folder / name
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(source / "lib" / name, copy, ignore=shutil.ignore_patterns("node_modules", "tests"))
+        copies.append(str(copy))
+    stamp = f'BUILD_DATE = "{datetime.now(UTC).date().isoformat()}"\n'
+    (folder / "iris" / "src" / "iris" / "_build_info.py").write_text(stamp)
+    return copies
+
+
+def installed_from_index(session: nox.Session, distribution: str) -> bool:
+    """Install a distribution where some index has it; say whether one did."""
+    python = str(Path(session.virtualenv.bin) / "python")
+    command = ["uv", "pip", "install", "--quiet", "--python", python, distribution]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
 @nox.session(default=False)
 def dask(session: nox.Session) -> None:
     """Does the backend in examples/fray-dask keep every promise, on a real Dask whose workers are killed?"""
@@ -300,7 +354,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def dist(session: nox.Session) -> None:
-    """Could the six be published: built whole, described, and able to run in an empty environment?"""
+    """Could the seven be published: built whole, described, and able to run in an empty environment?"""
     session.install(*group("test"), "uv")
     run_tests(session, "tests/dist")
 

@@ -1,4 +1,4 @@
-"""What would be published: six wheels and six source archives, each whole, described and able to run."""
+"""What would be published: seven wheels and seven source archives, each whole, described and able to run."""
 
 import os
 import re
@@ -62,9 +62,17 @@ SMOKE = {
     """,
     "fray-slurm": """
         from fray.cluster import Entrypoint, JobRequest, SlurmCluster
-        script = SlurmCluster(partition="gpu").batch_script(JobRequest("smoke", Entrypoint.from_binary("true")))
+        request = JobRequest("smoke", Entrypoint.from_binary("true"))
+        script = SlurmCluster(partition="gpu").batch_script(request)
         assert "#SBATCH --partition=gpu" in script
         print(script)
+    """,
+    "fray-iris": """
+        from fray.cluster import Entrypoint, IrisCluster, JobRequest
+        cluster = IrisCluster(controller="http://127.0.0.1:10000", user="ada")
+        launch = cluster.launch_request(JobRequest("smoke", Entrypoint.from_binary("true")))
+        assert launch.request["name"].startswith("/ada/smoke-")
+        print(launch.request)
     """,
 }
 

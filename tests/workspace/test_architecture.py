@@ -22,6 +22,7 @@ ALLOWED = {
     "fray_ray": {"fray", "fray_resources"},
     "fray_queue": {"fray", "fray_resources"},
     "fray_slurm": {"fray", "fray_resources"},
+    "fray_iris": {"fray", "fray_resources"},
 }
 # The rooms of fray-core, each below the next: a room imports those below it, so there is no circle.
 ROOMS = [

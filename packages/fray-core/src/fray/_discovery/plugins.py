@@ -30,7 +30,7 @@ KINDS = {
 # Which known distribution would provide a name that is not installed. Text only: nothing here is imported.
 _PROVIDERS = {
     CONTEXTS: {"sync": "fray-local", "threadpool": "fray-local", "process": "fray-local", "ray": "fray-ray"},
-    CLUSTERS: {"local": "fray-local", "ray": "fray-ray", "slurm": "fray-slurm"},
+    CLUSTERS: {"local": "fray-local", "ray": "fray-ray", "slurm": "fray-slurm", "iris": "fray-iris"},
     QUEUES: {
         "memory": "fray-queue",
         "sqlite": "fray-queue",
@@ -56,6 +56,7 @@ _PROVIDERS = {
         "cluster.LocalClusterConfig": "fray-local",
         "cluster.RayCluster": "fray-ray",
         "cluster.SlurmCluster": "fray-slurm",
+        "cluster.IrisCluster": "fray-iris",
         "cluster.ray.deps.build_runtime_env_for_packages": "fray-ray",
         "cluster.ray.tpu.run_on_pod": "fray-ray",
         "LocalClusterContext": "fray-local",

@@ -1,0 +1,280 @@
+"""The only file that imports Iris: its controller, asked in its own words, answered in plain values.
+
+Messages are handed over and taken in their JSON form, with the names of Iris's `.proto` files. So what is
+asked and what is said can be looked at without Iris, and a field that another version of it has does no harm.
+"""
+
+import importlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fray import ClusterUnavailableError, FrayError, UnsupportedError
+
+_INSTALL = (
+    "fray-iris needs Iris (the distribution marin-iris) in this environment, and it is in no public index: "
+    "install it "
+    "as your cluster's owner says, or from its source: the folders lib/rigging, lib/finelog and lib/iris of "
+    "the "
+    "repository marin-community/marin (pip install lib/rigging lib/finelog lib/iris)"
+)
+_TOO_OLD = "client is too old"
+_PAGE = 500
+_LINES = 5000  # of a log that are asked for at once
+
+
+class AlreadyThere(Exception):  # noqa: N818 - an answer, and no fault
+    """Iris has a job of this name."""
+
+
+class Iris:
+    """A connection to a controller; it connects at its first use, and any thread may use it.
+
+    Args:
+        controller: The address, e.g. `http://10.0.0.5:10000`.
+        token: What the controller knows its user by; None for the variable IRIS_TOKEN, if there is one.
+        timeout: Seconds that one request may take.
+    """
+
+    def __init__(self, controller: str, token: str | None = None, timeout: float = 30.0) -> None:
+        self.controller, self._token, self._timeout = controller, token, timeout
+        self._lock = threading.Lock()
+        self._made: tuple[Any, Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Iris, (self.controller, self._token, self._timeout)
+
+    # --- jobs ---
+
+    def launch(self, request: Mapping[str, Any], files: Mapping[str, bytes], bundle: bytes | None) -> str:
+        """Submit a job; returns the name that it has there.
+
+        Raises:
+            AlreadyThere: There is one of that name.
+            UnsupportedError: Iris says that no worker it could ever have fits.
+        """
+        messages = _load("iris.rpc.controller_pb2").Controller
+        message = _parsed(request, messages.LaunchJobRequest())
+        for name, data in files.items():
+            message.entrypoint.workdir_files[name] = data
+        _add_setup(message)
+        if bundle is not None:
+            message.bundle_blob = bundle
+        message.client_revision_date = _revision_date()
+        return str(self._ask("launch_job", message).job_id)
+
+    def status(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+        """Return a job's status and the request that it was launched with; None where there is none."""
+        messages = _load("iris.rpc.controller_pb2").Controller
+        try:
+            answer = self._ask("get_job_status", messages.GetJobStatusRequest(job_id=name))
+        except KeyError:
+            return None
+        return _plain(answer.job), _plain(answer.request)
+
+    def tasks(self, name: str, *, whole: bool = False) -> Sequence[Mapping[str, Any]]:
+        """Return the status of each task of a job, with its latest attempt.
+
+        Args:
+            whole: With all attempts: Iris says these for one task at a time.
+        """
+        messages = _load("iris.rpc.controller_pb2").Controller
+        listed = self._ask("list_tasks", messages.ListTasksRequest(job_id=name)).tasks
+        found = []
+        for task in listed:
+            if whole and any(attempt.attempt_id for attempt in task.attempts):
+                request = messages.GetTaskStatusRequest(task_id=task.task_id)
+                task = self._ask("get_task_status", request).task
+            found.append(_plain(task))
+        return found
+
+    def jobs(self, prefix: str) -> list[Mapping[str, Any]]:
+        """Return the status of every job whose name begins so, without its tasks."""
+        messages = _load("iris.rpc.controller_pb2").Controller
+        found: list[Mapping[str, Any]] = []
+        while True:
+            query = messages.JobQuery(job_id_prefix=prefix, offset=len(found), limit=_PAGE)
+            answer = self._ask("list_jobs", messages.ListJobsRequest(query=query))
+            found += [_plain(job) for job in answer.jobs]
+            if not answer.has_more or not answer.jobs:
+                return found
+
+    def terminate(self, name: str) -> None:
+        """End a job and all below it, at once."""
+        messages = _load("iris.rpc.controller_pb2").Controller
+        self._ask("terminate_job", messages.TerminateJobRequest(job_id=name))
+
+    def execute(self, task: str, command: Sequence[str], timeout: float) -> int | None:
+        """Run a command in the container of a task; None where that was not possible."""
+        messages = _load("iris.rpc.controller_pb2").Controller
+        request = messages.ExecInContainerRequest(
+            task_id=task, command=list(command), timeout_seconds=max(1, round(timeout))
+        )
+        try:
+            answer = self._ask("exec_in_container", request, timeout=timeout + self._timeout)
+        except (FrayError, KeyError):  # it has ended meanwhile, its worker is gone, or Iris may not
+            return None
+        return None if answer.error else int(answer.exit_code)
+
+    # --- logs ---
+
+    def log(self, key: str, cursor: int) -> tuple[list[tuple[int, str]], int]:
+        """Return lines of a log behind a cursor, each with its time in milliseconds, and the next cursor."""
+        logging_pb2 = _load("finelog.rpc.logging_pb2")
+        _, logs = self._clients()
+        request = logging_pb2.FetchLogsRequest(
+            source=key, match_scope=logging_pb2.MATCH_SCOPE_EXACT, cursor=cursor, max_lines=_LINES
+        )
+        answer = self._called("fetch_logs", lambda: logs.fetch_logs(request))
+        lines = [(int(entry.timestamp.epoch_ms), str(entry.data)) for entry in answer.entries]
+        return lines, max(cursor, int(answer.cursor))
+
+    # --- endpoints ---
+
+    def register(self, endpoint: Mapping[str, Any]) -> str:
+        """Register an endpoint of a task's attempt; returns its id."""
+        messages = _load("iris.rpc.controller_pb2").Controller
+        message = _parsed(endpoint, messages.RegisterEndpointRequest())
+        return str(self._ask("register_endpoint", message).endpoint_id)
+
+    def unregister(self, endpoint_id: str) -> None:
+        """Forget an endpoint."""
+        messages = _load("iris.rpc.controller_pb2").Controller
+        self._ask("unregister_endpoint", messages.UnregisterEndpointRequest(endpoint_id=endpoint_id))
+
+    def endpoints(self, prefix: str, *, exact: bool = False) -> list[Mapping[str, Any]]:
+        """Return the endpoints whose names begin so, or are this."""
+        messages = _load("iris.rpc.controller_pb2").Controller
+        answer = self._ask("list_endpoints", messages.ListEndpointsRequest(prefix=prefix, exact=exact))
+        return [_plain(endpoint) for endpoint in answer.endpoints]
+
+    def workers(self) -> list[Mapping[str, Any]]:
+        """Return the workers that the controller knows."""
+        messages = _load("iris.rpc.controller_pb2").Controller
+        return [_plain(worker) for worker in self._ask("list_workers", messages.ListWorkersRequest()).workers]
+
+    def user(self) -> str:
+        """Return who this is: as the controller says, where it asks for that; else as Iris finds it."""
+        job_pb2 = _load("iris.rpc.job_pb2")
+        provider = self._ask("get_auth_info", job_pb2.GetAuthInfoRequest()).provider
+        if provider:
+            return str(self._ask("get_current_user", job_pb2.GetCurrentUserRequest()).user_id)
+        return str(_load("iris.cluster.client").resolve_job_user())
+
+    # --- asking ---
+
+    def _clients(self) -> tuple[Any, Any]:
+        with self._lock:
+            if self._made is None:
+                self._made = self._connected()
+            return self._made
+
+    def _connected(self) -> tuple[Any, Any]:
+        connect = _load("iris.rpc.controller_connect")
+        logging_connect = _load("finelog.rpc.logging_connect")
+        interceptors = []
+        token = self._token or os.environ.get("IRIS_TOKEN")
+        if token:
+            auth = _load("iris.rpc.auth")
+            interceptors = [auth.AuthTokenInjector(auth.StaticTokenProvider(token))]
+        milliseconds = int(self._timeout * 1000)
+        controller = connect.ControllerServiceClientSync(
+            address=self.controller, timeout_ms=milliseconds, interceptors=interceptors
+        )
+        logs = logging_connect.LogServiceClientSync(
+            address=self.controller, timeout_ms=milliseconds, interceptors=interceptors
+        )
+        return controller, logs
+
+    def close(self) -> None:
+        """Let go of the connection; it is made again when it is needed."""
+        with self._lock:
+            made, self._made = self._made, None
+        for client in made or ():
+            client.close()
+
+    def __del__(self) -> None:
+        if self._made is not None:
+            for client in self._made:
+                client.close()
+
+    def _ask(self, method: str, request: Any, timeout: float | None = None) -> Any:
+        controller, _ = self._clients()
+        limit = {} if timeout is None else {"timeout_ms": int(timeout * 1000)}
+        return self._called(method, lambda: getattr(controller, method)(request, **limit))
+
+    def _called(self, method: str, call: Callable[[], Any]) -> Any:
+        errors, code = _load("connectrpc.errors"), _load("connectrpc.code").Code
+        for again in (True, True, False):
+            try:
+                return call()
+            except errors.ConnectError as error:
+                # What may have been done is not asked for again: a launch would find its own job there.
+                if again and error.code is code.UNAVAILABLE and method != "exec_in_container":
+                    continue
+                raise self._translated(method, error, code) from error
+        raise AssertionError  # the loop returns or raises
+
+    def _translated(self, method: str, error: Any, code: Any) -> Exception:
+        message = str(error.message)
+        if error.code is code.NOT_FOUND:
+            return KeyError(message)
+        if error.code is code.ALREADY_EXISTS:
+            return AlreadyThere(message)
+        if _TOO_OLD in message:
+            return ClusterUnavailableError(
+                f"the Iris controller {self.controller} refuses this marin-iris, because it was built too "
+                f"long ago "
+                f"({_revision_date() or 'no date of build is known'}): {message} Install the marin-iris that "
+                f"its "
+                "owner gives out now; jobs launched by a running job are let through"
+            )
+        if error.code is code.FAILED_PRECONDITION and "unschedulable" in message:
+            return UnsupportedError(f"no worker of {self.controller} could ever run this: {message}")
+        if error.code in (code.INVALID_ARGUMENT, code.RESOURCE_EXHAUSTED):
+            return ValueError(f"Iris refuses this ({method}): {message}")
+        if error.code in (code.UNAUTHENTICATED, code.PERMISSION_DENIED):
+            return ClusterUnavailableError(
+                f"the Iris controller {self.controller} does not let this user ({method}): {message}; "
+                "set IRIS_TOKEN, or log in as Iris says"
+            )
+        if error.code is code.FAILED_PRECONDITION:
+            return FrayError(f"the Iris controller {self.controller} refuses this ({method}): {message}")
+        return ClusterUnavailableError(
+            f"the Iris controller {self.controller} cannot be asked ({method}): {message or error.code}; "
+            f"check "
+            "controller=, and that it runs"
+        )
+
+
+def _load(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"{_INSTALL} [{error}]") from error
+
+
+def _parsed(values: Mapping[str, Any], message: Any) -> Any:
+    return _load("google.protobuf.json_format").ParseDict(dict(values), message)
+
+
+def _plain(message: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = _load("google.protobuf.json_format").MessageToDict(
+        message, preserving_proto_field_name=True
+    )
+    return found
+
+
+def _revision_date() -> str:
+    """The date of this build of Iris, which its controller asks for."""
+    return str(_load("iris.version").client_revision_date())
+
+
+def _add_setup(message: Any) -> None:
+    """Add what Iris runs in a container before the command: it makes the environment of the bundle."""
+    types = _load("iris.cluster.types")
+    made = _load("iris.cluster.runtime.entrypoint").build_runtime_entrypoint(
+        types.Entrypoint.from_command(*message.entrypoint.run_command.argv), message.environment
+    )
+    message.entrypoint.setup_commands[:] = made.setup_commands

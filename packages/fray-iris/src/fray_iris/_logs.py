@@ -1,0 +1,77 @@
+"""The log of an attempt, as `monitor` reads it: bytes from offsets on, of lines that Iris keeps."""
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+
+from fray_iris._connection import Iris
+from fray_iris._replica import END
+from fray_iris._reports import HIDDEN
+
+_LAST_LINES_WITHIN = 2.0  # seconds in which a worker delivers what an attempt that has ended wrote last
+_PAUSE = 0.05
+
+
+class IrisLog:
+    """One attempt's log; what was read is kept, because Iris counts lines by cursors of its own.
+
+    Args:
+        key: What Iris calls the log.
+        ended: Whether the attempt has ended, as far as that is known.
+    """
+
+    def __init__(self, iris: Iris, key: str, ended: Callable[[], bool]) -> None:
+        self._iris, self._key, self._ended = iris, key, ended
+        self._cursor = 0
+        self._data = bytearray()
+        self._offsets: list[int] = []
+        self._times: list[int] = []
+        self._whole = False
+
+    def read(self, offset: int) -> tuple[bytes, int]:
+        """See `LogSource.read`."""
+        if offset >= len(self._data):
+            self._fetch()
+        data = bytes(self._data[offset : offset + (1 << 20)])
+        return data, offset + len(data)
+
+    def read_before(self, offset: int, size: int) -> tuple[bytes, int]:
+        """See `LogSource.read_before`."""
+        start = max(0, offset - size)
+        return bytes(self._data[start:offset]), start
+
+    def end(self) -> int:
+        """See `LogSource.end`. The whole log is read for it: Iris does not say how long one is."""
+        before = -1
+        while before < len(self._data):
+            before = len(self._data)
+            self._fetch()
+        return len(self._data)
+
+    def since(self, time: float) -> int:
+        """See `LogSource.since`; by the times at which the worker has read the lines."""
+        self.end()
+        position = bisect_left(self._times, int(time * 1000))
+        return self._offsets[position] if position < len(self._offsets) else len(self._data)
+
+    def _fetch(self) -> None:
+        """Get what has come; of an attempt that has ended, up to its last line."""
+        if self._whole:
+            return
+        deadline = time.monotonic() + _LAST_LINES_WITHIN
+        ended = self._ended()
+        while not self._take() and not self._whole and ended:
+            if time.monotonic() >= deadline:
+                self._whole = True  # the replica was killed before it could say that this was all
+            time.sleep(_PAUSE)
+
+    def _take(self) -> bool:
+        lines, self._cursor = self._iris.log(self._key, self._cursor)
+        before = len(self._data)
+        for time_, line in lines:
+            self._whole = self._whole or line.startswith(END)
+            if not line.startswith(HIDDEN):
+                self._offsets.append(len(self._data))
+                self._times.append(time_)
+                self._data += line.encode("utf-8", "replace") + b"\n"
+        return len(self._data) > before

@@ -1,0 +1,36 @@
+"""What a replica says of itself where Iris has no field for it: a line of JSON behind a word.
+
+The word and the line are written by `_replica`, which runs alone in a task of Iris. Iris keeps the last line
+on stderr of a task that failed in the error of its attempt, and a summary that a task may set in its status.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fray_iris._replica import END, FLUSH, STATE
+
+HIDDEN = (END, FLUSH)
+"""What the lines begin with that are for this package, and no part of a job's log."""
+
+
+def read_report(text: str, word: str) -> Mapping[str, Any]:
+    """Return what stands behind a word in a text; nothing where it is not there, or cut off."""
+    _, found, rest = text.partition(word)
+    if not found:
+        return {}
+    try:
+        value, _ = json.JSONDecoder().raw_decode(rest)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def end_of(text: str) -> Mapping[str, Any]:
+    """Return how a replica said that it ended: `reason`, `exit_code`, `message`."""
+    return read_report(text, END)
+
+
+def state_of(text: str) -> Mapping[str, Any]:
+    """Return what a replica said while it ran: its `ports`, or how it `ended` while it waits for others."""
+    return read_report(text, STATE)

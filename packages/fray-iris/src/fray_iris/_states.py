@@ -1,0 +1,197 @@
+"""What Iris says of jobs, tasks and attempts, as Fray's states, reasons and exit codes.
+
+Iris's side is the JSON form of its messages, with the names of its `job.proto`: nothing here needs Iris.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray_iris._ids import IrisTask
+from fray_iris._reports import end_of, state_of
+
+# Of a job that has ended; the others change.
+ENDED_JOBS = {
+    "JOB_STATE_SUCCEEDED": JobStatus.SUCCEEDED,
+    "JOB_STATE_FAILED": JobStatus.FAILED,
+    "JOB_STATE_KILLED": JobStatus.STOPPED,
+    "JOB_STATE_WORKER_FAILED": JobStatus.FAILED,
+    "JOB_STATE_UNSCHEDULABLE": JobStatus.FAILED,
+}
+_WAITING = frozenset({"TASK_STATE_PENDING", "TASK_STATE_ASSIGNED", "TASK_STATE_BUILDING"})
+_PEER = "Coscheduled sibling"  # how Iris begins the error of a task that it ended with another of its gang
+_OWN_EXIT = "Exit code"  # how Iris begins the error of a container that ended by itself
+_CONFIRMED_WITHIN = 45.0  # seconds after which an end is taken for one, though no worker has confirmed it
+_BEGINS_WITHIN = 2.0  # seconds in which a worker that was given an attempt says that it has begun
+_FIRST_SIGNAL = 128
+
+
+class Ended(NamedTuple):
+    """How an attempt ended."""
+
+    status: JobStatus
+    reason: ExitReason | None = None
+    exit_code: int | None = None
+    message: str | None = None
+
+
+def how_it_ended(state: str, error: str, exit_code: int, report: Mapping[str, Any]) -> Ended:
+    """Translate the end of an attempt; what the replica said of itself wins over what Iris makes of it."""
+    if state == "TASK_STATE_SUCCEEDED":
+        return Ended(JobStatus.SUCCEEDED, ExitReason.EXITED, 0)
+    if report and state in ("TASK_STATE_FAILED", "TASK_STATE_KILLED"):
+        reason = ExitReason(report["reason"])
+        status = JobStatus.STOPPED if reason is ExitReason.STOPPED else JobStatus.FAILED
+        return Ended(status, reason, report.get("exit_code"), report.get("message"))
+    if state == "TASK_STATE_FAILED":
+        return _failed(error, exit_code)
+    if state == "TASK_STATE_KILLED" or error.startswith(_PEER):
+        return Ended(JobStatus.STOPPED, ExitReason.STOPPED, None, error or None)
+    if state in ("TASK_STATE_WORKER_FAILED", "TASK_STATE_PREEMPTED"):
+        return Ended(JobStatus.FAILED, ExitReason.PREEMPTED, None, error or "its worker was taken away")
+    if state == "TASK_STATE_UNSCHEDULABLE":
+        return Ended(JobStatus.FAILED, ExitReason.COULD_NOT_START, None, error or "no worker could run it")
+    return Ended(JobStatus.PENDING if state in _WAITING else JobStatus.RUNNING)
+
+
+def _failed(error: str, exit_code: int) -> Ended:
+    """Translate a failure of which the replica itself said nothing: it was killed, or never ran."""
+    if "OOM" in error and "killed" in error and "possibly" not in error:
+        return Ended(JobStatus.FAILED, ExitReason.OUT_OF_MEMORY, -9, error)
+    if exit_code > _FIRST_SIGNAL:
+        return Ended(JobStatus.FAILED, ExitReason.SIGNALLED, _FIRST_SIGNAL - exit_code, error)
+    if exit_code < 0 and error.startswith(_OWN_EXIT):
+        return Ended(JobStatus.FAILED, ExitReason.SIGNALLED, exit_code, error)
+    if error.startswith(_OWN_EXIT):
+        return Ended(JobStatus.FAILED, ExitReason.EXITED, exit_code, error)
+    return Ended(JobStatus.FAILED, ExitReason.COULD_NOT_START, None, error or "it could not be started")
+
+
+def task_status(task: Mapping[str, Any]) -> TaskStatus:
+    """Translate a task with its attempts."""
+    replica = IrisTask.parse(task["task_id"]).replica
+    said = state_of(task.get("status_text_summary_md", ""))
+    attempts = list(task.get("attempts", ()))
+    shown = [_attempt(replica, attempt, said) for attempt in attempts]
+    ended = how_it_ended(task.get("state", ""), task.get("error", ""), int(task.get("exit_code", 0)), {})
+    if not shown:
+        return TaskStatus(
+            replica=replica, status=ended.status, reason=ended.reason, error_message=ended.message
+        )
+    *previous, latest = shown
+    if task.get("state") in _WAITING and latest.status not in (JobStatus.PENDING, JobStatus.RUNNING):
+        # Between two attempts: the replica waits for its next, and the last one is how it ended.
+        return _with(latest, status=JobStatus.PENDING, previous=previous)
+    return _with(latest, previous=previous)
+
+
+def _attempt(replica: int, attempt: Mapping[str, Any], said: Mapping[str, Any]) -> TaskStatus:
+    number = int(attempt.get("attempt_id", 0))
+    of_this = said if said.get("attempt") == number else {}
+    error = attempt.get("error", "")
+    report = end_of(error) or of_this.get("ended") or {}
+    ended = how_it_ended(attempt.get("state", ""), error, int(attempt.get("exit_code", 0)), report)
+    return TaskStatus(
+        replica=replica,
+        status=ended.status,
+        attempt=number + 1,
+        exit_code=ended.exit_code,
+        reason=ended.reason,
+        error_message=ended.message,
+        started_at=seconds_of(attempt.get("started_at")),
+        finished_at=seconds_of(attempt.get("finished_at")),
+        ports=of_this.get("ports", {}),
+    )
+
+
+def _with(task: TaskStatus, **changes: Any) -> TaskStatus:
+    return TaskStatus(**{name: getattr(task, name) for name in task.__dataclass_fields__} | changes)
+
+
+def is_settled(job: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], now: float | None = None) -> bool:
+    """Whether a job has ended, and its workers have confirmed the end of the latest attempts.
+
+    Iris writes the end of a job down before its workers have ended the processes.
+    """
+    if job.get("state") not in ENDED_JOBS:
+        return False
+    unconfirmed = [
+        attempt
+        for task in tasks
+        for attempt in list(task.get("attempts", ()))[-1:]
+        if attempt.get("worker_id")
+        and seconds_of(attempt.get("finished_at")) is None
+        and not _says_ended(task, attempt)
+    ]
+    finished = seconds_of(job.get("finished_at"))
+    if not unconfirmed or finished is None:
+        return not unconfirmed
+    # One that its worker never began is confirmed by nobody, if it was ended before the worker heard of it.
+    begun = any(seconds_of(attempt.get("started_at")) for attempt in unconfirmed)
+    return (time.time() if now is None else now) - finished > (_CONFIRMED_WITHIN if begun else _BEGINS_WITHIN)
+
+
+def _says_ended(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> bool:
+    """Whether the replica itself has said that it ended: of some ends Iris never hears from its workers."""
+    said = state_of(task.get("status_text_summary_md", ""))
+    return "ended" in said and said.get("attempt") == int(attempt.get("attempt_id", 0))
+
+
+def job_info(
+    job_id: JobId,
+    job: Mapping[str, Any],
+    tasks: Sequence[Mapping[str, Any]],
+    about: Mapping[str, Any],
+    now: float | None = None,
+) -> JobInfo:
+    """Translate a job.
+
+    Args:
+        about: What was noted of the request at its launch; nothing for jobs that Fray did not launch.
+        now: Seconds since the epoch.
+    """
+    shown = sorted(map(task_status, tasks), key=lambda task: task.replica)
+    status = _status(job, shown, settled=is_settled(job, tasks, now))
+    pending = job.get("pending_reason") or "a worker" if status is JobStatus.PENDING else None
+    started = [task.started_at for each in shown for task in (*each.previous, each) if task.started_at]
+    return JobInfo(
+        job_id=job_id,
+        name=about.get("name") or job_id.leaf,
+        status=status,
+        tasks=tuple(shown),
+        error_message=_message(job, shown) if status is JobStatus.FAILED else None,
+        pending_reason=pending,
+        submitted_at=about.get("submitted_at") or seconds_of(job.get("submitted_at")),
+        started_at=seconds_of(job.get("started_at")) or min(started, default=None),
+        finished_at=seconds_of(job.get("finished_at")) if status.finished else None,
+        labels=about.get("labels", {}),
+    )
+
+
+def _status(job: Mapping[str, Any], tasks: Sequence[TaskStatus], *, settled: bool) -> JobStatus:
+    state = job.get("state", "")
+    if settled:
+        stopped = any(task.status is JobStatus.STOPPED for task in tasks)
+        if stopped and not any(task.status is JobStatus.FAILED for task in tasks):
+            return JobStatus.STOPPED  # what was asked to end ends with a code, and Iris calls that a failure
+        return ENDED_JOBS[state]
+    begun = any(task.attempt > 1 or task.status is not JobStatus.PENDING for task in tasks)
+    return JobStatus.RUNNING if begun or (state in ENDED_JOBS and tasks) else JobStatus.PENDING
+
+
+def _message(job: Mapping[str, Any], tasks: Sequence[TaskStatus]) -> str:
+    """Why a job failed: its first replica that did, or what Iris says where none ran."""
+    for task in tasks:
+        if task.status is JobStatus.FAILED and task.error_message:
+            message = task.error_message
+            return message if message.startswith("replica ") else f"replica {task.replica}: {message}"
+    return str(job.get("error") or "Iris says no more")
+
+
+def seconds_of(time_: Any) -> float | None:
+    """Return a time of Iris, `{"epoch_ms": "1700000000000"}`, as seconds since the epoch."""
+    if isinstance(time_, Mapping):
+        found = int(time_.get("epoch_ms", 0))
+        return found / 1000 if found else None
+    return None

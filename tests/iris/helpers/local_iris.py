@@ -1,0 +1,135 @@
+"""A whole Iris in one process: `python local_iris.py`, which says its address and lives until its stdin ends.
+
+A controller, two workers for CPUs, two with GPUs in a pool that takes gangs, and the four hosts of a TPU
+slice: all threads of this process, which start tasks as processes. What a line on stdin asks is done:
+
+    kill NAME    end a worker without a word, and what it runs, as a machine that is gone does
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+WORKERS = {"cpus": 2, "gpus": 2, "slice": 4}
+
+
+def config() -> Any:
+    """The groups of workers, each of one kind."""
+    from iris.cluster.config import make_local_config
+    from iris.rpc import config_pb2
+
+    cpu, gpu, tpu = (getattr(config_pb2, f"ACCELERATOR_TYPE_{kind}") for kind in ("CPU", "GPU", "TPU"))
+    found = config_pb2.IrisClusterConfig()
+    add_group(found, "cpus", cpu, slices=2)
+    add_group(found, "gpus", gpu, hosts=2, variant="H100", count=64, pool="gpus")
+    add_group(found, "slice", tpu, hosts=4, variant="v5litepod-16", count=4)
+    return make_local_config(found)
+
+
+def add_group(
+    config: Any,
+    name: str,
+    kind: int,
+    *,
+    slices: int = 1,
+    hosts: int = 1,
+    variant: str = "",
+    count: int = 0,
+    pool: str = "",
+) -> None:
+    """Add a group of workers that are there from the start."""
+    from iris.rpc import config_pb2
+
+    group = config_pb2.ScaleGroupConfig(
+        name=name,
+        buffer_slices=slices,
+        max_slices=slices + 8,
+        num_vms=hosts,
+        scale_up_rate_limit=1000,
+        resources=config_pb2.ScaleGroupResources(
+            cpu_millicores=64_000,
+            memory_bytes=256 << 30,
+            disk_bytes=1 << 40,
+            device_type=kind,
+            device_variant=variant,
+            device_count=count,
+        ),
+    )
+    if kind:
+        group.slice_template.accelerator_type = kind
+        group.slice_template.accelerator_variant = variant
+        group.slice_template.num_vms = hosts
+    if pool:
+        group.worker.attributes["pool"] = pool
+    config.scale_groups[name].CopyFrom(group)
+
+
+def main() -> None:
+    """Start it, say where it is, and do what is asked."""
+    from iris.cluster.providers.local.cluster import LocalCluster
+
+    cluster = LocalCluster(config())
+    address = cluster.start()
+    try:
+        await_workers(address)
+        print(json.dumps({"address": address}), flush=True)
+        for line in sys.stdin:
+            word, _, rest = line.strip().partition(" ")
+            answer = {"kill": kill}.get(word, unknown)(rest)
+            print(json.dumps(answer), flush=True)
+    finally:
+        threading.Timer(20.0, os._exit, [1]).start()  # a thread of Iris's that does not end holds up nobody
+        cluster.close()
+        os._exit(0)
+
+
+def await_workers(address: str) -> None:
+    """Wait until every group has its workers: one that begins ends what it was given before."""
+    from iris.rpc.controller_connect import ControllerServiceClientSync
+    from iris.rpc.controller_pb2 import Controller
+
+    client = ControllerServiceClientSync(address=address, timeout_ms=30_000)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        workers = client.list_workers(Controller.ListWorkersRequest()).workers
+        found = [
+            name
+            for name in WORKERS
+            for worker in workers
+            if worker.healthy and f"-{name}-" in worker.worker_id
+        ]
+        if len(found) >= sum(WORKERS.values()):
+            return
+        print(found, file=sys.stderr, flush=True)
+        time.sleep(0.5)
+    raise TimeoutError(f"not all workers came: {found}")
+
+
+def unknown(name: str) -> dict[str, Any]:
+    """Nothing else is done."""
+    return {"error": "there is kill alone"}
+
+
+def kill(name: str) -> dict[str, Any]:
+    """End a worker: it answers nobody any more, and its processes are gone."""
+    import gc
+
+    from iris.cluster.worker.worker import Worker
+
+    for worker in [each for each in gc.get_objects() if isinstance(each, Worker)]:
+        if worker._worker_id == name:
+            for attempt in list(worker._tasks.values()):
+                process = getattr(getattr(attempt._container_handle, "_container", None), "_process", None)
+                if process is not None and process.poll() is None:
+                    os.killpg(process.pid, signal.SIGSTOP)
+            worker._server.should_exit = True
+            return {"killed": name}
+    return {"error": f"no worker {name!r}"}
+
+
+if __name__ == "__main__":
+    main()
