@@ -11,13 +11,13 @@ from typing import Any
 
 import ray
 
-from fray import use_context
+from fray import get_job_context, set_job_ctx
 from fray.backend import callable_name, is_async_class, is_generator_function, strip_frames
+from fray_ray import _coroutines
 from fray_ray._errors import portable
 from fray_ray._options import STREAM_BUFFER
 from fray_ray._remote import call, loaded, stream
 
-_INSTANCE = "_fray_instance"
 _INTERRUPTED = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)  # how Ray ends a call
 
 
@@ -29,8 +29,7 @@ def host_class(cls: Callable[..., Any], methods: dict[str, Any]) -> type:
     """
 
     def __init__(self: Any, payload: bytes, /, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        instance = call(lambda: loaded(payload), None, args, kwargs)
-        setattr(self, _INSTANCE, (instance, loaded(payload)[1]))
+        self._fray_instance = call(lambda: _alone(payload), args, kwargs)
 
     one, many = (_awaited, _streamed_async) if is_async_class(cls) else (_called, _streamed)
     members = {
@@ -45,28 +44,19 @@ def _named(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     return method
 
 
+def _alone(payload: bytes) -> tuple[Any, Any]:
+    """Load an actor's class and its context, which is the current one of this process: it is the actor's."""
+    target, context = loaded(payload)
+    set_job_ctx(context)
+    return target, context
+
+
 def _called(name: str) -> Callable[..., Any]:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return call(lambda: getattr(self, _INSTANCE), name, args, kwargs)
-
-    return _named(method, name)
-
-
-def _streamed(name: str) -> Callable[..., Any]:
-    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        yield from stream(lambda: getattr(self, _INSTANCE), name, args, kwargs)
-
-    return _bounded(_named(method, name))
-
-
-def _awaited(name: str) -> Callable[..., Any]:
-    async def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        instance, context = getattr(self, _INSTANCE)
         try:
-            with use_context(context):
-                result = getattr(instance, name)(*args, **kwargs)
-                return await result if inspect.isawaitable(result) else result
-        except _INTERRUPTED:
+            result = getattr(self._fray_instance, name)(*args, **kwargs)
+            return _coroutines.run(result) if inspect.iscoroutine(result) else result
+        except KeyboardInterrupt:  # how Ray cancels
             raise
         except BaseException as error:  # noqa: BLE001 - the call's failure is the caller's to see
             failure = portable(strip_frames(error, __file__))
@@ -75,19 +65,38 @@ def _awaited(name: str) -> Callable[..., Any]:
     return _named(method, name)
 
 
+def _streamed(name: str) -> Callable[..., Any]:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        yield from stream(lambda: (getattr(self._fray_instance, name), get_job_context()), args, kwargs)
+
+    return _bounded(_named(method, name))
+
+
+def _awaited(name: str) -> Callable[..., Any]:
+    async def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            result = getattr(self._fray_instance, name)(*args, **kwargs)
+            return await result if inspect.isawaitable(result) else result
+        except _INTERRUPTED:
+            raise
+        except BaseException as error:  # noqa: BLE001 - as above
+            failure = portable(strip_frames(error, __file__))
+        raise failure
+
+    return _named(method, name)
+
+
 def _streamed_async(name: str) -> Callable[..., Any]:
     async def method(self: Any, /, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        instance, context = getattr(self, _INSTANCE)
         failure: BaseException | None = None
         try:
-            with use_context(context):
-                items = getattr(instance, name)(*args, **kwargs)
-                if inspect.isasyncgen(items):
-                    async for item in items:
-                        yield item
-                else:
-                    for item in items:
-                        yield item
+            items = getattr(self._fray_instance, name)(*args, **kwargs)
+            if inspect.isasyncgen(items):
+                async for item in items:
+                    yield item
+            else:
+                for item in items:
+                    yield item
         except _INTERRUPTED:
             raise
         except BaseException as error:  # noqa: BLE001 - as above

@@ -30,12 +30,12 @@ bound_error_texts()  # in every worker, before it runs a task
 
 def run_task(payload: bytes, /, *args: Any, **kwargs: Any) -> Any:
     """Call the function in a payload, under the context in it."""
-    return call(lambda: loaded(payload), None, args, kwargs)
+    return call(lambda: loaded(payload), args, kwargs)
 
 
 def run_stream(payload: bytes, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
     """Yield from the generator function in a payload, under the context in it."""
-    yield from stream(lambda: loaded(payload), None, args, kwargs)
+    yield from stream(lambda: loaded(payload), args, kwargs)
 
 
 @lru_cache(maxsize=64)
@@ -47,12 +47,12 @@ def loaded(payload: bytes) -> tuple[Any, Any]:
     return target, context
 
 
-def call(load: Callable[[], tuple[Any, Any]], method: str | None, args: Any, kwargs: Any) -> Any:
-    """Run a function, or a method, under its context; what it raises goes on in a form that travels."""
+def call(load: Callable[[], tuple[Any, Any]], args: Any, kwargs: Any) -> Any:
+    """Run a function under its context; what it raises goes on in a form that travels."""
     try:
         target, context = load()
         with use_context(context):
-            result = (getattr(target, method) if method else target)(*args, **kwargs)
+            result = target(*args, **kwargs)
             return _coroutines.run(result) if inspect.iscoroutine(result) else result
     except KeyboardInterrupt:  # how Ray cancels
         raise
@@ -61,15 +61,12 @@ def call(load: Callable[[], tuple[Any, Any]], method: str | None, args: Any, kwa
     raise failure
 
 
-def stream(load: Callable[[], tuple[Any, Any]], method: str | None, args: Any, kwargs: Any) -> Iterator[Any]:
-    """Yield what a generator function, or method, yields; see `call`."""
+def stream(load: Callable[[], tuple[Any, Any]], args: Any, kwargs: Any) -> Iterator[Any]:
+    """Yield what a generator function yields; see `call`."""
     failure: BaseException | None = None
     try:
         target, context = load()
-        with (
-            use_context(context),
-            closing((getattr(target, method) if method else target)(*args, **kwargs)) as items,
-        ):
+        with use_context(context), closing(target(*args, **kwargs)) as items:
             # No `yield from`: Ray resumes generators with `send`, which not every iterator takes.
             for item in produced(iter(items)):  # noqa: UP028
                 yield item
