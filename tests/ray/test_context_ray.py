@@ -124,12 +124,6 @@ def test_a_worker_that_dies_is_told(context: JobContext, tmp_path: Path) -> None
     assert (tmp_path / "runs").read_text() == "xxx"
 
 
-def test_a_worker_is_replaced_after_max_calls(context: JobContext) -> None:
-    options = TaskOptions(max_calls=1)
-    pids = [context.get(context.create_task(os.getpid, options=options)) for _ in range(3)]
-    assert len(set(pids)) == 3
-
-
 def test_an_actor_that_restarts_begins_anew(context: JobContext) -> None:
     class Fragile:
         def __init__(self) -> None:
@@ -213,16 +207,6 @@ def named_in(context: JobContext, name: str) -> bool:
     except ActorNotFoundError:
         return False
     return True
-
-
-def test_a_label_selector_chooses_the_node_of_every_task(ray_cluster: LocalRayCluster) -> None:
-    def node() -> str:
-        return str(ray.get_runtime_context().get_node_id())
-
-    for wanted in ray_cluster.node_ids():
-        selector = {"ray.io/node-id": wanted}
-        with create_context("ray", address=ray_cluster.address, label_selector=selector) as context:
-            assert context.get(context.run(node)) == wanted
 
 
 def test_inside_a_driver_the_current_context_is_ray(context: JobContext) -> None:
@@ -410,66 +394,6 @@ def test_plain_ray_code_calls_an_async_actor(context: JobContext) -> None:
         2,
     ]
     del keep
-
-
-def test_a_task_with_several_results_has_a_reference_for_each(context: JobContext) -> None:
-    options = TaskOptions(backend={"ray": {"num_returns": 2}})
-    quotient, rest = context.create_task(divmod, 7, 2, options=options)
-    assert context.get([quotient, rest]) == [3, 1]
-
-
-def test_rays_own_options_choose_the_node_and_retry_exceptions(
-    ray_cluster: LocalRayCluster, context: JobContext, tmp_path: Path
-) -> None:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    head = ray.get_runtime_context().get_node_id()
-    there = NodeAffinitySchedulingStrategy(node_id=head, soft=False)
-    options = TaskOptions(backend={"ray": {"scheduling_strategy": there}})
-    node = context.create_task(lambda: ray.get_runtime_context().get_node_id(), options=options)
-    assert context.get(node) == head
-
-    diary = tmp_path / "diary"
-
-    def succeed_at_last() -> int:
-        with diary.open("a") as file:
-            file.write("x")
-        if diary.stat().st_size < 3:
-            raise OSError("not yet")
-        return diary.stat().st_size
-
-    options = TaskOptions(backend={"ray": {"retry_exceptions": [OSError], "max_retries": 5}})
-    assert context.get(context.create_task(succeed_at_last, options=options)) == 3
-
-
-class Grouped:
-    def wait_for(self, path: str) -> str:
-        until(Path(path).exists, path)
-        return path
-
-    def ping(self) -> str:
-        return "pong"
-
-
-def test_concurrency_groups_let_calls_of_one_pass_those_of_another(
-    context: JobContext, tmp_path: Path
-) -> None:
-    options = ActorOptions(backend={"ray": {"concurrency_groups": {"io": 1}}})
-    actor = context.create_actor(Grouped, options=options)
-    slow = actor.wait_for(str(tmp_path / "mark"))
-    assert context.get(actor.ping.options(concurrency_group="io").remote(), timeout=60) == "pong"
-    (tmp_path / "mark").touch()
-    context.get(slow)
-
-
-def test_rays_state_names_the_function_of_the_user(context: JobContext) -> None:
-    from ray.util.state import list_tasks
-
-    def with_a_name_of_its_own() -> None: ...
-
-    context.get(context.run(with_a_name_of_its_own))
-    its_name: Any = [("name", "=", with_a_name_of_its_own.__qualname__)]
-    until(lambda: list_tasks(filters=its_name, raise_on_missing_output=False), "the task in Ray's table")
 
 
 @pytest.mark.parametrize("version", [ray.__version__, "2.61.0"])

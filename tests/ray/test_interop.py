@@ -56,7 +56,7 @@ CHECKS = {
     # the program around
     "each inside a task of the other": "test_each_is_used_inside_a_task_of_the_other",
     "the runtime context says where a task is": "test_each_is_used_inside_a_task_of_the_other",
-    "a context joins what ray.init joined": "test_a_context_joins_what_ray_init_joined_and_leaves_it",
+    "a context joins what ray.init joined": "test_a_context_joins_what_ray_init_joined_says_so_and_leaves_it",
     "the state API names the user's function": "test_rays_state_names_the_function_of_the_user",
 }
 
@@ -235,9 +235,20 @@ def test_each_is_used_inside_a_task_of_the_other(context: JobContext) -> None:
     assert ray.get(ray.remote(theirs).remote()) == (10, "RayContext")
 
 
-def test_a_context_joins_what_ray_init_joined_and_leaves_it(ray_cluster: LocalRayCluster) -> None:
+def said_by_fray(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "fray.ray"]
+
+
+def test_a_context_joins_what_ray_init_joined_says_so_and_leaves_it(
+    ray_cluster: LocalRayCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     ray.init(ray_cluster.address, ignore_reinit_error=True)
+    caplog.set_level("INFO", "fray.ray")
     with create_context("ray") as joined:
+        assert (repr(joined), said_by_fray(caplog)) == ("<RayContext>", [])
         assert joined.get(joined.run(double, 1)) == 2
+        address = ray.get_runtime_context().gcs_address
+        assert repr(joined).startswith(f"<RayContext at {address}")
+        assert said_by_fray(caplog) == [f"this context is on the Ray cluster at {address}"]
     assert ray.is_initialized()
     assert ray.get(plain_double.remote(2)) == 4

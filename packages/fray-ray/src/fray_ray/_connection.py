@@ -16,6 +16,7 @@ from fray import ClusterUnavailableError, UnsupportedError
 from fray.cluster import parent_job
 from fray_ray._finding import knock
 
+_log = logging.getLogger("fray.ray")
 _lock = threading.RLock()  # a signal handler may come in between
 
 
@@ -42,6 +43,8 @@ class Connection:
         self._address, self._namespace, self._local = address, namespace, local
         self._owned_dir: str | None = None
         self.opened = self._opening = False
+        self.joined: str | None = None
+        """`host:port` of the head, once the cluster was joined."""
 
     def open(self) -> None:
         """Join the cluster, or start it; nothing where that was done.
@@ -61,7 +64,9 @@ class Connection:
                 self._open()
             finally:
                 self._opening = False
+            self.joined = str(ray.get_runtime_context().gcs_address)
             self.opened = True
+            _log.info("this context is on the Ray cluster at %s", self.joined)
 
     def _open(self) -> None:
         if ray.is_initialized():

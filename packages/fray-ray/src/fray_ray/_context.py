@@ -112,7 +112,9 @@ class RayContext(ContextBase):
         _by_identity[identity] = self
 
     def __repr__(self) -> str:
-        return "<RayContext>" if self._namespace is None else f"<RayContext in namespace {self._namespace!r}>"
+        joined = None if self._connection is None else self._connection.joined
+        where = "" if joined is None else f" at {joined}"
+        return f"<RayContext{where}" + (f" in namespace {self._namespace!r}>" if self._namespace else ">")
 
     @property
     def namespace(self) -> str:
