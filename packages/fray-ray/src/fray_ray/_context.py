@@ -22,7 +22,7 @@ from fray.backend import (
     seconds,
 )
 from fray.job import ActorHandle, ActorOptions, ContextBase, ObjectRef, ObjectStream, TaskOptions
-from fray_ray import _coroutines
+from fray_ray import _lending
 from fray_ray._actors import Actors, RayEndpoint
 from fray_ray._calls import Calls, explain_unpicklable
 from fray_ray._cancelling import cancel, close_when_dropped, interrupt
@@ -63,6 +63,7 @@ class RayContext(ContextBase):
         isolation=True,
         streams=True,
         nested_tasks=True,
+        nested_threads=True,
         actors=True,
         named_actors=True,
         shared_actors=True,
@@ -169,7 +170,7 @@ class RayContext(ContextBase):
             raise ValueError(f"num_returns must be 1 or more, got {num_returns!r}")
         if not refs:
             return [], []
-        with _coroutines.awaiting(refs):
+        with _lending.awaiting(refs):
             ready, pending = wait_in_order(refs, min(num_returns, len(refs)), seconds(timeout))
         for ref in ready:
             self._pending.done(ref)
@@ -331,9 +332,9 @@ def _attached(identity: str, namespace: str, options: dict[str, Any]) -> RayCont
 
 def _fetch(refs: Any, timeout: float | None) -> Any:
     try:
-        if not _coroutines.any_run():
+        if not _lending.is_beside():
             return ray.get(refs, timeout=timeout)
-        with _coroutines.awaiting(refs if isinstance(refs, list) else [refs]):
+        with _lending.awaiting(refs if isinstance(refs, list) else [refs]):
             return ray.get(refs, timeout=timeout)
     except rx.RayError as error:
         failure = translate(error, timeout=timeout)

@@ -9,7 +9,7 @@ import ray
 
 from fray import TaskCancelledError
 from fray.backend import pack_exception
-from fray_ray import _coroutines
+from fray_ray import _lending
 from fray_ray._cancelling import cancel
 from fray_ray._errors import translate
 from fray_ray._io_thread import off_io_thread, settling
@@ -24,7 +24,7 @@ class RayFuture(Future[Any]):
     def __init__(self, ref: Any) -> None:
         super().__init__()
         self.ref = ref
-        _coroutines.note(ref)
+        _lending.note([ref])
         ref.future().add_done_callback(settling(self._settle))
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
@@ -36,7 +36,7 @@ class RayFuture(Future[Any]):
         return self.cancelled() or (cancel(self.ref) and super().cancel())
 
     def _settle(self, source: "Future[Any]") -> None:
-        _coroutines.forget([self.ref])
+        _lending.forget([self.ref])
         error = source.exception()
         failure = None if error is None else translate(error)
         if isinstance(failure, TaskCancelledError):

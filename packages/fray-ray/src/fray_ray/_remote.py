@@ -17,7 +17,7 @@ import ray
 
 from fray import use_context
 from fray.backend import strip_frames, unpack_exception
-from fray_ray import _coroutines, _job_kv
+from fray_ray import _coroutines, _job_kv, _lending
 from fray_ray._errors import portable
 from fray_ray._job_table import submission_of
 from fray_ray._ray_internals import bound_error_texts
@@ -30,11 +30,13 @@ bound_error_texts()  # in every worker, before it runs a task
 
 def run_task(payload: bytes, /, *args: Any, **kwargs: Any) -> Any:
     """Call the function in a payload, under the context in it."""
+    _lending.prepare()
     return call(lambda: loaded(payload), args, kwargs)
 
 
 def run_stream(payload: bytes, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
     """Yield from the generator function in a payload, under the context in it."""
+    _lending.prepare()
     yield from stream(lambda: loaded(payload), args, kwargs)
 
 

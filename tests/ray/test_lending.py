@@ -1,0 +1,68 @@
+"""A task's CPU goes to others while the task waits for them, whichever of its threads does."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fray import JobContext, create_context, get_job_context
+from fray.testing.gates import Gate, until
+from fray_ray.testing import LocalRayCluster
+
+
+@pytest.fixture
+def narrow(ray_cluster: LocalRayCluster) -> Iterator[JobContext]:
+    """One node has 3 CPUs, no other has as many: no task runs beside one that keeps its own."""
+    with create_context(f"ray?address={ray_cluster.address}&num_cpus=3") as context:
+        yield context
+
+
+def by_futures(count: int) -> int:
+    executor = get_job_context().as_executor()
+    futures = [executor.submit(pow, 2, number) for number in range(count)]
+    return sum(future.result() for future in futures)
+
+
+def by_a_pool(count: int) -> int:
+    here = get_job_context()
+    with ThreadPoolExecutor(count) as pool:
+        return sum(pool.map(lambda number: here.get(here.run(pow, 2, number)), range(count)))
+
+
+def by_wait_in_a_thread(count: int) -> int:
+    here, found = get_job_context(), []
+
+    def wait() -> None:
+        refs = [here.run(pow, 2, number) for number in range(count)]
+        found.extend(here.wait(refs, num_returns=count)[0])
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    return int(sum(here.get(found)))
+
+
+@pytest.mark.parametrize("fn", [by_futures, by_a_pool, by_wait_in_a_thread])
+def test_a_main_thread_that_waits_for_who_waits_lends_the_cpu(narrow: JobContext, fn: Any) -> None:
+    assert narrow.get(narrow.run(fn, 3), timeout=60) == 7
+
+
+def test_a_main_thread_with_work_of_its_own_goes_on_while_another_thread_waits(
+    ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path / "gate")
+
+    def work_beside_a_wait() -> bool:
+        here, looks = get_job_context(), iter(range(100))
+        thread = threading.Thread(target=lambda: here.get(here.run(gate.wait)))
+        thread.start()
+        until(lambda: next(looks) == 99, "some work is done")
+        gate.open()  # what the other thread's task waits for
+        thread.join()
+        return not thread.is_alive()
+
+    with create_context(f"ray?address={ray_cluster.address}") as context:
+        assert context.get(context.run(work_beside_a_wait), timeout=60)
