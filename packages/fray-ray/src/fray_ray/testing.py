@@ -30,6 +30,8 @@ from fray_resources import TpuConfig
 
 _ENABLE = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 _NODE: dict[str, Any] = {"object_store_memory": 100 * 2**20, "node_ip_address": "127.0.0.1"}
+# All nodes share this machine: their agents look at its processes seldom, and their workers yield to nobody.
+_FOR_ONE_MACHINE = {"REPORTER_UPDATE_INTERVAL_MS": "30000", "RAY_worker_niceness": "0"}
 _HEAD: dict[str, Any] = {
     **_NODE,
     "include_dashboard": True,
@@ -68,7 +70,7 @@ class LocalRayCluster:
         # Ray turns a loopback address into the machine's own, unless it is told that there is only one;
         # here by a constant, in the processes that it starts by a variable.
         told = {"RAY_TMPDIR": self._dir, _ENABLE: "0", "RUNTIME_ENV_RETRY_TIMES": "1"}
-        self._environ = mock.patch.dict(os.environ, told)
+        self._environ = mock.patch.dict(os.environ, told | _FOR_ONE_MACHINE)
         self._constant = mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False)
         # By slice and rank: the node, and what to make another one of.
         self._slices: dict[str, dict[int, tuple[str, str, float]]] = {}
