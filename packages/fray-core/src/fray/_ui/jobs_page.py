@@ -105,7 +105,7 @@ def reason_of(info: JobInfo) -> str:
 
 def task_reason(task: TaskStatus) -> str:
     """Return why an attempt ended, where that is not plain."""
-    if task.reason is None or task.status is JobStatus.SUCCEEDED:
+    if task.reason is None or task.status is JobStatus.SUCCEEDED or task.reason == str(task.status):
         return ""
     code = "" if task.exit_code is None else f" ({task.exit_code})"
     return f"{task.reason.replace('_', ' ')}{code}"

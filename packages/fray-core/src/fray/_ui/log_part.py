@@ -64,7 +64,7 @@ def log_part(looked: Looked[list[str]], query: Query) -> Html:
         return problem
     if not looked.value:
         found = query.text("grep")
-        return join([problem, empty(f"No line has {found!r}." if found else "Nothing was written yet.")])
+        return join([problem, empty(f"No line has {found!r}." if found else "The log is empty.")])
     label = "Last lines of the log"
     shown = tag("pre", "\n".join(looked.value), class_="log", tabindex="0", role="log", aria_label=label)
     full = len(looked.value) >= int(query.choice("lines", LINES))
