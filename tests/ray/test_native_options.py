@@ -119,17 +119,20 @@ def test_concurrency_groups_let_calls_of_one_pass_those_of_another(
     context.get(slow)
 
 
-def test_rays_state_names_the_function_of_the_user(context: JobContext) -> None:
+def test_rays_state_names_the_function_of_the_user(ray_cluster: LocalRayCluster, context: JobContext) -> None:
     from ray.util.state import list_tasks
 
     def with_a_name_of_its_own() -> None: ...
 
     context.get(context.run(with_a_name_of_its_own))
     its_name: Any = [("name", "=", with_a_name_of_its_own.__qualname__)]
-    until(lambda: list_tasks(filters=its_name, raise_on_missing_output=False), "the task in Ray's table")
+    where: Any = {"address": ray_cluster.dashboard, "raise_on_missing_output": False}
+    until(lambda: list_tasks(filters=its_name, **where), "the task in Ray's table")
 
 
-def test_rays_state_names_the_class_of_the_user_and_its_methods(context: JobContext) -> None:
+def test_rays_state_names_the_class_of_the_user_and_its_methods(
+    ray_cluster: LocalRayCluster, context: JobContext
+) -> None:
     from ray.util.state import list_actors, list_tasks
 
     class WithANameOfItsOwn:
@@ -138,6 +141,7 @@ def test_rays_state_names_the_class_of_the_user_and_its_methods(context: JobCont
     actor = context.create_actor(WithANameOfItsOwn)
     context.get(actor.method())
     its_class: Any = [("class_name", "=", "WithANameOfItsOwn")]
-    assert list_actors(filters=its_class)
+    where: Any = {"address": ray_cluster.dashboard, "raise_on_missing_output": False}
+    assert list_actors(filters=its_class, **where)
     its_name: Any = [("name", "=", "WithANameOfItsOwn.method")]
-    until(lambda: list_tasks(filters=its_name, raise_on_missing_output=False), "the call in Ray's table")
+    until(lambda: list_tasks(filters=its_name, **where), "the call in Ray's table")
