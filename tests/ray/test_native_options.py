@@ -127,7 +127,8 @@ def test_rays_state_names_the_function_of_the_user(ray_cluster: LocalRayCluster,
     context.get(context.run(with_a_name_of_its_own))
     its_name: Any = [("name", "=", with_a_name_of_its_own.__qualname__)]
     where: Any = {"address": ray_cluster.dashboard, "raise_on_missing_output": False}
-    until(lambda: list_tasks(filters=its_name, **where), "the task in Ray's table")
+    found = until(lambda: list_tasks(filters=its_name, **where), "the task in Ray's table")
+    assert found[0].func_or_class_name == "with_a_name_of_its_own"  # as Ray's warnings call it
 
 
 def test_rays_state_names_the_class_of_the_user_and_its_methods(

@@ -1,7 +1,7 @@
 """Calls on their way to Ray: functions prepared once per set of options, arguments named when they fail."""
 
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import ray
@@ -13,6 +13,7 @@ from fray_ray._ray_internals import task_sender
 from fray_ray._remote import run_stream, run_task
 
 _KEPT = 512
+_NAMES = 256  # of functions that have a remote function of their own; each is exported to the cluster once
 
 
 class Prepared:
@@ -30,11 +31,25 @@ class Prepared:
         if "max_calls" in options:  # counted for each function by itself, and no option of a call
             decorated = ray.remote(max_calls=options.pop("max_calls"))(function)
         else:
-            decorated = _STREAM if streaming else _TASK
+            decorated = _remote_function(name, streaming=streaming)
         self.send = task_sender(decorated, options)
 
 
 _TASK, _STREAM = ray.remote(run_task), ray.remote(run_stream)
+_by_name: dict[tuple[str, bool], Any] = {}
+
+
+def _remote_function(name: str, *, streaming: bool) -> Any:
+    """Return what runs tasks of a name: Ray's warnings and its state know them by that of the function."""
+    known = _by_name.get((name, streaming))
+    if known is None:
+        if len(_by_name) >= _NAMES:
+            return _STREAM if streaming else _TASK
+        function: Any = run_stream if streaming else run_task
+        named = FunctionType(function.__code__, function.__globals__, name)
+        named.__qualname__ = name
+        known = _by_name[name, streaming] = ray.remote(named)
+    return known
 
 
 class Calls:
