@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from newer_release import FINISH, REFUSED, SIZE, NewerRelease, packed
 from pools import Pools
 from queue_processes import wait_until
 
-from fray import SpecError
+from fray import SpecError, UnsupportedError
 from fray.queue import open_queue
 from fray.testing.queue import (
     MakeQueue,
@@ -129,6 +130,26 @@ def test_a_url_with_a_password_is_refused_and_not_repeated() -> None:
     with pytest.raises(SpecError, match="PGPASSWORD") as caught:
         open_queue("postgresql://me:hush-hush@127.0.0.1/db?queue=q")
     assert "hush-hush" not in str(caught.value)
+
+
+def test_a_pooler_that_a_queue_cannot_use_is_told_of_at_once() -> None:
+    """It refuses `options`, as PgBouncer does."""
+    fields = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
+    with socket.create_server(("127.0.0.1", 0)) as pooler, ThreadPoolExecutor(1) as pool:
+
+        def refuse() -> None:
+            client, _ = pooler.accept()
+            with client:
+                client.recv(4096)  # whether TLS is there
+                client.sendall(b"N")
+                client.recv(4096)
+                client.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+
+        refusing = pool.submit(refuse)
+        url = f"postgresql://postgres@127.0.0.1:{pooler.getsockname()[1]}/postgres"
+        with pytest.raises(UnsupportedError, match="pool_mode=session"):
+            PostgresQueue[Any](url, "q").push("x")
+        refusing.result(30)
 
 
 def test_each_kind_of_user_may_do_what_it_needs_and_no_more(postgres_server: PostgresServer) -> None:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary, finalize
 
 import psycopg
 
-from fray import SpecError
+from fray import SpecError, UnsupportedError
 from fray_queue._engines.store import TransientError
 from fray_queue._errors import AccessRefusedError, QueueFullError, QueueVersionError
 
@@ -31,6 +31,11 @@ _REFUSED = (
     "does not exist",
     "permission denied",
 )
+_POOLER = (
+    "a pooler (PgBouncer, ...) stands before this PostgreSQL and {what}; give the queue the server's own "
+    "address, or a pool of pool_mode=session with ignore_startup_parameters=options"
+)
+_UNPREPARED = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)
 _LATER = (
     psycopg.errors.OperationalError,
     psycopg.errors.InterfaceError,
@@ -189,6 +194,10 @@ def refuse(error: psycopg.Error) -> NoReturn:
         raise QueueVersionError(
             "the queues in this database were upgraded by a newer release of fray-queue; upgrade this program"
         ) from None
+    if "unsupported startup parameter" in text:
+        raise UnsupportedError(_POOLER.format(what="refuses a queue's settings of its session")) from None
+    if isinstance(error, _UNPREPARED):
+        raise UnsupportedError(_POOLER.format(what="gives each transaction another session")) from None
     if isinstance(error, psycopg.errors.InsufficientPrivilege) or (state or "").startswith("28"):
         raise AccessRefusedError(f"PostgreSQL refuses this user: {text}") from None
     if isinstance(error, (psycopg.errors.DiskFull, psycopg.errors.OutOfMemory)):
