@@ -48,6 +48,8 @@ class TimedConnection(psycopg.Connection[Any]):
     """A connection whose every request ends in time: a server that is stopped would hold it for ever."""
 
     seconds = 10.0
+    prepared: dict[bytes, bytes]
+    """Statement -> the name that it was prepared under."""
 
     def wait(self, gen: Generator[Any, Any, R], interval: float = 0.1, timeout: float | None = None) -> R:
         """Carry out what psycopg began."""
@@ -141,7 +143,7 @@ class Pool:
             application_name="fray-queue",
             **several,  # type: ignore[arg-type]
         )
-        connection.seconds = self._seconds
+        connection.seconds, connection.prepared = self._seconds, {}
         return connection
 
 

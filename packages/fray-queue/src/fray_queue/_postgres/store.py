@@ -15,6 +15,7 @@ from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Packed,
 from fray_queue._errors import LateRequestError, NoRoomError, QueueExistsError
 from fray_queue._items import Settings
 from fray_queue._postgres import schema
+from fray_queue._postgres.calls import call
 from fray_queue._postgres.connection import Pool, pool
 from fray_queue._postgres.listening import Listener
 
@@ -42,11 +43,15 @@ class PostgresStore:
             self._held_pool = pool(self._url, self._seconds)
         return self._held_pool
 
-    def _run(self, name: str, arguments: str, *values: Any) -> list[Any]:
-        """Call a function with the time and what it wants; return its rows."""
+    def _run(self, name: str, kinds: str, *values: Any) -> list[Any]:
+        """Call a function with the time and what it wants, of these `kinds`; return its rows."""
         now = None if self._clock is None else self._clock()
-        call = f"SELECT * FROM fray.{name}_{schema.VERSION}(%s::float8, {arguments})"
-        return self._execute(call, now, *values)
+        with self._pool.connection() as connection:
+            try:
+                return call(connection, f"{name}_{schema.VERSION}", f"d{kinds}", (now, *values))
+            except psycopg.Error as error:
+                self._refuse(error)
+                raise
 
     def _execute(self, statement: str, *values: Any) -> list[Any]:
         with self._pool.connection() as connection:
@@ -76,8 +81,8 @@ class PostgresStore:
         with self._pool.connection() as connection:
             schema.prepare(connection)
         bounds = (settings.max_attempts, settings.max_size, settings.max_dead)
-        call = f"SELECT * FROM fray.open_{schema.VERSION}(%s, %s, %s::int4, %s::int4, %s::int4)"
-        ((number, _, tag, *found, _),) = self._execute(call, self._name, secrets.token_hex(4), *bounds)
+        opening = f"SELECT * FROM fray.open_{schema.VERSION}(%s, %s, %s::int4, %s::int4, %s::int4)"
+        ((number, _, tag, *found, _),) = self._execute(opening, self._name, secrets.token_hex(4), *bounds)
         self._number, self._tag = number, tag
         return Settings(*found)
 
@@ -122,7 +127,7 @@ class PostgresStore:
         """Store payloads, all or none; return their ids."""
         ((ids,),) = self._run(
             "push",
-            "%s, %s, %s, %s::bytea[], %s::int4, %s::float8, %s::float8, %s::float8, %s::text[]",
+            "qqiBidddT",
             *self._slot(slot),
             list(payloads),
             options.priority,
@@ -137,8 +142,7 @@ class PostgresStore:
         self, slot: Slot, n: int, lease_timeout: float, *, token: str, woken: bool
     ) -> tuple[list[Lease[bytes]], float | None]:
         """Lease items in line."""
-        arguments = "%s, %s, %s, %s::int4, %s::float8, %s"
-        rows = self._run("pop", arguments, *self._slot(slot), n, float(lease_timeout), token)
+        rows = self._run("pop", "qqiidt", *self._slot(slot), n, float(lease_timeout), token)
         if rows and rows[0][0] is None:
             return [], rows[0][3]
         return [
@@ -150,8 +154,7 @@ class PostgresStore:
         """Finish items; return the leases that are lost."""
         outcomes = [answer[0] if answer else "value" for answer in answers]
         payloads = [answer[1] if answer else b"" for answer in answers]
-        arguments = "%s, %s, %s, %s::int8[], %s::text[], %s::text[], %s::bytea[]"
-        ((lost,),) = self._run("done", arguments, *self._slot(slot), *_held(lease_ids), outcomes, payloads)
+        ((lost,),) = self._run("done", "qqiQTTB", *self._slot(slot), *_held(lease_ids), outcomes, payloads)
         return [lease_ids[index] for index in lost]
 
     def release(
@@ -167,7 +170,7 @@ class PostgresStore:
         """Give an item back, or set it aside; False when the lease is lost."""
         ((answer,),) = self._run(
             "release",
-            "%s, %s, %s, %s::int8, %s, %s::float8, %s::text, %s::bytea, %s::text, %s::float8[]",
+            "qqiqtdtbtD",
             *self._slot(slot),
             *token_of(lease_id),
             float(delay),
@@ -180,30 +183,29 @@ class PostgresStore:
 
     def extend(self, lease_ids: Sequence[str], lease_timeout: float) -> list[float | None]:
         """Make leases end later; None for each that is lost."""
-        arguments = "%s, %s::int8[], %s::text[], %s::float8"
-        ((ends,),) = self._run("extend", arguments, self._number, *_held(lease_ids), float(lease_timeout))
+        ((ends,),) = self._run("extend", "iQTd", self._number, *_held(lease_ids), float(lease_timeout))
         return list(ends)
 
     def give_back(self, lease_ids: Sequence[str]) -> None:
         """Undo leases."""
-        self._run("give_back", "%s, %s::int8[], %s::text[]", self._number, *_held(lease_ids))
+        self._run("give_back", "iQT", self._number, *_held(lease_ids))
 
     # --- looking ---
 
     def peek(self) -> tuple[str, bytes] | None:
         """Return the first item in line."""
-        rows = self._run("peek", "%s", self._number)
+        rows = self._run("peek", "i", self._number)
         return (self._item_id(rows[0][0]), rows[0][1]) if rows else None
 
     def counts(self) -> Counts:
         """Count items."""
-        ((counts,),) = self._run("counts", "%s", self._number)
+        ((counts,),) = self._run("counts", "i", self._number)
         return Counts(*counts)
 
     def dead(self, after: int, most: int) -> list[Letter]:
         """List the dead in line."""
         letters: list[Letter] = []
-        rows = self._run("dead", "%s, %s::int8, %s::int4", self._number, after, most)
+        rows = self._run("dead", "iqi", self._number, after, most)
         for number, payload, attempt, expired, history in rows:
             attempts = tuple(Attempt(*entry) for entry in history)
             letters.append(Letter(number, self._item_id(number), payload, attempt, attempts, expired))
@@ -212,9 +214,7 @@ class PostgresStore:
     def fetch(self, slot: Slot, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
         """Return what became of items."""
         numbers = [self._place(item_id) for item_id in item_ids]
-        ((change, outcomes, payloads),) = self._run(
-            "fetch", "%s, %s, %s, %s::int8[]", *self._slot(slot), numbers
-        )
+        ((change, outcomes, payloads),) = self._run("fetch", "qqiQ", *self._slot(slot), numbers)
         replies = [
             Reply(item_id, outcome, payload)
             for item_id, outcome, payload in zip(item_ids, outcomes, payloads, strict=True)
@@ -238,7 +238,7 @@ class PostgresStore:
 
     def _operate(self, slot: Slot, verb: str, item_ids: Sequence[str] | None) -> int:
         numbers = None if item_ids is None else [self._place(item_id) for item_id in item_ids]
-        ((answer,),) = self._run("operate", "%s, %s, %s, %s, %s::int8[]", *self._slot(slot), verb, numbers)
+        ((answer,),) = self._run("operate", "qqitQ", *self._slot(slot), verb, numbers)
         return int(answer[0])
 
     # --- waiting ---

@@ -217,7 +217,12 @@ BEGIN
             RAISE EXCEPTION '% % %', v_live, v_new, q.max_size USING ERRCODE = 'FR002';
         END IF;
     END IF;
-    IF p_keys IS NULL THEN
+    IF p_keys IS NULL AND v_new = 1 THEN
+        INSERT INTO fray.items (queue, state, priority, until, deadline, reply_ttl, askers, payload, pushed_at)
+            VALUES (p_queue, v_state, p_priority, v_until, v_deadline, p_reply_ttl, (p_reply_ttl IS NOT NULL)::integer,
+                    p_payloads[1], v_now) RETURNING id INTO v_id;
+        v_ids := ARRAY[v_id];
+    ELSIF p_keys IS NULL THEN
         WITH stored AS (
             INSERT INTO fray.items (queue, state, priority, until, deadline, reply_ttl, askers, payload, pushed_at)
             SELECT p_queue, v_state, p_priority, v_until, v_deadline, p_reply_ttl, (p_reply_ttl IS NOT NULL)::integer,
