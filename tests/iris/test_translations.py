@@ -350,7 +350,7 @@ def test_the_controller_of_a_task_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 def test_nothing_of_iris_is_imported_before_it_is_used() -> None:
     code = (
         "import sys; from fray import create_cluster; from fray.cluster import IrisCluster; "
-        "create_cluster('iris?controller=http://127.0.0.1:1'); "
+        "create_cluster('iris?controller=http://127.0.0.1:1'); from fray_iris import IrisContext; "
         "print([name for name in sys.modules if name.split('.')[0] in ('iris', 'finelog', 'rigging')])"
     )
     done = subprocess.run(

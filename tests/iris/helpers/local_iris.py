@@ -119,6 +119,7 @@ def kill(name: str) -> dict[str, Any]:
     import gc
 
     from iris.cluster.worker.worker import Worker
+    from rigging.timing import Deadline
 
     for worker in [each for each in gc.get_objects() if isinstance(each, Worker)]:
         if worker._worker_id == name:
@@ -126,6 +127,7 @@ def kill(name: str) -> dict[str, Any]:
                 process = getattr(getattr(attempt._container_handle, "_container", None), "_process", None)
                 if process is not None and process.poll() is None:
                     os.killpg(process.pid, signal.SIGSTOP)
+            worker._heartbeat_deadline = Deadline.from_seconds(3600)  # or it would come back
             worker._server.should_exit = True
             return {"killed": name}
     return {"error": f"no worker {name!r}"}

@@ -11,6 +11,7 @@ from fray.testing.cluster import ClusterContract, GangContract
 class TestIrisCluster(ClusterContract, GangContract):
     RUNS_CONTAINERS = True  # Iris has them; its local workers run processes
     HAS_TPUS = True
+    KNOWS_TIMES = True
     GANGS: ClassVar[dict[str, ResourceConfig]] = {
         "cpus": ResourceConfig(replicas=2),
         "gpus": ResourceConfig.with_gpu("H100", count=8, replicas=2),

@@ -1,4 +1,4 @@
-"""Fray on Iris: jobs on an Iris controller.
+"""Fray on Iris: jobs and named actors on an Iris controller.
 
 Iris itself (the distribution `marin-iris`) is imported when a controller is first asked, and not before.
 """
@@ -10,10 +10,11 @@ from fray.backend import require_api
 
 if TYPE_CHECKING:
     from fray_iris._cluster import IrisCluster
+    from fray_iris._context import IrisContext
 
-__all__ = ["IrisCluster"]
+__all__ = ["IrisCluster", "IrisContext"]
 
-_HOMES = {"IrisCluster": "_cluster"}
+_HOMES = {"IrisCluster": "_cluster", "IrisContext": "_context"}
 
 require_api(1)
 

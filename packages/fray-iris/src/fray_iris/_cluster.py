@@ -187,6 +187,15 @@ class IrisCluster(ClusterBase):
                 return job_id
         return job_id
 
+    def launch_as(self, request: JobRequest, job_id: JobId) -> None:
+        """Launch a job under an id that the caller has made.
+
+        Raises:
+            AlreadyThere: Iris has a job of that name.
+        """
+        self._check_supported(request)
+        self._launch(request, job_id)
+
     def _plan(self, request: JobRequest, job_id: JobId, variables: Mapping[str, str]) -> JobPlan:
         plan = plan_of(request, job_id, self.spec, variables)
         self._launches[job_id] = request, variables

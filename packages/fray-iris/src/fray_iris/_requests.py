@@ -20,6 +20,7 @@ ABOUT = "fray-request"
 _REPLICA, _RUNNER, _PAYLOAD = "_fray_replica.py", "_fray_runner.py", "_fray_payload.pkl"
 _START = ["bash", "-c", f"exec $IRIS_PYTHON -u $IRIS_WORKDIR/{_REPLICA}"]
 _OWN = frozenset({"FRAY_JOB_ID", "FRAY_REPLICA_COUNT", FAMILY})  # of a plan's variables
+_OF_CONTEXTS = frozenset({"controller", "user", "shared_files"})
 # Options of Iris that Fray's interface has no word for, by their names in `LaunchJobRequest`.
 NATIVE: dict[str, Any] = {
     "priority_band": str,
@@ -188,7 +189,7 @@ def _plan_file(
         "command": [] if plan.payload is not None else list(_words(request)),
         "environ": {
             "PYTHONUNBUFFERED": "1",
-            "FRAY_JOB_CONTEXT": str(Spec(spec.name, {"controller": spec.options["controller"]})),
+            "FRAY_JOB_CONTEXT": str(_context(spec)),
             **own,
             **variables,
             "FRAY_CLUSTER_SPEC": str(spec),
@@ -204,6 +205,11 @@ def _plan_file(
         "packages": list(environment.pip_packages),
         "python": environment.python,
     }
+
+
+def _context(spec: Spec) -> Spec:
+    """What a job has for a context where nothing else says it: its named actors are Iris's too."""
+    return Spec(spec.name, {name: text for name, text in spec.options.items() if name in _OF_CONTEXTS})
 
 
 def _words(request: JobRequest) -> tuple[str, ...]:

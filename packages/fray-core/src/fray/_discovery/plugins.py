@@ -29,7 +29,13 @@ KINDS = {
 
 # Which known distribution would provide a name that is not installed. Text only: nothing here is imported.
 _PROVIDERS = {
-    CONTEXTS: {"sync": "fray-local", "threadpool": "fray-local", "process": "fray-local", "ray": "fray-ray"},
+    CONTEXTS: {
+        "sync": "fray-local",
+        "threadpool": "fray-local",
+        "process": "fray-local",
+        "ray": "fray-ray",
+        "iris": "fray-iris",
+    },
     CLUSTERS: {"local": "fray-local", "ray": "fray-ray", "slurm": "fray-slurm", "iris": "fray-iris"},
     QUEUES: {
         "memory": "fray-queue",
@@ -52,6 +58,7 @@ _PROVIDERS = {
         "job.ThreadContext": "fray-local",
         "job.ProcessContext": "fray-local",
         "job.RayContext": "fray-ray",
+        "job.IrisContext": "fray-iris",
         "cluster.LocalCluster": "fray-local",
         "cluster.LocalClusterConfig": "fray-local",
         "cluster.RayCluster": "fray-ray",

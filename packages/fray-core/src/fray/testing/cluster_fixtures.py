@@ -35,6 +35,8 @@ class ClusterFixtures(Promises):
     STARTS_WITHIN = 10.0
     BUILDS_ENVIRONMENTS = True
     RUNS_CONTAINERS = False
+    KNOWS_TIMES: bool | None = None
+    """`since` is taken, because it is known when a line was written; None where `log_limit` says so."""
     HAS_TPUS = False
 
     @pytest.fixture

@@ -1,0 +1,169 @@
+"""The job of a named actor: an actor server of Iris, found by an endpoint, in front of one actor.
+
+Iris's actor server calls methods on threads of its own, in any order. So callers number their calls, and this
+keeps the order of each of them; the actor itself is one of Fray's, in threads, so that `max_concurrency`,
+async methods and the exceptions of methods are what they are anywhere.
+"""
+
+import importlib
+import json
+import os
+import pickle
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fray import create_context
+from fray.backend import dumps, pack_exception
+from fray.job import ActorOptions
+from fray_iris._connection import Iris
+from fray_iris._ids import IrisTask
+from fray_iris._states import ENDED_JOBS
+
+ENDPOINT = "fray-actor"
+"""The last part of the name of an actor's endpoint."""
+SERVED = "fray"  # what Iris's server calls the one thing that it serves here
+_OWNER_EVERY = 2.0  # seconds between two looks at the job that made the actor
+OWNER_SILENT = 60.0
+"""Seconds after which a program that made the actor, and is no job, is taken for dead."""
+_POLLERS = 16  # of the 32 threads of Iris's server, those that may wait for results
+
+
+class Owner:
+    """For whom an actor lives: for a job, for a program that says that it lives, or, detached, for nobody.
+
+    Args:
+        job: What Iris calls the job.
+        program: Whether it is a program outside of jobs.
+    """
+
+    def __init__(self, job: str | None = None, program: bool = False) -> None:
+        self.job, self.program = job, program
+
+
+class Caller:
+    """The calls of one caller: those that came too early, and the results that it has not taken."""
+
+    def __init__(self) -> None:
+        self.next: int | None = None  # what it sends first says it
+        self.early: dict[int, bytes] = {}
+        self.results: dict[int, tuple[bool, bytes]] = {}
+
+
+class Host:
+    """What Iris's actor server serves: calls in, results out."""
+
+    def __init__(self, make: Callable[[], Any], context: Any, label: str) -> None:
+        self.incarnation = uuid.uuid4().hex
+        self.heard = time.monotonic()
+        self._context, self._label = context, label
+        self._handle = make()
+        self._callers: dict[str, Caller] = {}
+        self._changed = threading.Condition()
+        self._polling = 0
+
+    def submit(self, caller: str, first: int, calls: list[bytes], incarnation: str | None) -> str:
+        """Take calls, in order; a second time they change nothing. Returns which incarnation took them."""
+        if incarnation not in (None, self.incarnation):
+            return self.incarnation
+        with self._changed:
+            known = self._callers.setdefault(caller, Caller())
+            known.next = first if known.next is None else known.next
+            for number, call in enumerate(calls, first):
+                if number >= known.next:
+                    known.early[number] = call
+            while known.next in known.early:
+                call = known.early.pop(known.next)
+                self._begin(known, known.next, call)
+                known.next += 1
+        return self.incarnation
+
+    def results(
+        self, caller: str, taken: list[int], patience: float
+    ) -> tuple[str, list[tuple[int, bool, bytes]]]:
+        """Return what calls have given that were not taken yet, after a while nothing."""
+        self.heard = time.monotonic()
+        with self._changed:
+            known = self._callers.setdefault(caller, Caller())
+            for number in taken:
+                known.results.pop(number, None)
+            if self._polling < _POLLERS:
+                self._polling += 1
+                self._changed.wait_for(lambda: known.results, timeout=patience)
+                self._polling -= 1
+            return self.incarnation, [(number, *result) for number, result in known.results.items()]
+
+    def hear(self) -> str:
+        """Note that the program that made the actor lives."""
+        self.heard = time.monotonic()
+        return self.incarnation
+
+    def _begin(self, caller: Caller, number: int, call: bytes) -> None:
+        def end(worked: bool, data: bytes) -> None:
+            with self._changed:
+                caller.results[number] = worked, data
+                self._changed.notify_all()
+
+        try:
+            method, args, kwargs = pickle.loads(call)
+            ref = getattr(self._handle, method)(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            # On another thread: this one holds the lock.
+            threading.Thread(target=end, args=(False, _packed(error)), daemon=True).start()
+            return
+        threading.Thread(target=self._wait, args=(ref, method, end), daemon=True).start()
+
+    def _wait(self, ref: Any, method: str, end: Callable[[bool, bytes], None]) -> None:
+        try:
+            data = dumps(self._context.get(ref), f"the result of {self._label}.{method}()")
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            end(False, _packed(error))
+        else:
+            end(True, data)
+
+
+def _packed(error: BaseException) -> bytes:
+    return pickle.dumps(pack_exception(error))
+
+
+def host_actor(
+    made: bytes, options: ActorOptions, label: str, methods: Mapping[str, bool], owner: Owner
+) -> None:
+    """Be the job of an actor: serve it until it is killed, or nobody is left whom it is for."""
+    context = create_context("threadpool")
+    cls, args, kwargs = pickle.loads(made)
+    own = ActorOptions(max_concurrency=options.max_concurrency)
+    host = Host(lambda: context.create_actor(cls, *args, options=own, **kwargs), context, label)
+    everywhere = "0.0.0.0"  # noqa: S104 - as Iris's own actors
+    server = importlib.import_module("iris.actor.server").ActorServer(host=everywhere)
+    server.register(SERVED, host)
+    port = server.serve_background()
+    task = IrisTask.parse(os.environ["IRIS_TASK_ID"])
+    iris = Iris(os.environ["IRIS_CONTROLLER_ADDRESS"])
+    address = os.environ.get("FRAY_HOST_ADDRESS") or "127.0.0.1"
+    iris.register(
+        {
+            "name": f"{task.job}/{ENDPOINT}",
+            "address": f"http://{address}:{port}",
+            "task_id": task.name,
+            "attempt_id": task.attempt or 0,
+            "metadata": {"label": label, "methods": json.dumps(dict(methods))},
+        }
+    )
+    while _is_wanted(iris, host, owner):
+        time.sleep(_OWNER_EVERY)
+    os._exit(0)  # nobody is there to wait for what it still does
+
+
+def _is_wanted(iris: Iris, host: Host, owner: Owner) -> bool:
+    if owner.program:
+        return time.monotonic() - host.heard < OWNER_SILENT
+    if owner.job is None:
+        return True
+    try:
+        answer = iris.status(owner.job)
+    except Exception:  # noqa: BLE001 - a controller that is away for a while ends no actor
+        return True
+    return answer is not None and answer[0].get("state") not in ENDED_JOBS
