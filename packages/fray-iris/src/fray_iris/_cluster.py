@@ -1,5 +1,6 @@
 """Jobs on an Iris controller: its jobs, tasks, attempts, logs and endpoints, under Fray's names."""
 
+import contextlib
 import os
 import threading
 import time
@@ -114,6 +115,7 @@ class IrisCluster(ClusterBase):
         self.iris = Iris(address)
         self._given_user, self._shared, self._interval = user, shared_files, poll_interval
         self._found_user: str | None = None
+        self._agreed: set[str] = set()  # ids that others may make too
         self._launches: dict[str, tuple[JobRequest, Mapping[str, str]]] = {}
         self._abouts: dict[str, tuple[float | None, Mapping[str, Any]]] = {}
         self._ended: set[tuple[str, int, int]] = set()
@@ -181,10 +183,8 @@ class IrisCluster(ClusterBase):
         self._check_supported(request)
         job_id = keyed_id(key, self._parent())
         if self._info(job_id) is None:
-            try:
-                self._launch(request, job_id)
-            except AlreadyThere:  # another launch with this key came first
-                return job_id
+            with contextlib.suppress(AlreadyThere):  # another launch with this key came first
+                self.launch_as(request, job_id)
         return job_id
 
     def launch_as(self, request: JobRequest, job_id: JobId) -> None:
@@ -194,6 +194,7 @@ class IrisCluster(ClusterBase):
             AlreadyThere: Iris has a job of that name.
         """
         self._check_supported(request)
+        self._agreed.add(job_id)
         self._launch(request, job_id)
 
     def _plan(self, request: JobRequest, job_id: JobId, variables: Mapping[str, str]) -> JobPlan:
@@ -205,7 +206,12 @@ class IrisCluster(ClusterBase):
         request, variables = self._launches.pop(plan.job_id)
         name = self.iris_name(plan.job_id)
         made = launch_of(request, plan, name, self._spec, variables, shared_files=self._shared)
-        self.iris.launch(made.request, made.files, made.bundle)
+        try:
+            self.iris.launch(made.request, made.files, made.bundle)
+        except AlreadyThere:
+            if plan.job_id in self._agreed:
+                raise
+            # Nobody else has made this id: the answer to a first try was lost.
 
     # --- reading ---
 

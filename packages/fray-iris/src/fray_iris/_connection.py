@@ -7,6 +7,7 @@ asked and what is said can be looked at without Iris, and a field that another v
 import importlib
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ _INSTALL = (
 )
 _TOO_OLD = "client is too old"
 _PAGE = 500
+_PAUSES = (0.1, 0.3, 1.0, 2.0)  # before a controller that is away is asked again, seconds
 _LINES = 5000  # of a log that are asked for at once
 
 
@@ -206,15 +208,14 @@ class Iris:
 
     def _called(self, method: str, call: Callable[[], Any]) -> Any:
         errors, code = _load("connectrpc.errors"), _load("connectrpc.code").Code
-        for again in (True, True, False):
+        for pause in (*_PAUSES, None) if method != "exec_in_container" else (None,):
             try:
                 return call()
             except errors.ConnectError as error:
-                # What may have been done is not asked for again: a launch would find its own job there.
-                if again and error.code is code.UNAVAILABLE and method != "exec_in_container":
-                    continue
-                raise self._translated(method, error, code) from error
-        raise AssertionError  # the loop returns or raises
+                if pause is None or error.code is not code.UNAVAILABLE:
+                    raise self._translated(method, error, code) from error
+                time.sleep(pause)
+        raise AssertionError  # the last try returns or raises
 
     def _translated(self, method: str, error: Any, code: Any) -> Exception:
         message = str(error.message)
