@@ -1,7 +1,7 @@
 """A whole Iris in one process: `python local_iris.py`, which says its address and lives until its stdin ends.
 
-A controller, two workers for CPUs, two with GPUs in a pool that takes gangs, and the four hosts of a TPU
-slice: all threads of this process, which start tasks as processes. What a line on stdin asks is done:
+A controller, two workers for CPUs, two with GPUs in a pool that takes gangs, and the hosts of two TPU
+slices: all threads of this process, which start tasks as processes. What a line on stdin asks is done:
 
     kill NAME    end a worker without a word, and what it runs, as a machine that is gone does
 """
@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any
 
-WORKERS = {"cpus": 2, "gpus": 2, "slice": 4}
+WORKERS = {"cpus": 2, "gpus": 2, "slice": 8}
 
 
 def config() -> Any:
@@ -26,7 +26,8 @@ def config() -> Any:
     found = config_pb2.IrisClusterConfig()
     add_group(found, "cpus", cpu, slices=2)
     add_group(found, "gpus", gpu, hosts=2, variant="H100", count=64, pool="gpus")
-    add_group(found, "slice", tpu, hosts=4, variant="v5litepod-16", count=4)
+    # Iris makes none anew for minutes after one was lost.
+    add_group(found, "slice", tpu, slices=2, hosts=4, variant="v5litepod-16", count=4)
     return make_local_config(found)
 
 
