@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -143,3 +144,24 @@ def test_what_fails_while_room_is_looked_for_is_told(monkeypatch: pytest.MonkeyP
     with pytest.raises(OSError, match="no head answers"):
         crew.run()
     assert crew.outcome.message == "its driver failed: OSError('no head answers')"
+
+
+def test_what_many_attempts_used_is_written_beside_the_log_and_stays_small(tmp_path: Path) -> None:
+    written = tmp_path / "usage.txt"
+    progress = Progress(plan(replicas=500), listed=False, usage=str(written))
+    samples = "".join(f"{1e9 + second} {second} {second / 2}\n" for second in range(240))
+    for replica in range(500):
+        progress.begin(replica)
+        progress.used(replica, samples + "17000")  # the last line is in the making
+    progress.publish(0.0)
+    lines = written.read_text().splitlines()
+    assert lines[0] == "0 1 1000000000.0 0 0.0"
+    assert len(lines) < 25_000
+    assert {line.split()[0] for line in lines} == set(map(str, range(500)))
+    assert {line for line in lines if line.split()[3] == "239"} == {
+        f"{replica} 1 1000000239.0 239 119.5" for replica in range(500)
+    }
+    progress.begin(7)
+    progress.used(7, "1000000500.0 9 1.0\n")
+    progress.finish(TIMED_OUT)
+    assert "7 2 1000000500.0 9 1.0" in written.read_text().splitlines()

@@ -34,6 +34,7 @@ class JobEntry:
     Args:
         status: Ray's own word on the job; empty where it says none.
         start_time: In milliseconds, as `end_time`.
+        node: That of its driver; empty while it has none.
     """
 
     submission: str
@@ -43,6 +44,7 @@ class JobEntry:
     start_time: int | None
     end_time: int | None
     runtime_env: Mapping[str, Any]
+    node: str = ""
 
     @classmethod
     def of(cls, data: Any) -> "JobEntry":
@@ -58,6 +60,7 @@ class JobEntry:
             start_time=_count(said.get("start_time")),
             end_time=_count(said.get("end_time")),
             runtime_env=environment if isinstance(environment, dict) else {},
+            node=_text(said.get("driver_node_id")),
         )
 
 

@@ -114,3 +114,14 @@ def driver_log(submission: str) -> str:
     """Return where Ray writes what a job's driver prints, on this node. Read in Ray 2.60."""
     node: Any = ray._private.worker._global_node
     return f"{node.get_logs_dir_path()}/job-driver-{submission}.log"
+
+
+def usage_log(submission: str) -> str:
+    """Return where a job's driver writes what it uses, on this node: where the dashboard reads logs out."""
+    node: Any = ray._private.worker._global_node
+    return f"{node.get_logs_dir_path()}/{usage_name(submission)}"
+
+
+def usage_name(submission: str) -> str:
+    """Return the name of that file."""
+    return f"fray-usage-{submission}.txt"

@@ -40,6 +40,7 @@ class Attempt:
         variables: What it finds in its environment beside what the plan says; these win.
         on_notice: Is told why when the machine's provider announces that it takes the machine away.
         on_ports: Is told the ports that it was given.
+        on_samples: Is told what it has used over time, as `UsageHistory` writes it.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class Attempt:
         variables: Mapping[str, str],
         on_notice: Callable[[str], None] | None = None,
         on_ports: Callable[[dict[str, int]], object] | None = None,
+        on_samples: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._plan, self._number, self._log, self.variables = plan, number, log, variables
-        self._on_notice, self._on_ports = on_notice, on_ports
+        self._on_notice, self._on_ports, self._on_samples = on_notice, on_ports, on_samples
 
     def run(self, host: Any) -> End:
         """Run it on the actor `host`.
@@ -87,10 +89,14 @@ class Attempt:
             elif isinstance(piece, str):
                 if self._on_notice is not None:
                     self._on_notice(piece)
-            elif "ports" not in piece:
-                verdict = piece
-            elif self._on_ports is not None:
-                self._on_ports(piece["ports"])
+            elif "ports" in piece:
+                if self._on_ports is not None:
+                    self._on_ports(piece["ports"])
+            else:
+                if piece.get("samples"):
+                    self._on_samples(piece["samples"])
+                if set(piece) != {"samples"}:
+                    verdict = piece
         return verdict
 
     def _end_of(self, verdict: dict[str, Any]) -> End:

@@ -33,7 +33,7 @@ from fray_ray._head.on_exit import run_on_exit
 from fray_ray._head.placing import STOPPED
 from fray_ray._head.predecessors import unfinished
 from fray_ray._plan import Plan, job_config
-from fray_ray._ray_internals import driver_log
+from fray_ray._ray_internals import driver_log, usage_log
 
 _LOOK = 0.2  # seconds between looks at what the job is asked to do
 _LOOK_AT_OTHERS = 1.0  # seconds between looks at the jobs that it runs after
@@ -60,7 +60,9 @@ class Driver:
     def __init__(self, plan: Plan, submitted: Plan) -> None:
         self._plan, self._submitted = plan, submitted
         earlier = earlier_tasks(plan)
-        self._progress = Progress(plan, earlier=earlier, log=driver_log(plan.submission))
+        self._progress = Progress(
+            plan, earlier=earlier, log=driver_log(plan.submission), usage=usage_log(plan.submission)
+        )
         self._told_by_ray = threading.Event()
         self._replicas = (
             Gang(plan, self._progress) if plan.gang else IndependentReplicas(plan, self._progress)

@@ -129,6 +129,7 @@ class GangAttempt:
             variables or {},
             lambda why: self._news.put((number, why)),
             lambda ports: self._progress.ports(number, ports),
+            lambda samples: self._progress.used(number, samples),
         )
 
     def _follow(self, stopping: threading.Event, stop_of: StopOf) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray_ray._head.usage_file import UsageFile
 from fray_ray._job_table import TableEntry, runs
 from fray_ray._plan import Plan
 
@@ -29,10 +30,17 @@ class Progress:
         listed: Whether the job is in Ray's table, to be told how it is doing.
         earlier: How its replicas ended in its run before this one.
         log: Where the job's log is.
+        usage: Where what its attempts use over time is written; None for nowhere.
     """
 
     def __init__(
-        self, plan: Plan, *, listed: bool = True, earlier: tuple[TaskStatus, ...] = (), log: str | None = None
+        self,
+        plan: Plan,
+        *,
+        listed: bool = True,
+        earlier: tuple[TaskStatus, ...] = (),
+        log: str | None = None,
+        usage: str | None = None,
     ) -> None:
         fresh = tuple(TaskStatus(replica=number) for number in range(plan.replicas))
         tasks = tuple(map(_as_pending, earlier)) or fresh
@@ -44,6 +52,7 @@ class Progress:
             submitted_at=plan.submitted_at,
             logs=() if log is None else (log,),
         )
+        self._usage = UsageFile(usage)
         self._endpoints: list[dict[str, Any]] = []
         self._entry = TableEntry(plan.submission) if listed else None
         self._beyond: tuple[TaskStatus, ...] = ()
@@ -125,6 +134,10 @@ class Progress:
         """Note the ports of an attempt that starts."""
         self.change(replica, ports=ports)
 
+    def used(self, replica: int, samples: str) -> None:
+        """Note what the attempt of a replica that runs has used until now, all of it."""
+        self._usage.take(replica, self._info.tasks[replica].attempt, samples)
+
     def add_endpoint(self, endpoint: dict[str, Any]) -> None:
         """Note an endpoint that a replica has registered; it replaces one of that name that it had."""
         with self._changed:
@@ -171,6 +184,7 @@ class Progress:
 
     def publish(self, seconds: float) -> None:
         """Wait for news, at most so long, and write them into the table."""
+        self._usage.write()
         with self._changed:
             if not self._news:
                 self._changed.wait(seconds)
@@ -202,6 +216,7 @@ class Progress:
         Args:
             kept: What a retry needs to know; None where the job cannot be run again.
         """
+        self._usage.write(last=True)
         now = time.time()
         with self._changed:
             tasks = tuple(

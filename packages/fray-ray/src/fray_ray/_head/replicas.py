@@ -106,7 +106,10 @@ class Replica(threading.Thread):
         def on_ports(ports: dict[str, int]) -> None:
             self._progress.ports(self._number, ports)
 
-        attempt = Attempt(self._plan, self._number, self._log, {}, on_ports=on_ports)
+        def on_samples(samples: str) -> None:
+            self._progress.used(self._number, samples)
+
+        attempt = Attempt(self._plan, self._number, self._log, {}, on_ports=on_ports, on_samples=on_samples)
         try:
             self._node, self._noticed = None, False
             host = self._room.host(self._number)

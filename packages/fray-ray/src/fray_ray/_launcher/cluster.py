@@ -33,6 +33,7 @@ from fray.cluster import (
     LogStream,
     Pruned,
     SweepId,
+    UsageSample,
     launching,
     parent_job,
 )
@@ -42,6 +43,7 @@ from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._launcher.planning import Planner, about, check_supported, workspace_of
 from fray_ray._launcher.stopping import stop_found
 from fray_ray._launcher.sweeps import submit_sweep
+from fray_ray._launcher.usage import usage_of
 from fray_ray.deps import pip_list
 
 _ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
@@ -259,6 +261,14 @@ class RayCluster(ClusterCalls):
         if self.poll(job_id).is_sweep:
             return logs.of_sweep(self._client, self.poll, lambda: self._all_jobs(job_id), job_id, **choice)
         return logs.of_job(self._client, lambda: self._find(job_id), **choice)
+
+    def usage(self, job_id: str) -> list[UsageSample]:
+        """Return what the attempts of a job used over time, by replica, attempt and time.
+
+        Raises:
+            JobNotFoundError: No job has this id.
+        """
+        return usage_of(self._client, self._find(job_id).runs)
 
     def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:
         """See `fray.cluster.Cluster.endpoints`."""

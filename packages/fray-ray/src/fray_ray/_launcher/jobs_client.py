@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import requests
 from ray.job_submission import JobSubmissionClient
@@ -141,6 +142,12 @@ class JobsClient:
             if _NO_ANSWER in str(error) or _is_unknown(error):
                 return ""
             raise
+
+    def file_of_node(self, node: str, name: str) -> str:
+        """Return a file among the logs of a node; nothing where it, or the node, is not there."""
+        query = urlencode({"node_id": node, "filename": name, "lines": -1})
+        answer = self._look(lambda: self._jobs._do_request("GET", f"/api/v0/logs/file?{query}"))
+        return str(answer.text) if answer.status_code == requests.codes.ok else ""
 
     def stop(self, submission: str) -> None:
         """Have Ray stop a job's driver."""

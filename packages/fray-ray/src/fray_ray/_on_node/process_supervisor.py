@@ -19,7 +19,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fray.backend import UsageMeter, become_subreaper, oom_kills, process_tree, start_program
+from fray.backend import (
+    UsageHistory,
+    UsageMeter,
+    become_subreaper,
+    oom_kills,
+    process_tree,
+    start_program,
+)
+from fray_ray._on_node.usage_samples import samples_of
 
 _LIFELINE = 0
 _LOOK = 0.02  # seconds between looks at processes whose end is not told
@@ -47,10 +55,11 @@ def main() -> None:
         verdict: dict[str, Any] = {"not_started": error.strerror}
     else:
         os.close(1)  # the output ends when those who write it have ended
-        tree = Tree(pid, wake, plan["orphan_grace"])
+        tree = Tree(pid, wake, plan["orphan_grace"], UsageHistory(plan["private"], 0, 0))
         code = tree.keep()
         verdict = {"exit_code": code, "oom": code in (-9, 137) and oom_kills() > killed_before}
         verdict |= {"peak_memory": tree.usage.peak_memory, "cpu_time": tree.usage.cpu_time}
+        verdict["samples"] = samples_of(plan["private"])
         if plan["result"] and os.path.exists(plan["result"]):  # noqa: PTH110 - a name, from JSON
             verdict["result"] = base64.b64encode(Path(plan["result"]).read_bytes()).decode()
     if plan["private"]:  # made by who started this, and may be gone
@@ -61,8 +70,9 @@ def main() -> None:
 class Tree:
     """The processes below this one."""
 
-    def __init__(self, pid: int, wake: int, orphan_grace: float) -> None:
+    def __init__(self, pid: int, wake: int, orphan_grace: float, history: UsageHistory) -> None:
         self._pid, self._wake, self._orphan_grace = pid, wake, orphan_grace
+        self._history = history
         self._code: int | None = None
         self._deadline: float | None = None
         self._lifeline = [_LIFELINE]
@@ -75,6 +85,7 @@ class Tree:
             self._wait(min(left, _SAMPLE))
             if self.usage.due():
                 self.usage.sample(self._members())
+                self._note()
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 self._signal(signal.SIGKILL)
         # What the main process left behind has the rest of a grace period, if it was asked to stop.
@@ -82,7 +93,11 @@ class Tree:
             if self._deadline is None or time.monotonic() >= self._deadline:
                 process_tree.send(members, signal.SIGKILL)
             self._wait(_LOOK)
+        self._note(last=True)
         return self._code
+
+    def _note(self, *, last: bool = False) -> None:
+        self._history.note(time.time(), self.usage.memory, self.usage.cpu_time or 0.0, last=last)
 
     def _wait(self, timeout: float) -> None:
         told, _, _ = select.select([self._wake, *self._lifeline], [], [], timeout)

@@ -24,6 +24,7 @@ from fray.backend import (
     runner,
 )
 from fray_ray._on_node.notices import NoticeWatch
+from fray_ray._on_node.usage_samples import SamplesNews
 from fray_ray._placement import VARIABLE, current_placement_group
 
 _RUNNER = runner.__file__
@@ -32,7 +33,7 @@ _SUPERVISOR = (
     "import sys; sys.path[:] = sys.argv[1:]; from fray_ray._on_node.process_supervisor import main; main()"
 )
 _CHUNK = 1 << 16
-_LOOK = 1.0  # seconds between looks for a notice
+_LOOK = 1.0  # seconds between looks for a notice, and for what the attempt uses
 _TIME_TO_SAVE = 5.0  # seconds from SIGTERM to SIGKILL for a host of a gang whose node is being ended
 _JAX, _OMP = "JAX_PLATFORMS", "OMP_NUM_THREADS"
 
@@ -50,7 +51,10 @@ class ReplicaActor:
         return str(ray.get_runtime_context().get_node_id())
 
     def run(self, plan: dict[str, Any], payload: bytes | None) -> Iterator[bytes | str | dict[str, Any]]:
-        """Run one attempt; yield its ports, its output as bytes, notices as text, at last the verdict."""
+        """Run one attempt; yield its ports, its output as bytes, notices as text, at last the verdict.
+
+        Now and then `{"samples": …}` says what it has used until now.
+        """
         held = HeldPorts()
         try:
             ports = dict(zip(plan["ports"], held.take(len(plan["ports"])), strict=True))
@@ -77,16 +81,17 @@ class ReplicaActor:
             if self._stopped is not None:
                 self._tell(f"stop {self._stopped}")
             watch = NoticeWatch() if plan["gang"] else None
+            used = SamplesNews(told["private"])
             while True:
-                ready, _, _ = select.select(
-                    [self._supervisor.stdout], [], [], None if watch is None else _LOOK
-                )
+                ready, _, _ = select.select([self._supervisor.stdout], [], [], _LOOK)
                 if ready:
                     if not (chunk := os.read(self._supervisor.stdout.fileno(), _CHUNK)):
                         break
                     yield chunk
                 if watch is not None and (notice := watch.news()):
                     yield notice
+                if samples := used.news():
+                    yield {"samples": samples}
             verdict = self._supervisor.stderr.read()
         yield json.loads(verdict) if verdict.startswith(b"{") else {"lost": verdict.decode(errors="replace")}
 

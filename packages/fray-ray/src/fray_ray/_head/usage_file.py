@@ -1,0 +1,64 @@
+"""What the attempts of a run used over time: a file beside the driver's log, which the dashboard reads out.
+
+A line for each sample: replica, attempt, time, memory, CPU time. Each attempt's samples are bounded where
+they are taken (`UsageHistory`); of many replicas each has fewer here, so that the file stays small.
+"""
+
+import threading
+import time
+
+from fray.backend import replace_file
+
+_MOST = 24_000  # samples of all attempts: less than a megabyte
+_FEWEST = 10  # of one
+_BETWEEN = 2.0  # seconds between two times that it is written
+
+
+class UsageFile:
+    """That of one run of a job; safe to use from the threads of its replicas.
+
+    Args:
+        path: None where nobody reads it.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._lines: dict[tuple[int, int], list[str]] = {}
+        self._lock = threading.Lock()
+        self._changed = False
+        self._next = 0.0
+
+    def take(self, replica: int, attempt: int, samples: str) -> None:
+        """Take all samples of an attempt, as `UsageHistory` writes them, in place of those before."""
+        with self._lock:
+            self._lines[replica, attempt] = samples.split("\n")[:-1]  # one that has no end yet is not read
+            self._changed = True
+
+    def write(self, *, last: bool = False) -> None:
+        """Write the file where there is something new and it was not written a moment ago.
+
+        Args:
+            last: Whether this is the last time.
+        """
+        if self._path is None or not self._changed or (time.monotonic() < self._next and not last):
+            return
+        with self._lock:
+            self._changed, self._next = False, time.monotonic() + _BETWEEN
+            most = max(_FEWEST, _MOST // len(self._lines))
+            text = "".join(
+                f"{replica} {attempt} {line}\n"
+                for (replica, attempt), lines in sorted(self._lines.items())
+                for line in _thinned(lines, most)
+            )
+        try:
+            replace_file(self._path, text.encode())
+        except OSError:  # a full disk costs a picture, not the job
+            return
+
+
+def _thinned(lines: list[str], most: int) -> list[str]:
+    """Return every second line, or fourth, …, and the last one, where there are too many."""
+    step = 1
+    while len(lines) > most * step:
+        step *= 2
+    return lines[:-1:step] + lines[-1:]

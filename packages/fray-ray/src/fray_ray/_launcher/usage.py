@@ -1,0 +1,28 @@
+"""What a job used over time, as its drivers wrote it down."""
+
+from collections.abc import Iterable
+
+from fray.cluster import UsageSample
+from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._ray_internals import usage_name
+
+
+def usage_of(client: JobsClient, runs: Iterable[str]) -> list[UsageSample]:
+    """Return the samples of all runs of a job, by replica, attempt and time."""
+    found: list[UsageSample] = []
+    for submission in runs:
+        entry = client.entry(submission)
+        if entry is not None and entry.node:
+            found += map(_sample, client.file_of_node(entry.node, usage_name(submission)).splitlines())
+    return sorted(found, key=lambda sample: (sample.replica, sample.attempt, sample.time))
+
+
+def _sample(line: str) -> UsageSample:
+    replica, attempt, when, memory, cpu_time = line.split()
+    return UsageSample(
+        replica=int(replica),
+        attempt=int(attempt),
+        time=float(when),
+        memory=int(memory),
+        cpu_time=float(cpu_time),
+    )
