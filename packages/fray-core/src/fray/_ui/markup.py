@@ -26,7 +26,9 @@ Child = str | int | None
 
 def text(value: object) -> Html:
     """Return a text as markup that shows it: no tag, no control character, no lone surrogate."""
-    shown = _SURROGATES.sub("\ufffd", _CONTROLS.sub("\ufffd", str(value).replace("\r\n", "\n")))
+    shown = str(value)
+    if not shown.isprintable():  # most are
+        shown = _SURROGATES.sub("\ufffd", _CONTROLS.sub("\ufffd", shown.replace("\r\n", "\n")))
     return Html(html.escape(shown, quote=True))
 
 
