@@ -1,6 +1,7 @@
 """Pools: batches, time limits, processes, one heartbeat, what is fetched ahead, what ends them."""
 
 import asyncio
+import importlib
 import logging
 import os
 import signal
@@ -106,7 +107,7 @@ def test_a_function_beyond_its_time_limit_loses_its_item_and_keeps_its_slot(
             stop.set()
 
     pool = threading.Thread(
-        target=work, args=(queue, fn), kwargs={"time_limit": 0.1, "stop": stop, "summary": summary}
+        target=work, args=(queue, fn), kwargs={"time_limit": 0.3, "stop": stop, "summary": summary}
     )
     pool.start()
     try:
@@ -163,6 +164,38 @@ def test_a_process_beyond_its_time_limit_is_killed_with_what_it_started(tmp_path
     assert [letter.item for letter in queue.dead_letters()] == ["slow"]
     for pid in note.read_text().split():
         wait_until(lambda path=Path("/proc", pid): not path.exists())  # type: ignore[misc]
+
+
+SLOW_TO_IMPORT = """
+import os, time
+while os.getpid() != {pid} and not os.path.exists({gate!r}):
+    time.sleep(0.01)
+def double(number):
+    return 2 * number
+"""
+
+
+def test_the_start_of_a_worker_process_is_no_items_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    (tmp_path / "slow_to_import.py").write_text(SLOW_TO_IMPORT.format(pid=os.getpid(), gate=str(gate)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    double = importlib.import_module("slow_to_import").double
+    queue: MemoryQueue[int] = MemoryQueue()
+    queue.push(21)
+    summary = WorkSummary()
+    options = {"processes": True, "time_limit": 0.5, "stop_when_empty": True, "summary": summary}
+    pool = threading.Thread(target=work, args=(queue, double), kwargs=options)
+    pool.start()
+    try:
+        wait_until(lambda: summary.running)
+        time.sleep(1.5)  # three times the limit
+        assert (summary.running, summary.timed_out) == (1, 0)
+    finally:
+        gate.touch()
+        pool.join(60)
+    assert summary.done == 1
 
 
 def test_a_worker_process_that_dies_fails_its_item_and_the_next_has_another(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -40,6 +41,10 @@ class Call:
     overdue: bool = False
     interrupted: bool = False
     reported: float = 0.0  # when it was last told that it is overdue
+
+    def begin(self) -> None:
+        """Note that the function is called now."""
+        self.started = time.monotonic()
 
     @property
     def items(self) -> list[Any]:

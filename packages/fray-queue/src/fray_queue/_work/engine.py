@@ -256,8 +256,8 @@ class Engine:
     def _enforce(self, limit: float) -> None:
         now = time.monotonic()
         for call in list(self._running):
-            if call.started is None or now - call.started < limit:
-                continue
+            if call.started is None or call.ended or now - call.started < limit:
+                continue  # one that ended is only not collected yet
             if not call.overdue:
                 call.overdue = True
                 self._summary.stuck += 1

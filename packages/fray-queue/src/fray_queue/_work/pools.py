@@ -53,8 +53,8 @@ def work(
             result for each item; an exception in that list fails its item. If it raises, all fail.
         linger: Seconds that a batch waits, from its first item on, to be full.
         time_limit: Seconds that a call may take. Beyond them its items go back to the queue, and the attempt
-            counts. In a worker process the call is killed. A thread cannot be: its slot stays occupied, which
-            is logged, until the function returns.
+            counts. In a worker process the call is killed; that the process has to start is not its time. A
+            thread cannot be killed: its slot stays occupied, which is logged, until the function returns.
         processes: Call `fn` in `concurrency` worker processes. It, the items and the results are pickled.
         prefetch: Items that are fetched before a slot is free, at the most. By default as many as are done in
             a fifth of a second, up to 500, where the queue takes them back without counting an attempt.

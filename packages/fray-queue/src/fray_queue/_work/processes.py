@@ -1,7 +1,8 @@
 """Worker processes of a pool: each belongs to one thread, calls the function, and can be killed.
 
 A message is its length and a pickle. The first one to a worker has the import path and the function; each
-that follows has items, and is answered with their outcomes, or with what ended the worker.
+that follows has items, and is answered with their outcomes, or with what ended the worker. The worker's own
+first message says that it has the function, and all that this imports: only then does an item's time begin.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from fray import SerializationError, WorkerDiedError
@@ -61,10 +63,10 @@ class InProcess:
     def __exit__(self, *error: object) -> None:
         self._end()
 
-    def __call__(self, items: list[object]) -> list[Outcome]:
+    def __call__(self, items: list[object], begin: Callable[[], None]) -> list[Outcome]:
         try:
             packed = dumps(items, "an item")
-            answer = self._exchange(packed)
+            answer = self._exchange(packed, begin)
         except Exception as error:  # noqa: BLE001 - what cannot travel, or a worker that died
             return [Outcome(None, error)] * len(items)
         what, content = pickle.loads(answer)
@@ -80,12 +82,16 @@ class InProcess:
                 _kill(self._process, self._tag)
         return True
 
-    def _exchange(self, packed: bytes) -> bytes:
+    def _exchange(self, packed: bytes, begin: Callable[[], None]) -> bytes:
         with self._lock:
-            if self._process is None:
+            is_new = self._process is None
+            if is_new:
                 self._start()
             process = self._process
         try:
+            if is_new and (problem := _receive(self._socket)):
+                return problem
+            begin()
             _send(self._socket, packed)
             return _receive(self._socket)
         except (OSError, EOFError) as error:
@@ -170,18 +176,25 @@ def main() -> None:
     with contextlib.suppress(EOFError, ConnectionError), waiting_in_thread() as wait_for:
         path, packed = pickle.loads(_receive(pool))
         sys.path[:] = path
-        function: Function | None = None
+        try:
+            function: Function = pickle.loads(packed)
+        except BaseException as error:  # noqa: BLE001 - raised by `work`
+            _send(pool, _fatal(error))
+            return
+        _send(pool, b"")
         while True:
             items = _receive(pool)
             try:
-                function = function or pickle.loads(packed)
-                answer: tuple[str, Any] = (
-                    "outcomes",
-                    [_packed(each) for each in _called(function, items, wait_for)],
+                answer = pickle.dumps(
+                    ("outcomes", [_packed(each) for each in _called(function, items, wait_for)])
                 )
             except BaseException as error:  # noqa: BLE001 - raised by `work`
-                answer = ("fatal", pack_exception(error))
-            _send(pool, pickle.dumps(answer))
+                answer = _fatal(error)
+            _send(pool, answer)
+
+
+def _fatal(error: BaseException) -> bytes:
+    return pickle.dumps(("fatal", pack_exception(error)))
 
 
 def _called(function: Function, packed: bytes, wait_for: Any) -> list[Outcome]:

@@ -40,7 +40,9 @@ class Runner(Protocol):
 class Invoker(Protocol):
     """Calls the function on items, for one thread."""
 
-    def __call__(self, items: list[object]) -> list[Outcome]: ...
+    def __call__(self, items: list[object], begin: Callable[[], None]) -> list[Outcome]:
+        """Call the function, and `begin` just before: what was made ready before that is no item's time."""
+        ...
 
     def kill(self) -> bool:
         """Make the present call end; whether that is possible."""
@@ -60,7 +62,8 @@ class InThread:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def __call__(self, items: list[object]) -> list[Outcome]:
+    def __call__(self, items: list[object], begin: Callable[[], None]) -> list[Outcome]:
+        begin()
         return self._function.call(items, self._wait_for)
 
     def kill(self) -> bool:
@@ -127,9 +130,8 @@ class ThreadRunner:
                     self._line.put(call)
                     break
                 self._at_work[call] = invoker
-                call.started = time.monotonic()
                 try:
-                    call.outcomes = invoker(call.items)
+                    call.outcomes = invoker(call.items, call.begin)
                 except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
                     call.fatal = error
                     self._halted = True
