@@ -14,6 +14,7 @@ from http_calls import Wire
 from prometheus_client.parser import text_string_to_metric_families
 
 from fray._cli.main import main
+from fray.testing.queue import ManualClock
 from fray_queue import ForeignHostError, HttpQueue, HttpQueueServer, LimitError, Limits, TokenError
 from fray_queue._http.server.routes import ROUTES
 
@@ -238,9 +239,11 @@ def test_a_failure_of_the_server_shows_no_traceback(monkeypatch: pytest.MonkeyPa
 
 
 def test_metrics_are_what_prometheus_reads() -> None:
-    with HttpQueueServer() as server:
+    clock = ManualClock()
+    with HttpQueueServer(clock=clock) as server:
         queue, other = server.new_queue("q", max_attempts=1), server.new_queue("Other.queue-2_x")
         queue.push_many(range(5))
+        clock.advance(4.0)
         queue.done(queue.pop())  # type: ignore[arg-type]
         queue.release(queue.pop())  # type: ignore[arg-type]
         assert queue.pop() is not None
@@ -260,6 +263,7 @@ def test_metrics_are_what_prometheus_reads() -> None:
         "fray_queue_pushed_total",
         "fray_queue_popped_total",
         "fray_queue_done_total",
+        "fray_queue_wait_seconds_total",
     }
     assert {kind for name, kind in kinds.items() if not name.endswith("_total")} == {"gauge"}
     expected = {
@@ -271,7 +275,8 @@ def test_metrics_are_what_prometheus_reads() -> None:
         "done_total": 1,
     }
     assert {name: found[f"fray_queue_{name}", "q"] for name in expected} == expected
-    assert found["fray_queue_oldest_seconds", "q"] >= 0
+    assert found["fray_queue_oldest_seconds", "q"] == pytest.approx(4.0)
+    assert found["fray_queue_wait_seconds_total", "q"] == pytest.approx(3 * 4.0)
     assert found["fray_queue_pending", "Other.queue-2_x"] == 1
 
 

@@ -1,8 +1,11 @@
 """Counters of one queue, and what they were each second of the last two minutes."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+
+from fray_queue._items import Taken
 
 _KEPT = 120  # seconds
 
@@ -17,9 +20,17 @@ class Rates:
     pushed: int = 0
     popped: int = 0
     done: int = 0
+    waited: float = 0.0  # seconds from pushes to leases, added up
     samples: deque[tuple[int, int, int, int]] = field(default_factory=deque)
     first: int = 0
     now: int = 0
+
+    def take(self, taken: Sequence[Taken]) -> None:
+        """Count leases that were given."""
+        self.popped += len(taken)
+        for each in taken:
+            if each.pushed_at is not None:
+                self.waited += max(0.0, each.leased_at - each.pushed_at)
 
     def sample(self, now: int, size: int) -> None:
         """Note the counters; called once a second, with the seconds that the server runs."""

@@ -144,7 +144,7 @@ class QueueRegistry:
                     name, n, lease_timeout, key, answers=answers, woken=slept
                 )
                 if taken or not wait or (left := end - self._loop.time()) <= 0:
-                    traffic.rates.popped += len(taken)
+                    traffic.rates.take(taken)
                     return taken
                 self.store.check()
                 if self.closing:

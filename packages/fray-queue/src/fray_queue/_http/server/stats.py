@@ -14,6 +14,10 @@ _METRICS = {
     "pushed_total": ("counter", "Items stored since the server started."),
     "popped_total": ("counter", "Leases given since the server started."),
     "done_total": ("counter", "Items finished since the server started."),
+    "wait_seconds_total": (
+        "counter",
+        "Seconds from pushes to those leases, added up.",
+    ),
 }
 
 
@@ -33,6 +37,7 @@ def with_rates(stats: dict[str, Any], rates: Rates) -> dict[str, Any]:
         "pushed_total": rates.pushed,
         "popped_total": rates.popped,
         "done_total": rates.done,
+        "wait_seconds_total": rates.waited,
         "plots": rates.plots(),
     }
 
