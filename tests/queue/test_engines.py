@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_checks import check_verbs
 from cutting_proxy import CuttingProxy
 from engine_servers import PostgresServer, Program, RedisServer, fresh_name
 from engine_torture import EngineTorture
@@ -57,6 +58,12 @@ def proxy(rig: Rig) -> Iterator[CuttingProxy]:
 
 def open_any(url: str, **options: Any) -> Any:
     return open_queue(url, **options)
+
+
+def test_the_command_line_makes_looks_at_and_removes_queues(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_verbs(rig.url(), capsys)
 
 
 def test_other_bounds_than_those_that_it_has_are_refused(rig: Rig) -> None:
