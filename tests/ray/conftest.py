@@ -6,6 +6,7 @@ import os
 os.environ["RAY_AUTH_MODE"] = "disabled"
 # As early: a machine that is busy takes longer than 30 s to start a node.
 os.environ["RAY_raylet_start_wait_time_s"] = "120"  # noqa: SIM112 - how Ray spells it
+os.environ["RAY_DASHBOARD_STARTUP_TIMEOUT_S"] = "180"
 
 import contextlib
 import sys

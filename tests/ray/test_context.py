@@ -9,8 +9,8 @@ from fray_ray.testing import LocalRayCluster
 class TestRayContext(ContextContract):
     DEPTH = 20  # every level is a process of its own while it waits
     PROGRAMS = 15
-    CHAIN = 3_000  # a link is 2.6 ms; one of 10,000 runs in benchmarks/ray_contexts.py
-    INTERRUPTIONS = 10  # each makes four actors, which are processes
+    CHAIN = 2_000  # a link is 2.6 ms and more; one of 10,000 runs in benchmarks/ray_contexts.py
+    INTERRUPTIONS = 6  # each makes four actors, which are processes
 
     @pytest.fixture
     def spec(self, ray_cluster: LocalRayCluster) -> str:
