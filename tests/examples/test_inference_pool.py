@@ -30,8 +30,8 @@ def test_workers_that_die_between_taking_and_settling_lose_nothing(
     pool: ModuleType, expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for moment in ("taken", "answered"):  # somebody's first attempt is fatal, whatever batch it is in
-        assert any(pool.is_fatal(number, 1, moment, 0.1) for number in range(REQUESTS))
-    assert pool.run(REQUESTS, workers=2, crash=0.1) == expected
+        assert any(pool.is_fatal(number, 1, moment, 0.06) for number in range(REQUESTS))
+    assert pool.run(REQUESTS, workers=2, crash=0.06) == expected
     died = re.search(r"^(\d+) workers died", capsys.readouterr().out, re.MULTILINE)
     assert died is not None
     assert int(died[1]) > 0
