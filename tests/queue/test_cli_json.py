@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import jsonschema
@@ -13,6 +13,9 @@ from fray._cli.main import main
 from fray.queue import open_queue
 from fray_queue import HttpQueueServer
 from fray_queue._cli import queue as root
+
+if TYPE_CHECKING:
+    from engine_servers import RedisServer
 
 Capture = pytest.CaptureFixture[str]
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
@@ -79,6 +82,18 @@ def test_a_folder_that_is_whole_as_json(tmp_path: Path, capsys: Capture) -> None
     with pytest.raises(SystemExit):
         main(["queue", "repair", "--json", url])
     assert check("repair", capsys.readouterr().out)
+
+
+def test_a_server_in_front_of_an_engine_as_json(redis_server: "RedisServer", capsys: Capture) -> None:
+    with HttpQueueServer(token="of-the-tests", engine=redis_server.url) as server:
+        open_queue(f"{server.url}/listed-as-json", token="of-the-tests", create=True).push("item")
+        assert main(["queue", "list", "--json", server.url]) == 0
+        rows = {row["name"]: row for row in check("list", capsys.readouterr().out)}
+        assert rows["listed-as-json"]["pending"] == 1
+        assert main(["queue", "list", server.url]) == 0
+        shown = capsys.readouterr().out
+        assert "listed-as-json" in shown
+        assert "None" not in shown
 
 
 def test_a_server_as_json(capsys: Capture) -> None:

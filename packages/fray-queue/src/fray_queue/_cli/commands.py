@@ -353,4 +353,6 @@ def _print(rows: list[dict[str, Any]], columns: list[str], as_json: bool) -> Non
 
 
 def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
     return f"{value:.1f}" if isinstance(value, float) else str(value)
