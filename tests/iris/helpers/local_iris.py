@@ -24,7 +24,7 @@ def config() -> Any:
 
     cpu, gpu, tpu = (getattr(config_pb2, f"ACCELERATOR_TYPE_{kind}") for kind in ("CPU", "GPU", "TPU"))
     found = config_pb2.IrisClusterConfig()
-    add_group(found, "cpus", cpu, slices=2)
+    add_group(found, "cpus", cpu, slices=2, pool="cpus")
     add_group(found, "gpus", gpu, hosts=2, variant="H100", count=64, pool="gpus")
     # Iris makes none anew for minutes after one was lost.
     add_group(found, "slice", tpu, slices=2, hosts=4, variant="v5litepod-16", count=4)
@@ -83,7 +83,7 @@ def main() -> None:
             answer = {"kill": kill}.get(word, unknown)(rest)
             print(json.dumps(answer), flush=True)
     finally:
-        threading.Timer(20.0, os._exit, [1]).start()  # a thread of Iris's that does not end holds up nobody
+        threading.Timer(10.0, os._exit, [1]).start()  # a thread of Iris's that does not end holds up nobody
         cluster.close()
         os._exit(0)
 
@@ -94,7 +94,7 @@ def await_workers(address: str) -> None:
     from iris.rpc.controller_pb2 import Controller
 
     client = ControllerServiceClientSync(address=address, timeout_ms=30_000)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         workers = client.list_workers(Controller.ListWorkersRequest()).workers
         found = [
@@ -105,7 +105,6 @@ def await_workers(address: str) -> None:
         ]
         if len(found) >= sum(WORKERS.values()):
             return
-        print(found, file=sys.stderr, flush=True)
         time.sleep(0.5)
     raise TimeoutError(f"not all workers came: {found}")
 

@@ -8,4 +8,4 @@ from fray.testing.context import ActorCallContract, ActorContract
 class TestIrisContext(ActorContract, ActorCallContract):
     @pytest.fixture
     def spec(self, address: str) -> str:
-        return f"iris?controller={address}&shared_files=true&namespace=contract&max_workers=2"
+        return f"iris?controller={address}&shared_files=true&namespace=contract"

@@ -57,7 +57,10 @@ def test_a_job_whose_worker_is_gone_starts_again_elsewhere(
 ) -> None:
     code = "import os, sys, time; print('try', flush=True); os.path.exists(sys.argv[1]) or time.sleep(600)"
     go = tmp_path / "go"
-    job_id = cluster.launch(JobRequest("moves", Entrypoint.from_binary("python", ["-c", code, str(go)])))
+    # On workers for CPUs: the slices are for the training.
+    among = [{"key": "pool", "op": "CONSTRAINT_OP_EQ", "value": {"string_value": "cpus"}}]
+    program = Entrypoint.from_binary("python", ["-c", code, str(go)])
+    job_id = cluster.launch(JobRequest("moves", program, backend={"iris": {"constraints": among}}))
     assert next(line for line in cluster.monitor(job_id) if line == "try")
     end_worker(iris, cluster, job_id, 0)
     go.touch()

@@ -311,7 +311,10 @@ class IrisActor(ActorEndpoint):
 
 def future_of(ref: Any) -> "Future[Any] | None":
     """Return the future behind the result of a named actor's call; None for whatever else."""
-    return _futures.get(ref) if isinstance(ref, ObjectRef) else None
+    try:
+        return _futures.get(ref) if isinstance(ref, ObjectRef) else None
+    except TypeError:  # a reference of a worker's, which cannot be referred to weakly, is none of ours
+        return None
 
 
 def _start(ready: Any) -> None:

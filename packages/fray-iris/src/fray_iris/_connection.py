@@ -14,11 +14,10 @@ from typing import Any
 from fray import ClusterUnavailableError, FrayError, UnsupportedError
 
 _INSTALL = (
-    "fray-iris needs Iris (the distribution marin-iris) in this environment, and it is in no public index: "
-    "install it "
-    "as your cluster's owner says, or from its source: the folders lib/rigging, lib/finelog and lib/iris of "
-    "the "
-    "repository marin-community/marin (pip install lib/rigging lib/finelog lib/iris)"
+    "fray-iris needs Iris (the distribution marin-iris) in this environment, of a build that your controller "
+    "accepts: install the one that its owner gives out, or Iris from its source: the folders lib/rigging, "
+    "lib/finelog and lib/iris of the repository marin-community/marin (pip install lib/rigging lib/finelog "
+    "lib/iris)"
 )
 _TOO_OLD = "client is too old"
 _PAGE = 500
