@@ -93,12 +93,22 @@ def test_no_other_wheel_of_fray_is_there_and_its_names_are_found(project: Path) 
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("contract", ["TestContext", "TestCluster", "TestQueue"])
-def test_it_keeps_a_contract(project: Path, contract: str) -> None:
-    options = ["-q", "-W", "error", "--timeout", "120", "-p", "no:cacheprovider"]
+@pytest.mark.parametrize(
+    ("contract", "heading"),
+    [("TestContext", "Contexts"), ("TestCluster", "Clusters"), ("TestQueue", "Queues")],
+)
+def test_it_keeps_a_contract_and_gets_its_page(project: Path, contract: str, heading: str) -> None:
+    report = f"--junitxml={contract}.xml"
+    options = ["-q", "-W", "error", "--timeout", "120", "-p", "no:cacheprovider", report]
     shown = run("venv/bin/python", "-m", "pytest", *options, f"tests/test_swarm.py::{contract}", cwd=project)
     assert re.search(r"\d+ passed", shown)
     assert not re.search(r"skipped|xfailed", shown)
+    matrix = ["-m", "fray.testing.matrix", "--write", f"{contract}.md", f"{contract}.xml"]
+    run("venv/bin/python", *matrix, cwd=project)
+    page = (project / f"{contract}.md").read_text()
+    assert f"## {heading}\n" in page
+    assert "| promise | swarm |" in page
+    assert "**not kept** |" not in page.partition("## ")[2]
 
 
 @pytest.fixture(scope="module")
