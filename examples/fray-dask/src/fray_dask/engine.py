@@ -40,8 +40,8 @@ class DaskEngine:
     def client(self) -> Any:
         return connection.shared(self._address) if self._arrived else connection.connect(self._address)
 
-    def _future(self, key: str) -> Any:
-        return self._futures.get(key) or distributed.Future(key, client=self.client)
+    def _future(self, key: str) -> Any:  # of a value that is there: nobody tells this client of another's
+        return self._futures.get(key) or distributed.Future(key, client=self.client, state="memory")
 
     def submit(self, key: str, call: bytes, dependencies: Any, options: Any) -> None:
         values = [self._future(one) for one in dependencies]
