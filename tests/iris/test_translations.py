@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fray_iris
@@ -60,6 +60,7 @@ wanted = st.builds(
 )
 
 
+@settings(deadline=None)  # of a busy machine it says nothing
 @given(wanted)
 def test_what_is_asked_for_comes_back_from_iris_as_it_was(resources: ResourceConfig) -> None:
     assert isinstance(resources.replicas, int)
