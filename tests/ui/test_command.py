@@ -15,6 +15,7 @@ from program import FRAY, SPEC, Started
 from fray import Entrypoint, JobRequest, create_cluster
 from fray.backend import UiServer
 from fray.cluster import JobInfo, UsageSample
+from fray.testing.gates import until
 
 WORKS = "import time\nfor step in range(10**6): print('step', step, flush=True); time.sleep(0.2)"
 pytestmark = pytest.mark.timeout(180)
@@ -84,9 +85,17 @@ def printed(*words: str) -> Any:
 
 
 def shown(url: str, token: str, path: str) -> str:
-    """A part of the page; how long ago something was is another word a second later."""
-    with urlopen(Request(f"{url}{path}", headers={"Authorization": f"Bearer {token}"}), timeout=30) as answer:
-        return re.sub(r"\b\w+ ago|just now", "AGO", answer.read().decode())
+    """A part of the page once it is loaded; how long ago something was is another word a second later."""
+    asked = Request(f"{url}{path}", headers={"Authorization": f"Bearer {token}"})
+    found: list[str] = []
+
+    def loaded() -> bool:
+        with urlopen(asked, timeout=30) as answer:
+            found[:] = [answer.read().decode()]
+        return 'data-state="loading"' not in found[0]
+
+    until(loaded, f"{path} is loaded", 60.0)
+    return re.sub(r"\b\w+ ago|just now", "AGO", found[0])
 
 
 def test_without_a_server_of_queues_there_is_no_page_of_them(state: Path) -> None:

@@ -21,6 +21,7 @@ from fray._values.job_states import JobId, JobInfo
 _FIRST, _BUDGET = 0.2, 0.5  # seconds of the first look, and of the next ones
 _LEAST = 100  # records that a look reads, however long that takes: those that a page shows first
 _ROUND = 10.0  # seconds in which everything is looked at once, though nothing seems to have changed
+_TICK = 1_000_000_000  # nanoseconds in which a file may change again without another time of change
 _SETTLED = 60.0  # seconds after the end of a job in which its status is still looked at each time
 
 Stamp = tuple[int, int]
@@ -81,6 +82,8 @@ class RecordWatch:
 
 
 class _Known(NamedTuple):
+    """What was read of a record; without a stamp it is read again."""
+
     stamp: Stamp | None
     written: JobInfo
     info: JobInfo
@@ -92,7 +95,8 @@ class _Folder:
     def __init__(self, folder: Path, parent: JobId | None, *, below: bool) -> None:
         self._path, self._parent = folder, parent
         self._with_below = below
-        self._listed: int | None = None  # the folder's time of change when it was listed
+        self._new = True
+        self._listed: int | None = None  # the folder's time of change when it was listed, where that tells
         self._names: dict[str, float] = {}  # and when each was launched
         self._open: list[str] = []  # those that are looked at each time
         self._known: dict[str, _Known] = {}
@@ -147,10 +151,10 @@ class _Folder:
             changed = os.stat(self._path).st_mtime_ns
         except FileNotFoundError:
             changed = None
-        first = self._listed is None
         if changed == self._listed and not again:
             return False
-        self._listed = changed
+        first, self._new = self._new, False
+        self._listed = -1 if changed is not None and _is_recent(changed) else changed
         found = set(Records(self._path, self._parent).names())
         gone, new = self._names.keys() - found, found - self._names.keys()
         for name in gone:
@@ -213,7 +217,8 @@ class _Folder:
         self._look_below(record, info)
         if before is not None and before.info == info:
             info = before.info
-        self._known[name] = _Known(stamp, written, info)
+        told = stamp is not None and not _is_recent(stamp[0])
+        self._known[name] = _Known(stamp if told else None, written, info)
         return before is None or info is not before.info
 
     def _look_below(self, record: JobRecord, info: JobInfo) -> None:
@@ -223,6 +228,11 @@ class _Folder:
         folder = record.path / CHILDREN
         if folder.is_dir():
             self._below[name] = _Folder(folder, record.job_id, below=True)
+
+
+def _is_recent(changed: int) -> bool:
+    """Whether something may change again and have the same time of change."""
+    return abs(time.time_ns() - changed) < _TICK
 
 
 def _is_settled(written: JobInfo) -> bool:
