@@ -183,6 +183,20 @@ def test_two_jobs_that_need_the_same_build_it_once(
     assert sum("environment built" in log for log in logs) == 1
 
 
+def test_a_job_with_an_environment_of_its_own_is_run_again(
+    cluster: LocalCluster, workspace: Path, tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    there = tmp_path / "there"
+    code = "import sys, pathlib, again_package; sys.exit(0 if pathlib.Path(sys.argv[1]).exists() else 3)"
+    environment = create_environment(workspace=workspace, pip_packages=[str(make_wheel("again-package"))])
+    job_id = launch(cluster, program(code, there), environment=environment)
+    assert cluster.wait(job_id, timeout=60).exit_code == 3
+    there.touch()
+    cluster.retry(job_id)
+    info = cluster.wait(job_id, timeout=60)
+    assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 2), info.error_message
+
+
 def test_a_build_that_died_half_way_is_made_anew(
     cluster: LocalCluster, workspace: Path, state_dir: Path, make_wheel: MakeWheel
 ) -> None:

@@ -64,7 +64,7 @@ class BuildEnvironment:
                     json.dump(self._shown(), file, indent=2)
             os.utime(os.path.join(path, ENVIRONMENT_READY))
             # Under the lock: an environment that a record leads to is not pruned.
-            os.symlink(path, os.path.join(record, ENVIRONMENT_LINK))
+            _link(path, os.path.join(record, ENVIRONMENT_LINK))
 
     def _shown(self) -> dict[str, Any]:
         return {
@@ -73,6 +73,13 @@ class BuildEnvironment:
             "extras": self.extras,
             "dependency_groups": self.groups,
         }
+
+
+def _link(path: str, link: str) -> None:
+    """Make a link, or lead one elsewhere: a job that runs again has one, and so has another replica's."""
+    draft = f"{link}.{os.getpid()}.new"
+    os.symlink(path, draft)
+    os.replace(draft, link)
 
 
 def _make(path: str, needs: BuildEnvironment) -> None:
