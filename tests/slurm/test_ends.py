@@ -126,6 +126,17 @@ def test_a_job_that_nobody_knows_is_lost_and_it_says_why(cluster: Cluster, recor
     assert len(recorded.calls("sacct")) == 1  # which said that it keeps no accounts
 
 
+def test_accounts_that_do_not_answer_lose_no_job(cluster: Cluster, recorded: RecordedSlurm) -> None:
+    job_id = launch(cluster, program("pass"))
+    recorded.says("sacct", "", error="sacct: error: slurm_persist_conn_open: Connection refused", code=1)
+    until(lambda: "does not answer (sacct" in str(cluster.poll(job_id).pending_reason), "they are asked", 10)
+    asked = len(recorded.calls("sacct"))
+    until(lambda: [cluster.poll(job_id)] and len(recorded.calls("sacct")) > asked, "they are asked again", 10)
+    assert cluster.poll(job_id).status is JobStatus.PENDING
+    recorded.says("sacct", "77|NODE_FAIL|0:0|None\n")
+    assert polled(cluster, job_id).tasks[0].reason is ExitReason.LOST
+
+
 def test_an_end_is_remembered_when_slurm_has_forgotten_it(cluster: Cluster, recorded: RecordedSlurm) -> None:
     info = ended(cluster, recorded, "77|TIMEOUT|1:00|None")
     recorded.says("squeue", "")
@@ -163,6 +174,17 @@ def test_a_job_without_a_number_is_looked_up_by_its_name_and_else_refused(
         launch(cluster, program("pass"))
     assert "--name=job-" in recorded.calls("squeue")[0]
     assert cluster.list_jobs() == []
+
+
+def test_a_job_that_was_taken_though_sbatch_got_no_answer_is_found_by_its_name(
+    cluster: Cluster, recorded: RecordedSlurm
+) -> None:
+    recorded.says("sbatch", "", error="sbatch: error: Socket timed out on send/recv operation", code=1)
+    recorded.says("squeue", "77\n")
+    job_id = launch(cluster, program("pass"))
+    assert recorded.calls("squeue")[0].count(f"--name={job_id}") == 1
+    recorded.says("squeue", "77|TIMEOUT|1:00|None\n")
+    assert "Slurm job 77" in str(polled(cluster, job_id).error_message)
 
 
 @pytest.mark.parametrize(

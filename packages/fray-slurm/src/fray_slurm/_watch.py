@@ -76,6 +76,8 @@ class JobTable:
     def is_gone(self, job_id: str) -> bool:
         """Whether neither the queue nor the accounting has had a job for long enough to say so."""
         with self._lock:
+            if self.error is not None:
+                return False
             since, _ = self._missing.get(job_id, (math.inf, 0.0))
             enough = _RUNAWAY if job_id in self._unfinished else 2 * self._shortest
             return self._clock() - since >= enough
@@ -110,6 +112,8 @@ class JobTable:
                 found = self._client.accounts(list(self._missing), since - _EARLIER)
             except ClusterUnavailableError as error:
                 self.error = str(error)
+                # Nobody has said that they are gone.
+                self._missing = {key: (self._clock(), start) for key, (_, start) in self._missing.items()}
                 return None
             for key in list(self._missing):
                 job = found_job(found, key)
