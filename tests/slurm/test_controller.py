@@ -2,17 +2,26 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fray import ClusterUnavailableError
-from fray.cluster import Cluster, ExitReason, JobStatus, create_cluster
+from fray.cluster import Cluster, ExitReason, JobStatus, ResourceConfig, create_cluster
 from fray.testing.cluster import launch, program, until
 from fray_slurm.testing import LocalSlurm
 
 PATIENCE = 90.0
 LATER = {"slurm": {"begin": "now+3600", "nodelist": "n2"}}
+SMALL = ResourceConfig(cpu=1, ram="200m")
+FAILS_ONCE = """
+    import os, sys, time, pathlib
+    print("up", flush=True)
+    while not pathlib.Path(sys.argv[1]).exists():
+        time.sleep(0.05)
+    sys.exit(3 if os.environ["FRAY_ATTEMPT"] == "1" else 0)
+"""
 WAITS_FOR_FILE = """
     import sys, time, pathlib
     print("up", flush=True)
@@ -65,7 +74,17 @@ def test_a_job_that_slurmctld_has_lost_says_so_and_can_be_run_again(
 
 
 def test_jobs_outlive_a_controller_that_is_away(other: LocalSlurm, cluster: Cluster, tmp_path: Path) -> None:
+    """One ends meanwhile, one fails and is to start again, one waits in the queue."""
     here = {"slurm": {"nodelist": "n1"}}
+    fails = launch(
+        cluster,
+        program(FAILS_ONCE, tmp_path / "go"),
+        "fails",
+        resources=SMALL,
+        backend=here,
+        max_retries_failure=1,
+    )
+    assert next(line for line in cluster.monitor(fails) if line == "up")
     job_id = launch(cluster, program(WAITS_FOR_FILE, tmp_path / "go"), backend=here)
     assert next(line for line in cluster.monitor(job_id) if line == "up")
     waits = launch(cluster, program("pass"), "waits", backend=LATER)
@@ -80,10 +99,37 @@ def test_jobs_outlive_a_controller_that_is_away(other: LocalSlurm, cluster: Clus
             launch(cluster, program("pass"), "refused")
         (tmp_path / "go").touch()
         assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.SUCCEEDED
+        until(lambda: cluster.poll(fails).tasks[0].attempt == 2, "it is to start again", PATIENCE)
+        assert {info.job_id for info in cluster.list_jobs()} == {job_id, fails, waits}
     finally:
         other.start_controller()
+    info = cluster.wait(fails, timeout=PATIENCE)
+    assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 2), info.error_message
     # The step that ended meanwhile holds its node for a minute: Slurm says so only then.
     until(lambda: "idle" in other.run("sinfo", "-h", "-n", "n2", "-o", "%T").split(), "n2 is back", PATIENCE)
     other.run("scontrol", "update", f"JobId={number}", "StartTime=now")
     assert cluster.wait(waits, timeout=PATIENCE).status is JobStatus.SUCCEEDED
-    assert {info.job_id for info in cluster.list_jobs()} == {job_id, waits}
+
+
+def test_what_is_stopped_while_the_controller_is_away_is_gone_when_it_is_back(
+    other: LocalSlurm, cluster: Cluster, tmp_path: Path
+) -> None:
+    here = {"slurm": {"nodelist": "n1"}}
+    runs = launch(cluster, program(WAITS_FOR_FILE, tmp_path / "never"), "runs", backend=here)
+    assert next(line for line in cluster.monitor(runs) if line == "up")
+    waits = launch(cluster, program("pass"), "waits", backend=LATER)
+    number = number_of(tmp_path, waits)
+    until(lambda: b"waits-" in (other.folder / "state" / "job_state").read_bytes(), "it is saved", PATIENCE)
+    with ThreadPoolExecutor(1) as threads:
+        other.stop_controller()
+        try:
+            cluster.terminate(runs, grace=5.0)  # its supervisor is asked, not Slurm
+            assert cluster.poll(runs).status is JobStatus.STOPPED
+            stopped = threads.submit(cluster.terminate, waits)
+            until(lambda: cluster.poll(waits).status is JobStatus.STOPPED, "it will never run", PATIENCE)
+            is_in_the_queue = not stopped.done()
+        finally:
+            other.start_controller()
+        assert is_in_the_queue
+        stopped.result(PATIENCE)
+    assert number not in other.run("squeue", "-h", "-o", "%i").split()

@@ -267,6 +267,7 @@ def test_a_launcher_inside_an_allocation_gives_it_to_nobody(
     monkeypatch.setenv("SLURM_CPU_BIND", "quiet,mask_cpu:0x1")
     monkeypatch.setenv("SBATCH_PARTITION", "nope")
     monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setenv("SQUEUE_FORMAT", "%A")
     code = """
         import os
         print("bind", os.environ.get("SLURM_CPU_BIND"), os.environ["SLURM_JOB_ID"], os.environ["KEPT"])

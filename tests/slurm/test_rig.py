@@ -55,6 +55,7 @@ def test_a_request_is_taken_by_slurm_and_means_there_what_it_says(
             "rig",
             Entrypoint.from_binary("sh", ["-c", "echo $SLURM_CPUS_PER_TASK $SLURM_STEP_NUM_TASKS"]),
             resources=resources,
+            gang=True,
             labels={"a b": "c"},
             backend={"slurm": {"nice": 7}},
         )

@@ -43,8 +43,8 @@ def options_of(
     return found
 
 
-def test_a_replica_is_a_task_with_its_cpus_and_memory() -> None:
-    options = options_of(ResourceConfig(cpu=4, ram="10g", replicas=3))
+def test_a_replica_of_a_gang_is_a_task_with_its_cpus_and_memory() -> None:
+    options = options_of(ResourceConfig(cpu=4, ram="10g", replicas=3), gang=True)
     assert (options["ntasks"], options["cpus-per-task"], options["mem-per-cpu"]) == ("3", "4", "2560M")
     assert "nodes" not in options
 

@@ -52,7 +52,7 @@ class Allocation(NamedTuple):
 
     Args:
         variables: SLURM_* of the batch step.
-        nodes: The node of each replica.
+        nodes: The node of each replica in it.
         addresses: Where peers reach each node.
     """
 
@@ -64,6 +64,10 @@ class Allocation(NamedTuple):
     def job_id(self) -> str:
         """The Slurm job's number, that of a task where it is one of an array."""
         return array_id(self.variables)
+
+    def node_of(self, replica: int) -> str:
+        """Return the node of a replica: one that has an allocation of its own is alone in it."""
+        return self.nodes[replica if len(self.nodes) > 1 else 0]
 
     def step_variables(self) -> dict[str, str]:
         """Return what srun needs to know of the allocation, without what would be options of the step."""

@@ -7,7 +7,8 @@ from graphlib import TopologicalSorter
 from fray import UnsupportedError
 from fray.backend import SweepPlan
 
-_OWN = ("job-name", "comment", "output")  # of each member, without meaning for what it is granted
+_OF_AN_ARRAY = ("job-name", "output")  # these it has of its own
+_OWN = (*_OF_AN_ARRAY, "comment")  # of each member, without meaning for what it is granted
 Options = Mapping[str, str | None]
 
 
@@ -68,8 +69,14 @@ def arrays_of(
         # What is left over of the limit goes to the first ones.
         share = None if limit is None else limit // len(chunks) + (number < limit % len(chunks))
         shown = {name: value for name, value in options[chunk[0]].items() if name not in _OWN}
-        found.append(Array(tuple(chunk), shown, chunk[0] if chunk[-1] >= largest else 0, share))
+        found.append(Array(tuple(chunk), shown, _base(chunk, largest), share))
     return found
+
+
+def arrays_of_replicas(options: Options, replicas: Sequence[int], largest: int) -> list[Array]:
+    """Return arrays for replicas of one job, which all have the same options; see `arrays_of`."""
+    shown = {name: value for name, value in options.items() if name not in _OF_AN_ARRAY}
+    return [Array(tuple(chunk), shown, _base(chunk, largest), None) for chunk in _chunks(replicas, largest)]
 
 
 def in_order(sweep: SweepPlan) -> list[int]:
@@ -91,6 +98,10 @@ def in_order(sweep: SweepPlan) -> list[int]:
             "limits the tasks of an array, which cannot run after each other; launch two sweeps"
         )
     return late
+
+
+def _base(chunk: Sequence[int], largest: int) -> int:
+    return chunk[0] if chunk[-1] >= largest else 0
 
 
 def _chunks(members: Sequence[int], largest: int) -> list[list[int]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fray import ClusterUnavailableError, JobNotFoundError, UnsupportedError
 from fray.backend import (
+    REPLICAS,
     Finding,
     JobRecord,
     Spec,
@@ -36,27 +37,30 @@ from fray.cluster import (
     TpuConfig,
 )
 from fray_slurm._allocation import FOLDER
+from fray_slurm._arrays import arrays_of_replicas
 from fray_slurm._client import SlurmClient
 from fray_slurm._diagnosis import check_slurm
 from fray_slurm._ending import SlurmEnd
-from fray_slurm._jobs import ENVIRONMENTS
-from fray_slurm._launches import SlurmLaunches, batch_command
+from fray_slurm._jobs import ENVIRONMENTS, has_run, members_of
+from fray_slurm._launches import SlurmLaunches, array_script, batch_command
 from fray_slurm._own_engine import own_engine, with_engine
-from fray_slurm._script import batch_script, directives, gres_of, without_allocation
+from fray_slurm._script import batch_script, directives, gres_of, replica_count, without_allocation
 from fray_slurm._settings import SlurmSettings, native_options
 from fray_slurm._states import ENDED, WAITING
 from fray_slurm._watch import found_job
 
 _AT_ONCE = 16  # members of a sweep that are stopped side by side
+_AWAY_WITHIN = 120.0  # seconds for which slurmctld may be away while jobs are stopped
 _ENDS_WITHIN = 30.0  # seconds after which a job that does not end is cancelled
 
 
 class SlurmCluster(SlurmLaunches):
     """Jobs as batch jobs of Slurm: spec `slurm`, e.g. `slurm?partition=gpu&account=lab&qos=high`.
 
-    A request is one allocation, with a task for each replica. The job is supervised in the batch step, on its
-    first node; nothing of it runs where it was launched. This interpreter, the workspace and `root` have the
-    same paths on all nodes.
+    A gang is one allocation, with a task for each replica. Replicas that are independent are an array: a task
+    each, which starts when there is room for it. The supervisor is in the batch step, on the first node of an
+    allocation; nothing of a job runs where it was launched. This interpreter, the workspace and `root` have
+    the same paths on all nodes.
 
     Args:
         root: The folder of the records, on a file system that the nodes share; else `slurm` in the folder of
@@ -122,6 +126,10 @@ class SlurmCluster(SlurmLaunches):
         job_id = JobId.new(request.name)
         record = self._records.path(job_id)
         options = directives(request, job_id, self._settings, os.fspath(record / FOLDER))
+        if _apart(request, job_id):
+            options = directives(_of_one(request), job_id, self._settings, os.fspath(record / FOLDER))
+            (array,) = arrays_of_replicas(options, range(replica_count(request.resources)), sys.maxsize)
+            return array_script(job_id, array, record / REPLICAS)
         return batch_script(options, [*batch_command(), os.fspath(record), "SUPERVISOR"], os.fspath(record))
 
     def diagnose(self) -> list[Finding]:
@@ -154,14 +162,15 @@ class SlurmCluster(SlurmLaunches):
         else:
             plan = super()._plan(request, job_id, variables)
         program = plan.command if engine is None else with_engine(engine, request, python, plan.command)
-        folder = os.fspath(record / FOLDER)
-        self._options[job_id] = directives(request, job_id, self._settings, folder)
+        apart = _apart(request, job_id)
+        asked, folder = _of_one(request) if apart else request, os.fspath(record / FOLDER)
+        self._options[job_id] = directives(asked, job_id, self._settings, folder)
         own = dict((request.environment or EnvironmentConfig()).env_vars)
         environ = without_allocation(plan.environ) | own
         step = bare_command("fray_slurm._step", import_paths())
         command = (*step, *_gres(request), "--", *program)
         ending = SlurmEnd(may_resume=request.max_retries_preemption > 0)
-        return plan._replace(command=command, environ=environ, host_end=ending)
+        return plan._replace(command=command, environ=environ, host_end=ending, apart=apart)
 
     def _submit(self, plan: JobPlan) -> None:
         try:
@@ -178,8 +187,10 @@ class SlurmCluster(SlurmLaunches):
         record = self._records.find(job_id)
         if self.poll(job_id).finished:
             return
-        if record.written().is_sweep:
-            self._terminate_sweep(record, grace)
+        self._scans.pop(record.path, None)
+        members = members_of(record)
+        if members:
+            self._terminate_members(record, members, grace)
             return
         family = self._stop_family(record, grace)
         self._end_in_slurm(family)
@@ -189,9 +200,10 @@ class SlurmCluster(SlurmLaunches):
 
     def _stop_family(self, record: JobRecord, grace: float) -> list[JobRecord]:
         """Ask the supervisors of a job and of those that it launched to end; return which had not ended."""
-        family = [each for each in record.with_descendants() if not self.poll(each.job_id).finished]
+        jobs = [each for job in record.with_descendants() for each in job.replicas() or [job]]
+        family = [each for each in jobs if not self._state(each).finished]
         with contextlib.suppress(ClusterUnavailableError):  # a supervisor that does not answer: Slurm ends it
-            super().terminate(record.job_id, grace)
+            self._stop_record(record, grace)
         return family
 
     def remove(self, job_id: str, force: bool = False) -> None:
@@ -207,20 +219,22 @@ class SlurmCluster(SlurmLaunches):
                 self._settle(each)
         return super().prune(older_than, dry_run=dry_run)
 
-    def _terminate_sweep(self, sweep: JobRecord, grace: float) -> None:
-        """Stop all members: those that wait by one call, those that run side by side."""
-        numbers = [self._number(member) for member in sweep.children()]
+    def _terminate_members(self, record: JobRecord, members: list[JobRecord], grace: float) -> None:
+        """Stop members of a sweep, or replicas: those that wait by one call, those that run side by side."""
+        numbers = [self._number(member) for member in members]
         jobs = dict.fromkeys(number.partition("_")[0] for number in numbers if number)
         if jobs:
-            self._client.cancel(*jobs, pending=True)
+            with contextlib.suppress(ClusterUnavailableError):  # then they are cancelled below
+                self._client.cancel(*jobs, pending=True)
         left: list[JobRecord] = []
         never: list[JobRecord] = []
-        for member in sweep.children():
+        for member in members:
             if not member.written().finished:
                 (never if settle_stopped(member) else left).append(member)
         unsupervised = [number for number in map(self._number, never) if number is not None]
         if unsupervised:  # also one whose batch step is just starting
-            self._client.cancel(*unsupervised)
+            with contextlib.suppress(ClusterUnavailableError):
+                self._client.cancel(*unsupervised)
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fray-terminate") as threads:
             families = list(threads.map(lambda member: self._stop_family(member, grace), left))
         ended = [each for family in families for each in family]
@@ -228,8 +242,10 @@ class SlurmCluster(SlurmLaunches):
         for member in [*ended, *left]:
             if not member.written().finished:
                 settle_stopped(member)
+        for job in record.replicas() and record.children():  # what replicas have launched
+            self.terminate(job.job_id, grace)
         for pause in poll_delays(longest=0.2):
-            if settle_by_members(sweep, stopped=True):
+            if settle_by_members(record, stopped=True):
                 return
             time.sleep(pause)
 
@@ -239,9 +255,16 @@ class SlurmCluster(SlurmLaunches):
         One question to Slurm for all of them.
         """
         numbers = {number for number in map(self._number, records) if number is not None}
-        cancelled_at = time.monotonic() + _ENDS_WITHIN
+        started = time.monotonic()
+        cancelled_at = started + _ENDS_WITHIN
         for pause in poll_delays(shortest=0.05, longest=0.5):
-            jobs = self._client.queue() if numbers else {}
+            try:
+                jobs = self._client.queue() if numbers else {}
+            except ClusterUnavailableError as error:
+                if not self._check_away(records, error, started):
+                    return
+                time.sleep(pause)
+                continue
             left = [job for number in numbers if (job := found_job(jobs, number)) and job.state not in ENDED]
             if not left:
                 self._table.expect_change()
@@ -249,10 +272,38 @@ class SlurmCluster(SlurmLaunches):
             late = time.monotonic() >= cancelled_at
             cancelled = sorted({job.job_id for job in left if late or job.state in WAITING})
             if cancelled:
-                self._client.cancel(*cancelled)
+                with contextlib.suppress(ClusterUnavailableError):  # the next question says so
+                    self._client.cancel(*cancelled)
             if late:
                 cancelled_at += _ENDS_WITHIN
             time.sleep(pause)
+
+    def _check_away(self, records: list[JobRecord], error: ClusterUnavailableError, since: float) -> bool:
+        """Say whether to go on while slurmctld is away: for what waits in the queue, and for so long.
+
+        Raises:
+            ClusterUnavailableError: It has been away for too long.
+        """
+        ended = [each for each in records if each.written().finished and has_run(each)]
+        if len(ended) < len(records) and time.monotonic() - since > _AWAY_WITHIN:
+            raise ClusterUnavailableError(
+                f"{error}; what runs was stopped, and what waits in Slurm's queue ends when it starts"
+            )
+        return len(ended) < len(records)
+
+
+def _apart(request: JobRequest, job_id: JobId) -> bool:
+    """Whether each replica is a task of an array, which starts when there is room for it alone.
+
+    A member of a sweep is a task itself: its replicas share that allocation.
+    """
+    together = request.is_gang or own_engine(request) is not None or job_id.sweep is not None
+    return not together and replica_count(request.resources) > 1
+
+
+def _of_one(request: JobRequest) -> JobRequest:
+    """Return the request of one replica."""
+    return replace(request, resources=replace(request.resources, replicas=1))
 
 
 def _portable(request: JobRequest) -> JobRequest:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fray import ClusterUnavailableError, JobNotFoundError
-from fray.backend import JobRecord, sweep_info
+from fray.backend import JobRecord, info_of_replicas, sweep_info
 from fray.cluster import DirectoryCluster, JobInfo, JobStatus
 from fray_slurm._after import failed_before, not_started
 from fray_slurm._allocation import ALLOCATION, JOB, NOT_SUCCEEDED, path_of, read, read_allocation
@@ -17,7 +17,7 @@ from fray_slurm._states import WAITING, End, end_of, forgotten, is_of_step, pend
 from fray_slurm._watch import JobTable
 
 ENVIRONMENTS = ".environments"  # in the folder of records
-_SCAN_SHARE = 20.0  # of the time that a look at all members of a sweep took, until the next one
+_SCAN_SHARE = 20.0  # of the time that a look at many records took, until the next one
 _SETTLES_WITHIN = 30.0  # seconds in which a last status crosses a network file system
 
 
@@ -35,18 +35,39 @@ class SlurmJobs(DirectoryCluster):
         self._failures: dict[str, SlurmJob] = {}
         self._ended: dict[tuple[str, int], JobInfo] = {}  # members of sweeps, by the run in which they ended
         self._ended_at: dict[str, float] = {}
-        self._scans: dict[str, tuple[float, JobInfo]] = {}  # of sweeps: until when each will do
+        self._scans: dict[Path, tuple[float, JobInfo]] = {}  # of many records: until when each will do
 
     def _info(self, job_id: str) -> JobInfo | None:
         try:
-            record = self._records.find(job_id)
-            info = record.written()
+            return self._state(self._records.find(job_id))
         except JobNotFoundError:
             return None
+
+    def _state(self, record: JobRecord) -> JobInfo:
+        """Return the state of what a record is of: a job, a sweep, or a replica with its own supervisor.
+
+        Where it is derived from those of many records that is done seldom, as it takes long.
+        """
+        started = time.monotonic()
+        until, last = self._scans.get(record.path, (0.0, None))
+        if last is not None and started < until:
+            return last
+        info = record.written()
         if info.finished:
             return info
-        if info.is_sweep:
-            return self._sweep(record, info)
+        replicas = record.replicas()
+        if replicas:
+            found = info_of_replicas(info, [self._state(each) for each in replicas])
+        elif info.is_sweep:
+            found = self._look_at_members(record, info)
+        else:
+            return self._state_of_one(record, info)
+        if not found.finished:
+            now = time.monotonic()
+            self._scans[record.path] = (now + _SCAN_SHARE * (now - started), found)
+        return found
+
+    def _state_of_one(self, record: JobRecord, info: JobInfo) -> JobInfo:
         noted = read(path_of(os.fspath(record.path), JOB))
         number, never = noted.get("id"), noted.get("never")
         if number is None:
@@ -68,20 +89,8 @@ class SlurmJobs(DirectoryCluster):
         if fresh.finished or not self._settled(job, number):
             return fresh
         if not any(task.attempt for task in fresh.tasks):
-            end = failed_before(self._predecessors(job_id), self._info) or end
+            end = failed_before(self._predecessors(record.job_id), self._info) or end
         return _ended(fresh, end)
-
-    def _sweep(self, record: JobRecord, info: JobInfo) -> JobInfo:
-        """Derive the state of a sweep that has not ended, from its members: seldom, where that takes long."""
-        until, last = self._scans.get(record.job_id, (0.0, info))
-        started = time.monotonic()
-        if started < until:
-            return last
-        found = self._look_at_members(record, info)
-        took = time.monotonic() - started
-        if not found.finished:
-            self._scans[record.job_id] = (time.monotonic() + _SCAN_SHARE * took, found)
-        return found
 
     def _look_at_members(self, record: JobRecord, info: JobInfo) -> JobInfo:
         members, run = [], run_of(record)
@@ -133,9 +142,20 @@ class SlurmJobs(DirectoryCluster):
         return [str(each) for each in self._records.find(job_id).request().get("after", ())]
 
 
+def members_of(record: JobRecord) -> list[JobRecord]:
+    """Return what has a number of its own with Slurm: the members of a sweep, or replicas; else nothing."""
+    return record.children() if record.written().is_sweep else record.replicas()
+
+
 def run_of(sweep: JobRecord) -> int:
     """Return how often a sweep was run again."""
     return int(read(path_of(os.fspath(sweep.path), JOB)).get("run", 0))
+
+
+def has_run(record: JobRecord) -> bool:
+    """Whether the Slurm job that was submitted last for a record has started."""
+    number = read(path_of(os.fspath(record.path), JOB)).get("id")
+    return number is not None and _runs(record, number)
 
 
 def _runs(record: JobRecord, number: str) -> bool:

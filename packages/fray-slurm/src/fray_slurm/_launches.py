@@ -3,12 +3,13 @@
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fray import ClusterUnavailableError
 from fray.backend import (
+    REPLICAS,
     JobRecord,
     SupervisorLock,
     SweepPlan,
@@ -23,17 +24,18 @@ from fray.backend import (
 from fray.cluster import JobId, JobStatus
 from fray_slurm._after import dependency, failed_before
 from fray_slurm._allocation import FOLDER, JOB, OPTIONS, RECORD, SCRIPT, SECRETS, path_of, read, write
-from fray_slurm._arrays import Array, arrays_of, in_order
+from fray_slurm._arrays import Array, arrays_of, arrays_of_replicas, in_order
 from fray_slurm._client import SlurmError
-from fray_slurm._jobs import SlurmJobs, run_of
+from fray_slurm._jobs import SlurmJobs, members_of, run_of
 from fray_slurm._script import batch_script
 from fray_slurm._settings import SlurmSettings
 from fray_slurm._shared_folder import check_shared
-from fray_slurm._states import ENDED
+from fray_slurm._states import ENDED, End
 
 MEMBERS = "jobs"  # in the record of a sweep
 _LEAVES_WITHIN = 30.0  # seconds in which the batch step of a job that has ended is gone
 Options = Mapping[str, str | None]
+NONE: Options = {}
 
 
 class SlurmLaunches(SlurmJobs):
@@ -73,13 +75,10 @@ class SlurmLaunches(SlurmJobs):
 
     def _submit_job(self, job_id: str, record: str, options: Options, command: list[str]) -> str:
         """Submit one job to Slurm, and note its number; "" where it can never start."""
-        before = self._predecessors(job_id)
-        failed = failed_before(before, self._info)
-        if failed is not None:  # Slurm may have forgotten those; and why should it wait in the queue
+        failed, after = self._standing(job_id)
+        if failed is not None:
             write(path_of(record, JOB), {"never": failed.message})
             return ""
-        numbers = [number for number in map(self._unfinished_number, before) if number is not None]
-        after = {"dependency": dependency(numbers)} if numbers else {}
         script = batch_script({**options, **after}, [*batch_command(), record, *command], record)
         Path(path_of(record, SCRIPT)).write_text(script)
         number, _, cluster = self._client.submit(script, job_id).partition(";")
@@ -90,6 +89,50 @@ class SlurmLaunches(SlurmJobs):
         """Return the number of a job that has not ended; None where it has none yet: the supervisor looks."""
         info = self._info(job_id)
         return None if info is None or info.finished else self._number(self._records.find(job_id))
+
+    def _start_replicas(self, job_id: str, replicas: Sequence[int]) -> None:
+        record = self._records.path(job_id)
+        own, again = os.fspath(record), job_id not in self._options
+        (record / FOLDER).mkdir(mode=0o700, exist_ok=True)
+        options = read(path_of(own, OPTIONS)) if again else self._options[job_id]
+        write(path_of(own, OPTIONS), options)
+        for replica in replicas:
+            (record / REPLICAS / str(replica) / FOLDER).mkdir(mode=0o700, exist_ok=True)
+        try:
+            self._submit_replicas(job_id, replicas, options)
+        except BaseException:
+            for each in JobRecord(record, JobId(job_id)).replicas() if again else ():
+                settle_stopped(each)  # they can be run again later
+            raise
+        self._table.expect_change()
+
+    def _submit_replicas(self, job_id: str, replicas: Sequence[int], options: Options) -> None:
+        """Submit replicas that are independent as an array, each a task that starts when there is room."""
+        folder = self._records.path(job_id) / REPLICAS
+        failed, after = self._standing(job_id)
+        if failed is not None:
+            for replica in replicas:
+                write(path_of(os.fspath(folder / str(replica)), JOB), {"never": failed.message})
+            return
+        submitted: list[str] = []
+        try:
+            for array in arrays_of_replicas(options, replicas, self._client.largest_array()):
+                submitted += [self._submit_array(job_id, array, folder, after)]
+        except BaseException:
+            if submitted:
+                with contextlib.suppress(SlurmError, ClusterUnavailableError):
+                    self._client.cancel(*submitted)
+            raise
+        write(path_of(os.fspath(folder.parent), JOB), {"id": ":".join(submitted), "name": job_id})
+
+    def _standing(self, job_id: str) -> tuple[End | None, Options]:
+        """Return why a job can never start, or by which option it starts after those before it."""
+        before = self._predecessors(job_id)
+        failed = failed_before(before, self._info)
+        if failed is not None:  # Slurm may have forgotten those; and why should it wait in the queue
+            return failed, NONE
+        numbers = [number for number in map(self._unfinished_number, before) if number is not None]
+        return None, {"dependency": dependency(numbers)} if numbers else NONE
 
     # --- sweeps ---
 
@@ -116,7 +159,7 @@ class SlurmLaunches(SlurmJobs):
             for position in wanted:
                 _prepare_member(record / MEMBERS / str(position), sweep.secrets.get(position, {}))
             for array in arrays:
-                submitted += [self._submit_array(sweep, array, record)]
+                submitted += [self._submit_array(sweep.job_id, array, record / MEMBERS)]
             for position in late:
                 submitted += [self._submit_late(sweep, position, options[position], record)]
         except BaseException:
@@ -132,33 +175,27 @@ class SlurmLaunches(SlurmJobs):
             position: self._options.pop(f"{sweep.job_id}/{position}") for position in range(sweep.members)
         }
 
-    def _submit_array(self, sweep: SweepPlan, array: Array, record: Path) -> str:
-        members = record / MEMBERS
-        own = {
-            "job-name": sweep.job_id,
-            "array": array.option,
-            "output": f"{record / FOLDER}/slurm-%A_%a.log",
-        }
-        command = [
-            *batch_command(),
-            "--member",
-            os.fspath(members),
-            str(array.base),
-            *_supervisor(RECORD, sweep),
-        ]
-        script = batch_script(own | dict(array.options), command, os.fspath(record))
+    def _submit_array(self, name: str, array: Array, members: Path, options: Options = NONE) -> str:
+        """Submit members of a sweep, or replicas, that share their options; return the number of the array.
+
+        Args:
+            members: The folder of their records.
+            options: Others, which the array has not.
+        """
+        record = members.parent
+        script = array_script(name, array, members, options)
         (record / FOLDER / f"script-{array.members[0]}.sh").write_text(script)
-        number, _, cluster = self._client.submit(script, sweep.job_id).partition(";")
+        number, _, cluster = self._client.submit(script, name).partition(";")
         for position in array.members:
             noted = {"id": f"{number}_{array.task(position)}", "cluster": cluster or None}
-            write(path_of(os.fspath(members / str(position)), JOB), noted | {"name": sweep.job_id})
+            write(path_of(os.fspath(members / str(position)), JOB), noted | {"name": name})
         return number
 
     def _submit_late(self, sweep: SweepPlan, position: int, options: Options, record: Path) -> str:
         """Submit a member that runs after others: a job of its own, with its own dependency."""
         own = os.fspath(record / MEMBERS / str(position))
         member = f"{sweep.job_id}/{position}"
-        return self._submit_job(member, own, options, _supervisor(own, sweep))
+        return self._submit_job(member, own, options, supervisor_command(own, import_paths()))
 
     # --- again ---
 
@@ -175,19 +212,21 @@ class SlurmLaunches(SlurmJobs):
 
     def _settle(self, record: JobRecord) -> None:
         """Write how a job has ended of which Slurm alone knows that; of a sweep, that of each member."""
-        for member in record.children() if record.written().is_sweep else []:
+        self._scans.pop(record.path, None)
+        for member in members_of(record):
             self._settle(member)
+        if record.replicas():
+            settle_by_members(record)
         for pause in poll_delays(longest=0.1):
-            info = self._info(record.job_id)
+            info = self._state(record)
             # False where another process is about to write it: the last member of a sweep, say.
-            ended = info is not None and info.finished
-            if record.written().finished or not ended or settle_stopped(record, end=info):
+            if record.written().finished or not info.finished or settle_stopped(record, end=info):
                 return
             time.sleep(pause)
 
     def _let_go(self, record: JobRecord) -> None:
         """Wait until Slurm has nothing more of what is to run again, and forget the numbers of that."""
-        family = record.children() if record.written().is_sweep else [record]
+        family = members_of(record) or [record]
         ended = [each for each in family if each.written().status is not JobStatus.SUCCEEDED]
         numbers = {number for number in map(self._number, ended) if number is not None}
         deadline = time.monotonic() + _LEAVES_WITHIN
@@ -206,8 +245,13 @@ def batch_command() -> list[str]:
     return bare_command("fray_slurm._batch", import_paths())
 
 
-def _supervisor(record: str, sweep: SweepPlan) -> list[str]:
-    return supervisor_command(record, list(sweep.paths))
+def array_script(name: str, array: Array, members: Path, options: Options = NONE) -> str:
+    """Return the script of an array: each task supervises the record that has its number in `members`."""
+    record = members.parent
+    own = {"job-name": name, "array": array.option, "output": f"{record / FOLDER}/slurm-%A_%a.log"}
+    which = ["--member", os.fspath(members), str(array.base)]
+    command = [*batch_command(), *which, *supervisor_command(RECORD, import_paths())]
+    return batch_script(own | dict(array.options) | dict(options), command, os.fspath(record))
 
 
 def _prepare_member(record: Path, secrets: Mapping[str, str]) -> None:

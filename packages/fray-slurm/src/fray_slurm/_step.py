@@ -37,8 +37,9 @@ _HOLD = 60.0  # seconds to wait for the end of a job whose step Slurm has ended
 _HOLD_UNSIGNALLED = 5.0  # the same where the program has not said that it got a signal
 _OUT_OF_MEMORY = 253  # srun's own code for a step whose control group ran out of memory
 _NEAR_LIMIT = 300.0  # seconds before the time limit in which a signal is taken for its notice
-_LOOK = 3.0
-_GONE_WITHIN = 30.0  # seconds for a step that is killed
+_LOOK, _LONGEST_PAUSE = 3.0, 15.0
+_STARTS_WITHIN = 150.0  # seconds for which a step is tried that Slurm does not start
+_GONE_WITHIN = 150.0  # seconds; that a step is over is said again each minute to a slurmctld that was away
 _PAUSE = 0.1
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
@@ -62,12 +63,17 @@ class Step:
         """Run it; return the code to end with, a signal's number negative."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         threading.Thread(target=self._listen, daemon=True).start()
-        # In a session of its own, so that who signals this one's does not signal srun.
-        self._srun = subprocess.Popen(
-            self._command, env=self._environ, start_new_session=True, preexec_fn=_become_srun
-        )
-        code = self._srun.wait()
-        said = read(self._note)
+        code, said = self._run_step()
+        pause, deadline = _LOOK, time.monotonic() + _STARTS_WITHIN
+        while code and not said and not self._told.wait(pause):
+            # Its program was not started: a slurmctld that was away does not know yet what has ended.
+            if not self._controller_answers():
+                deadline = time.monotonic() + _STARTS_WITHIN
+            elif time.monotonic() > deadline:
+                break
+            else:
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                code, said = self._run_step()
         out_of_memory = code == _OUT_OF_MEMORY
         if out_of_memory:
             pass  # the step has ended for a reason of its own
@@ -79,6 +85,18 @@ class Step:
         if "code" in said:
             return int(said["code"])
         return code if code < 128 else 128 - code  # as a shell: 137 is SIGKILL
+
+    def _run_step(self) -> tuple[int, dict[str, Any]]:
+        """Run the step to its end; return srun's code, and what the other end has said."""
+        # In a session of its own, so that who signals this one's does not signal srun.
+        self._srun = subprocess.Popen(
+            self._command, env=self._environ, start_new_session=True, preexec_fn=_become_srun
+        )
+        return self._srun.wait(), read(self._note)
+
+    def _controller_answers(self) -> bool:
+        pinged = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, check=False)
+        return "UP" in pinged.stdout.split()
 
     def _tell_supervisor(self, said: Mapping[str, Any], *, out_of_memory: bool) -> None:
         """Tell the supervisor what no exit code says: what was used, and that nothing could be started.
@@ -144,7 +162,7 @@ def _become_srun() -> None:
 
 def srun_command(allocation: Allocation, replica: int, gres: list[str], command: list[str]) -> list[str]:
     """Return the command that runs a replica's program on its node, with its share of it and no other's."""
-    node = allocation.nodes[replica]
+    node = allocation.node_of(replica)
     cpus = allocation.variables.get("SLURM_CPUS_PER_TASK", "1")
     return [
         *("srun", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--exact", f"--cpus-per-task={cpus}"),
@@ -159,13 +177,14 @@ def srun_command(allocation: Allocation, replica: int, gres: list[str], command:
 
 def step_environment(environ: dict[str, str], allocation: Allocation, replica: int) -> dict[str, str]:
     """Return the variables of a replica with those of its allocation, and where others reach its node."""
-    first, own = (allocation.addresses[node] for node in (allocation.nodes[0], allocation.nodes[replica]))
+    node = allocation.node_of(replica)
+    first, own = (allocation.addresses[each] for each in (allocation.nodes[0], node))
     found = environ | allocation.step_variables() | {HOST_ADDRESS: own}
     if len(set(allocation.nodes)) > 1:
         for name in ("MASTER_ADDR", "FRAY_COORDINATOR_ADDRESS"):
             if name in found:
                 found[name] = found[name].replace("127.0.0.1", first)
-    if allocation.nodes[0] != allocation.nodes[replica]:
+    if allocation.nodes[0] != node:
         found[PORTS_CHECKED] = "1"
     return found
 
@@ -182,24 +201,34 @@ def end_as(code: int) -> NoReturn:
 
 
 def end_earlier_steps(record: str, replica: int, job_id: str) -> None:
-    """End what is left of earlier attempts: where srun was killed itself, its step runs on."""
+    """End what is left of earlier attempts, and wait until Slurm knows that they have ended.
+
+    Where srun was killed itself, its step runs on. One that ended while slurmctld was away keeps its memory
+    for a minute more.
+    """
     begin, folder = f"replica-{replica}.", path_of(record, "")
     there = os.listdir(folder)  # noqa: PTH208
     names = [name for name in there if name.startswith(begin) and name.endswith(".json")]
     notes = [read(os.path.join(folder, name)) for name in names]  # noqa: PTH118
-    # Of this job: Slurm has ended those of a run that it has requeued.
-    steps = [str(note["step"]) for note in notes if "code" not in note and "step" in note]
-    for step in [step for step in steps if step.partition(".")[0] == job_id]:
-        deadline = time.monotonic() + _GONE_WITHIN
-        while time.monotonic() < deadline and _signalled(step):
-            time.sleep(_PAUSE)
+    for note in notes:
+        step = str(note.get("step"))
+        if step.partition(".")[0] == job_id:  # Slurm has ended those of a run that it has requeued
+            _await_end(step, is_over="code" in note)
 
 
-def _signalled(step: str) -> bool:
-    """Kill a step; whether there is one."""
-    killed = subprocess.run(["scancel", "--signal=KILL", step], capture_output=True, text=True, check=False)
-    shown = subprocess.run(["scontrol", "show", "step", step], capture_output=True, text=True, check=False)
-    return killed.returncode == 0 and f"StepId={step}" in shown.stdout
+def _await_end(step: str, *, is_over: bool) -> None:
+    deadline = time.monotonic() + _GONE_WITHIN
+    while time.monotonic() < deadline:
+        if not is_over:
+            subprocess.run(["scancel", "--signal=KILL", step], capture_output=True, check=False)
+        shown = subprocess.run(
+            ["scontrol", "show", "step", step], capture_output=True, text=True, check=False
+        )
+        if "not found" in shown.stdout:
+            return
+        if shown.returncode:  # slurmctld does not answer
+            deadline = time.monotonic() + _GONE_WITHIN
+        time.sleep(_PAUSE)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import signal
 from fray._jobs.memory_group import groups_named, leave_group
 from fray._jobs.process_tree import become_subreaper
 from fray._jobs.record_files import LOCK, ON_EXIT
+from fray._jobs.replica_records import job_path
 
 
 def main(record: str, handed: str | None = None) -> None:
@@ -62,14 +63,21 @@ def _guard(record: str, supervisor: int, lock: int) -> None:
     from fray._jobs.predecessors import tell_of_end
 
     tell_of_end(record)
-    if os.path.exists(os.path.join(record, ON_EXIT)):
+    job = job_path(record)
+    if job != record:
+        from fray._jobs.sweep_endings import settle_job
+
+        if not settle_job(job):
+            return  # other replicas go on
+        tell_of_end(job)
+    if os.path.exists(os.path.join(job, ON_EXIT)):
         from fray._jobs.on_exit import run_on_exit
 
         os.close(lock)  # the job has ended, whatever comes now
-        run_on_exit(record)
+        run_on_exit(job)
     from fray._jobs.housekeeping import keep_house
 
-    keep_house(record)
+    keep_house(job)
 
 
 def _group_name(record: str, supervisor: int) -> str:

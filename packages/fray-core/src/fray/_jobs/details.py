@@ -41,7 +41,7 @@ def described(record: JobRecord, info: JobInfo) -> JobInfo:
         commit=asked.get("commit"),
         dirty=asked.get("dirty"),
         children=tuple(sorted((child.job_id for child in record.children()), key=_place)),
-        logs=_logs(record.logs),
+        logs=tuple(path for each in (record, *record.replicas()) for path in _logs(each.logs)),
     )
 
 

@@ -30,6 +30,7 @@ from fray._jobs.record import JobRecord, Records
 from fray._jobs.record_files import CHILDREN, LOCK, PLAN, REQUEST, SUPERVISOR_LOG, SWEEP
 from fray._jobs.record_index import infos_of, list_records
 from fray._jobs.record_watch import RecordWatch
+from fray._jobs.replica_records import plan_of_replica, replica_path
 from fray._jobs.restarting import restart_replicas
 from fray._jobs.retrying import (
     check_kept,
@@ -38,6 +39,7 @@ from fray._jobs.retrying import (
     numbered,
     reset,
     reset_members,
+    reset_replicas,
     reset_sweep,
     taken_lock,
 )
@@ -133,9 +135,28 @@ class DirectoryCluster(ClusterBase):
                 take_snapshot(Path(plan.snapshot_of), copy, leave_out=self._records.folder)
             lock = take_lock(draft)
             try:
-                self._start_supervisor(plan, draft, record, lock)
+                start = self._start_apart if plan.apart else self._start_supervisor
+                start(plan, draft, record, lock)
             finally:
                 lock.close()
+
+    def _start_apart(self, plan: JobPlan, draft: Path, record: Path, lock: SupervisorLock) -> None:
+        """Write the record and in it those of its replicas, and let a supervisor be started for each."""
+        write_record(draft, plan)
+        for replica in plan.numbers:
+            write_replica(Path(replica_path(os.fspath(draft), replica)), plan, record)
+        draft.rename(record)
+        lock.close()
+        self._start_replicas(plan.job_id, plan.numbers)
+
+    def _start_replicas(self, job_id: str, replicas: Sequence[int]) -> None:
+        """Let a supervisor be started for each of these replicas, which have records of their own.
+
+        By default each by a command of its own; a cluster that has arrays of jobs overrides this.
+        """
+        record = os.fspath(self._records.path(job_id))
+        for replica in replicas:
+            self._start(job_id, supervisor_command(replica_path(record, replica), import_paths()))
 
     def _submit_many(self, sweep: SweepPlan, plans: Sequence[JobPlan]) -> None:
         """Write the record of the sweep and in it those of its members, and start its coordinator."""
@@ -204,6 +225,9 @@ class DirectoryCluster(ClusterBase):
         restart_replicas(self._records.find(job_id), replica, grace)
 
     def _retry_job(self, record: JobRecord, info: JobInfo) -> None:
+        if record.replicas():
+            self._start_replicas(record.job_id, reset_replicas(record, info))
+            return
         check_kept(record)
         lock = taken_lock(record)
         try:
@@ -268,7 +292,10 @@ class DirectoryCluster(ClusterBase):
         Raises:
             JobNotFoundError: No job has this id.
         """
-        return read_usage(os.fspath(self._records.find(job_id).path))
+        record = self._records.find(job_id)
+        return [
+            sample for each in record.replicas() or [record] for sample in read_usage(os.fspath(each.path))
+        ]
 
     def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:
         """See `Cluster.endpoints`."""
@@ -329,16 +356,20 @@ class DirectoryCluster(ClusterBase):
         return RecordWatch(record.path / CHILDREN, record.job_id, below=False, current=self._current)
 
     def _log(self, job_id: str, replica: int | None, attempt: int) -> LogReader:
-        record = JobRecord(self._records.path(job_id), JobId(job_id))
+        record = JobRecord(self._records.path(job_id), JobId(job_id)).of_replica(replica)
         return LogReader(os.fspath(record.logs / log_name(replica, attempt)))
 
     def _stop(self, job_id: str, grace: float) -> None:
-        stop_family(self._records.find(job_id), grace)
+        self._stop_record(self._records.find(job_id), grace)
+
+    def _stop_record(self, record: JobRecord, grace: float) -> None:
+        """Stop a job, or one replica that has a supervisor of its own, and all jobs below it."""
+        stop_family(record, grace)
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         """See `Cluster.terminate`. The jobs that it launched are stopped with it."""
         check_seconds("grace", grace, zero=True)
-        stop_family(self._records.find(job_id), grace)
+        self._stop_record(self._records.find(job_id), grace)
 
     def record(self, job_id: str) -> JobRecord:
         """Return the record of a job.
@@ -359,6 +390,20 @@ def write_member(folder: Path, plan: JobPlan, copies: SweepCopies) -> None:
     replace_file(os.fspath(folder / PLAN), packed_plan(withheld(plan)))
     # Kept from the start: where the machine stops, so do all supervisors, and nobody else has the plan.
     write_kept(os.fspath(folder), plan)
+
+
+def write_replica(folder: Path, plan: JobPlan, record: Path) -> None:
+    """Write the record of a replica that is to have a supervisor of its own.
+
+    Args:
+        plan: Of the job.
+        record: Where that of the job will be.
+    """
+    folder.mkdir(mode=0o700, parents=True)
+    take_lock(folder).close()
+    own = plan_of_replica(plan, os.fspath(record), int(folder.name))
+    write_record(folder, own)
+    replace_file(os.fspath(folder / PLAN), packed_plan(own))
 
 
 def write_record(draft: Path, plan: JobPlan | SweepPlan) -> None:

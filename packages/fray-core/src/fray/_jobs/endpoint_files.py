@@ -13,6 +13,7 @@ from typing import Any
 from fray._jobs.liveness import Liveness, liveness_of
 from fray._jobs.predecessors import record_of
 from fray._jobs.record_files import LOCK
+from fray._jobs.replica_records import path_of_replica
 from fray._jobs.status_file import STATUS, read_json, replace_file
 from fray._values.job_words import JobStatus
 
@@ -73,14 +74,13 @@ def _files(place: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _lives(folder: str, data: dict[str, Any]) -> bool:
     """Whether the attempt that registered an endpoint runs, as far as anybody knows."""
-    record = record_of(folder, data["job_id"])
+    record = path_of_replica(record_of(folder, data["job_id"]), data["replica"])
     if liveness_of(os.path.join(record, LOCK)) in (Liveness.GONE, Liveness.NOT_STARTED):
         return False
     written = read_json(os.path.join(record, STATUS)) or {}
-    tasks = written.get("tasks", ())
-    if data["replica"] >= len(tasks):
+    task = next((each for each in written.get("tasks", ()) if each["replica"] == data["replica"]), None)
+    if task is None:
         return False
-    task = tasks[data["replica"]]
     # The state of an attempt is written a moment after it has started: one that is ahead of it runs.
     ended = task["attempt"] == data["attempt"] and task["status"] != JobStatus.RUNNING and task["attempt"] > 0
     return task["attempt"] <= data["attempt"] and not ended

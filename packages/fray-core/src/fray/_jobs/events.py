@@ -7,13 +7,14 @@ from fray._values.light_tuples import NamedTuple
 
 
 class Policy(NamedTuple):
-    """What a request says of the life of its replicas."""
+    """What a request says of the life of its replicas, of which the first has this number."""
 
     replicas: int
     gang: bool = False
     max_retries_failure: int = 0
     max_retries_preemption: int = 0
     timeout: float | None = None
+    first_replica: int = 0
 
 
 # --- events ---

@@ -43,6 +43,9 @@ class JobPlan(NamedTuple):
         commit: Of the workspace at launch, where it is no copy; None also where it is in no repository.
         again: Whether the job has ended before: what did not succeed runs again, with a number of its own.
         attempts_before: Where `again`: how many attempts each replica had, which count against no budget.
+        apart: Whether each replica has a supervisor of its own, wherever there is room for it; see
+            `replica_records`.
+        first_replica: The number of the first replica of those that this supervisor has.
         withheld: The variables of the request whose values are in no file; None for a plan that has all.
         after: The ids of the jobs that must have succeeded before anything of it starts.
         ports: The names of the ports that each replica has.
@@ -86,6 +89,13 @@ class JobPlan(NamedTuple):
     again: bool = False
     attempts_before: tuple[int, ...] = ()
     withheld: tuple[str, ...] | None = None
+    apart: bool = False
+    first_replica: int = 0
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the replicas that this supervisor has."""
+        return range(self.first_replica, self.first_replica + self.replicas)
 
     @property
     def kept(self) -> bool:

@@ -12,6 +12,7 @@ import os
 from fray._jobs.control_pipe import WAKE, post_to_supervisor
 from fray._jobs.liveness import Liveness, liveness_of
 from fray._jobs.record_files import CHILDREN, LOCK, PLAN
+from fray._jobs.replica_records import job_path
 from fray._jobs.status_file import STATUS, read_json
 from fray._values.job_words import JobStatus
 from fray._values.light_tuples import NamedTuple
@@ -39,6 +40,7 @@ class Standing(NamedTuple):
 
 def folder_of_records(record: str, job_id: str) -> str:
     """Return the folder in which the cluster of a record has its jobs."""
+    record = job_path(record)
     for _ in range(2 * job_id.count("/") + 1):
         record = os.path.dirname(record)
     return record

@@ -18,6 +18,7 @@ from fray._jobs.liveness import Liveness, liveness_of
 from fray._jobs.older_records import liveness_of_record
 from fray._jobs.plan_values import Keep
 from fray._jobs.record_files import CHILDREN, KEEP, LOCK, PLAN
+from fray._jobs.replica_records import REPLICAS, job_path, replica_paths
 from fray._jobs.status_file import STATUS, read_json, replace_file
 
 TYPE_CHECKING = False
@@ -104,7 +105,7 @@ def _add_sizes(record: str, sizes: dict[str, int]) -> None:
     """Add what is in a record, and in those below it, to what there is of each kind."""
     with os.scandir(record) as entries:
         for entry in entries:
-            if entry.name == CHILDREN and entry.is_dir(follow_symlinks=False):
+            if entry.name in (CHILDREN, REPLICAS) and entry.is_dir(follow_symlinks=False):
                 for name in os.listdir(entry.path):
                     if os.path.isdir(os.path.join(entry.path, name)):
                         _add_sizes(os.path.join(entry.path, name), sizes)
@@ -116,6 +117,9 @@ def _add_sizes(record: str, sizes: dict[str, int]) -> None:
 
 def has_ended(record: str, *, force: bool = False) -> bool:
     """Whether nothing of one job runs any more; with `force`, as far as anybody here knows."""
+    replicas = replica_paths(record)
+    if replicas:
+        return all(has_ended(each, force=force) for each in replicas)
     liveness = liveness_of_record(record)
     if liveness is Liveness.ALIVE:
         return False
@@ -131,12 +135,15 @@ def settled(record: str) -> bool:
     """Whether a job and all below it have ended, and their supervisors too."""
     liveness = liveness_of_record(record)
     info = read_status(record)
-    finished = info is None or info.finished or _gone(record, liveness) or _never_starts(record, liveness)
+    replicas = replica_paths(record)  # which have to be settled as what is below it has
+    finished = info is None or info.finished or bool(replicas)
+    finished = finished or _gone(record, liveness) or _never_starts(record, liveness)
     if not finished or liveness in (Liveness.ALIVE, Liveness.UNKNOWN):
         return False
     below = os.path.join(record, CHILDREN)
     children = os.listdir(below) if os.path.isdir(below) else []
-    return all(settled(os.path.join(below, name)) for name in children if not name.startswith("."))
+    parts = [*replicas, *(os.path.join(below, name) for name in children if not name.startswith("."))]
+    return all(map(settled, parts))
 
 
 def _gone(record: str, liveness: Liveness) -> bool:
@@ -146,7 +153,8 @@ def _gone(record: str, liveness: Liveness) -> bool:
 
 def _never_starts(record: str, liveness: Liveness) -> bool:
     """Whether it is a member of a sweep that has ended without it."""
-    if liveness is not Liveness.NOT_STARTED or not os.path.basename(record).isdecimal():
+    of_a_sweep = os.path.basename(record).isdecimal() and job_path(record) == record
+    if liveness is not Liveness.NOT_STARTED or not of_a_sweep:
         return False
     return has_ended(os.path.dirname(os.path.dirname(record)))
 

@@ -14,6 +14,7 @@ ROOT/train-3f9a2c/
     usage/            what each attempt used over time
     logs/             environment.log, replica-N.attempt-M.log, on-exit.log
     jobs/             the records of jobs that this one launched
+    replicas/         the records of its replicas, where each has a supervisor of its own
 """
 
 import os
@@ -28,6 +29,8 @@ from fray._jobs.liveness import Holder, Liveness, holder_of, last_renewed
 from fray._jobs.older_records import job_id_of, liveness_of_record, name_of_0_1
 from fray._jobs.process_tree import boot_id
 from fray._jobs.record_files import CHILDREN, LOCK, LOGS, PLAN, REQUEST
+from fray._jobs.replica_endings import info_of_replicas
+from fray._jobs.replica_records import path_of_replica, replica_paths
 from fray._jobs.status_file import STATUS, VERSION, read_json
 from fray._values.errors import FrayError, JobNotFoundError
 from fray._values.job_states import ExitReason, JobId, JobInfo, JobStatus, LastSeen
@@ -53,6 +56,9 @@ class JobRecord:
         info = self.written() if written is None else written
         if info.finished:
             return info
+        replicas = self.replicas()
+        if replicas:
+            return info_of_replicas(info, [each.info() for each in replicas])
         liveness = self.liveness()
         if liveness is Liveness.NOT_STARTED:
             return _never_started(info) if self._sweep_has_ended() else info
@@ -91,6 +97,14 @@ class JobRecord:
         """Return the records of the jobs that this one launched."""
         return Records(self.path / CHILDREN, self.job_id).all()
 
+    def replicas(self) -> "list[JobRecord]":
+        """Return the records of its replicas, in order; none where one supervisor has them all."""
+        return [JobRecord(Path(path), self.job_id) for path in replica_paths(os.fspath(self.path))]
+
+    def of_replica(self, replica: int | None) -> "JobRecord":
+        """Return the record in which a supervisor writes about a replica; for None, of what comes before."""
+        return JobRecord(Path(path_of_replica(os.fspath(self.path), replica)), self.job_id)
+
     def with_descendants(self) -> "Iterator[JobRecord]":
         """Yield this record, and those of all jobs below it."""
         yield self
@@ -101,7 +115,8 @@ class JobRecord:
         """Return the state that was written last, whether or not its supervisor lives."""
         info = read_status(os.fspath(self.path))
         if info is not None:
-            return info
+            replicas = [] if info.finished else self.replicas()
+            return info_of_replicas(info, [each.written() for each in replicas]) if replicas else info
         path = self.path / STATUS
         if not self.path.is_dir() or not (path.exists() or (self.path / REQUEST).exists()):
             raise JobNotFoundError(self.job_id, f"the cluster of {self.path.parent}")

@@ -168,8 +168,8 @@ class ReplicaProcesses:
         return end._replace(peak_memory=meter.peak_memory, cpu_time=meter.cpu_time)
 
     def _own_gpus(self, replica: int) -> dict[str, str]:
-        count = self._plan.gpus_per_replica
-        own = self.grant.gpus[replica * count : (replica + 1) * count]
+        count, place = self._plan.gpus_per_replica, replica - self._plan.first_replica
+        own = self.grant.gpus[place * count : (place + 1) * count]
         return {"CUDA_VISIBLE_DEVICES": ",".join(own)} if count else {}
 
     def _own_ports(self, replica: int) -> dict[str, str]:

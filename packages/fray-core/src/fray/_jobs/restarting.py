@@ -16,11 +16,13 @@ def restart_replicas(record: JobRecord, replica: int | None, grace: float) -> No
         raise UnsupportedError(f"{info.job_id} is a sweep: restart its members, e.g. {info.job_id}/0")
     for task in tasks_to_restart(info, replica):
         message = f"restart {task.replica} {task.attempt} {grace}"
-        if post_to_supervisor(os.fspath(record.path), message):
+        supervised = record.of_replica(task.replica)
+        path = os.fspath(supervised.path)
+        if post_to_supervisor(path, message):
             continue
-        if record.liveness() not in (Liveness.ALIVE, Liveness.UNKNOWN):
+        if supervised.liveness() not in (Liveness.ALIVE, Liveness.UNKNOWN):
             raise ClusterUnavailableError(f"the supervisor of job {info.job_id} has just gone; look again")
-        file_restart(os.fspath(record.path), message)  # it runs on another host
+        file_restart(path, message)  # it runs on another host
 
 
 def tasks_to_restart(info: JobInfo, replica: int | None) -> list[TaskStatus]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fray._jobs.control_pipe import STOP
-from fray._jobs.kept_plans import AGAIN, kept_plan, restored, secrets_of
+from fray._jobs.kept_plans import AGAIN, drop_plan, kept_plan, restored, secrets_of
 from fray._jobs.liveness import SupervisorLock
 from fray._jobs.on_exit import DONE
 from fray._jobs.packed_plans import packed_plan
@@ -115,7 +115,7 @@ def reset_members(ended: list[tuple[JobRecord, JobInfo]]) -> dict[int, dict[str,
     Raises:
         ValueError: One of those is not in the environment. Nothing was changed.
     """
-    secrets = {int(record.job_id.leaf): _secrets_for(record) for record, _ in ended}
+    secrets = {int(record.job_id.leaf): secrets_of(_restored(record)) for record, _ in ended}
     for record, info in ended:
         lock = taken_lock(record)
         try:
@@ -129,14 +129,43 @@ def reset_members(ended: list[tuple[JobRecord, JobInfo]]) -> dict[int, dict[str,
     return secrets
 
 
+def reset_replicas(record: JobRecord, info: JobInfo) -> list[int]:
+    """Let a job whose replicas have a supervisor each read pending, with what it takes to run it again.
+
+    Returns:
+        The replicas that did not succeed, and are to be started.
+
+    Raises:
+        UnsupportedError: The plan of one of those was not kept.
+        ValueError: A variable that is in no file is not in the environment. Nothing was changed.
+    """
+    infos = [(each, each.info()) for each in record.replicas()]
+    ended = [(each, own) for each, own in infos if own.status is not JobStatus.SUCCEEDED]
+    for each, _ in ended:
+        check_kept(each)
+    plans = [_restored(each) for each, _ in ended]
+    for (each, own), plan in zip(ended, plans, strict=True):
+        lock = taken_lock(each)
+        try:
+            replace_file(os.fspath(each.path / PLAN), packed_plan(numbered(plan, own)))
+            reset(each, own)
+            drop_plan(os.fspath(each.path))
+            lock.reserve()
+        finally:
+            lock.close()
+    reset(record, info)
+    return [int(each.path.name) for each, _ in ended]
+
+
+def _restored(record: JobRecord) -> JobPlan:
+    plan = kept_plan(os.fspath(record.path))
+    assert plan is not None, "it was there a moment ago"
+    return restored(plan, os.environ)
+
+
 def numbered(plan: JobPlan, info: JobInfo) -> JobPlan:
     """Return the plan of a job that runs again, with the number of attempts that it had."""
     return plan._replace(attempts_before=tuple(task.attempt for task in info.tasks))
-
-
-def _secrets_for(record: JobRecord) -> dict[str, str]:
-    plan = kept_plan(os.fspath(record.path))
-    return {} if plan is None else secrets_of(restored(plan, os.environ))
 
 
 def reset_sweep(record: JobRecord) -> SweepPlan:

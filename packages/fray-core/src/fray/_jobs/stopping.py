@@ -51,11 +51,17 @@ def stop_family(record: JobRecord, grace: float) -> None:
 
 def stop_job(record: JobRecord, grace: float) -> None:
     """Stop one job; see `stop_family`."""
-    order = _StopOrder(record, grace)
+    replicas = record.replicas()
+    left = [_StopOrder(each, grace) for each in replicas or [record]]
     for pause in poll_delays(longest=0.05):
-        if order.done():
-            return
+        left = [order for order in left if not order.done()]
+        if not left:
+            break
         time.sleep(pause)
+    if replicas:
+        from fray._jobs.sweep_endings import settle_by_members
+
+        settle_by_members(record)
 
 
 class _StopOrder:

@@ -101,7 +101,7 @@ class Supervision:
 
     def __init__(self, policy: Policy, epoch: float = 0.0) -> None:
         self._policy, self._epoch = policy, epoch
-        self._replicas = [_Replica(number) for number in range(policy.replicas)]
+        self._replicas = [_Replica(policy.first_replica + n) for n in range(policy.replicas)]
         self._phase = JobPhase.PENDING
         self._actions: list[Action] = []
         self._now = 0.0
@@ -152,9 +152,9 @@ class Supervision:
             case TreeEnded():
                 self._tree_ended()
             case Ended() if self._phase is JobPhase.ENDING:
-                self._note_exit(self._replicas[event.replica], event)
+                self._note_exit(self._replica(event.replica), event)
             case StartFailed() | Ended() | Noticed() | RestartRequested():
-                self._move(self._replicas[event.replica], event)
+                self._move(self._replica(event.replica), event)
         self._advance()
         return self._actions
 
@@ -167,7 +167,7 @@ class Supervision:
             before: The last attempt of each replica that counts against no budget.
         """
         self._actions, self._now = [], now
-        uncounted = dict(enumerate(before))
+        uncounted = dict(enumerate(before, self._policy.first_replica))
         for replica, task in zip(self._replicas, tasks, strict=True):
             counted = _attempts_after(uncounted.get(replica.number, 0), task)
             replica.failures = sum(_failed_by_itself(each) for each in counted)
@@ -207,6 +207,9 @@ class Supervision:
         )
 
     # --- a replica ---
+
+    def _replica(self, number: int) -> _Replica:
+        return self._replicas[number - self._policy.first_replica]
 
     def _move(self, replica: _Replica, event: StartFailed | Ended | Noticed | RestartRequested) -> None:
         move = MOVES.get((replica.phase, type(event)))
@@ -435,13 +438,10 @@ class Supervision:
             (task for task in self.tasks if task.status is JobStatus.FAILED),
             key=lambda task: task.finished_at or 0.0,
         )
-        message = None
         if self._policy.gang and self._culprit is not None:
             message = self._culprit.task.error_message
-        elif failed:
-            others = len(failed) - 1
-            more = f"\n({others} more of {len(self._replicas)} replicas failed)" if others else ""
-            message = f"{failed[0].error_message}{more}"
+        else:
+            message = first_failure([task.error_message for task in failed], len(self._replicas))
         status = JobStatus.SUCCEEDED if message is None else JobStatus.FAILED
         self._verdict = status, ExitReason.EXITED, message
         self._phase = JobPhase.ENDING
@@ -482,6 +482,15 @@ def _attempts_after(attempt: int, task: ReplicaState) -> list[ReplicaState]:
 def _failed_by_itself(task: ReplicaState) -> bool:
     good = (None, ExitReason.PREEMPTED, ExitReason.STOPPED)
     return task.error_message is not None and task.reason not in good
+
+
+def first_failure(messages: Sequence[str | None], count: int) -> str | None:
+    """Return the message of a job of so many replicas whose replicas failed so, in this order."""
+    if not messages:
+        return None
+    others = len(messages) - 1
+    more = f"\n({others} more of {count} replicas failed)" if others else ""
+    return f"{messages[0]}{more}"
 
 
 def pause_after(failures: int) -> float:

@@ -38,6 +38,7 @@ from fray._jobs.liveness import HEARTBEAT
 from fray._jobs.log_files import AttemptLogs
 from fray._jobs.record_files import PLAN
 from fray._jobs.replica_processes import ReplicaProcesses
+from fray._jobs.replica_records import job_path
 from fray._jobs.spawn import start_function
 from fray._jobs.states import JobState, ReplicaState
 from fray._jobs.status_file import STATUS, read_json, write_status
@@ -72,6 +73,7 @@ class Supervisor:
             max_retries_failure=plan.max_retries_failure,
             max_retries_preemption=plan.max_retries_preemption,
             timeout=plan.timeout,
+            first_replica=plan.first_replica,
         )
         self._machine = Supervision(policy, epoch=time.time() - time.monotonic())
         self._state = JobState(
@@ -141,7 +143,10 @@ class Supervisor:
             output = self._logs.open(None, 0)
             try:
                 self._preparing = start_function(
-                    lambda: preparation.prepare(self._record), self._plan.workspace, output, self._group
+                    lambda: preparation.prepare(job_path(self._record)),
+                    self._plan.workspace,
+                    output,
+                    self._group,
                 )
             finally:
                 os.close(output)
@@ -231,11 +236,11 @@ class Supervisor:
                 events.append(StopRequested(float(values[0])))
             elif word == "preempt":
                 replica, attempt = int(values[0]), int(values[1])
-                if replica < self._plan.replicas:
+                if replica in self._plan.numbers:
                     events.append(Noticed(replica, attempt, float(values[2])))
             elif word == "restart":
                 replica, attempt = int(values[0]), int(values[1])
-                if replica < self._plan.replicas:
+                if replica in self._plan.numbers:
                     events.append(RestartRequested(replica, attempt, float(values[2])))
             elif word == WAKE:
                 self._next_look = 0.0

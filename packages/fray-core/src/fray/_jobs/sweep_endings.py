@@ -11,8 +11,10 @@ from fray._jobs.record import JobRecord
 from fray._jobs.record_files import CHILDREN, LOCK
 from fray._jobs.status_file import write_status
 from fray._jobs.stopping import settle_stopped
+from fray._values.delays import poll_delays
 from fray._values.job_states import JobId, JobInfo, JobStatus
 
+_SETTLES_WITHIN = 5.0  # seconds
 _NAMED = 3  # members in the message of a sweep that failed
 
 
@@ -45,20 +47,25 @@ def settle_sweep(record: str) -> bool:
 def settle_by_members(record: JobRecord, *, stopped: bool = False) -> bool:
     """Write the end of a sweep that nobody coordinates, where all of its members have written theirs.
 
+    The same for a job whose replicas have a supervisor each.
+
     Args:
-        stopped: Whether it ends because somebody stopped it.
+        stopped: Whether a sweep ends because somebody stopped it.
 
     Returns:
         Whether its end is written, by whomever.
     """
-    lock = SupervisorLock.acquire(os.path.join(record.path, LOCK))
+    lock = _free_lock(record)
     if lock is None:
         return False
     try:
-        info = record.written()
-        if info.finished:
-            return True
-        now = sweep_info(info, [member.written() for member in record.children()], stopped=stopped)
+        info = read_status(os.fspath(record.path))
+        if info is None or info.finished:
+            return info is not None
+        if info.is_sweep:
+            now = sweep_info(info, [member.written() for member in record.children()], stopped=stopped)
+        else:
+            now = record.written()
         if not now.finished:
             return False
         return write_status(
@@ -66,6 +73,22 @@ def settle_by_members(record: JobRecord, *, stopped: bool = False) -> bool:
         )
     finally:
         lock.close()
+
+
+def settle_job(record: str) -> bool:
+    """Write the end of a job whose replicas have a supervisor each, where all have ended; see above."""
+    return settle_by_members(JobRecord(Path(record), JobId(os.path.basename(record))))
+
+
+def _free_lock(record: JobRecord) -> SupervisorLock | None:
+    """Take the lock of a record; who else settles it holds it for a moment, and may have looked too early."""
+    deadline = time.monotonic() + _SETTLES_WITHIN
+    for pause in poll_delays(longest=0.05):
+        lock = SupervisorLock.acquire(os.path.join(record.path, LOCK))
+        if lock is not None or time.monotonic() > deadline:
+            return lock
+        time.sleep(pause)
+    raise AssertionError("the pauses do not end")
 
 
 def sweep_info(info: JobInfo, members: list[JobInfo], *, stopped: bool = False) -> JobInfo:

@@ -166,6 +166,8 @@ if TYPE_CHECKING:
     from fray._jobs.ranks import PORTS, GangLayout, Meeting, rank_variable_names, rank_variables
     from fray._jobs.record import JobRecord, Records
     from fray._jobs.refusals import refuse_fields, refuse_other_python, refuse_python
+    from fray._jobs.replica_endings import info_of_replicas
+    from fray._jobs.replica_records import REPLICAS
     from fray._jobs.restarting import tasks_to_restart
     from fray._jobs.retrying import check_retry
     from fray._jobs.snapshots import SourceState, change_since, source_state, take_snapshot, workspace_files
@@ -235,6 +237,7 @@ __all__ = [
     "PLAIN",
     "PORTS",
     "PORT_VARIABLE",
+    "REPLICAS",
     "SUPERVISOR_MODULE",
     "TURN",
     "VALUE",
@@ -394,6 +397,7 @@ __all__ = [
     "identity_of",
     "import_paths",
     "in_words",
+    "info_of_replicas",
     "invalid",
     "is_async_class",
     "is_async_function",
@@ -503,6 +507,8 @@ _HOMES = {
     "as_members": "_jobs.sweeps",
     "checked_requests": "_jobs.sweeps",
     "sweep_name": "_jobs.sweeps",
+    "REPLICAS": "_jobs.replica_records",
+    "info_of_replicas": "_jobs.replica_endings",
     "tasks_to_restart": "_jobs.restarting",
     "check_retry": "_jobs.retrying",
     "check_key": "_jobs.launch_keys",
