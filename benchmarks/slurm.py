@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import submitit
@@ -83,17 +83,26 @@ class Fray:
         self._cluster.wait(self._cluster.launch_many(requests, max_parallel=PARALLEL), raise_on_failure=True)
 
 
-def counted(folder: Path) -> Path:
-    """Put programs before Slurm's own that note each call; the batch step of a job does nothing but sleep."""
-    calls, programs = folder / "calls", folder / "bin"
+@contextlib.contextmanager
+def counted(folder: Path, *, asleep: bool = False) -> Iterator[Path]:
+    """Put programs before Slurm's own that note each call, of this process and of its jobs.
+
+    Args:
+        asleep: Whether the batch step of a job does nothing but sleep.
+    """
+    folder.mkdir()
+    calls, programs, before_us = folder / "calls", folder / "bin", os.environ["PATH"]
     programs.mkdir()
     for name in ("squeue", "sacct", "scontrol", "scancel", "sbatch"):
-        before = "sed 's/^exec .*/exec sleep 3600/' | " if name == "sbatch" else ""
+        before = "sed 's/^exec .*/exec sleep 3600/' | " if asleep and name == "sbatch" else ""
         real = shutil.which(name)
         (programs / name).write_text(f'#!/bin/sh\necho {name} >> {calls}\n{before}exec {real} "$@"\n')
         (programs / name).chmod(0o755)
-    os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    return calls
+    os.environ["PATH"] = f"{programs}{os.pathsep}{before_us}"
+    try:
+        yield calls
+    finally:
+        os.environ["PATH"] = before_us
 
 
 def asked(calls: Path) -> str:
@@ -103,9 +112,8 @@ def asked(calls: Path) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "nothing"
 
 
-def scale(slurm: LocalSlurm, folder: Path) -> None:
+def scale(slurm: LocalSlurm, folder: Path, calls: Path) -> None:
     """Let a thousand jobs run on a thousand nodes, and look at them; let a thousand wait, and stop them."""
-    calls = counted(folder)
     cluster = create_cluster(f"slurm?root={folder}/many&partition=many")
     request = JobRequest("many", Entrypoint.from_binary("true"), resources=SMALL)
     sweeps: list[SweepId] = []
@@ -139,14 +147,16 @@ def poll_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.5)
 
 
-def compare(folder: Path) -> None:
-    """Run the same with both, and print a table."""
-    print(f"{'':10} {'one, s':>8} {'200, s':>8} {'lines':>6}")
+def compare(folder: Path, calls: Path) -> None:
+    """Run the same with both, and print a table; the calls of Slurm's commands are those of the 200."""
+    print(f"{'':10} {'one, s':>8} {'200, s':>8} {'lines':>6}  calls")
     for kind in (Submitit, Fray):
         user = kind(folder)
         one = sorted(timed(user.one) for _ in range(ONE_BY_ONE))[ONE_BY_ONE // 2]
+        asked(calls)
         many = timed(user.many)
-        print(f"{kind.__name__.lower():10} {one:8.2f} {many:8.1f} {kind.lines:6}", flush=True)
+        row = f"{kind.__name__.lower():10} {one:8.2f} {many:8.1f} {kind.lines:6}"
+        print(f"{row}  {asked(calls)}", flush=True)
 
 
 def main() -> None:
@@ -155,10 +165,12 @@ def main() -> None:
     if "scale" not in sys.argv:
         with LocalSlurm(cpus=4, accounting=True) as slurm:
             os.environ.update(slurm.variables)
-            compare(folder)
+            with counted(folder / "compared") as calls:
+                compare(folder, calls)
     with LocalSlurm(nodes=1, crowd=MANY_NODES) as slurm:
         os.environ.update(slurm.variables)
-        scale(slurm, folder)
+        with counted(folder / "counted", asleep=True) as calls:
+            scale(slurm, folder, calls)
 
 
 if __name__ == "__main__":

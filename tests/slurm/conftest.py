@@ -1,11 +1,13 @@
 """A Slurm of three nodes on this machine, once for all tests of a process."""
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from fray.cluster import Cluster, create_cluster
 from fray_slurm.testing import LocalSlurm, RecordedSlurm
 
 
@@ -18,6 +20,27 @@ def slurm() -> Iterator[LocalSlurm]:
         for name, value in running.variables.items():
             patch.setenv(name, value)
         yield running
+
+
+@pytest.fixture
+def cluster(slurm: LocalSlurm, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster whose jobs are stopped at the end, and which has its records in `records`."""
+    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5")
+    yield cluster
+    for info in cluster.list_jobs():
+        if not info.finished:
+            cluster.terminate(info.job_id, grace=0.0)
+
+
+@pytest.fixture
+def number_of(tmp_path: Path) -> Callable[[str], str]:
+    """Return the number that Slurm has given a job, whose record is in `records`."""
+
+    def number(job_id: str) -> str:
+        noted = tmp_path / "records" / job_id / "slurm" / "job.json"
+        return str(json.loads(noted.read_text())["id"])
+
+    return number
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Jobs and replicas that run again because somebody wants it: `retry` and `restart`."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,19 +18,6 @@ STUBBORN = """
     print(os.getpid(), file=open(sys.argv[1], "a", 1))
     time.sleep(600)
 """
-
-
-@pytest.fixture
-def cluster(slurm: LocalSlurm, tmp_path: Path) -> Iterator[Cluster]:
-    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5")
-    yield cluster
-    for info in cluster.list_jobs():
-        if not info.finished:
-            cluster.terminate(info.job_id, grace=0.0)
-
-
-def number_of(tmp_path: Path, job_id: str) -> str:
-    return str(json.loads((tmp_path / "records" / job_id / "slurm" / "job.json").read_text())["id"])
 
 
 def test_an_attempt_that_is_killed_is_gone_before_the_next_one(cluster: Cluster, tmp_path: Path) -> None:
@@ -59,15 +45,15 @@ def test_a_supervisor_on_another_host_is_asked_by_a_file(cluster: Cluster, tmp_p
 
 
 def test_a_job_that_was_cancelled_while_it_waited_is_retried(
-    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
 ) -> None:
     later = {"slurm": {"begin": "now+3600"}}
     job_id = launch(cluster, program("print('ran')"), backend=later, labels={"run": "7"})
-    number = number_of(tmp_path, job_id)
+    number = number_of(job_id)
     slurm.run("scancel", number)
     assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.STOPPED
     assert cluster.retry(job_id) == job_id
-    again = number_of(tmp_path, job_id)
+    again = number_of(job_id)
     assert again != number
     assert "Comment=run=7" in slurm.run("scontrol", "show", "job", again)
     slurm.run("scontrol", "update", f"JobId={again}", "StartTime=now")

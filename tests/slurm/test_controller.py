@@ -1,7 +1,6 @@
 """A slurmctld that comes back without its jobs, and one that is away: another rig, of two nodes."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,16 +45,12 @@ def cluster(other: LocalSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             cluster.terminate(info.job_id, grace=0.0)
 
 
-def number_of(tmp_path: Path, job_id: str) -> str:
-    return str(json.loads((tmp_path / "records" / job_id / "slurm" / "job.json").read_text())["id"])
-
-
 def test_a_job_that_slurmctld_has_lost_says_so_and_can_be_run_again(
-    other: LocalSlurm, cluster: Cluster, tmp_path: Path
+    other: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
 ) -> None:
     """Its number is given to somebody else's job, which is not taken for it."""
     job_id = launch(cluster, program("print('ran')"), "lost", backend=LATER)
-    number = number_of(tmp_path, job_id)
+    number = number_of(job_id)
     other.stop_controller(lose_jobs=True)
     other.start_controller()
     other.wait_until_idle()
@@ -67,13 +62,15 @@ def test_a_job_that_slurmctld_has_lost_says_so_and_can_be_run_again(
     assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
     assert "slurmctld has lost it" in str(info.error_message)
     assert cluster.retry(job_id) == job_id
-    other.run("scontrol", "update", f"JobId={number_of(tmp_path, job_id)}", "StartTime=now")
+    other.run("scontrol", "update", f"JobId={number_of(job_id)}", "StartTime=now")
     assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.SUCCEEDED
     assert list(cluster.monitor(job_id)) == ["ran"]
     assert f"JobId={taken}" in other.run("scontrol", "show", "job", taken)
 
 
-def test_jobs_outlive_a_controller_that_is_away(other: LocalSlurm, cluster: Cluster, tmp_path: Path) -> None:
+def test_jobs_outlive_a_controller_that_is_away(
+    other: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
+) -> None:
     """One ends meanwhile, one fails and is to start again, one waits in the queue."""
     here = {"slurm": {"nodelist": "n1"}}
     fails = launch(
@@ -88,7 +85,7 @@ def test_jobs_outlive_a_controller_that_is_away(other: LocalSlurm, cluster: Clus
     job_id = launch(cluster, program(WAITS_FOR_FILE, tmp_path / "go"), backend=here)
     assert next(line for line in cluster.monitor(job_id) if line == "up")
     waits = launch(cluster, program("pass"), "waits", backend=LATER)
-    number = number_of(tmp_path, waits)
+    number = number_of(waits)
     # What it has not saved a crash would lose.
     until(lambda: b"waits-" in (other.folder / "state" / "job_state").read_bytes(), "it is saved", PATIENCE)
     other.stop_controller()
@@ -112,13 +109,13 @@ def test_jobs_outlive_a_controller_that_is_away(other: LocalSlurm, cluster: Clus
 
 
 def test_what_is_stopped_while_the_controller_is_away_is_gone_when_it_is_back(
-    other: LocalSlurm, cluster: Cluster, tmp_path: Path
+    other: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
 ) -> None:
     here = {"slurm": {"nodelist": "n1"}}
     runs = launch(cluster, program(WAITS_FOR_FILE, tmp_path / "never"), "runs", backend=here)
     assert next(line for line in cluster.monitor(runs) if line == "up")
     waits = launch(cluster, program("pass"), "waits", backend=LATER)
-    number = number_of(tmp_path, waits)
+    number = number_of(waits)
     until(lambda: b"waits-" in (other.folder / "state" / "job_state").read_bytes(), "it is saved", PATIENCE)
     with ThreadPoolExecutor(1) as threads:
         other.stop_controller()

@@ -1,12 +1,9 @@
 """The programs of examples/ on Slurm, as they are."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from fray.cluster import (
     Cluster,
@@ -15,36 +12,11 @@ from fray.cluster import (
     JobRequest,
     JobStatus,
     ResourceConfig,
-    create_cluster,
 )
-from fray.testing.cluster import until
 from fray_slurm.testing import LocalSlurm
 
 PATIENCE = 110.0
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# Takes the two nodes of the training away, for a moment.
-PREEMPTOR = (
-    "sbatch",
-    "-p",
-    "high",
-    "-w",
-    "n1,n2",
-    "--ntasks-per-node=1",
-    "-c4",
-    "-o",
-    "/dev/null",
-    "--wrap",
-    "true",
-)
-
-
-@pytest.fixture
-def cluster(slurm: LocalSlurm, tmp_path: Path) -> Iterator[Cluster]:
-    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5")
-    yield cluster
-    for info in cluster.list_jobs():
-        if not info.finished:
-            cluster.terminate(info.job_id, grace=0.0)
 
 
 def census(*words: str) -> str:
@@ -78,17 +50,16 @@ def train(cluster: Cluster, folder: Path) -> JobRequest:
 
 
 def test_a_training_that_was_preempted_has_the_result_of_one_that_was_not(
-    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
 ) -> None:
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     first = cluster.launch(train(cluster, undisturbed))
     assert cluster.wait(first, timeout=PATIENCE).status is JobStatus.SUCCEEDED
     job_id = cluster.launch(train(cluster, disturbed))
     assert next(line for line in cluster.monitor(job_id, replica=0) if line.startswith("starts at step 0"))
-    slurm.run(*PREEMPTOR)
-    number = json.loads((tmp_path / "records" / job_id / "slurm" / "job.json").read_text())["id"]
-    until(lambda: "BeginTime" in slurm.run("squeue", "-h", "-j", number, "-o", "%r"), "it is held", PATIENCE)
-    slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+    slurm.preempt("n1,n2")
+    number = number_of(job_id)
+    slurm.end_hold(number)
     info = cluster.wait(job_id, timeout=PATIENCE)
     assert info.status is JobStatus.SUCCEEDED, info.error_message
     for task in info.tasks:

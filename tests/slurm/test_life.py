@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,15 +56,6 @@ NOTICE = """
 """
 
 
-@pytest.fixture
-def cluster(slurm: LocalSlurm, tmp_path: Path) -> Iterator[Cluster]:
-    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5")
-    yield cluster
-    for info in cluster.list_jobs():
-        if not info.finished:
-            cluster.terminate(info.job_id, grace=0.0)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def limited(
     slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory
@@ -81,18 +72,13 @@ def limited(
         cluster.terminate(job_id, grace=0.0)
 
 
-def slurm_id(tmp_path: Path, job_id: str) -> str:
-    path = tmp_path / "records" / job_id / "slurm" / "job.json"
-    return str(json.loads(path.read_text())["id"])
-
-
 def running(cluster: Cluster, job_id: str) -> JobInfo:
     until(lambda: cluster.poll(job_id).status is not JobStatus.PENDING, "the job runs", PATIENCE)
     return cluster.poll(job_id)
 
 
 def test_a_preempted_job_saves_is_requeued_and_goes_on(
-    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
 ) -> None:
     saved = tmp_path / "saved"
     two_nodes = ResourceConfig(cpu=4, replicas=2, ram="1g")
@@ -101,24 +87,11 @@ def test_a_preempted_job_saves_is_requeued_and_goes_on(
     )
     for replica in range(2):
         assert next(line for line in cluster.monitor(job_id, replica=replica) if line == "under way")
-    slurm.run(
-        "sbatch",
-        "-p",
-        "high",
-        "-w",
-        "n1,n2",
-        "--ntasks-per-node=1",
-        "-c4",
-        "-o",
-        "/dev/null",
-        "--wrap",
-        "true",
-    )
-    number = slurm_id(tmp_path, job_id)
+    slurm.preempt("n1,n2")
+    number = number_of(job_id)
     until(lambda: cluster.poll(job_id).status is JobStatus.PENDING, "it is requeued", PATIENCE)
     assert cluster.poll(job_id).pending_reason
-    until(lambda: "BeginTime" in slurm.run("squeue", "-h", "-j", number, "-o", "%r"), "it is held", PATIENCE)
-    slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+    slurm.end_hold(number)
     info = cluster.wait(job_id, timeout=PATIENCE)
     assert info.status is JobStatus.SUCCEEDED, info
     for task in info.tasks:
@@ -135,24 +108,13 @@ def test_preemptions_have_a_budget_of_their_own(slurm: LocalSlurm, cluster: Clus
         program(NOTICE),
         "train",
         resources=resources,
+        gang=True,
         max_retries_preemption=0,
         backend=TWO_NODES,
     )
     for replica in range(2):
         assert next(line for line in cluster.monitor(job_id, replica=replica) if line == "under way")
-    slurm.run(
-        "sbatch",
-        "-p",
-        "high",
-        "-w",
-        "n1,n2",
-        "--ntasks-per-node=1",
-        "-c4",
-        "-o",
-        "/dev/null",
-        "--wrap",
-        "true",
-    )
+    slurm.preempt("n1,n2")
     info = cluster.wait(job_id, timeout=PATIENCE)
     assert info.status is JobStatus.FAILED
     assert {task.reason for task in info.tasks} == {ExitReason.PREEMPTED}
@@ -178,33 +140,35 @@ def test_a_replica_that_slurm_ends_for_its_memory_is_said_to_be_so(
     assert "oom_kill event" in str(info.error_message)
 
 
-def test_a_job_that_somebody_cancels_is_stopped(slurm: LocalSlurm, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_that_somebody_cancels_is_stopped(
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
+) -> None:
     job_id = launch(cluster, program(TRAIN, tmp_path / "saved", 6000), "train")
     assert next(line for line in cluster.monitor(job_id) if "attempt" in line)
-    slurm.run("scancel", slurm_id(tmp_path, job_id))
+    slurm.run("scancel", number_of(job_id))
     info = cluster.wait(job_id, timeout=PATIENCE)
     assert (info.status, info.tasks[0].reason) == (JobStatus.STOPPED, ExitReason.STOPPED)
 
 
 def test_a_job_that_is_cancelled_while_it_waits_is_stopped(
-    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
 ) -> None:
     job_id = launch(cluster, program("pass"), "waits", backend={"slurm": {"begin": "now+3600"}})
     waiting = until(
         lambda: "BeginTime" in str(cluster.poll(job_id).pending_reason), "Slurm says why", PATIENCE
     )
     assert waiting
-    slurm.run("scancel", slurm_id(tmp_path, job_id))
+    slurm.run("scancel", number_of(job_id))
     info = cluster.wait(job_id, timeout=PATIENCE)
     assert info.status is JobStatus.STOPPED
     assert "not through Fray" in str(info.error_message)
 
 
 def test_a_waiting_job_is_stopped_at_once_and_leaves_the_queue(
-    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
 ) -> None:
     job_id = launch(cluster, program("pass"), "waits", backend={"slurm": {"begin": "now+3600"}})
-    number = slurm_id(tmp_path, job_id)
+    number = number_of(job_id)
     cluster.terminate(job_id)
     assert cluster.poll(job_id).status is JobStatus.STOPPED
     assert slurm.run("squeue", "-h", "-j", number, "-t", "all", "-o", "%T").strip() == "CANCELLED"
@@ -281,11 +245,11 @@ def test_a_launcher_inside_an_allocation_gives_it_to_nobody(
 
 
 def test_no_secret_is_in_the_script_or_with_slurm(
-    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
 ) -> None:
     environment = create_environment(env_vars={"TOKEN": "hunter2-4b7e"})
     job_id = cluster.launch(JobRequest("secret", program("pass"), environment=environment))
-    number = slurm_id(tmp_path, job_id)
+    number = number_of(job_id)
     script = slurm.run("scontrol", "write", "batch_script", number, "-")
     assert "hunter2" not in script + slurm.run("scontrol", "show", "job", number)
     assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.SUCCEEDED

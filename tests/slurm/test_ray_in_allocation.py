@@ -4,13 +4,12 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fray import UnsupportedError
-from fray.cluster import Cluster, JobStatus, ResourceConfig, create_cluster, create_environment
+from fray.cluster import Cluster, JobStatus, ResourceConfig, create_environment
 from fray.testing.cluster import launch, program, until
 from fray_slurm.testing import LocalSlurm
 
@@ -42,15 +41,6 @@ NODES = """
         time.sleep(0.1)
     raise SystemExit(3)
 """
-
-
-@pytest.fixture
-def cluster(slurm: LocalSlurm, tmp_path: Path) -> Iterator[Cluster]:
-    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5")
-    yield cluster
-    for info in cluster.list_jobs():
-        if not info.finished:
-            cluster.terminate(info.job_id, grace=0.0)
 
 
 def launch_on_ray(cluster: Cluster, go: Path, name: str) -> str:

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,15 +31,6 @@ WAITS = """
     while not pathlib.Path(sys.argv[1], number).exists():
         time.sleep(0.05)
 """
-
-
-@pytest.fixture
-def cluster(slurm: LocalSlurm, tmp_path: Path) -> Iterator[Cluster]:
-    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5")
-    yield cluster
-    for info in cluster.list_jobs():
-        if not info.finished:
-            cluster.terminate(info.job_id, grace=0.0)
 
 
 @pytest.fixture
@@ -77,11 +67,8 @@ def test_they_start_as_room_comes_and_one_is_preempted_alone(
     until(lambda: cluster.poll(job_id).tasks[late].attempt == 1, "there is room for it", PATIENCE)
 
     node = next(iter(cluster.monitor(job_id, replica=second))).rpartition(" ")[2]
-    taker = ("-p", "high", "-w", node, "-c4", "-o", os.devnull, "--wrap", "true")
-    slurm.run("sbatch", *taker)
-    number = numbers(tmp_path, job_id, 4)[second]
-    until(lambda: "BeginTime" in slurm.run("squeue", "-h", "-j", number, "-o", "%r"), "it is held", PATIENCE)
-    slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+    slurm.preempt(node)
+    slurm.end_hold(numbers(tmp_path, job_id, 4)[second])
     until(lambda: cluster.poll(job_id).tasks[second].attempt == 2, "it goes on", PATIENCE)
     let_go(tmp_path, second, third, late)
     info = cluster.wait(job_id, timeout=PATIENCE)

@@ -1,9 +1,9 @@
 """What a SlurmCluster is asked for: options, refusals, the folder that nodes must share, the command line."""
 
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +98,13 @@ def test_nobody_is_asked_where_all_nodes_are_this_host(recorded: RecordedSlurm, 
     assert recorded.calls("srun") == []
 
 
-def test_a_job_on_a_node_that_does_not_see_the_folder_says_so(slurm: LocalSlurm, tmp_path: Path) -> None:
+def test_a_job_on_a_node_that_does_not_see_the_folder_says_so(
+    slurm: LocalSlurm, tmp_path: Path, number_of: Callable[[str], str]
+) -> None:
     """The records vanish while the job waits: as on a node that has not mounted them."""
     cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5")
     job_id = launch(cluster, program("pass"), backend={"slurm": {"begin": "now+3600"}})
-    number = json.loads((tmp_path / "records" / job_id / "slurm" / "job.json").read_text())["id"]
+    number = number_of(job_id)
     script = slurm.run("scontrol", "write", "batch_script", number, "-")
     (tmp_path / "script").write_text(script.replace(f"{tmp_path}/records/{job_id}", "/not/mounted"))
     done = subprocess.run(["sh", os.fspath(tmp_path / "script")], capture_output=True, text=True, check=False)

@@ -1,9 +1,8 @@
 """The Slurm that the tests run on, and what it makes of requests."""
 
-import json
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,9 @@ from fray_slurm.testing import LocalSlurm
 
 
 @pytest.fixture
-def cluster(slurm: LocalSlurm, tmp_path: Path) -> Iterator[Cluster]:
-    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5")
-    yield cluster
-    for info in cluster.list_jobs():
-        if not info.finished:
-            cluster.terminate(info.job_id, grace=0.0)
-
-
-def details(slurm: LocalSlurm, tmp_path: Path, job_id: str) -> str:
+def details(slurm: LocalSlurm, number_of: Callable[[str], str]) -> Callable[[str], str]:
     """Return what Slurm says of a job."""
-    noted = json.loads((tmp_path / "records" / job_id / "slurm" / "job.json").read_text())
-    return slurm.run("scontrol", "show", "job", "-o", noted["id"])
+    return lambda job_id: slurm.run("scontrol", "show", "job", "-o", number_of(job_id))
 
 
 def test_a_cluster_of_three_nodes_answers(slurm: LocalSlurm) -> None:
@@ -47,7 +37,7 @@ def test_nothing_is_left_of_a_cluster(tmp_path: Path) -> None:
 
 
 def test_a_request_is_taken_by_slurm_and_means_there_what_it_says(
-    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, details: Callable[[str], str]
 ) -> None:
     resources = ResourceConfig(cpu=2, ram="600m", replicas=3)
     job_id = cluster.launch(
@@ -62,17 +52,19 @@ def test_a_request_is_taken_by_slurm_and_means_there_what_it_says(
     )
     assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
     assert {line.partition("] ")[2] for line in cluster.monitor(job_id)} == {"2 1"}
-    shown = details(slurm, tmp_path, job_id)
+    shown = details(job_id)
     wanted = "NumTasks=3", "CPUs/Task=2", "MinMemoryCPU=300M", "Comment=a b=c", "Nice=7"
     for word in (f"JobName={job_id}", *wanted):
         assert word in shown
 
 
-def test_gpus_with_a_type_are_granted(slurm: LocalSlurm, cluster: Cluster, tmp_path: Path) -> None:
+def test_gpus_with_a_type_are_granted(
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, details: Callable[[str], str]
+) -> None:
     resources = ResourceConfig.with_gpu("A100", count=2, replicas=2, ram="1g")
     job_id = launch(cluster, program("pass"), resources=resources)
     assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
-    shown = details(slurm, tmp_path, job_id)
+    shown = details(job_id)
     assert "gres:gpu:a100:2" in shown
     assert "NumNodes=2" in shown
 
@@ -97,12 +89,12 @@ def test_what_slurm_refuses_is_a_value_error_with_its_words_and_leaves_no_record
 
 
 def test_slurm_says_of_a_job_that_failed_that_it_failed(
-    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, details: Callable[[str], str]
 ) -> None:
     job_id = launch(cluster, program("raise SystemExit(3)"))
     info = cluster.wait(job_id, timeout=60)
     assert (info.status, info.exit_code) == (JobStatus.FAILED, 3)
-    until(lambda: "JobState=FAILED" in details(slurm, tmp_path, job_id), "Slurm says so too")
+    until(lambda: "JobState=FAILED" in details(job_id), "Slurm says so too")
 
 
 def test_a_machine_without_slurm_says_what_is_missing(
@@ -117,7 +109,11 @@ def test_a_machine_without_slurm_says_what_is_missing(
 
 
 def test_a_job_whose_id_was_lost_is_found_by_its_name(
-    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm: LocalSlurm,
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    details: Callable[[str], str],
 ) -> None:
     wrapper = tmp_path / "bin" / "sbatch"
     wrapper.parent.mkdir()
@@ -125,7 +121,7 @@ def test_a_job_whose_id_was_lost_is_found_by_its_name(
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
     job_id = launch(cluster, program("pass"), "lost")
-    assert f"JobName={job_id}" in details(slurm, tmp_path, job_id)
+    assert f"JobName={job_id}" in details(job_id)
     assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
 
 

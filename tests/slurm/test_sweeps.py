@@ -1,7 +1,6 @@
 """Sweeps as arrays of jobs: what is submitted, and what somebody else's scancel does."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,6 @@ from fray.testing.cluster import program, until
 from fray_slurm.testing import LocalSlurm, RecordedSlurm
 
 SMALL, LARGE = ResourceConfig(cpu=1, ram="64m"), ResourceConfig(cpu=2, ram="64m")
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.5")
-    yield cluster
-    for info in cluster.list_jobs():
-        if not info.finished:
-            cluster.terminate(info.job_id, grace=0.0)
 
 
 def requests(*resources: ResourceConfig) -> list[JobRequest]:

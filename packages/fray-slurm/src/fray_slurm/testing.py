@@ -180,6 +180,16 @@ class LocalSlurm:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
+    def preempt(self, nodes: str) -> None:
+        """Take all of these nodes, such as `n1,n2`, from jobs of `normal`, for a moment."""
+        whole = ["-p", "high", "-w", nodes, "--ntasks-per-node=1", f"-c{self._cpus}"]
+        self.run("sbatch", *whole, "-o", os.devnull, "--wrap", "true")
+
+    def end_hold(self, number: str) -> None:
+        """Let a job start that was requeued: once Slurm holds it, as it does for two minutes."""
+        _until(lambda: "BeginTime" in self.run("squeue", "-h", "-j", number, "-o", "%r"), "it is held")
+        self.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+
     def wait_until_idle(self) -> None:
         """Return once every node is idle."""
 
