@@ -65,7 +65,7 @@ class Step:
         threading.Thread(target=self._listen, daemon=True).start()
         code, said = self._run_step()
         pause, deadline = _LOOK, time.monotonic() + _STARTS_WITHIN
-        while code and not said and not self._told.wait(pause):
+        while code not in (0, _OUT_OF_MEMORY) and not said and not self._told.wait(pause):
             # Its program was not started: a slurmctld that was away does not know yet what has ended.
             if not self._controller_answers():
                 deadline = time.monotonic() + _STARTS_WITHIN
