@@ -65,7 +65,7 @@ def _guard(record: str, supervisor: int, lock: int) -> None:
     tell_of_end(record)
     job = job_path(record)
     if job != record:
-        from fray._jobs.sweep_endings import settle_job
+        from fray._jobs.settling import settle_job
 
         if not settle_job(job):
             return  # other replicas go on

@@ -14,8 +14,8 @@ from fray._jobs.packed_plans import packed_plan
 from fray._jobs.plan import JobPlan
 from fray._jobs.record import JobRecord
 from fray._jobs.record_files import LOCK, ON_EXIT, PLAN, SWEEP
+from fray._jobs.settling import progress_of
 from fray._jobs.status_file import replace_file, reserve_room, write_status
-from fray._jobs.sweep_endings import progress_of
 from fray._jobs.sweep_plan import TURN, SweepPlan
 from fray._values.delays import poll_delays
 from fray._values.errors import ClusterUnavailableError, UnsupportedError

@@ -23,6 +23,7 @@ from fray._jobs.predecessors import tell_of_end
 from fray._jobs.process_tree import JOB_VARIABLE, ControlGroup
 from fray._jobs.record import JobRecord, Records
 from fray._jobs.record_files import LOCK, PLAN
+from fray._jobs.settling import settle_by_members
 from fray._jobs.status_file import replace_file, write_status
 from fray._values.delays import poll_delays
 from fray._values.errors import ClusterUnavailableError, JobNotFoundError
@@ -59,8 +60,6 @@ def stop_job(record: JobRecord, grace: float) -> None:
             break
         time.sleep(pause)
     if replicas:
-        from fray._jobs.sweep_endings import settle_by_members
-
         settle_by_members(record)
 
 

@@ -170,13 +170,13 @@ if TYPE_CHECKING:
     from fray._jobs.replica_records import REPLICAS
     from fray._jobs.restarting import tasks_to_restart
     from fray._jobs.retrying import check_retry
+    from fray._jobs.settling import settle_by_members, sweep_info, sweep_progress
     from fray._jobs.snapshots import SourceState, change_since, source_state, take_snapshot, workspace_files
     from fray._jobs.spawn import start_program
     from fray._jobs.status_file import replace_file
     from fray._jobs.stopping import settle_stopped
     from fray._jobs.supervision import JobPhase, Supervision, pause_after
     from fray._jobs.supervisor_command import supervisor_command
-    from fray._jobs.sweep_endings import settle_by_members, sweep_info, sweep_progress
     from fray._jobs.sweep_order import SweepOrder
     from fray._jobs.sweep_plan import TURN, SweepPlan
     from fray._jobs.sweeps import as_members, checked_requests, sweep_name
@@ -754,9 +754,9 @@ _HOMES = {
     "steady_time": "_queues.clocks",
     "strip_frames": "_engine.execution",
     "supervisor_command": "_jobs.supervisor_command",
-    "settle_by_members": "_jobs.sweep_endings",
-    "sweep_info": "_jobs.sweep_endings",
-    "sweep_progress": "_jobs.sweep_endings",
+    "settle_by_members": "_jobs.settling",
+    "sweep_info": "_jobs.settling",
+    "sweep_progress": "_jobs.settling",
     "write_record": "_jobs.directory_cluster",
     "SweepPlan": "_jobs.sweep_plan",
     "take_readable": "_queues.reading",
