@@ -76,6 +76,7 @@ nox.options.sessions = [
     "lint",
     "types",
     *(name.removeprefix("fray-") for name in PACKAGES),
+    "dask",
     "ui",
     "workspace",
     "examples",
@@ -283,7 +284,7 @@ def iris_source(folder: Path, source: Path) -> list[str]:
     return copies
 
 
-@nox.session(default=False)
+@nox.session
 def dask(session: nox.Session) -> None:
     """Does the backend in examples/fray-dask keep every promise, on a real Dask whose workers are killed?"""
     session.install(
