@@ -60,7 +60,8 @@ class TestStoredQueue(UnreadablePromises, QueueContract):
 def test_items_that_an_older_release_pickled_have_no_push_time() -> None:
     item = StoredItem("id", b"payload", attempt=2, pushed_at=5.0)
     older = StoredItem.__new__(StoredItem)
-    older.__setstate__(item.__getstate__()[:-1])
+    state: Any = item.__getstate__()
+    older.__setstate__(state[:-1])
     assert (older.item_id, older.attempt, older.pushed_at) == ("id", 2, None)
     assert pickle.loads(pickle.dumps(item)) == item
 
