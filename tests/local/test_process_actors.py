@@ -149,6 +149,22 @@ class TestDeath:
         context.kill(mortal)
         until(lambda: not Path(f"/proc/{pid}").exists(), "its process ends")
 
+    def test_one_that_is_killed_while_the_first_process_starts_is_gone(self) -> None:
+        for _ in range(10):
+            with create_context("process", max_workers=2) as context:
+                start = threading.Barrier(2)
+
+                def begin(context: JobContext = context, start: threading.Barrier = start) -> None:
+                    start.wait()
+                    context.run(abs, 1)
+
+                first = threading.Thread(target=begin)
+                first.start()
+                start.wait()
+                context.kill(context.create_actor(Counter))
+                first.join()
+            # Leaving the block has waited for its process, which had waited for the other's start.
+
     def test_a_dropped_actors_process_is_gone(self, context: JobContext) -> None:
         pid = context.get(context.create_actor(Mortal).pid())
         until(lambda: not Path(f"/proc/{pid}").exists(), "its process ends")

@@ -197,21 +197,26 @@ class TestStopping:
             from fray import create_context
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-            def sleep(pid):
+            def interrupt(pid, path):
+                while not os.path.exists(path):
+                    time.sleep(0.01)
                 os.kill(pid, signal.SIGINT)
                 time.sleep(600)
 
+            def sleep(path):
+                open(path, "w").close()
+                time.sleep(600)
+
+            path = sys.argv[1]
             with create_context("process", max_workers=2) as context:
                 print(context.get(context.run(os.getpid)), flush=True)
-                context.get([context.run(sleep, os.getpid()), context.run(time.sleep, 600)])
+                context.get([context.run(interrupt, os.getpid(), path), context.run(sleep, path)])
         """
-        started = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
-        )
-        assert time.monotonic() - started < 20
+        # Once both run the caller waits: it would not hear Ctrl-C in the middle of a finalizer.
+        command = [sys.executable, "-c", textwrap.dedent(program), os.fspath(tmp_path / "sleeps")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert "KeyboardInterrupt" in done.stderr
-        assert 'File "<string>", line 12, in <module>' in done.stderr
+        assert 'File "<string>", line 19, in <module>' in done.stderr
         assert not alive(int(done.stdout))
 
     def test_a_program_that_a_task_starts_listens_to_ctrl_c(self, context: JobContext) -> None:

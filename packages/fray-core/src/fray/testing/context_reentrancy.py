@@ -85,9 +85,11 @@ class ReentrancyContract(ContextFixtures):
         disturber = threading.Thread(target=disturb)
         disturber.start()
         try:
-            for number in range(300):
+            number = 0
+            while number < 300 or not made:
                 ref = context.run(tasks.add, number)
                 assert context.get(context.run(tasks.add, ref)) == number + 2
+                number += 1
         finally:
             stop.set()
             disturber.join()

@@ -148,10 +148,11 @@ class ForkServerClient:
             self._requests.run(partial(self._send, Preload(modules)))
 
     def kill(self, number: int) -> None:
-        """End a worker, and all that its tasks started, at once."""
-        channel = self._channel
-        if channel is not None and number in self._children:
-            channel.send(KillWorker(number))
+        """End a worker, and all that its tasks started, at once.
+
+        In line with `fork`: what is to start behind the server's own start would miss its end.
+        """
+        self._requests.run(partial(self._kill, number))
 
     def stop(self) -> None:
         """End the server, and whoever of its workers is left."""
@@ -164,6 +165,10 @@ class ForkServerClient:
             except subprocess.TimeoutExpired:  # stopped by a debugger, say; its workers go with it
                 self._server.kill()
                 self._server.wait()
+
+    def _kill(self, number: int) -> None:
+        if self._channel is not None and number in self._children:
+            self._channel.send(KillWorker(number))
 
     def _send(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
         try:
