@@ -76,3 +76,11 @@ def test_a_full_disk_costs_the_picture_and_not_the_job(tmp_path: Path) -> None:
     for second in range(1000):
         history.note(float(second), 1, 1.0)
     assert record.read_text() == "no folder can be made below a file"
+
+
+def test_a_record_that_is_removed_is_not_made_anew(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    history = UsageHistory(str(record), 0, 1)
+    for second in range(1000):
+        history.note(float(second), 1, 1.0)
+    assert not record.exists()

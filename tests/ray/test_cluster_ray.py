@@ -18,7 +18,6 @@ from fray.cluster import (
     JobStatus,
     ResourceConfig,
     TpuConfig,
-    UsageSample,
     create_environment,
 )
 from fray.testing.context import ContextFixtures  # noqa: F401 - it registers what pytest rewrites
@@ -249,29 +248,3 @@ def test_seeds_001_and_003_jobs_by_the_older_face(
     stopped = cluster.create_job("sleep 600")
     cluster.delete_job(stopped)
     assert next(job for job in cluster.list_jobs() if job["id"] == stopped)["status"] == "STOPPED"
-
-
-HOLDS = """
-import os, sys, time
-data = bytearray(b"x") * (80 << 20)
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.1)
-"""
-
-
-def test_what_a_job_uses_over_time_is_known_while_it_runs_and_after(
-    cluster: RayCluster, tmp_path: Path
-) -> None:
-    gate = tmp_path / "gate"
-    job_id = cluster.launch(JobRequest("holds", Entrypoint.from_binary("python", ["-c", HOLDS, str(gate)])))
-
-    def held() -> list[UsageSample]:
-        return [sample for sample in cluster.usage(job_id) if sample.memory > 60 << 20]
-
-    until(lambda: bool(held()), "the samples of a job that runs have what it holds", 120.0)
-    gate.touch()
-    cluster.wait(job_id, timeout=120.0)
-    found = held()
-    assert {(sample.replica, sample.attempt) for sample in found} == {(0, 1)}
-    assert [sample.time for sample in found] == sorted(sample.time for sample in found)
-    assert found[-1].cpu_time > 0

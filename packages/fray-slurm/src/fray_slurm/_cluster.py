@@ -170,7 +170,9 @@ class SlurmCluster(SlurmLaunches):
         step = bare_command("fray_slurm._step", import_paths())
         command = (*step, *_gres(request), "--", *program)
         ending = SlurmEnd(may_resume=request.max_retries_preemption > 0)
-        return plan._replace(command=command, environ=environ, host_end=ending, apart=apart)
+        return plan._replace(
+            command=command, environ=environ, host_end=ending, apart=apart, measured_elsewhere=True
+        )
 
     def _submit(self, plan: JobPlan) -> None:
         try:

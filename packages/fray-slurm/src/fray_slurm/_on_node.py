@@ -1,7 +1,8 @@
 """A replica on its node: `bare_command("fray_slurm._on_node")`, NOTE COMMAND..., started by srun.
 
 It says which step it is, runs COMMAND with all that descends from it, and leaves nothing behind. How the
-program ended is in NOTE: srun's own exit code cannot tell 137 from SIGKILL.
+program ended is in NOTE: srun's own exit code cannot tell 137 from SIGKILL. What it uses over time is in the
+job's record: the job's supervisor sees srun alone.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
 
+    from fray_slurm._samples import Samples
+
 NOTICE_VARIABLE = "FRAY_PREEMPTION_NOTICE"
 _GRACE = 30.0  # Slurm's KillWait unless its administrator says otherwise
 _NOT_FOUND = 127
+_EVERY = 1.0  # seconds between two samples of what it uses
 _LATE = 0.05  # seconds in which a signal that has reached the program reaches this process too
 
 
@@ -52,10 +56,8 @@ class Program:
             )
             return
         self._say()
-        _, status, used = os.wait4(program.pid, 0)
+        status, usage = _wait_for(program.pid)
         program.returncode = os.waitstatus_to_exitcode(status)
-        # Of the program and the children that it has waited for; the kernel counts memory in KiB.
-        usage = {"peak_memory": used.ru_maxrss * 1024, "cpu_time": used.ru_utime + used.ru_stime}
         self._say(code=program.returncode, **usage)
         kill_until_gone(self._left)
         time.sleep(_LATE)
@@ -78,6 +80,29 @@ class Program:
     def _say(self, **values: object) -> None:
         self._values |= values
         write(self._note, {**read(self._note), **self._values})
+
+
+def _wait_for(program: int) -> tuple[int, dict[str, float | None]]:
+    """Wait for the program's end, and measure it meanwhile; return its status, and what it used."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # kept for sigtimedwait
+    samples: Samples | None = None
+    due = time.monotonic() + _EVERY
+    while True:
+        pid, status, used = os.wait4(program, os.WNOHANG)
+        if pid and samples is not None:
+            return status, samples.end(used)
+        if pid:
+            # Of the program and the children that it has waited for; the kernel counts memory in KiB.
+            return status, {"peak_memory": used.ru_maxrss * 1024, "cpu_time": used.ru_utime + used.ru_stime}
+        signal.sigtimedwait({signal.SIGCHLD}, max(0.0, due - time.monotonic()))
+        if time.monotonic() < due:
+            continue  # a child ended, and it need not be the program
+        if samples is None:
+            from fray_slurm._samples import Samples  # a short program does not wait for it
+
+            samples = Samples()
+        samples.take()
+        due = time.monotonic() + _EVERY
 
 
 def _taken_ports() -> str | None:

@@ -31,13 +31,16 @@ if TYPE_CHECKING:
 
 
 class _Attempt(NamedTuple):
-    """An attempt that runs; `oom_kills` are those that the system had counted before it."""
+    """An attempt that runs; `oom_kills` are those that the system had counted before it.
+
+    It has no history here where its program writes that itself: see `JobPlan.measured_elsewhere`.
+    """
 
     replica: int
     attempt: int
     oom_kills: int
     meter: UsageMeter
-    history: UsageHistory
+    history: UsageHistory | None
     group: ControlGroup | None
 
 
@@ -90,7 +93,7 @@ class ReplicaProcesses:
             from fray._jobs.exits import no_program  # of attempts that failed alone
 
             return AttemptEnd(ExitReason.COULD_NOT_START, None, no_program(error, plan.command[0]))
-        history = UsageHistory(self._record, replica, attempt)
+        history = None if plan.measured_elsewhere else UsageHistory(self._record, replica, attempt)
         self._running[pid] = _Attempt(replica, attempt, kills, UsageMeter(), history, group)
         return None
 
@@ -119,7 +122,8 @@ class ReplicaProcesses:
         for leader, running in self._running.items():
             meter = running.meter
             meter.sample(pid for pid in pids if sessions.get(pid, leader) == leader)
-            running.history.note(time.time(), meter.memory, meter.cpu_time or 0.0)
+            if running.history is not None:
+                running.history.note(time.time(), meter.memory, meter.cpu_time or 0.0)
 
     def ended(self, pid: int, status: int, usage: resource.struct_rusage) -> Ended | None:
         """Say how an attempt ended whose main process was reaped; None for any other process.
@@ -144,7 +148,8 @@ class ReplicaProcesses:
         if group is not None:
             meter.counted(group.memory_peak(), group.cpu_time())
             group.remove()
-        history.note(time.time(), meter.memory, meter.cpu_time or 0.0, last=True)
+        if history is not None:
+            history.note(time.time(), meter.memory, meter.cpu_time or 0.0, last=True)
         end = self._with_usage(end, replica, meter)
         return Ended(replica, attempt, amended(end, self._record, replica, attempt))
 

@@ -57,7 +57,9 @@ class UsageHistory:
             with open(self._path, "a") as file:
                 file.write(_line(self._samples[-1]))
             return
-        os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+        folder = os.path.dirname(self._path)
+        if not os.path.isdir(folder):
+            os.mkdir(folder, mode=0o700)  # that of the record is not made anew: it is removed by now
         replace_file(self._path, "".join(map(_line, self._samples)).encode())
 
 

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -12,10 +13,17 @@ from fray._values.entrypoint import Entrypoint
 from fray._values.environment import create_environment
 from fray._values.errors import JobNotFoundError
 from fray._values.jobs import JobRequest, JobStatus
+from fray._values.usage import UsageSample
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, program, until
 from fray_resources import ResourceConfig
 
 SLEEP = "import time; time.sleep(600)"
+HOLDS = """
+import os, sys, time
+data = bytearray(b"x") * (80 << 20)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.1)
+"""
 
 
 class RequestContract(ClusterFixtures):
@@ -118,6 +126,28 @@ class RequestContract(ClusterFixtures):
         (task,) = info.tasks
         assert (task.peak_memory or 0) > 1 << 20
         assert (task.cpu_time or 0) > 0
+
+    def test_what_a_job_uses_over_time_is_known_while_it_runs_and_after(
+        self, cluster: Cluster, tmp_path: Path
+    ) -> None:
+        if not self.declares(cluster, "usage"):
+            self.moot("capabilities.usage")
+            return
+        gate = tmp_path / "gate"
+        job_id = launch(cluster, program(HOLDS, gate))
+
+        def held() -> list[UsageSample]:
+            samples: list[UsageSample] = cast(Any, cluster).usage(job_id)
+            return [sample for sample in samples if sample.memory > 60 << 20]
+
+        until(held, "the samples of a job that runs have what it holds", self.PATIENCE)
+        gate.touch()
+        cluster.wait(job_id, timeout=self.PATIENCE)
+        until(held, "they are kept", self.PATIENCE)
+        assert {(sample.replica, sample.attempt) for sample in held()} == {(0, 1)}
+        times = [sample.time for sample in held()]
+        assert times == sorted(times)
+        assert held()[-1].cpu_time > 0
 
 
 class ForgettingContract(ClusterFixtures):
