@@ -1,5 +1,8 @@
 """The programs of examples/ on Slurm, as they are."""
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +16,7 @@ from fray.cluster import (
     JobStatus,
     ResourceConfig,
 )
+from fray.testing.cluster import until
 from fray_slurm.testing import LocalSlurm
 
 PATIENCE = 110.0
@@ -49,6 +53,19 @@ def train(cluster: Cluster, folder: Path) -> JobRequest:
     )
 
 
+def programs(folder: Path) -> list[int]:
+    """Return the processes of a training, which are on this machine as its nodes are."""
+    words = f"train.py\0work\0{folder}\0".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            command = path.read_bytes()
+            if command.endswith(words) and b"fray_slurm" not in command and not command.startswith(b"srun"):
+                found.append(int(path.parent.name))
+    assert len(found) == 2, found
+    return found
+
+
 def test_a_training_that_was_preempted_has_the_result_of_one_that_was_not(
     slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
 ) -> None:
@@ -57,8 +74,15 @@ def test_a_training_that_was_preempted_has_the_result_of_one_that_was_not(
     assert cluster.wait(first, timeout=PATIENCE).status is JobStatus.SUCCEEDED
     job_id = cluster.launch(train(cluster, disturbed))
     assert next(line for line in cluster.monitor(job_id, replica=0) if line.startswith("starts at step 0"))
-    slurm.preempt("n1,n2")
     number = number_of(job_id)
+    hosts = programs(disturbed)
+    for host in hosts:  # or it may be through before Slurm takes its nodes
+        os.kill(host, signal.SIGSTOP)
+    slurm.preempt("n1,n2")
+    until(lambda: "R" not in slurm.run("squeue", "-h", "-j", number, "-o", "%t").split(), "it is preempted")
+    for host in hosts:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(host, signal.SIGCONT)
     slurm.end_hold(number)
     info = cluster.wait(job_id, timeout=PATIENCE)
     assert info.status is JobStatus.SUCCEEDED, info.error_message

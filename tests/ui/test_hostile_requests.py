@@ -241,7 +241,13 @@ class StubQueues:
         if path.endswith("/tasks"):
             numbers = ("pending", "in_flight", "dead", "size", "bytes", "pushed_total", "done_total")
             plots = {key: [0] for key in ("pushed", "done", "size")}
-            return {**dict.fromkeys(numbers, 0), "max_attempts": None, "durable": True, "plots": plots}
+            return {
+                **dict.fromkeys(numbers, 0),
+                "oldest_seconds": None,
+                "max_attempts": None,
+                "durable": True,
+                "plots": plots,
+            }
         return {"counts": counts, "queues": [], "page": 0, "dead": [], "more": False, "count": 0}
 
 

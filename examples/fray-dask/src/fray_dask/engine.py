@@ -20,9 +20,6 @@ async def _answer(request: bytes) -> bytes:
     return await asyncio.wrap_future(answer(request))
 
 
-_THERE: Any = "memory"  # a state by its name, which is what `Future` takes; its annotation says otherwise
-
-
 class DaskEngine:
     """A Dask cluster as an engine; without an address, workers of this machine.
 
@@ -43,8 +40,12 @@ class DaskEngine:
     def client(self) -> Any:
         return connection.shared(self._address) if self._arrived else connection.connect(self._address)
 
-    def _future(self, key: str) -> Any:  # of a value that is there: nobody tells this client of another's
-        return self._futures.get(key) or distributed.Future(key, client=self.client, state=_THERE)
+    def _future(self, key: str) -> Any:
+        future = self._futures.get(key)
+        if future is None:  # another program's, of which nobody tells this one by itself
+            future = distributed.Future(key, client=self.client)
+            self.client.run_on_scheduler(scheduler.want_known, key, self.client.id)
+        return future
 
     def submit(self, key: str, call: bytes, dependencies: Any, options: Any) -> None:
         values = [self._future(one) for one in dependencies]

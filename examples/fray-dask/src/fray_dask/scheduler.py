@@ -1,9 +1,11 @@
 """What runs in the scheduler: it has one thread for this, so each function is atomic."""
 
+import asyncio
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+_PATIENCE = 1000  # looks
 _names: dict[str, bytes] = {}
 _claims: dict[str, list[str]] = {}
 _wanted: dict[str, list[str]] = {}  # by programs, before somebody submits the key
@@ -47,6 +49,17 @@ def claim(key: str, by: str, dask_scheduler: Any = None) -> list[str]:
     claims = _claims.setdefault(key, [])
     claims.append(by)
     return claims[:-1]
+
+
+async def want_known(key: str, client: str, dask_scheduler: Any = None) -> None:
+    """Count a client among those who want a key that is stored: its program's message may come after this."""
+    for _ in range(_PATIENCE):
+        if key in dask_scheduler.tasks:
+            break
+        await asyncio.sleep(0.01)
+    else:
+        raise KeyError(f"Dask has no value of {key}")
+    dask_scheduler.client_desires_keys([key], client)
 
 
 def want(key: str, client: str, dask_scheduler: Any = None) -> None:

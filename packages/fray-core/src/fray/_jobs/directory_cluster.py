@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -51,12 +52,15 @@ from fray._jobs.sweep_plan import TURN, SweepPlan
 from fray._jobs.usage_history import read_usage
 from fray._values.capabilities import ClusterCapabilities
 from fray._values.checks import check_seconds
+from fray._values.delays import poll_delays
 from fray._values.endpoints import Endpoint
 from fray._values.errors import JobNotFoundError
 from fray._values.findings import Finding
 from fray._values.job_states import JobId, JobInfo
 from fray._values.jobs import JobRequest, Pruned
 from fray._values.usage import UsageSample
+
+_LETS_GO_WITHIN = 10.0  # seconds
 
 
 class DirectoryCluster(ClusterBase):
@@ -311,11 +315,22 @@ class DirectoryCluster(ClusterBase):
         """See `Cluster.remove`."""
         record = self._records.find(job_id)
         for each in record.with_descendants():
-            if not has_ended(os.fspath(each.path), force=force):
+            if not self._lets_go(each, force=force):
                 raise ValueError(
                     f"job {each.job_id} is {each.info().status}: terminate it before it is removed"
                 )
         delete(os.fspath(record.path.parent), record.path.name)
+
+    def _lets_go(self, record: JobRecord, *, force: bool) -> bool:
+        """Whether nothing of a job runs any more; a supervisor may outlive the end that it wrote a little."""
+        deadline = time.monotonic() + _LETS_GO_WITHIN
+        for pause in poll_delays():
+            if has_ended(os.fspath(record.path), force=force):
+                return True
+            if not record.info().finished or time.monotonic() > deadline:
+                return False
+            time.sleep(pause)
+        raise AssertionError("unreachable: the delays never end")
 
     def prune(self, older_than: float = 0.0, *, dry_run: bool = False) -> Pruned:
         """See `Cluster.prune`."""

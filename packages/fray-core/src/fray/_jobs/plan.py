@@ -38,7 +38,8 @@ class JobPlan(NamedTuple):
         timeout: Seconds that an attempt may run.
         log_limit: Bytes that are kept of what an attempt writes.
         memory: Bytes of memory that each replica asked for.
-        measured_elsewhere: Whether the command writes a `UsageHistory` of what runs on another host.
+        measured_elsewhere: Whether the command stands for a program on another host, and writes a
+            `UsageHistory` of that. It starts with SIGTERM and SIGINT blocked.
         memory_limit: Bytes that the whole job may have, where its control group can be limited.
         snapshot_of: What `workspace`, a folder of the record, is to be a copy of.
         commit: Of the workspace at launch, where it is no copy; None also where it is in no repository.

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fray._jobs.ports import HeldPorts
     from fray._jobs.states import ReplicaState
 
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
 
 class _Attempt(NamedTuple):
     """An attempt that runs; `oom_kills` are those that the system had counted before it.
@@ -86,7 +88,16 @@ class ReplicaProcesses:
             group = self._groups.tree and self._groups.tree.below(f"replica-{replica}.attempt-{attempt}")
             output = self._logs.open(replica, attempt)
             try:
-                pid = start_program(plan.command, environ, plan.workspace, output, group, self._groups.memory)
+                pid = start_program(
+                    plan.command,
+                    environ,
+                    plan.workspace,
+                    output,
+                    group,
+                    self._groups.memory,
+                    # Who has the command run its program elsewhere may signal it before it listens.
+                    blocked=_ENDING if plan.measured_elsewhere else (),
+                )
             finally:
                 os.close(output)
         except OSError as error:

@@ -15,7 +15,7 @@ from fray._jobs.process_tree import die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import NoReturn
 
     from fray._jobs.control_group import ControlGroup
@@ -32,6 +32,7 @@ def start_program(
     output: int,
     group: ControlGroup | None = None,
     limited_by: ControlGroup | None = None,
+    blocked: Collection[int] = (),
 ) -> int:
     """Start a program and return its process id once it runs.
 
@@ -39,6 +40,7 @@ def start_program(
         output: The file for what it writes.
         group: The control group that it starts in.
         limited_by: Another that it enters; it does not start where that is refused.
+        blocked: Signals that wait until the program is ready for them.
 
     Raises:
         OSError: It could not be started; the child is gone.
@@ -47,7 +49,7 @@ def start_program(
 
     def become() -> NoReturn:
         try:
-            _settle(cwd, output)
+            _settle(cwd, output, blocked)
             if limited_by is not None and not limited_by.enter():
                 raise PermissionError(errno.EACCES, "", limited_by.path)
             os.execvpe(argv[0], argv, environ)  # noqa: S606 - no shell is the point
@@ -94,11 +96,11 @@ def start_function(act: Callable[[], None], cwd: str, output: int, group: Contro
     return pid
 
 
-def _settle(cwd: str, output: int) -> None:
+def _settle(cwd: str, output: int, blocked: Collection[int] = ()) -> None:
     signal.set_wakeup_fd(-1)
     for number in (*_HANDLED, *_IGNORED):
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     os.setsid()
     die_with_parent()
     os.chdir(cwd)
