@@ -76,7 +76,6 @@ nox.options.sessions = [
     "lint",
     "types",
     *(name.removeprefix("fray-") for name in PACKAGES),
-    "dask",
     "ui",
     "workspace",
     "examples",
@@ -284,7 +283,7 @@ def iris_source(folder: Path, source: Path) -> list[str]:
     return copies
 
 
-@nox.session
+@nox.session(default=False)
 def dask(session: nox.Session) -> None:
     """Does the backend in examples/fray-dask keep every promise, on a real Dask whose workers are killed?"""
     session.install(
