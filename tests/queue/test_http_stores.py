@@ -186,7 +186,7 @@ def test_a_write_that_fails_fails_alone_and_changes_nothing_for_others(
         failures: list[BaseException] = []
 
         def produce(name: str) -> None:
-            client: HttpQueue[bytes] = HttpQueue(server.url, "q", timeout=0.1)
+            client: HttpQueue[bytes] = HttpQueue(server.url, "q", timeout=1.0)
             for number in range(20):
                 try:
                     Wire(client)._send_items([[f"{name}{number}".encode()]])
