@@ -100,6 +100,14 @@ def test_a_snapshot_of_a_repository_has_what_git_does_not_ignore(repository: Pat
     assert (tmp_path / "copy" / "link").is_symlink()
 
 
+def test_a_snapshot_of_a_folder_that_its_repository_ignores_has_its_files(repository: Path) -> None:
+    folder = repository / "out" / "run"
+    folder.mkdir(parents=True)
+    assert workspace_files(folder) == []
+    (folder / "train.py").write_text("mine")
+    assert workspace_files(folder) == ["train.py"]
+
+
 def test_a_snapshot_of_a_folder_goes_by_its_ignore_rules(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     files = [

@@ -133,7 +133,8 @@ def workspace_files(workspace: Path) -> list[str]:
         listed = _git(
             workspace, "ls-files", "-z", "--cached", "--others", "--exclude-standard", patience=60.0
         )
-        if listed is not None:
+        # Nothing: of a folder that the repository around it ignores git knows no file.
+        if listed or (listed is not None and _git(workspace, "check-ignore", "-q", ".") is None):
             return sorted({name for name in listed.split("\0") if name})
     return sorted(_walk(workspace, _Rules()))
 
