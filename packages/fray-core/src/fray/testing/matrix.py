@@ -103,7 +103,9 @@ def page(found: dict[str, Findings]) -> str:
     parts = [_HEAD]
     for heading, areas in contracts().items():
         keys = {promise.key for area in areas for promise in area.promises}
-        columns = {name: findings for name, findings in sorted(found.items()) if keys & findings.outcomes.keys()}
+        columns = {
+            name: findings for name, findings in sorted(found.items()) if keys & findings.outcomes.keys()
+        }
         parts.append(f"\n## {heading}\n")
         parts += [_table(area, columns) for area in areas]
         parts.append(_declared(columns))
