@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +12,10 @@ from fray._jobs.on_exit import DONE
 from fray._jobs.packed_plans import packed_plan
 from fray._jobs.plan import JobPlan
 from fray._jobs.record import JobRecord
-from fray._jobs.record_files import LOCK, ON_EXIT, PLAN, SWEEP
-from fray._jobs.settling import progress_of
+from fray._jobs.record_files import ON_EXIT, PLAN, SWEEP
+from fray._jobs.settling import lock_when_free, progress_of
 from fray._jobs.status_file import replace_file, reserve_room, write_status
 from fray._jobs.sweep_plan import TURN, SweepPlan
-from fray._values.delays import poll_delays
 from fray._values.errors import ClusterUnavailableError, UnsupportedError
 from fray._values.job_states import JobInfo, JobStatus
 
@@ -64,15 +62,10 @@ def taken_lock(record: JobRecord) -> SupervisorLock:
     Raises:
         ClusterUnavailableError: It does not go.
     """
-    deadline = time.monotonic() + _PATIENCE
-    for pause in poll_delays(longest=0.05):
-        lock = SupervisorLock.acquire(os.path.join(record.path, LOCK))
-        if lock is not None:
-            return lock
-        if time.monotonic() > deadline:
-            raise ClusterUnavailableError(f"the supervisor of job {record.job_id} has not gone; try later")
-        time.sleep(pause)
-    raise AssertionError("the pauses do not end")
+    lock = lock_when_free(record, _PATIENCE)
+    if lock is None:
+        raise ClusterUnavailableError(f"the supervisor of job {record.job_id} has not gone; try later")
+    return lock
 
 
 def reset(record: JobRecord, info: JobInfo) -> None:

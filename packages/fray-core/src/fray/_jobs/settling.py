@@ -28,7 +28,8 @@ def settle_by_members(record: JobRecord, *, stopped: bool = False) -> bool:
     Returns:
         Whether its end is written, by whomever.
     """
-    lock = _free_lock(record)
+    # Who else settles it holds its lock for a moment, and may have looked too early.
+    lock = lock_when_free(record, _SETTLES_WITHIN)
     if lock is None:
         return False
     try:
@@ -53,9 +54,9 @@ def settle_job(record: str) -> bool:
     return settle_by_members(JobRecord(Path(record), JobId(os.path.basename(record))))
 
 
-def _free_lock(record: JobRecord) -> SupervisorLock | None:
-    """Take the lock of a record; who else settles it holds it for a moment, and may have looked too early."""
-    deadline = time.monotonic() + _SETTLES_WITHIN
+def lock_when_free(record: JobRecord, patience: float) -> SupervisorLock | None:
+    """Take the lock of a record as soon as it is free; None where it is not, within so many seconds."""
+    deadline = time.monotonic() + patience
     for pause in poll_delays(longest=0.05):
         lock = SupervisorLock.acquire(os.path.join(record.path, LOCK))
         if lock is not None or time.monotonic() > deadline:
