@@ -17,7 +17,13 @@ from fray_ray._calls import explain_unpicklable
 from fray_ray._connection import cluster_resources
 from fray_ray._options import Sender, actor_options, uses_accelerator
 from fray_ray._payloads import Payloads
-from fray_ray._ray_internals import actor_sender
+from fray_ray._ray_internals.calls import (
+    actor_id,
+    actor_sender,
+    class_name,
+    method_signatures,
+    was_made_here,
+)
 
 _KEPT = 256
 _GONE_WITHIN = 10.0  # seconds
@@ -31,12 +37,10 @@ class RayEndpoint(ActorEndpoint):
 
     def __init__(self, context: Any, handle: Any, name: str | None) -> None:
         self._context, self.handle, self.name = context, handle, name
-        self._methods = {
-            method: None for method in handle._ray_method_signatures if not method.startswith("__")
-        }
+        self._methods = {method: None for method in method_signatures(handle) if not method.startswith("__")}
         self._senders: dict[str, tuple[Sender, str]] = {}
-        kind = handle._ray_actor_creation_function_descriptor.class_name
-        self._label = f"{kind}({name!r})" if name else str(kind)
+        kind = class_name(handle)
+        self._label = f"{kind}({name!r})" if name else kind
 
     @property
     def methods(self) -> Mapping[str, Any]:
@@ -62,10 +66,10 @@ class RayEndpoint(ActorEndpoint):
         return self._context._send(send, f"{self._label}.{method}()", args, kwargs)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RayEndpoint) and bool(other.handle._actor_id == self.handle._actor_id)
+        return isinstance(other, RayEndpoint) and bool(actor_id(other.handle) == actor_id(self.handle))
 
     def __hash__(self) -> int:
-        return hash(self.handle._actor_id)
+        return hash(actor_id(self.handle))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RayEndpoint, (self._context, self.handle, self.name)
@@ -103,7 +107,7 @@ class Actors:
         endpoint = RayEndpoint(self._context, handle, options.name)
         if options.name is None and options.lifetime is Lifetime.JOB:
             self._unnamed.add(endpoint)
-        elif options.lifetime is Lifetime.JOB and _was_made(handle):
+        elif options.lifetime is Lifetime.JOB and was_made_here(handle):
             self._named.append(endpoint)
         return ActorHandle(endpoint)
 
@@ -139,7 +143,7 @@ class Actors:
                 found = ray.get_actor(str(endpoint.name), namespace=self._context.namespace)
             except ValueError:
                 return
-            if found._actor_id != endpoint.handle._actor_id or time.monotonic() > deadline:
+            if actor_id(found) != actor_id(endpoint.handle) or time.monotonic() > deadline:
                 return
             time.sleep(delay)
 
@@ -155,8 +159,3 @@ class Actors:
             known = (cls, make(concurrency_groups=dict(groups))(hosted) if groups else make(hosted))
             self._classes[key] = known
         return known[1]
-
-
-def _was_made(handle: Any) -> bool:
-    """Whether a handle is that of an actor's maker: with `get_if_exists` it may be one more to another's."""
-    return bool(handle._ray_original_handle)

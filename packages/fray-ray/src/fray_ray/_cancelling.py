@@ -10,6 +10,7 @@ from ray import exceptions as rx
 from fray import TaskCancelledError
 from fray_ray._errors import translate
 from fray_ray._io_thread import on_io_thread, soon_on_io_thread
+from fray_ray._ray_internals.calls import stream_ref
 
 _LISTENS_WITHIN = 0.5  # seconds that Python code has to come to its next instruction before it is forced
 
@@ -44,7 +45,7 @@ def interrupt(refs: Sequence[Any]) -> None:
 
 def close_when_dropped(stream: ray.ObjectRefGenerator) -> None:
     """Cancel a stream that nobody holds any more; Ray alone lets its generator run on, unbounded."""
-    weakref.finalize(stream, _close, stream._generator_ref).atexit = False
+    weakref.finalize(stream, _close, stream_ref(stream)).atexit = False
 
 
 def _close(ref: Any) -> None:

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterator
 
 import ray
-from ray._private.services import canonicalize_bootstrap_address
 
 from fray import ClusterUnavailableError, UnsupportedError
 from fray.cluster import parent_job
 from fray_ray._finding import knock
+from fray_ray._ray_internals.addresses import as_ray_says
 
 _log = logging.getLogger("fray.ray")
 _lock = threading.RLock()  # a signal handler may come in between
@@ -133,9 +133,7 @@ def _check_same(address: str | None) -> None:
 
 def _names(address: str, current: str) -> bool:
     """Whether an address is another way to say one that Ray gives: it knows no loopback."""
-    with contextlib.suppress(ValueError):  # it is none
-        return address == current or canonicalize_bootstrap_address(address) == current
-    return False
+    return current in (address, as_ray_says(address))
 
 
 def cluster_resources() -> dict[str, float]:

@@ -4,13 +4,12 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
+import ray
 import requests
 from ray import exceptions as rx
-from ray._private import ray_constants
-from ray._private.services import canonicalize_bootstrap_address_or_die, get_node_ip_address
-from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from fray import ClusterUnavailableError, UnsupportedError
+from fray_ray._ray_internals.addresses import dashboard_address, head_of_auto
 
 UNREACHED = (ConnectionError, requests.exceptions.ConnectionError, requests.exceptions.Timeout)
 """What is raised where nobody answers."""
@@ -31,15 +30,13 @@ def dashboard_of(address: str) -> str:
             "or its dashboard's, ray?address=http://HOST:8265"
         )
     # What names a head is taken as it is: Ray would turn a loopback address into the machine's own.
-    head = canonicalize_bootstrap_address_or_die(address) if address == "auto" else address
+    head = head_of_auto() if address == "auto" else address
     knock(head)
-    key, namespace = ray_constants.DASHBOARD_ADDRESS.encode(), ray_constants.KV_NAMESPACE_DASHBOARD
-    found = GcsClient(address=head).internal_kv_get(key, namespace, timeout=_ANSWERS_WITHIN)
-    if found is None:
+    dashboard = dashboard_address(head, _ANSWERS_WITHIN)
+    if dashboard is None:
         raise ConnectionError(
             "its head runs no dashboard, which jobs go through; is ray[default] installed there?"
         )
-    dashboard: str = found.decode()
     if _is_loopback(dashboard) and not _is_here(head):
         raise ConnectionError(
             f"its dashboard, which jobs go through, listens at {dashboard} of its head alone; start the head "
@@ -51,7 +48,7 @@ def dashboard_of(address: str) -> str:
 def _is_here(address: str) -> bool:
     """Whether an address is one of this machine's."""
     host = address.rpartition(":")[0]
-    return _is_loopback(address) or host == str(get_node_ip_address())  # type: ignore[no-untyped-call]
+    return _is_loopback(address) or host == str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
 
 
 def _is_loopback(address: str) -> bool:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import ray
 
+from fray_ray._ray_internals.calls import on_completed
+
 T = TypeVar("T")
 
 _LONGEST_TURN = 60.0  # seconds; what runs there takes microseconds
@@ -43,7 +45,7 @@ def on_io_thread(act: Callable[[], T]) -> T:
 
 def soon_on_io_thread(act: Callable[[], None]) -> None:
     """Have a function called on Ray's thread, and do not wait for it: right for finalizers."""
-    _ref_that_is_there()._on_completed(settling(lambda _: act()))
+    on_completed(_ref_that_is_there(), settling(lambda _: act()))
 
 
 def _ref_that_is_there() -> Any:

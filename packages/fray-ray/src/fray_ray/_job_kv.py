@@ -7,7 +7,7 @@ the same authentication as the jobs, never a file. What is there of a job has it
 import hashlib
 from collections.abc import Collection
 
-from fray_ray._ray_internals import kv_delete, kv_get, kv_list, kv_put
+from fray_ray._ray_internals.kv import kv_delete, kv_get, kv_list, kv_put
 
 LIMIT = 100 * 2**20  # bytes, of the dashboard
 STOP, RESTART, ENDPOINT = "stop", "restart", "endpoint"

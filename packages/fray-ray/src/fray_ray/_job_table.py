@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, ResourceConfig, TaskStatus
-from fray_ray._ray_internals import table_entry, write_table_entry
+from fray_ray._ray_internals.kv import table_entry, write_table_entry
 
 _ID, _NAME, _OWNER, _REPLICAS, _INFO = (
     f"fray.{name}" for name in ("job_id", "name", "owner", "replicas", "info")

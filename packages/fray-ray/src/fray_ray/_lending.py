@@ -18,6 +18,8 @@ from typing import Any
 import ray
 from ray import exceptions as rx
 
+from fray_ray._ray_internals.processes import runs_tasks
+
 _SIGNAL = signal.SIGURG  # which does nothing where nobody listens to it
 _LOOK = 0.05  # seconds between looks at what the main thread does
 _LEND = 0.25  # seconds that the main thread stays in Ray at most, for it may have its own work again
@@ -35,8 +37,7 @@ _lender: threading.Thread | None = None
 def prepare() -> None:
     """Be ready to lend the CPU of what this worker runs; called on its main thread."""
     global _lends
-    worker: Any = ray._private.worker.global_worker
-    if _lends or worker.mode != ray.WORKER_MODE or threading.current_thread() is not _main:
+    if _lends or not runs_tasks() or threading.current_thread() is not _main:
         return
     if signal.getsignal(_SIGNAL) is signal.SIG_DFL:
         signal.signal(_SIGNAL, _wait_in_ray)

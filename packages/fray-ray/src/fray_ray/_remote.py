@@ -20,7 +20,7 @@ from fray.backend import strip_frames, unpack_exception
 from fray_ray import _coroutines, _job_kv, _lending
 from fray_ray._errors import portable
 from fray_ray._job_table import submission_of
-from fray_ray._ray_internals import bound_error_texts
+from fray_ray._ray_internals.errors import bound_error_texts
 from fray_ray._stream_refs import produced
 
 _JAX = "JAX_PLATFORMS"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ray import cloudpickle
-from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
 from fray import WorkerDiedError
 from fray.backend import callable_name, check_count, dumps, unpack_exception
@@ -18,6 +17,7 @@ from fray_ray._head.gang import Gang
 from fray_ray._head.job_state import Progress
 from fray_ray._launcher.shipping import payload_of
 from fray_ray._plan import Plan, hosts_of, labels_of, unit_counts
+from fray_ray._ray_internals.environment import JOB_CONFIG
 
 T = TypeVar("T")
 # What makes the hosts part of the job that the caller is part of.
@@ -25,7 +25,7 @@ _OF_THE_JOB = (
     "FRAY_JOB_ID",
     "FRAY_CLUSTER_SPEC",
     "FRAY_CONTEXT_SPEC",
-    RAY_JOB_CONFIG_JSON_ENV_VAR,
+    JOB_CONFIG,
     "RAY_OVERRIDE_JOB_RUNTIME_ENV",
 )
 _LOOK = 0.2  # seconds

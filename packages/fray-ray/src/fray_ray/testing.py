@@ -21,14 +21,16 @@ from typing import Any, Self
 from unittest import mock
 
 import ray
-from ray._private import ray_constants
-from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.cluster_utils import Cluster
-from ray.core.generated import autoscaler_pb2
 
+from fray_ray._ray_internals.local_clusters import (
+    KEEPS_LOOPBACK,
+    announce_preemption,
+    keeping_loopback,
+    nodes_known_alive,
+)
 from fray_resources import TpuConfig
 
-_ENABLE = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 _NODE: dict[str, Any] = {"object_store_memory": 100 * 2**20, "node_ip_address": "127.0.0.1"}
 # All nodes share this machine: their agents look at its processes seldom, and their workers yield to nobody.
 _FOR_ONE_MACHINE = {"REPORTER_UPDATE_INTERVAL_MS": "30000", "RAY_worker_niceness": "0"}
@@ -67,11 +69,9 @@ class LocalRayCluster:
     ) -> None:
         # Short: Ray's sockets are in it, and their paths may have 107 characters.
         self._dir = tempfile.mkdtemp(prefix="fray-", dir="/tmp")
-        # Ray turns a loopback address into the machine's own, unless it is told that there is only one;
-        # here by a constant, in the processes that it starts by a variable.
-        told = {"RAY_TMPDIR": self._dir, _ENABLE: "0", "RUNTIME_ENV_RETRY_TIMES": "1"}
+        told = {"RAY_TMPDIR": self._dir, KEEPS_LOOPBACK: "0", "RUNTIME_ENV_RETRY_TIMES": "1"}
         self._environ = mock.patch.dict(os.environ, told | _FOR_ONE_MACHINE)
-        self._constant = mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False)
+        self._constant = keeping_loopback()
         # By slice and rank: the node, and what to make another one of.
         self._slices: dict[str, dict[int, tuple[str, str, float]]] = {}
         self._drained: set[str] = set()
@@ -175,10 +175,9 @@ class LocalRayCluster:
 
     def settle(self) -> None:
         """Return when Ray knows of every node that was killed."""
-        gcs = GcsClient(address=self.address)
         while self._killed:
             asked = list(self._killed)
-            alive = gcs.check_alive([ray.NodeID.from_hex(node_id) for node_id in asked], timeout=30)
+            alive = nodes_known_alive(self.address, asked, timeout=30)
             self._killed -= {node_id for node_id, lives in zip(asked, alive, strict=True) if not lives}
             time.sleep(0.05 if self._killed else 0.0)
 
@@ -193,16 +192,7 @@ class LocalRayCluster:
             seconds: How long it is said to have left; nobody ends it then but you.
         """
         self._node(node_id)
-        accepted, why = GcsClient(address=self.address).drain_node(
-            node_id,
-            autoscaler_pb2.DrainNodeReason.Value(  # type: ignore[attr-defined]
-                "DRAIN_NODE_REASON_PREEMPTION"
-            ),
-            "preempted",
-            int((time.time() + seconds) * 1000),
-        )
-        if not accepted:
-            raise RuntimeError(f"Ray does not drain node {node_id}: {why}")
+        announce_preemption(self.address, node_id, seconds)
         self._drained.add(node_id)
 
     def node_ids(self) -> list[str]:

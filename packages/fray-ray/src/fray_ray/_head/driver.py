@@ -20,7 +20,6 @@ from types import FrameType
 from typing import Any
 
 import ray
-from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
 from fray.cluster import ExitReason, JobStatus
 from fray_ray import _job_kv
@@ -32,8 +31,10 @@ from fray_ray._head.kept import earlier_tasks, keep_plan, plan_again
 from fray_ray._head.on_exit import run_on_exit
 from fray_ray._head.placing import STOPPED
 from fray_ray._head.predecessors import unfinished
+from fray_ray._head.usage_file import usage_file
 from fray_ray._plan import Plan, job_config
-from fray_ray._ray_internals import driver_log, usage_log
+from fray_ray._ray_internals.environment import JOB_CONFIG
+from fray_ray._ray_internals.processes import driver_log
 
 _LOOK = 0.2  # seconds between looks at what the job is asked to do
 _LOOK_AT_OTHERS = 1.0  # seconds between looks at the jobs that it runs after
@@ -61,7 +62,7 @@ class Driver:
         self._plan, self._submitted = plan, submitted
         earlier = earlier_tasks(plan)
         self._progress = Progress(
-            plan, earlier=earlier, log=driver_log(plan.submission), usage=usage_log(plan.submission)
+            plan, earlier=earlier, log=driver_log(plan.submission), usage=usage_file(plan.submission)
         )
         self._told_by_ray = threading.Event()
         self._replicas = (
@@ -179,7 +180,7 @@ def _plan_of(submission: str) -> Plan | None:
 def _handed_on(plan: Plan) -> dict[str, Any]:
     """The variables by which the job's own programs join Ray as part of it."""
     return {
-        RAY_JOB_CONFIG_JSON_ENV_VAR: job_config(plan, os.environ[RAY_JOB_CONFIG_JSON_ENV_VAR]),
+        JOB_CONFIG: job_config(plan, os.environ[JOB_CONFIG]),
         "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",  # what a program itself asks Ray for wins
     }
 

@@ -5,12 +5,11 @@ import os
 import pickle
 from typing import Any
 
-from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
-
 from fray.cluster import JobId, TaskStatus
 from fray_ray import _job_kv
 from fray_ray._job_table import read, stored_entry, submission_of
 from fray_ray._plan import Plan, restored, withheld
+from fray_ray._ray_internals.environment import JOB_CONFIG
 
 _MOST = 16 * 2**20  # bytes of the head's memory that a job which has ended keeps
 _GCS = "gcs://"
@@ -54,7 +53,7 @@ def keep_workspace(submission: str, *, alone: bool = True) -> dict[str, Any] | N
 
 def workspace_uri() -> str | None:
     """Return where the head has the workspace that this driver was shipped with; None where it was not."""
-    config = json.loads(os.environ[RAY_JOB_CONFIG_JSON_ENV_VAR])
+    config = json.loads(os.environ[JOB_CONFIG])
     uri: str | None = (config.get("runtime_env") or {}).get("working_dir")
     return uri if uri and uri.startswith(_GCS) else None
 

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
-from ray._private.state import state
+
+from fray_ray._ray_internals.nodes import draining_nodes, free_resources_of_nodes
 
 _ANSWERS_WITHIN = 1.0  # seconds
 _ASKED_AT_ONCE = 32
@@ -38,12 +39,12 @@ def loss_is_known(node_id: str | None) -> bool:
 
 def is_drained(node_id: str | None) -> bool:
     """Whether a node was told that it will be taken away; programs on it hear of that, and may end for it."""
-    return node_id in state.get_draining_nodes()
+    return node_id in draining_nodes()
 
 
 def draining() -> dict[str, float]:
     """Return the nodes that were told to go, each with the seconds that it has left."""
-    told = state.get_draining_nodes().items()
+    told = draining_nodes().items()
     return {
         node_id: max(0.0, deadline / 1000 - time.time()) if deadline else _NO_DEADLINE
         for node_id, deadline in told
@@ -57,8 +58,8 @@ def living_and_dead() -> dict[str, dict[str, Any]]:
 
 def usable() -> list[tuple[dict[str, Any], dict[str, float]]]:
     """Return the living nodes that were not told to go, each with what is free on it."""
-    free = state.available_resources_per_node()  # type: ignore[no-untyped-call]
-    leaving = state.get_draining_nodes()
+    free = free_resources_of_nodes()
+    leaving = draining_nodes()
     nodes = living_and_dead().values()
     return [
         (node, dict(free.get(node["NodeID"], {})))

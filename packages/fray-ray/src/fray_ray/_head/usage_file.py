@@ -8,10 +8,17 @@ import threading
 import time
 
 from fray.backend import replace_file
+from fray_ray._log_names import usage_name
+from fray_ray._ray_internals.processes import log_folder
 
 _MOST = 24_000  # samples of all attempts: less than a megabyte
 _FEWEST = 10  # of one
 _BETWEEN = 2.0  # seconds between two times that it is written
+
+
+def usage_file(submission: str) -> str:
+    """Return where a job's driver writes what it uses, on this node."""
+    return f"{log_folder()}/{usage_name(submission)}"
 
 
 class UsageFile:

@@ -5,15 +5,22 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
-from urllib.parse import urlencode
 
 import requests
-from ray.job_submission import JobSubmissionClient
 
 from fray import ClusterUnavailableError
 from fray.cluster import retry_delays, retrying
 from fray_ray._finding import UNREACHED, dashboard_of, explained
 from fray_ray._job_table import JobEntry
+from fray_ray._ray_internals.dashboard import (
+    NODES,
+    DashboardClient,
+    living_addresses,
+    log_file,
+    package,
+    request,
+    upload_workspace,
+)
 
 T = TypeVar("T")
 _NO_AGENT = "No available agent"
@@ -25,14 +32,6 @@ _PATIENCE = 30.0  # seconds that a cluster which has just started may take to ha
 _RIDE_OUT = (
     5.0  # seconds for which a look that finds nobody is repeated; a head restarts its dashboard in less
 )
-_TIMEOUTS = (5.0, 60.0)  # seconds until somebody answers, and between the bytes of an answer
-
-
-class _Client(JobSubmissionClient):
-    """Ray's own, which by itself waits for ever for a head that hangs."""
-
-    def _do_request(self, method: str, endpoint: str, **more: Any) -> Any:
-        return super()._do_request(method, endpoint, **{"timeout": _TIMEOUTS, **more})
 
 
 class JobsClient:
@@ -48,7 +47,7 @@ class JobsClient:
         self.address = address
         with explained(address):
             self.url = dashboard_of(address)
-            self._jobs = _without_ray_address(lambda: _Client(self.url))
+            self._jobs = _without_ray_address(lambda: DashboardClient(self.url))
 
     def submit_with(
         self,
@@ -97,7 +96,7 @@ class JobsClient:
         """Upload the workspace of an environment, and return the environment as the head takes it."""
         found = dict(runtime_env)
         with explained(self.url):
-            self._jobs._upload_working_dir_if_needed(found)
+            upload_workspace(self._jobs, found)
         return found
 
     def entry(self, submission: str) -> JobEntry | None:
@@ -116,7 +115,7 @@ class JobsClient:
         """Return what the dashboard says; None where it has nothing. Where it fails it is asked again."""
 
         def ask() -> Any:
-            answer = self._jobs._do_request("GET", path)
+            answer = request(self._jobs, "GET", path)
             if answer.status_code == requests.codes.not_found:
                 return None
             if answer.status_code != requests.codes.ok:
@@ -145,8 +144,7 @@ class JobsClient:
 
     def file_of_node(self, node: str, name: str) -> str:
         """Return a file among the logs of a node; nothing where it, or the node, is not there."""
-        query = urlencode({"node_id": node, "filename": name, "lines": -1})
-        answer = self._look(lambda: self._jobs._do_request("GET", f"/api/v0/logs/file?{query}"))
+        answer = self._look(lambda: request(self._jobs, "GET", log_file(node, name)))
         return str(answer.text) if answer.status_code == requests.codes.ok else ""
 
     def stop(self, submission: str) -> None:
@@ -168,8 +166,8 @@ class JobsClient:
 
     def upload(self, name: str, data: bytes) -> None:
         """Store bytes in the head's memory."""
-        path = f"/api/packages/gcs/{name}"
-        answer = self._look(lambda: self._jobs._do_request("PUT", path, data=data))
+        path = package(name)
+        answer = self._look(lambda: request(self._jobs, "PUT", path, data=data))
         if answer.status_code != requests.codes.ok:
             raise RuntimeError(f"PUT {self.url}{path} answered {answer.status_code}: {answer.text[-1000:]}")
 
@@ -180,33 +178,12 @@ class JobsClient:
 
     def node_addresses(self) -> set[str]:
         """Return the addresses of the living nodes, as far as the dashboard knows them."""
-        return living_addresses(self._read("/nodes?view=summary"))
+        return living_addresses(self._read(NODES))
 
     def _look(self, act: Callable[[], T]) -> T:
         """Do what may be done twice."""
         with explained(self.url):
             return retrying(act, UNREACHED, _RIDE_OUT)
-
-
-def living_addresses(summary: Any) -> set[str]:
-    """Return the addresses of living nodes from a dashboard's summary of nodes.
-
-    A node that joined or left a moment ago stands in it without an address, or without a raylet: such
-    an entry names no node that one could be on, so it is passed over.
-    """
-    nodes = _mapping(_mapping(summary).get("data")).get("summary")
-    addresses = set()
-    for node in map(_mapping, nodes if isinstance(nodes, list) else []):
-        raylet = _mapping(node.get("raylet"))
-        address = node.get("ip") or raylet.get("nodeManagerAddress")
-        if isinstance(address, str) and raylet.get("state", "ALIVE") == "ALIVE":
-            addresses.add(address)
-    return addresses
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    """Return an answer's part that should be an object; empty where the dashboard sent something else."""
-    return value if isinstance(value, dict) else {}
 
 
 def _last_line(error: Exception) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from fray.cluster import UsageSample
 from fray_ray._launcher.jobs_client import JobsClient
-from fray_ray._ray_internals import usage_name
+from fray_ray._log_names import usage_name
 
 
 def usage_of(client: JobsClient, runs: Iterable[str]) -> list[UsageSample]:

@@ -1,19 +1,15 @@
-"""The processes of one Ray node, as Ray starts them itself: `ray start`, which is public, takes 6 s.
+"""One node of a Ray cluster, with the address, the files and the ports of its own.
 
 Import it when the variables of the cluster are set: Ray reads them when it is imported.
 """
 
-import contextlib
 import logging
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import services
-from ray._private.node import Node
-from ray._private.parameter import RayParams
+
+from fray_ray._ray_internals.node_processes import dead_processes, end_node, start_node
 
 _LEAST_STORE = 80 << 20  # bytes; Ray takes no smaller object store
 _REGISTERS_WITHIN = 150.0  # seconds
@@ -33,7 +29,9 @@ class RayNode:
         place: dict[str, Any] = {"gcs_address": head, "include_log_monitor": False}
         if head is None:
             place = {"gcs_server_port": 0, "include_dashboard": False}
-        params = RayParams(
+        self._node = start_node(
+            head=head is None,
+            registers_within=_REGISTERS_WITHIN,
             node_ip_address=own,
             temp_dir=str(files),
             num_cpus=cpus,
@@ -47,9 +45,6 @@ class RayNode:
             dashboard_agent_listen_port=0,
             **place,
         )
-        # No reaper, and nothing at exit: this process ends what it started.
-        with _patience():
-            self._node = Node(params, head=head is None, shutdown_at_exit=False, spawn_reaper=False)
 
     @property
     def head(self) -> str:
@@ -58,33 +53,11 @@ class RayNode:
 
     def dead(self) -> list[str]:
         """Return the kinds of processes that have ended by themselves."""
-        return [str(kind) for kind, _ in self._node.dead_processes()]  # type: ignore[no-untyped-call]
+        return dead_processes(self._node)
 
     def close(self) -> None:
         """End its processes, and wait for them."""
-        self._node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
-
-
-@contextlib.contextmanager
-def _patience() -> Iterator[None]:
-    """Let a node take longer to register than Ray's thirty seconds, which a busy host may need."""
-    look = services.get_node
-
-    def wait_for_node(*given: Any) -> Any:
-        deadline = time.monotonic() + _REGISTERS_WITHIN
-        while True:
-            try:
-                return look(*given)  # type: ignore[no-untyped-call]
-            except RuntimeError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-
-    services.get_node = wait_for_node
-    try:
-        yield
-    finally:
-        services.get_node = look
+        end_node(self._node)
 
 
 def nodes_alive(address: str) -> int:

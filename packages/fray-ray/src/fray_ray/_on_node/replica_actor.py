@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private.ray_constants import RAY_ADDRESS_ENVIRONMENT_VARIABLE, RAY_INTERNAL_FLAGS
 
 from fray.backend import (
     HOST_ADDRESS,
@@ -26,6 +25,7 @@ from fray.backend import (
 from fray_ray._on_node.notices import NoticeWatch
 from fray_ray._on_node.usage_samples import SamplesNews
 from fray_ray._placement import VARIABLE, current_placement_group
+from fray_ray._ray_internals.environment import ADDRESS, is_of_one_process
 
 _RUNNER = runner.__file__
 _NOTICE = "preemption-notice"
@@ -154,14 +154,14 @@ def _environ(plan: dict[str, Any], python: str) -> dict[str, str]:
         name: value
         for name, value in os.environ.items()
         # The platform's word on several slices is not the gang's, which says its own where there are some.
-        if name not in RAY_INTERNAL_FLAGS and not name.startswith("MEGASCALE_")
+        if not is_of_one_process(name) and not name.startswith("MEGASCALE_")
     }
     folder = os.fspath(Path(python).parent)
     environ["PATH"] = os.pathsep.join([folder, environ.get("PATH") or os.defpath])
     if sys.prefix != sys.base_prefix:
         environ["VIRTUAL_ENV"] = sys.prefix
     environ["PYTHONUNBUFFERED"] = "1"
-    environ[RAY_ADDRESS_ENVIRONMENT_VARIABLE] = ray.get_runtime_context().gcs_address
+    environ[ADDRESS] = ray.get_runtime_context().gcs_address
     if not plan["accelerated"]:
         environ[_JAX] = "cpu"  # so that importing JAX does not claim what was not asked for
     elif environ.get(_JAX) == "cpu":

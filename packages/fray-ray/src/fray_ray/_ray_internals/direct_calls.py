@@ -2,8 +2,8 @@
 
 `RemoteFunction._remote` and `ActorHandle._actor_method_call` fill in and check all options of each call, and
 bind its arguments to the signature of the function. Here the options are the same for many calls, and what
-runs them takes any arguments: that is a third of what the caller's thread does for a call. `_ray_internals`
-imports this module under the versions of Ray that it was read in.
+runs them takes any arguments: that is a third of what the caller's thread does for a call. `calls` imports
+this module under the versions of Ray that it was read in.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,10 @@ _ANY_ARGUMENTS = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
 
 
 def task_sender(function: Any, options: dict[str, Any], by_ray: Sender) -> Sender | None:
-    """Return what submits a remote function that takes any arguments; None where Ray has to look at each."""
+    """Return what submits a remote function that takes any arguments; None where Ray has to look at each.
+
+    Read in Ray 2.60.
+    """
     strategy = options.get("scheduling_strategy")
     by_group = isinstance(strategy, PlacementGroupSchedulingStrategy)
     if _is_watched() or by_group or "runtime_env" in options or options.get("num_returns") == "dynamic":
@@ -78,7 +81,10 @@ def _task_options(said: dict[str, Any], strategy: Any) -> tuple[Any, ...]:
 
 
 def actor_sender(handle: Any, bound: Any, by_ray: Sender) -> Sender | None:
-    """Return what calls a method that takes any arguments; None where Ray has to look at each call."""
+    """Return what calls a method that takes any arguments; None where Ray has to look at each call.
+
+    Read in Ray 2.60.
+    """
     kinds = {parameter.kind for parameter in handle._ray_method_signatures[bound._method_name]}
     retried, number = bound._retry_exceptions or False, bound._num_returns
     special = bound._decorator or bound._tensor_transport or handle._ray_is_cross_language

@@ -1,0 +1,65 @@
+"""The dashboard's HTTP, beyond the methods of `JobSubmissionClient`."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from ray.job_submission import JobSubmissionClient
+
+_TIMEOUTS = (5.0, 60.0)  # seconds until somebody answers, and between the bytes of an answer
+NODES = "/nodes?view=summary"
+"""The path of what the dashboard knows of nodes; `living_addresses` reads it. Read in Ray 2.60."""
+
+
+class DashboardClient(JobSubmissionClient):
+    """Ray's own client, which by itself waits for ever for a head that hangs. Read in Ray 2.60."""
+
+    def _do_request(self, method: str, endpoint: str, **more: Any) -> Any:
+        return super()._do_request(method, endpoint, **{"timeout": _TIMEOUTS, **more})
+
+
+def request(client: DashboardClient, method: str, path: str, **more: Any) -> Any:
+    """Ask the dashboard, with the headers and the token of its client. Read in Ray 2.60.
+
+    Args:
+        more: As `requests.request` takes it.
+    """
+    return client._do_request(method, path, **more)
+
+
+def upload_workspace(client: DashboardClient, runtime_env: dict[str, Any]) -> None:
+    """Upload the folder that an environment names, and write into that where the head has it.
+
+    Read in Ray 2.60.
+    """
+    client._upload_working_dir_if_needed(runtime_env)
+
+
+def package(name: str) -> str:
+    """Return the path of what the head keeps in its memory under a name: bytes, by PUT. Read in Ray 2.60."""
+    return f"/api/packages/gcs/{name}"
+
+
+def log_file(node: str, name: str) -> str:
+    """Return the path of a whole file among the logs of a node. Read in Ray 2.60."""
+    return f"/api/v0/logs/file?{urlencode({'node_id': node, 'filename': name, 'lines': -1})}"
+
+
+def living_addresses(summary: Any) -> set[str]:
+    """Return the addresses of living nodes from a dashboard's summary of nodes. Read in Ray 2.60.
+
+    A node that joined or left a moment ago stands in it without an address, or without a raylet: such
+    an entry names no node that one could be on, so it is passed over.
+    """
+    nodes = _mapping(_mapping(summary).get("data")).get("summary")
+    addresses = set()
+    for node in map(_mapping, nodes if isinstance(nodes, list) else []):
+        raylet = _mapping(node.get("raylet"))
+        address = node.get("ip") or raylet.get("nodeManagerAddress")
+        if isinstance(address, str) and raylet.get("state", "ALIVE") == "ALIVE":
+            addresses.add(address)
+    return addresses
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """Return an answer's part that should be an object; empty where the dashboard sent something else."""
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,34 @@
+"""How Ray words the failure of a task."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from ray.exceptions import RayTaskError
+
+_HEAD, _TAIL = 4_000, 12_000  # characters of an error's text: who failed last, and where it all began
+
+
+def bound_error_texts() -> None:
+    """Let the text of a failure that runs down a chain of tasks stop growing.
+
+    Read in Ray 2.60: a task whose argument failed fails with the text of that failure below its own, so a
+    chain of n tasks stores and formats n * n lines (24 s for 2,000 tasks). Longer ones are cut in the middle.
+    """
+    whole: Callable[[Any], str] = RayTaskError.__str__
+    if hasattr(whole, "__wrapped__"):
+        return
+
+    @wraps(whole)
+    def text(self: Any) -> str:
+        traceback_text = self.traceback_str
+        if len(traceback_text) <= _HEAD + _TAIL:
+            return whole(self)
+        cut = len(traceback_text) - _HEAD - _TAIL
+        self.traceback_str = f"{traceback_text[:_HEAD]}\n  [{cut} characters cut]\n{traceback_text[-_TAIL:]}"
+        try:
+            return whole(self)
+        finally:
+            self.traceback_str = traceback_text
+
+    RayTaskError.__str__ = text  # type: ignore[method-assign]

@@ -1,0 +1,371 @@
+"""What fray-ray uses beyond Ray's public API does in this Ray what it did in the one it was read in."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray as typed_ray
+import requests
+from ray.exceptions import RayTaskError
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from fray.testing.cluster import until
+from fray_ray._ray_internals import direct_calls
+from fray_ray._ray_internals.addresses import as_ray_says, dashboard_address, head_of_auto
+from fray_ray._ray_internals.calls import (
+    actor_id,
+    actor_sender,
+    class_name,
+    method_signatures,
+    on_completed,
+    stream_ref,
+    task_sender,
+    was_made_here,
+)
+from fray_ray._ray_internals.dashboard import (
+    NODES,
+    DashboardClient,
+    living_addresses,
+    log_file,
+    package,
+    request,
+    upload_workspace,
+)
+from fray_ray._ray_internals.environment import ADDRESS, JOB_CONFIG, is_of_one_process
+from fray_ray._ray_internals.errors import bound_error_texts
+from fray_ray._ray_internals.family import drivers_of, kill_actors, living_actors_of
+from fray_ray._ray_internals.kv import kv_delete, kv_get, kv_list, kv_put, table_entry, write_table_entry
+from fray_ray._ray_internals.local_clusters import (
+    KEEPS_LOOPBACK,
+    announce_preemption,
+    keeping_loopback,
+    nodes_known_alive,
+)
+from fray_ray._ray_internals.node_processes import dead_processes, end_node, start_node
+from fray_ray._ray_internals.nodes import draining_nodes, free_resources_of_nodes
+from fray_ray._ray_internals.processes import driver_log, driver_log_name, log_folder, runs_tasks
+from fray_ray.testing import LocalRayCluster
+
+ray: Any = typed_ray  # Ray's own annotations know nothing of other libraries' types
+
+# A job of Ray's that leaves an actor behind which nobody has a handle of, and says what it was told.
+PROGRAM = f"""
+import os, ray
+ray.init(logging_level="error", log_to_driver=False)
+@ray.remote(num_cpus=0, lifetime="detached")
+class Left:
+    def answer(self): return 1
+ray.get(Left.remote().answer.remote())
+print("told", "{JOB_CONFIG}" in os.environ, os.environ["{ADDRESS}"])
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_cluster: LocalRayCluster) -> LocalRayCluster:
+    """The cluster of the session, which this process has joined."""
+    ray.init(ray_cluster.address, ignore_reinit_error=True, log_to_driver=False)
+    return ray_cluster
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalRayCluster) -> DashboardClient:
+    return DashboardClient(cluster.dashboard)
+
+
+@pytest.fixture(scope="module")
+def job(client: DashboardClient, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Ray job that has ended, by its submission."""
+    program = tmp_path_factory.mktemp("program") / "program.py"
+    program.write_text(PROGRAM)
+    submission: str = client.submit_job(entrypoint=f"{sys.executable} {program}")
+    until(lambda: client.get_job_status(submission).is_terminal(), "the job ends")
+    assert client.get_job_status(submission) is JobStatus.SUCCEEDED, client.get_job_logs(submission)
+    return submission
+
+
+@pytest.fixture
+def node(cluster: LocalRayCluster) -> Iterator[str]:
+    node = cluster.add_node(num_cpus=1)
+    yield node
+    if node in cluster.node_ids():
+        cluster.kill_node(node)
+
+
+@ray.remote  # type: ignore[untyped-decorator]
+def add(*args: int, **kwargs: int) -> int:
+    return sum(args) + sum(kwargs.values())
+
+
+class Sums:
+    def add(self, *args: int, **kwargs: int) -> int:
+        return sum(args) + sum(kwargs.values())
+
+
+Adder: Any = ray.remote(num_cpus=0)(Sums)
+
+
+# --- kv ---
+
+
+def test_the_heads_store_gives_lists_and_deletes_what_was_put(cluster: LocalRayCluster) -> None:
+    kv_put("fray-internals.a", b"1")
+    kv_put("fray-internals.a", b"2", b"elsewhere")
+    assert (kv_get("fray-internals.a"), kv_get("fray-internals.a", b"elsewhere")) == (b"1", b"2")
+    assert kv_list("fray-internals.") == ["fray-internals.a"]
+    kv_delete("fray-internals.a")
+    assert (kv_get("fray-internals.a"), kv_list("fray-internals.")) == (None, [])
+
+
+def test_what_is_written_into_an_entry_of_the_job_table_is_what_ray_tells(
+    client: DashboardClient, job: str
+) -> None:
+    entry = table_entry(job)
+    assert entry is not None
+    assert (entry["status"], table_entry("no-such-job")) == ("SUCCEEDED", None)
+    write_table_entry(job, {**entry, "metadata": {"said": "here"}})
+    assert client.get_job_info(job).metadata == {"said": "here"}
+
+
+# --- processes, environment ---
+
+
+def test_a_jobs_output_is_among_the_logs_of_its_node(job: str) -> None:
+    assert Path(driver_log(job)).parent == Path(log_folder())
+    assert Path(driver_log(job)).name == driver_log_name(job)
+    assert "told True" in Path(driver_log(job)).read_text()
+
+
+def test_a_driver_and_a_task_are_told_apart(cluster: LocalRayCluster) -> None:
+    def look() -> bool:
+        from fray_ray._ray_internals.processes import runs_tasks
+
+        return runs_tasks()
+
+    assert (runs_tasks(), ray.get(ray.remote(look).remote())) == (False, True)
+
+
+def test_a_jobs_driver_finds_its_configuration_and_its_head(cluster: LocalRayCluster, job: str) -> None:
+    assert f"told True {cluster.address}\n" in Path(driver_log(job)).read_text()
+
+
+def test_what_a_worker_has_to_itself_is_known(cluster: LocalRayCluster) -> None:
+    def names() -> list[str]:
+        return list(os.environ)
+
+    found = [name for name in ray.get(ray.remote(names).remote()) if is_of_one_process(name)]
+    assert "RAY_RAYLET_PID" in found
+    assert not is_of_one_process(ADDRESS)
+    assert not is_of_one_process("PATH")
+
+
+# --- nodes ---
+
+
+def test_the_head_says_what_is_free_on_each_node(cluster: LocalRayCluster, node: str) -> None:
+    until(lambda: free_resources_of_nodes().get(node, {}).get("CPU") == 1, "the node and its CPU are known")
+
+
+def test_a_node_that_was_told_to_go_is_known_with_its_deadline(cluster: LocalRayCluster, node: str) -> None:
+    # A node on which nothing runs goes at once.
+    actor = Adder.options(label_selector={"ray.io/node-id": node}).remote()
+    assert ray.get(actor.add.remote(1)) == 1
+    assert node not in draining_nodes()
+    announce_preemption(cluster.address, node, 600.0)
+    until(lambda: node in draining_nodes(), "the head says so")
+    left = draining_nodes()[node] / 1000 - time.time()
+    assert 0.0 < left <= 600.0
+
+
+def test_a_node_that_was_killed_is_known_in_the_end(cluster: LocalRayCluster, node: str) -> None:
+    assert nodes_known_alive(cluster.address, [node], 30) == [True]
+    cluster.kill_node(node)
+    until(lambda: nodes_known_alive(cluster.address, [node], 30) == [False], "the head knows")
+
+
+def test_a_node_is_started_looked_at_and_ended(cluster: LocalRayCluster) -> None:
+    node = start_node(
+        head=False,
+        registers_within=150.0,
+        gcs_address=cluster.address,
+        node_ip_address="127.0.0.1",
+        num_cpus=1,
+        object_store_memory=80 << 20,
+        dashboard_agent_listen_port=0,
+        include_log_monitor=False,
+    )
+    try:
+        assert nodes_known_alive(cluster.address, [node.node_id], 30) == [True]
+        assert dead_processes(node) == []
+        (raylet,) = node.all_processes["raylet"]
+        raylet.process.kill()
+        until(lambda: "raylet" in dead_processes(node), "its death is seen")
+    finally:
+        end_node(node)
+    until(lambda: nodes_known_alive(cluster.address, [node.node_id], 30) == [False], "the head knows")
+
+
+def test_a_cluster_that_keeps_loopback_is_at_127(cluster: LocalRayCluster) -> None:
+    assert os.environ[KEEPS_LOOPBACK] == "0"  # the cluster of the tests does
+    assert as_ray_says("localhost:6379") == "127.0.0.1:6379"
+    patch = keeping_loopback()
+    patch.start()
+    patch.stop()
+    assert cluster.address.startswith("127.0.0.1:")
+
+
+# --- family ---
+
+
+def test_actors_that_a_job_left_behind_are_found_by_its_drivers_and_ended(
+    cluster: LocalRayCluster, job: str
+) -> None:
+    drivers = drivers_of(job)
+    until(lambda: drivers_of(job) and all(drivers_of(job).values()), "Ray says that its drivers have ended")
+    (left,) = living_actors_of(drivers)
+    kill_actors([left], timeout=10.0)
+    until(lambda: living_actors_of(drivers) == [], "the actor has ended")
+    kill_actors([], timeout=10.0)
+
+
+# --- addresses ---
+
+
+def test_auto_means_the_cluster_of_this_machine(
+    cluster: LocalRayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ADDRESS, cluster.address)
+    assert head_of_auto() == cluster.address
+
+
+def test_an_address_is_said_as_ray_says_it(cluster: LocalRayCluster) -> None:
+    assert as_ray_says(cluster.address) == ray.get_runtime_context().gcs_address
+    assert as_ray_says("no address") is None
+
+
+def test_the_head_knows_its_dashboard(cluster: LocalRayCluster) -> None:
+    assert f"http://{dashboard_address(cluster.address, 30.0)}" == cluster.dashboard
+
+
+# --- dashboard ---
+
+
+def test_no_question_to_the_dashboard_waits_for_ever(
+    client: DashboardClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    real = requests.request
+
+    def note(*args: Any, **kwargs: Any) -> Any:
+        asked.append(kwargs.get("timeout"))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(requests, "request", note)
+    assert isinstance(client, JobSubmissionClient)
+    client.list_jobs()
+    request(client, "GET", "/api/version")
+    request(client, "GET", "/api/version", timeout=7)
+    assert asked == [(5.0, 60.0), (5.0, 60.0), 7]
+
+
+def test_what_is_put_into_the_heads_memory_is_found_there(client: DashboardClient) -> None:
+    assert request(client, "PUT", package("fray-internals.sent"), data=b"\0data").status_code == 200
+    assert kv_get("gcs://fray-internals.sent") == b"\0data"
+    kv_delete("gcs://fray-internals.sent")
+
+
+def test_a_workspace_is_uploaded_once_and_named_by_the_environment(
+    client: DashboardClient, tmp_path: Path
+) -> None:
+    (tmp_path / "file.txt").write_text("came along")
+    environment = {"working_dir": str(tmp_path)}
+    upload_workspace(client, environment)
+    assert environment["working_dir"].startswith("gcs://")
+    assert kv_get(environment["working_dir"]) is not None
+    kv_delete(environment["working_dir"])
+
+
+def test_a_file_among_the_logs_of_a_node_is_read_whole(
+    cluster: LocalRayCluster, client: DashboardClient
+) -> None:
+    text = "".join(f"line {number}\n" for number in range(2_000))
+    path = Path(log_folder(), "fray-internals & more.txt")
+    path.write_text(text)
+    answer = request(client, "GET", log_file(cluster.node_ids()[0], path.name))
+    assert (answer.status_code, answer.text) == (200, text)
+
+
+def test_the_addresses_of_living_nodes_are_known_whatever_the_dashboard_says(client: DashboardClient) -> None:
+    assert living_addresses(request(client, "GET", NODES).json()) == {"127.0.0.1"}
+    alive, dead = {"state": "ALIVE", "nodeManagerAddress": "10.0.0.2"}, {"state": "DEAD"}
+    nodes = [{"ip": "10.0.0.1"}, {"raylet": alive}, {"ip": "10.0.0.3", "raylet": dead}, {}, None, {"ip": 7}]
+    assert living_addresses({"data": {"summary": nodes}}) == {"10.0.0.1", "10.0.0.2"}
+    broken: list[Any] = [None, [], {"data": None}, {"data": {"summary": {}}}, "text"]
+    for answer in broken:
+        assert living_addresses(answer) == set()
+
+
+# --- calls ---
+
+
+def test_a_task_is_submitted_without_rays_own_remote_and_answers_alike(cluster: LocalRayCluster) -> None:
+    send = task_sender(add, {"num_cpus": 0})
+    ray.get(send((), {}))  # the first of a function is Ray's own, which exports it
+    assert ray.get(send((1, ray.put(2)), {"more": 3})) == ray.get(add.remote(1, 2, more=3)) == 6
+    assert direct_calls.task_sender(add, {"num_cpus": 0}, send) is not None
+
+
+def test_an_actor_is_called_without_rays_own_remote_and_answers_alike(cluster: LocalRayCluster) -> None:
+    actor = Adder.remote()
+    send = actor_sender(actor, "add")
+    assert ray.get(send((1, 2), {"more": 3})) == ray.get(actor.add.remote(1, 2, more=3)) == 6
+    assert direct_calls.actor_sender(actor, actor.add, send) is not None
+
+
+def test_handles_say_whose_they_are(cluster: LocalRayCluster) -> None:
+    maker = Adder.options(name="internals", namespace="internals").remote()
+    found = ray.get_actor("internals", namespace="internals")
+    assert actor_id(maker) == actor_id(found) != actor_id(Adder.remote())
+    assert (class_name(maker), class_name(found)) == ("Sums", "Sums")
+    assert "add" in method_signatures(found)
+    assert (was_made_here(maker), was_made_here(found)) == (True, False)
+
+
+def test_a_stream_is_cancelled_by_its_reference(cluster: LocalRayCluster) -> None:
+    def forever() -> Iterator[int]:
+        while True:
+            yield 1
+            time.sleep(0.01)
+
+    stream = ray.remote(forever).options(num_returns="streaming", num_cpus=0).remote()
+    assert ray.get(next(stream)) == 1
+    ray.cancel(stream_ref(stream))
+
+    def read_on() -> None:
+        for ref in stream:
+            ray.get(ref, timeout=60)
+
+    with pytest.raises(typed_ray.exceptions.RayError):
+        read_on()
+
+
+def test_who_waits_for_a_reference_is_called(cluster: LocalRayCluster) -> None:
+    found: list[Any] = []
+    on_completed(add.remote(1), found.append)
+    until(lambda: found == [1], "the callback ran")
+
+
+# --- errors ---
+
+
+def test_long_texts_of_failures_are_cut_in_the_middle() -> None:
+    bound_error_texts()
+    text = "first\n" + "x" * 100_000 + "\nlast"
+    error: Any = RayTaskError
+    said = str(error("f", text, ValueError("last")))
+    assert len(said) < 20_000
+    assert "first" in said
+    assert said.rstrip().endswith("last")
