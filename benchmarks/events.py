@@ -11,7 +11,7 @@ from typing import Any
 from measure import Timed, compare, interleave, table, timed
 
 from fray import JobContext, create_context
-from fray._contexts.base import DEFAULT_TASK
+from fray.backend import DEFAULT_TASK
 from fray.events import Event, use_listener
 from fray.queue import open_queue
 

@@ -16,7 +16,7 @@ SUBJECTS = {
     "import dataclasses": ["-c", "import dataclasses"],
     "import fray": ["-c", "import fray"],
     "from fray.job import ThreadContext": ["-c", "from fray.job import ThreadContext"],
-    "fray --help": ["-c", "import sys; from fray._cli.main import main; sys.exit(main(['--help']))"],
+    "fray --help": ["-m", "fray", "--help"],
 }
 
 

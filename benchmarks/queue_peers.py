@@ -44,7 +44,7 @@ web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None, access_log
 BARE_QUEUE = """
 import collections, itertools, json, sys
 from aiohttp import web
-from fray_queue._http.protocol.wire import pack, unpack
+from fray_queue.testing import pack, unpack
 line, leased, numbers = collections.deque(), {}, itertools.count()
 async def push(request):
     records = unpack(await request.read())
@@ -262,8 +262,7 @@ def folder() -> Iterator[str]:
 
 def fray_server(port: int, *arguments: str) -> list[str]:
     """Return the command of one of our servers with a queue `q`."""
-    program = "from fray._cli.main import entry; entry()"
-    return [sys.executable, "-c", program, "queue", "serve", "--port", str(port), "--queue", "q", *arguments]
+    return [sys.executable, "-m", "fray", "queue", "serve", "--port", str(port), "--queue", "q", *arguments]
 
 
 LIMITED = """

@@ -42,7 +42,7 @@ def test_a_step_that_fails_stops_what_needs_it(cluster: Cluster, tmp_path: Path)
 def test_the_command_line_knows_the_names(
     local_cluster: Cluster, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from fray._cli.main import main
+    from fray.testing.command_line import main
 
     spec = ["--cluster", "local?overcommit=true"]
     assert main(["run", *spec, "--name", "executor:tokenized/fineweb", "--", "echo", "tokens"]) == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fray._discovery.plugins import forget_plugins
+from fray.testing.installation import forget_plugins
 
 Install = Callable[..., None]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fray._cli.main import main
+from fray.testing.command_line import main
 
 if TYPE_CHECKING:
     from tests.core.conftest import Install
@@ -78,7 +78,7 @@ def test_a_broken_verb_hides_no_other_and_says_why(
 
 def test_the_console_script_runs() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from fray._cli.main import entry; entry()", "plugins", "--json"],
+        [sys.executable, "-m", "fray", "plugins", "--json"],
         capture_output=True,
         text=True,
         check=False,

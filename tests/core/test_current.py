@@ -8,6 +8,7 @@ import pytest
 
 import fray
 from fray import create_context, get_job_context, use_context
+from fray.testing.installation import end_current, know_no_provider
 
 if TYPE_CHECKING:
     from tests.core.conftest import Install
@@ -33,14 +34,11 @@ def backends(install: Install, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         "fray.clusters": dict.fromkeys(("mine", "local", "ray"), "mine_backend:Mine"),
     }
     # The real ones, where they are installed, would claim the same names.
-    monkeypatch.setattr(
-        "fray._discovery.plugins._PROVIDERS", {group: {} for group in fray._discovery.plugins.KINDS}
-    )
+    know_no_provider(monkeypatch)
     monkeypatch.setattr("importlib.metadata.distributions", _only_here)
     install("fray-mine", groups, mine_backend=MINE)
     yield
-    fray._discovery.current._contexts.close_made()
-    fray._discovery.current._clusters.close_made()
+    end_current()
 
 
 def _only_here() -> Iterator[Any]:
@@ -123,7 +121,7 @@ class TestOrder:
 
 def test_what_was_made_for_the_process_is_shut_down_with_it() -> None:
     made = get_job_context()
-    fray._discovery.current._contexts.close_made()
+    end_current()
     assert made.ended is True  # type: ignore[attr-defined]
 
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 import fray
-from fray._values import errors as _errors
 
 EXAMPLES: list[fray.FrayError] = [
     fray.PluginNotFoundError("context type", "x", ("sync",), "fray-local"),
@@ -64,13 +63,15 @@ BUILTINS = {
 
 
 def test_every_error_has_an_example_here() -> None:
-    defined = {
-        name
-        for name, thing in vars(_errors).items()
-        if isinstance(thing, type) and issubclass(thing, fray.FrayError)
-    }
-    assert {type(error).__name__ for error in EXAMPLES} == defined
-    assert defined <= set(fray.__all__)
+    public = {thing for name in fray.__all__ if isinstance(thing := getattr(fray, name), type)}
+    errors = {thing for thing in public if issubclass(thing, fray.FrayError)}
+    assert {type(error) for error in EXAMPLES} == errors
+    beside = {kind for kind in errors_below(fray.FrayError) if kind.__module__ == fray.FrayError.__module__}
+    assert beside < errors, "an error beside FrayError is public"
+
+
+def errors_below(kind: type[Exception]) -> set[type[Exception]]:
+    return {one for child in kind.__subclasses__() for one in (child, *errors_below(child))}
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)

@@ -10,7 +10,6 @@ import pytest
 from tests.core.conftest import Install
 
 from fray import ContextBase, TaskCancelledError, TaskOptions
-from fray._telemetry import listeners as _listeners
 from fray.backend import ContextCapabilities
 from fray.events import (
     Event,
@@ -21,6 +20,7 @@ from fray.events import (
     remove_listener,
     use_listener,
 )
+from fray.testing.listening import forget_listeners
 
 
 class Inline(ContextBase):
@@ -28,7 +28,10 @@ class Inline(ContextBase):
 
     capabilities = ContextCapabilities(streams=True)
 
+    submitted = staticmethod(lambda fn: None)
+
     def _submit(self, fn, args, kwargs, options):  # type: ignore[no-untyped-def]
+        self.submitted(fn)
         return fn(*args, **kwargs)
 
     def _start_actor(self, cls, args, kwargs, options):  # type: ignore[no-untyped-def]
@@ -59,9 +62,9 @@ TASK = ["task_submitted", "task_started", "task_ended"]
 
 @pytest.fixture(autouse=True)
 def nobody_listens() -> Iterator[None]:
-    _listeners.forget()
+    forget_listeners()
     yield
-    _listeners.forget()
+    forget_listeners()
 
 
 @pytest.fixture
@@ -89,7 +92,7 @@ def test_a_listener_may_be_there_for_a_block(context: Any) -> None:
 
 def test_a_function_is_itself_where_nobody_listens(context: Any) -> None:
     given: list[object] = []
-    context._submit = lambda fn, args, kwargs, options: given.append(fn)
+    context.submitted = given.append
     context.run(abs, 1)
     with use_listener(Diary()):
         context.run(abs, 1)

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fray
-from fray._cli.main import main
-from fray._discovery.specs import Spec
+from fray.backend import Spec
 from fray.cluster import (
     Entrypoint,
     EnvironmentConfig,
@@ -21,6 +20,7 @@ from fray.cluster import (
     current_cluster,
 )
 from fray.queue import open_queue
+from fray.testing.command_line import main
 from fray_resources import parse_size, tpu_types
 
 if TYPE_CHECKING:

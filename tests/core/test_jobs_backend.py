@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from fray import JobFailedError, JobNotFoundError, RuntimeEnv
-from fray._cli.main import main
 from fray.cluster import (
     Cluster,
     ClusterCalls,
@@ -31,6 +30,7 @@ from fray.cluster import (
     retrying,
     use_cluster,
 )
+from fray.testing.command_line import main
 
 
 class ThreadCluster(ClusterCalls):

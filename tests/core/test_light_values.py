@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fray._values.light_json import to_json
-from fray.backend import NamedTuple
+from fray.backend import NamedTuple, to_json
 
 
 class Light(NamedTuple):

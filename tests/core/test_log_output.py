@@ -2,8 +2,7 @@
 
 import io
 
-from fray._cli.log_output import print_lines
-from fray.backend import LineSplitter
+from fray.backend import LineSplitter, print_lines
 
 
 class Terminal(io.StringIO):

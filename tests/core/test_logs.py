@@ -89,8 +89,7 @@ def test_whatever_is_written_in_whatever_pieces_is_read_forwards_and_backwards(
     marks = [b"\n", b"\r\n", b"\r", b"x", b"yy", b"z" * 200, "é".encode()]
     text = b"".join(draw.choices(marks, k=draw.randrange(2000))) + b"end"
     path = tmp_path / "replica-0.attempt-1.log"
-    writer = LogWriter(str(path))
-    writer._segment = 256  # so that a short text has many segments
+    writer = LogWriter(str(path), segment=256)  # so that a short text has many segments
     at = 0
     while at < len(text):
         size = draw.randrange(1, 300)
@@ -140,9 +139,8 @@ def test_a_long_line_is_read_in_time_that_grows_with_its_length(tmp_path: Path) 
     assert splitter.finish() == ["next"]
 
 
-def test_a_line_that_fills_the_memory_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fray._jobs.logs.lines.LONGEST", 1000)
-    splitter = LineSplitter()
+def test_a_line_that_fills_the_memory_comes_in_pieces() -> None:
+    splitter = LineSplitter(longest=1000)
     pieces = [line for _ in range(30) for line in splitter.feed(b"x" * 100)] + splitter.feed(b"y\n")
     assert "".join(pieces) == "x" * 3000 + "y"
     assert [piece.end for piece in pieces if isinstance(piece, PartialLine)] == [""] * 3
@@ -260,13 +258,11 @@ def test_a_disk_that_is_full_for_a_while_costs_the_middle_and_says_so(tmp_path: 
     with_full_disk(
         tmp_path,
         """
-log = LogWriter(path)
+log = LogWriter(path, try_again=0.01)  # many times while the disk is full, in vain
 log.write(b"before\\n")
 full = True
 for number in range(100_000):
     log.write(b"line %d\\n" % number)
-    if number % 10_000 == 0:
-        log._retry_at = 0.0  # tries now, in vain
 full = False
 log.close()
 """,

@@ -13,7 +13,9 @@ import fray.cluster
 import fray.job
 import fray.queue
 import fray.types
-from fray import _legacy
+from fray.testing import older_names as _legacy
+from fray.testing.installation import uninstall_all
+from fray.testing.older_names import forget_warnings
 
 if TYPE_CHECKING:
     from tests.core.conftest import Install
@@ -31,7 +33,7 @@ CORE_MODULES = [older for older, home in _legacy.OLDER_MODULES.items() if home.n
 
 @pytest.fixture(autouse=True)
 def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fray._values.older._warned", set())
+    forget_warnings(monkeypatch)
 
 
 def resolve(path: str) -> Any:
@@ -81,7 +83,7 @@ def test_the_from_statement_warns_at_its_own_line() -> None:
 
 @pytest.mark.parametrize("module", [fray, fray.job, fray.cluster, fray.queue, fray.types])
 def test_hasattr_is_an_answer(module: object, monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
-    monkeypatch.setattr("fray._discovery.plugins._found", {})
+    uninstall_all(monkeypatch)
     for name in ("X", "RayCluster", "RayContext", "HttpQueue", "TemporaryVenv", "_private", "__wrapped__"):
         assert not hasattr(module, name), name
 
@@ -124,7 +126,7 @@ FROM = [
 def test_the_import_statement_says_what_to_do(
     statement: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fray._discovery.plugins._found", {})
+    uninstall_all(monkeypatch)
     with pytest.raises(ImportError) as caught:
         exec(statement)
     assert message in str(caught.value)

@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from fray import SerializationError, TaskError
-from fray._serialization.values import dumps_call, pack_exception, unpack_exception
+from fray.backend import dumps_call, pack_exception, unpack_exception
 
 
 class Awkward(ValueError):

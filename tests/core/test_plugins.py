@@ -6,6 +6,7 @@ import pytest
 
 import fray
 from fray import PluginConflictError, PluginLoadError, PluginNotFoundError, create_cluster, create_context
+from fray.testing.installation import installed, uninstall_all
 
 if TYPE_CHECKING:
     from tests.core.conftest import Install
@@ -43,7 +44,7 @@ def test_an_unknown_name_answers_with_what_is_installed(install: Install, create
 def test_a_known_name_that_is_not_installed_says_which_wheel_brings_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fray._discovery.plugins._found", {})
+    uninstall_all(monkeypatch)
     with pytest.raises(PluginNotFoundError, match="pip install fray-ray"):
         create_cluster("ray")
     with pytest.raises(PluginNotFoundError, match="pip install fray-local"):
@@ -76,10 +77,8 @@ def test_two_claimants_of_one_name_are_both_named(install: Install) -> None:
 
 
 def test_listing_imports_nothing(install: Install, tmp_path: object) -> None:
-    from fray._discovery.plugins import CONTEXTS, plugins
-
     install("fray-loud", {"fray.contexts": {"loud": "loud_backend:X"}}, loud_backend="raise SystemError")
-    assert plugins(CONTEXTS)["loud"][0].distribution == "fray-loud"
+    assert installed("fray.contexts")["loud"][0].distribution == "fray-loud"
 
 
 def test_the_doors_hand_on_names_of_installed_wheels(install: Install) -> None:
@@ -91,7 +90,7 @@ def test_the_doors_hand_on_names_of_installed_wheels(install: Install) -> None:
 
 
 def test_a_name_whose_wheel_is_missing_says_which_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fray._discovery.plugins._found", {})
+    uninstall_all(monkeypatch)
     with pytest.raises(ImportError, match=r"fray\.cluster\.RayCluster .*pip install fray-ray"):
         from fray.cluster import RayCluster  # noqa: F401
     with pytest.raises(ImportError, match="pip install fray-local"):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fray import SpecError
-from fray._discovery.specs import Spec, bind_options
+from fray.backend import Spec, bind_options
 
 
 class Mode(enum.StrEnum):

@@ -263,7 +263,7 @@ def test_a_peer_that_fails_before_the_loss_of_a_host_is_seen_is_not_to_blame() -
 def test_the_fields_that_a_supervisor_keeps_are_those_that_others_read() -> None:
     from dataclasses import fields
 
-    from fray._jobs.states import JobState, ReplicaState
+    from fray.backend import JobState, ReplicaState
     from fray.cluster import JobInfo, TaskStatus
 
     assert set(ReplicaState._fields) == {field.name for field in fields(TaskStatus)}

@@ -1,4 +1,4 @@
-"""docs/older-names.md is made of the tables in `fray._legacy`, and every row of them is tried.
+"""docs/older-names.md is made of the tables of older spellings, and every row of them is tried.
 
 python tests/docs/test_older_names.py     # writes the page anew
 """
@@ -15,8 +15,9 @@ import fray
 import fray.cluster
 import fray.job
 import fray_resources
-from fray import _legacy
 from fray.job import ActorHandle
+from fray.testing import older_names as _legacy
+from fray.testing.older_names import forget_warnings
 
 PAGE = Path(__file__).parents[2] / "docs" / "older-names.md"
 HEAD = """# Older names
@@ -78,7 +79,7 @@ def test_the_page_is_that_of_the_table() -> None:
 
 @pytest.fixture
 def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fray._values.older._warned", set())
+    forget_warnings(monkeypatch)
 
 
 NAMES = [(door, name, today) for door, older in _legacy.OLDER_NAMES.items() for name, today in older.items()]

@@ -16,9 +16,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     script = folder / "fray"
-    script.write_text(
-        f"#!{sys.executable}\nimport sys\nfrom fray._cli.main import main\nsys.exit(main(sys.argv[1:]))\n"
-    )
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fray "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return folder

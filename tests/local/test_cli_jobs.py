@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from fray._cli.main import main
 from fray.cluster import JobStatus, ResourceConfig, use_cluster
 from fray.testing.cluster import launch, program, until
+from fray.testing.command_line import main
 from fray_local import LocalCluster
 
 Capture = pytest.CaptureFixture[str]
@@ -231,8 +231,7 @@ def test_a_reader_that_has_had_enough_ends_the_log_quietly(cluster: LocalCluster
 @contextlib.contextmanager
 def start_cli(*argv: str, **options: Any) -> "Iterator[subprocess.Popen[str]]":
     """Run the command line in a process of its own, and wait for its end; a test that fails ends it."""
-    code = "import sys; from fray._cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, *argv]
+    command = [sys.executable, "-m", "fray", *argv]
     with subprocess.Popen(command, text=True, stderr=subprocess.PIPE, **options) as cli:
         try:
             yield cli

@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 from command_line import fray
 
-from fray._cli.main import fray as root
 from fray.job import ProcessContext
+from fray.testing.command_line import fray as root
 
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 # Verb -> its schema. Those of queues are described there; a page and a script for a shell are no data.

@@ -87,9 +87,8 @@ def test_an_ambiguous_beginning_lists_what_it_fits(jobs: dict[str, str]) -> None
 def on_a_terminal(*argv: str, columns: int = 80) -> list[str]:
     """Run a verb on a terminal of some width, and return its lines without colours."""
     ours, theirs = pty.openpty()
-    code = "import sys; from fray._cli.main import main; sys.exit(main(sys.argv[1:]))"
     environ = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
-    with subprocess.Popen([sys.executable, "-c", code, *argv], stdout=theirs, env=environ):
+    with subprocess.Popen([sys.executable, "-m", "fray", *argv], stdout=theirs, env=environ):
         os.close(theirs)
         text = b""
         while True:

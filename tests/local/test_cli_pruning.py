@@ -53,8 +53,7 @@ def test_what_goes_is_what_the_dry_run_said(job: str, state_dir: Path) -> None:
 @pytest.mark.parametrize(("reply", "left"), [("n", 2), ("y", 0)])
 def test_on_a_terminal_it_asks_first(job: str, reply: str, left: int) -> None:
     ours, theirs = pty.openpty()
-    code = "import sys; from fray._cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "prune", "--older-than", "0s"]
+    command = [sys.executable, "-m", "fray", "prune", "--older-than", "0s"]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as cli:
         os.close(theirs)
         shown = b""

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import pytest
 from command_line import answer, fray
 
 from fray import JobRequest
-from fray._cli.run import run
 from fray.testing.cluster import until
 
 PROGRAM = """
@@ -132,7 +132,7 @@ def test_every_field_of_a_request_has_a_flag(work: Path) -> None:
     resources = shown["resources"]
     assert (resources["replicas"], resources["regions"], resources["preemptible"]) == ([4, 2], ["eu"], False)
     assert (shown["timeout"], shown["gang"], shown["backend"]) == (5400, False, ["slurm"])
-    options = {name for param in run.params for name in param.opts}
+    options = set(re.findall(r"--[a-z-]+", fray("run", "--help").stdout))
     assert {flag for flag in argv if flag.startswith("--")} <= options | {"--no-preemptible", "--no-gang"}
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fray import FrayError, JobNotFoundError, SerializationError
-from fray._jobs.oom import oom_kills
+from fray.backend import Supervision, dumps, oom_kills
 from fray.cluster import (
     Cluster,
     Entrypoint,
@@ -31,7 +31,7 @@ from fray.cluster import (
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_faults import unshares
 from fray_local import LocalCluster
-from fray_local._cluster.admission import Ledger
+from fray_local.testing import Ledger
 
 SECRET = "hunter2-hunter2-hunter2"
 
@@ -305,8 +305,9 @@ exec "{sys.executable}" $flags "$code" "$@"
     cluster.wait(launch(cluster, Entrypoint.from_binary("true")), timeout=30, raise_on_failure=True)
     loaded = set(seen.read_text().split())
     ours = {name for name in loaded if name.startswith("fray")}
-    assert "fray._jobs.supervision" in ours
-    assert not {name for name in ours if name.startswith(("fray_", "fray.backend", "fray._serialization"))}
+    assert Supervision.__module__ in ours
+    needless = ("fray_", "fray.backend", dumps.__module__.rpartition(".")[0])
+    assert not {name for name in ours if name.startswith(needless)}
     others = {name for name in loaded - ours if not name.startswith("_")}
     assert others - set(bare.stdout.decode().split()) - NEEDED_TO_START == set()
 

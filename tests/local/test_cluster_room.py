@@ -16,7 +16,7 @@ from fray import UnsupportedError
 from fray.cluster import Entrypoint, GpuConfig, JobId, JobStatus, ResourceConfig
 from fray.testing.cluster import launch, program, until
 from fray_local import LocalCluster
-from fray_local._cluster.admission import Amounts, Claim, admit
+from fray_local.testing import Amounts, Claim, admit
 
 SLEEP = "import time; time.sleep(600)"
 HOLD = """

@@ -8,10 +8,10 @@ import pytest
 from memory_engine import MemoryContext, TaskOnlyContext
 
 from fray import UnsupportedError, create_context
-from fray._discovery.plugins import forget_plugins
 from fray.backend import sessions
 from fray.testing import tasks
 from fray.testing.context import ContextContract
+from fray.testing.installation import forget_plugins
 
 ENTRY_POINTS = """[fray.contexts]
 memory-engine = memory_engine:MemoryContext

@@ -14,21 +14,21 @@ from typing import Any
 
 import pytest
 
-from fray import create_context, get_job_context
-from fray._cli.main import main
-from fray._contracts.context import JobContext
-from fray._values.errors import (
+from fray import (
     ActorAlreadyExistsError,
     ActorDiedError,
+    ActorOptions,
     ContextClosedError,
+    JobContext,
     TaskCancelledError,
     UnsupportedError,
+    create_context,
+    get_job_context,
 )
-from fray._values.options import ActorOptions
 from fray.cluster import Entrypoint, JobRequest, create_cluster
+from fray.testing.command_line import main
 from fray.testing.gates import Gate, until
 from fray.testing.tasks import Counter
-from fray_local._process.owner import shared_actors as peers
 
 
 @pytest.fixture
@@ -236,14 +236,13 @@ class TestSharing:
         assert "no actor named 'left'" in capsys.readouterr().err
 
     def test_the_command_line_says_so_where_an_actor_does_not_end(
-        self, context: JobContext, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+        self, context: JobContext, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(peers, "_PATIENCE", 0.1)
         mortal = context.create_actor(Mortal, name="stopped", lifetime="detached")
         pid = context.get(mortal.pid())
         os.kill(pid, signal.SIGSTOP)
         try:
-            assert main(["actors", "kill", "stopped"]) == 1
+            assert main(["actors", "kill", "stopped", "--timeout", "0.1"]) == 1
             said = capsys.readouterr().err
             assert "its process does not answer" in said
             assert "Traceback" not in said

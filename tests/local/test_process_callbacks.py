@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from fray import create_context, get_job_context
-from fray._contracts.context import JobContext
+from fray import JobContext, create_context, get_job_context
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from fray import create_context, get_job_context
-from fray._contracts.context import JobContext
+from fray import JobContext, create_context, get_job_context
 from fray.testing.gates import until
 from fray.testing.interrupting import interrupted
 

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fray import create_context, get_job_context
-from fray._contracts.context import JobContext
-from fray._values.errors import UnsupportedError
+from fray import JobContext, UnsupportedError, create_context, get_job_context
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from fray import create_context
-from fray._discovery.plugins import forget_plugins
 from fray.job import JobContext, get_job_context
 from fray.testing.gates import Gate
+from fray.testing.installation import forget_plugins
 from fray.testing.interrupting import interrupted
 from fray.testing.tasks import Counter
 
@@ -337,9 +337,10 @@ class TestInterruptions:
             forget_plugins()
             refs.append(create_context("sync").run(abs, -1))
 
-        lines = interrupted(ask, ask, 0, "fray._discovery.plugins")
+        plugins = forget_plugins.__module__
+        lines = interrupted(ask, ask, 0, plugins)
         for line in range(1, lines, max(1, lines // 40)):
-            interrupted(ask, ask, line, "fray._discovery.plugins")
+            interrupted(ask, ask, line, plugins)
         assert {ref.content for ref in refs} == {1}
 
     @pytest.mark.parametrize("line", range(2, 26, 3))

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fray import create_context
-from fray._contracts.context import JobContext
-from fray._values.errors import ActorDiedError, WorkerDiedError
-from fray._values.options import RuntimeEnv, TaskOptions
+from fray import ActorDiedError, JobContext, RuntimeEnv, TaskOptions, WorkerDiedError, create_context
 from fray.testing.gates import Gate
 from fray.testing.tasks import Counter
 

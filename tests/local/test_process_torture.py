@@ -14,9 +14,7 @@ import psutil
 import pytest
 from torture_tasks import AGAIN, LARGE, Adder, add, by_tasks, count_up, enlarge, measure, square
 
-from fray import ActorOptions, create_context
-from fray._contracts.context import JobContext
-from fray._values.errors import ActorDiedError, WorkerDiedError
+from fray import ActorDiedError, ActorOptions, JobContext, WorkerDiedError, create_context
 from fray.testing.gates import until
 
 TASKS = 20_000 * int(os.environ.get("TORTURE", "1"))

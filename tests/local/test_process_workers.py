@@ -12,10 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from fray import create_context
-from fray._contracts.context import JobContext
-from fray._values.errors import TaskCancelledError, UnsupportedError, WorkerDiedError
-from fray._values.options import RuntimeEnv, TaskOptions
+from fray import (
+    JobContext,
+    RuntimeEnv,
+    TaskCancelledError,
+    TaskOptions,
+    UnsupportedError,
+    WorkerDiedError,
+    create_context,
+)
 from fray.testing import tasks
 from fray.testing.gates import Gate, until
 

@@ -1,5 +1,6 @@
 """A shutdown that comes at a bad moment, on any context, is a shutdown like any other."""
 
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,21 +10,20 @@ import pytest
 from fray import ActorDiedError, ContextClosedError, create_context
 from fray.testing import tasks
 from fray.testing.gates import Gate
-from fray_local._process.owner.event_loop import EventLoop
-from fray_local._process.owner.runner import ProcessRunner
 
 
 def test_a_context_that_is_shut_down_while_it_starts_what_starts_processes_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     context = create_context("process", max_workers=1)
-    start = ProcessRunner._start
+    real = resource.getrlimit
 
-    def shut_down_first(self: ProcessRunner, loop: EventLoop) -> None:
+    def shut_down_first(kind: int) -> tuple[int, int]:
+        """What the start asks first: how many descriptors it may have."""
         context.shutdown(wait=False)
-        start(self, loop)
+        return real(kind)
 
-    monkeypatch.setattr(ProcessRunner, "_start", shut_down_first)
+    monkeypatch.setattr(resource, "getrlimit", shut_down_first)
     with pytest.raises(ContextClosedError):
         context.run(len, "abc")
     context.shutdown()

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fray import JobNotFoundError, UnsupportedError, create_cluster
-from fray._cli.main import main
 from fray.cluster import Entrypoint, ExitReason, JobId, JobStatus, ResourceConfig, create_environment
 from fray.testing.cluster import launch, program, until
+from fray.testing.command_line import main
 from fray_local import LocalCluster
 from fray_local.testing import preempt
 

@@ -22,8 +22,8 @@ from fray import (
     create_environment,
     get_job_context,
 )
-from fray._telemetry import listeners as _listeners
 from fray.events import Event, EventKind, OpenTelemetryListener, use_listener
+from fray.testing.listening import forget_listeners
 
 # What a program would write to set up its telemetry, here with a file for a collector.
 SETUP = """
@@ -50,9 +50,9 @@ def listen(path: str):
 
 @pytest.fixture(autouse=True)
 def nobody_listens() -> Iterator[None]:
-    _listeners.forget()
+    forget_listeners()
     yield
-    _listeners.forget()
+    forget_listeners()
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import click
 import jsonschema
 import pytest
 
-from fray._cli.main import main
 from fray.queue import open_queue
+from fray.testing.command_line import main
 from fray_queue import HttpQueueServer
-from fray_queue._cli import queue as root
+from fray_queue.testing import queue_command as root
 
 if TYPE_CHECKING:
     from engine_servers import RedisServer

@@ -21,11 +21,7 @@ from fray.testing.queue import (
     check_queue_machine,
 )
 from fray_queue import FileQueue
-from fray_queue._file.claims import Claims
-from fray_queue._file.item_log import Claim
-from fray_queue._file.records import Record
-from fray_queue._file.stores import temporary
-from fray_queue._file.stores.local import LocalStore
+from fray_queue.testing import Claim, Claims, LocalStore, Record, temporary
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from store_leftovers import process_wide  # noqa: F401
 
 from fray.queue import FileQueue, LeaseExpiredError, UnreadableItem
 from fray.testing.queue import ManualClock
-from fray_queue._file import cleanup
-from fray_queue._file.records import seal_batch
+from fray_queue.testing import cleanup, seal_batch
 
 pytestmark = pytest.mark.timeout(180)
 

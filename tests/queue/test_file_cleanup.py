@@ -10,8 +10,7 @@ import pytest
 
 from fray import QueueUnavailableError
 from fray_queue import FileQueue
-from fray_queue._file import cleanup
-from fray_queue._file.stores.fsspec_store import FsspecStore
+from fray_queue.testing import FsspecStore, cleanup
 
 
 @pytest.fixture(autouse=True)

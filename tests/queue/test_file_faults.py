@@ -16,8 +16,7 @@ import pytest
 from fray import FrayError, SpecError
 from fray.queue import FileQueue, UnreadableItem, open_queue
 from fray.testing.queue import ManualClock
-from fray_queue._cli import queue as queue_command
-from fray_queue._file import queue as file_queue
+from fray_queue.testing import file_queue, queue_command
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from fray.testing.queue import (
     ManualClock,
 )
 from fray_queue import FileQueue
-from fray_queue._file import queue as file_queue
-from fray_queue._file.stores.local import LocalStore
+from fray_queue.testing import LocalStore, file_queue
 
 
 @pytest.fixture

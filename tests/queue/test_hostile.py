@@ -29,8 +29,7 @@ from queue_attacker import (
 )
 
 from fray.backend import HostCheck
-from fray_queue._http.protocol.wire import pack
-from fray_queue._http.server.routes import RECORDS, ROUTES
+from fray_queue.testing import RECORDS, ROUTES, pack
 
 DRAWN = settings(
     max_examples=200,

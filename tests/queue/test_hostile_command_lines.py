@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fray._cli.main import main
+from fray.testing.command_line import main
 from fray_queue import HttpQueueServer
 
 DRAWN = settings(

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from http_calls import Wire
 from queue_proxy import SwallowingProxy
 
 from fray import QueueUnavailableError
 from fray_queue import HttpQueue, HttpQueueServer, LimitError
+from fray_queue.testing import Wire
 
 Shape = Callable[[bytes], tuple[list[bytes], bool]]
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -108,7 +108,7 @@ def test_a_refusal_that_comes_before_the_body_was_sent_is_read() -> None:
         thread.start()
         queue: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{listener.getsockname()[1]}", "q", timeout=5.0)
         with queue, pytest.raises(LimitError, match="too slow by far"):
-            Wire(queue)._send_items([[b"x" * (60 << 20)]])
+            Wire(queue).send_items([[b"x" * (60 << 20)]])
         thread.join(10)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_calls import Wire
 from queue_processes import ServerProcess
 from queue_proxy import SwallowingProxy
 
@@ -25,6 +24,7 @@ from fray_queue import (
     QueueExistsError,
     QueueNotFoundError,
 )
+from fray_queue.testing import Wire, connections_of
 
 
 def test_a_lost_answer_is_asked_for_again_and_nothing_happens_twice(tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def test_limits_are_told_on_both_sides() -> None:
         with pytest.raises(LimitError, match="at most 100000 bytes when pickled; this one has 2000"):
             queue.push(b"x" * 200_000)
         with pytest.raises(LimitError, match="at most 9437184 bytes, an item 100000"):
-            Wire(queue)._send("push", b"x" * 10_000_000, "application/octet-stream")
+            Wire(queue).send("push", b"x" * 10_000_000, "application/octet-stream")
         with pytest.raises(LimitError, match="at most 10 items; this one has 11"):
-            Wire(queue)._send_items([[b"x"] * 11])
+            Wire(queue).send_items([[b"x"] * 11])
         with pytest.raises(LimitError, match="takes no more"):
             server.new_queue("another")
         with pytest.raises(LimitError, match="at most 100000 bytes"):
@@ -240,10 +240,10 @@ def test_dead_letters_come_in_answers_of_a_bounded_size() -> None:
         for lease in reversed(queue.pop_many(100)):
             queue.release(lease)
         assert [letter.item for letter in queue.dead_letters()] == items
-        answers = [len(Wire(queue)._read(f"dead/records?after={place}")) for place in (0, 9, 13)]
+        answers = [len(Wire(queue).read(f"dead/records?after={place}")) for place in (0, 9, 13)]
         assert answers == [4, 3, 0]
         with pytest.raises(ValueError, match="after is"):
-            Wire(queue)._read("dead/records?after=-1")
+            Wire(queue).read("dead/records?after=-1")
         assert len(queue.dead_facts()) == len(items)
         assert queue.requeue_dead() == len(items)
         assert queue.dead_letters() == []
@@ -278,7 +278,7 @@ def test_a_batch_whose_second_request_fails_is_what_the_first_leased(monkeypatch
         queue = server.new_queue("q")
         for start in range(0, 20, 10):
             queue.push_many(range(start, start + 10))
-        real = queue._connections.ask
+        real = connections_of(queue).ask
         calls: list[str] = []
 
         async def failing(request: Any) -> Any:
@@ -287,7 +287,7 @@ def test_a_batch_whose_second_request_fails_is_what_the_first_leased(monkeypatch
                 raise QueueUnavailableError("gone")
             return await real(request)
 
-        monkeypatch.setattr(queue._connections, "ask", failing)
+        monkeypatch.setattr(connections_of(queue), "ask", failing)
         assert [lease.item for lease in queue.pop_many(20)] == list(range(10))
         with pytest.raises(QueueUnavailableError):
             queue.pop_many(20)
@@ -300,14 +300,14 @@ def test_a_batch_that_takes_longer_than_its_lease_has_each_item_once(monkeypatch
         queue = server.new_queue("q")
         for start in range(0, 30, 10):
             queue.push_many(range(start, start + 10))
-        real = queue._connections.ask
+        real = connections_of(queue).ask
 
         async def slow(request: Any) -> Any:
             clock.advance(11.0)
             return await real(request)
 
         with monkeypatch.context() as patched:
-            patched.setattr(queue._connections, "ask", slow)
+            patched.setattr(connections_of(queue), "ask", slow)
             leases = queue.pop_many(30, 10.0)
         assert len({lease.item_id for lease in leases}) == len(leases) >= 10
         queue.done_many(leases[-5:])
@@ -319,7 +319,7 @@ def test_what_no_client_can_read_is_set_aside_with_its_bytes() -> None:
     with HttpQueueServer(clock=clock) as server:
         queue = server.new_queue("q", max_attempts=1)
         queue.push_many(range(5))
-        Wire(queue)._send("push", _packed("poison", b"no pickle"), "application/octet-stream")
+        Wire(queue).send("push", _packed("poison", b"no pickle"), "application/octet-stream")
         queue.push_many(range(5, 10))
         leases = queue.pop_many(100)
         assert [(lease.item, lease.attempt) for lease in leases] == [(number, 1) for number in range(10)]
@@ -331,7 +331,7 @@ def test_what_no_client_can_read_is_set_aside_with_its_bytes() -> None:
 
 
 def _packed(item_id: str, payload: bytes) -> bytes:
-    from fray_queue._http.protocol.wire import pack
+    from fray_queue.testing import pack
 
     return pack([{"id": item_id}], [payload])
 

@@ -18,6 +18,7 @@ from fray import UnsupportedError
 from fray.queue import NoReplyError, QueueFullError, Ticket
 from fray.testing.queue import ManualClock, check_queue_machine
 from fray_queue import HttpQueue, HttpQueueServer, LimitError, Limits
+from fray_queue.testing import connections_of
 
 TOKEN = "of-the-tests"
 
@@ -80,7 +81,7 @@ def test_an_asker_outlasts_a_server_that_restarts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_requests_that_are_sent_again_are_done_once(stored: bool, tmp_path: Path) -> None:
-    from fray_queue._http.protocol.wire import pack
+    from fray_queue.testing import pack
 
     with HttpQueueServer(store=tmp_path if stored else None) as server:
         queue = server.new_queue("q")
@@ -129,13 +130,13 @@ def test_a_waiting_asker_costs_few_requests() -> None:
         queue = server.new_queue("q")
         ticket = queue.push("question", reply=True)
         asked: list[str] = []
-        real = queue._connections.ask
+        real = connections_of(queue).ask
 
         async def counting(request: Any) -> bytes:
             asked.append(request.path)
             return await real(request)
 
-        queue._connections.ask = counting  # type: ignore[method-assign]
+        connections_of(queue).ask = counting  # type: ignore[method-assign]
         answers: list[Any] = []
         asker = threading.Thread(target=lambda: answers.append(ticket.result(timeout=60.0)))
         asker.start()
@@ -210,7 +211,7 @@ def test_an_answer_beyond_the_limit_is_refused_and_the_lease_stays_good() -> Non
     ],
 )
 def test_options_that_make_no_sense_are_refused_and_store_nothing(options: Any) -> None:
-    from fray_queue._http.protocol.wire import pack
+    from fray_queue.testing import pack
 
     with HttpQueueServer() as server:
         queue = server.new_queue("q")

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_calls import Wire
 from prometheus_client.parser import text_string_to_metric_families
 
-from fray._cli.main import main
+from fray.testing.command_line import main
 from fray.testing.queue import ManualClock
 from fray_queue import ForeignHostError, HttpQueue, HttpQueueServer, LimitError, Limits, TokenError
-from fray_queue._http.server.routes import ROUTES
+from fray_queue.testing import ROUTES, Wire, connections_of
 
 TOKEN = "s3cret-token"
 AUTHORIZED = {"Authorization": "Bearer of-the-tests"}  # as conftest.py sets it
@@ -100,7 +99,7 @@ def test_a_server_for_other_machines_is_reached_by_loopback_names_and_no_strange
         port = server.url.rpartition(":")[2]
         with HttpQueue[str](f"http://localhost:{port}", "q", TOKEN, create=True) as queue:
             queue.push("x")
-            address = queue._connections.address
+            address = connections_of(queue).address
             address._headers = address._headers.replace("localhost", "evil.example")
             with pytest.raises(ForeignHostError, match=r"evil\.example.*--allow-host"):
                 queue.push("y")
@@ -213,19 +212,19 @@ def test_a_body_that_takes_too_long_is_beyond_a_limit_which_the_error_names(
 ) -> None:
     with HttpQueueServer(limits=Limits(body_seconds=0.2)) as server:
         queue = server.new_queue("q")
-        real = queue._connections.address.head
+        real = connections_of(queue).address.head
 
         def promise_more(*args: str, length: int = 0, **more: str) -> bytes:
             return real(*args, length=length + 9, **more)
 
-        monkeypatch.setattr(queue._connections.address, "head", promise_more)
+        monkeypatch.setattr(connections_of(queue).address, "head", promise_more)
         with pytest.raises(LimitError, match=r"within 0\.2 s.*--body-seconds"):
-            Wire(queue)._send_items([[b"x"]])
+            Wire(queue).send_items([[b"x"]])
         queue.close()
 
 
 def test_a_failure_of_the_server_shows_no_traceback(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    from fray_queue._http.server import api as _api
+    from fray_queue.testing import http_api as _api
 
     def fail(*_: object) -> None:
         raise RuntimeError("inner secret")

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from http_calls import Wire
 from queue_processes import ServerProcess
 
 from fray import QueueUnavailableError
@@ -21,9 +20,8 @@ from fray_queue import (
     Limits,
     QueueFullError,
 )
-from fray_queue._http.protocol.wire import pack
-from fray_queue._sqlite import commits
-from fray_queue._sqlite.store import QueueStore
+from fray_queue.testing import QueueStore, Wire, pack
+from fray_queue.testing import sqlite_commits as commits
 
 
 @pytest.fixture
@@ -189,7 +187,7 @@ def test_a_write_that_fails_fails_alone_and_changes_nothing_for_others(
             client: HttpQueue[bytes] = HttpQueue(server.url, "q", timeout=1.0)
             for number in range(20):
                 try:
-                    Wire(client)._send_items([[f"{name}{number}".encode()]])
+                    Wire(client).send_items([[f"{name}{number}".encode()]])
                 except QueueUnavailableError as error:
                     failures.append(error)
             client.close()
@@ -208,7 +206,7 @@ def _refused(url: str) -> None:
     client: HttpQueue[bytes] = HttpQueue(url, "q", timeout=0.1)
     for _ in range(3):
         with pytest.raises(QueueUnavailableError):
-            Wire(client)._send_items([[b"poison"]])
+            Wire(client).send_items([[b"poison"]])
     client.close()
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fray._cli.main import main
 from fray.queue import HttpQueue, HttpQueueServer, open_queue
+from fray.testing.command_line import main
 from fray_queue import TokenError
 
 

@@ -28,8 +28,7 @@ from fray.testing.queue import (
     check_queue_machine,
 )
 from fray_queue import FileQueue
-from fray_queue._file import cleanup
-from fray_queue._file import queue as file_queue
+from fray_queue.testing import cleanup, file_queue
 
 pytestmark = pytest.mark.timeout(180)
 

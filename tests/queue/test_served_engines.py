@@ -376,7 +376,7 @@ def test_the_password_is_in_no_list_of_processes_log_page_or_error(tmp_path: Pat
     with RedisServer(tmp_path / "redis", "--requirepass", secret) as engine:
         file.write_text(engine.url.replace("//", f"//:{secret}@"))
         file.chmod(0o600)
-        command = [sys.executable, "-c", "from fray._cli.main import entry; entry()", "queue", "serve"]
+        command = [sys.executable, "-m", "fray", "queue", "serve"]
         log = (tmp_path / "log").open("w+b")
         with (
             log,
@@ -406,7 +406,7 @@ def test_the_password_is_in_no_list_of_processes_log_page_or_error(tmp_path: Pat
 def test_a_password_on_a_command_line_or_in_a_file_for_all_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fray._cli.main import main
+    from fray.testing.command_line import main
 
     file = tmp_path / "engine-url"
     file.write_text("redis://:hush-hush@127.0.0.1:1/0")
@@ -427,7 +427,7 @@ def test_a_password_on_a_command_line_or_in_a_file_for_all_is_refused(
 def test_the_engine_may_be_named_by_the_environment_with_its_password(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fray._cli.main import main
+    from fray.testing.command_line import main
 
     monkeypatch.setenv("FRAY_REDIS_PASSWORD", "before")  # so that it is put back
     monkeypatch.setenv("FRAY_QUEUE_ENGINE", "redis://:hush-hush@127.0.0.1:1/0")

@@ -7,14 +7,23 @@ import pytest
 from queue_simulation import Counted, Schedule, Variant
 from simulated_store import SimStore, Violation, World
 
-from fray_queue._file import full_buckets, item_log
-from fray_queue._file import listing as file_listing
-from fray_queue._file.batches import Plan
-from fray_queue._file.claims import Claims
-from fray_queue._file.full_buckets import FullBuckets
-from fray_queue._file.item_log import Claim
-from fray_queue._file.listing import Spot
-from fray_queue._file.records import LEASE, Address, BatchState, Record, SharedRecord, Slot, encode_extension
+from fray_queue.testing import (
+    LEASE,
+    Address,
+    BatchState,
+    Claim,
+    Claims,
+    FullBuckets,
+    Plan,
+    Record,
+    SharedRecord,
+    Slot,
+    Spot,
+    encode_extension,
+    file_listing,
+    full_buckets,
+    item_log,
+)
 
 SKEW = 2.0
 

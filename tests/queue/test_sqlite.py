@@ -23,9 +23,9 @@ from fray.testing.queue import (
     check_queue_machine,
 )
 from fray_queue import DamagedError, MemoryQueue, QueueExistsError, QueueFullError, SqliteQueue
-from fray_queue._sqlite import connection, library
-from fray_queue._sqlite import queue as sqlite_queue
-from fray_queue._sqlite.clocks import LeaseClock
+from fray_queue.testing import LeaseClock, sqlite_queue
+from fray_queue.testing import sqlite_connection as connection
+from fray_queue.testing import sqlite_library as library
 
 
 class _Sqlite:

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 from cli_checks import check_verbs
-from http_calls import Wire
 
-from fray._cli.main import main
 from fray.queue import Lease, open_queue
+from fray.testing.command_line import main
 from fray.testing.queue import ManualClock
 from fray_queue import FileQueue, HttpQueueServer, Limits, MemoryQueue, SqliteQueue, work
-from fray_queue._http.protocol.wire import unpack
+from fray_queue.testing import Wire, unpack
 
 
 def test_workers_share_the_items() -> None:
@@ -185,8 +184,8 @@ def test_looking_at_a_queue_runs_nothing_of_what_it_holds(
         url = f"{server.url}/tasks"
         queue = server.new_queue("tasks", max_attempts=1)
         queue.push_many([Touch(tmp_path / "loaded"), "waiting"])
-        record = unpack(Wire(queue)._send("pop", b'{"n": 1}', "application/json"))[0][0]
-        Wire(queue)._json("release", {"item_id": record["item_id"], "lease_id": record["lease_id"]})
+        record = unpack(Wire(queue).send("pop", b'{"n": 1}', "application/json"))[0][0]
+        Wire(queue).json("release", {"item_id": record["item_id"], "lease_id": record["lease_id"]})
         (row,) = json.loads(run(capsys, "stats", url, "--json"))
         assert row == {"size": 1, "pending": 1, "in_flight": 0, "dead": 1}
         (letter,) = json.loads(run(capsys, "dead", url, "--json"))
@@ -226,7 +225,7 @@ def test_what_cannot_be_unpickled_here_is_told_in_its_row(
 def test_a_server_is_served_listed_and_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret\n")
-    command = [sys.executable, "-c", "from fray._cli.main import entry; entry()", "queue", "serve"]
+    command = [sys.executable, "-m", "fray", "queue", "serve"]
     command += ["--token-file", str(token), "--queue", "tasks", "--store", str(tmp_path / "store")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -247,7 +246,7 @@ def test_a_server_is_served_listed_and_ended(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_limits_of_a_server_are_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = [sys.executable, "-c", "from fray._cli.main import entry; entry()", "queue", "serve"]
+    command = [sys.executable, "-m", "fray", "queue", "serve"]
     command += ["--queue", "tasks", "--queues", "1", "--item-bytes", "1000"]
     command += ["--body-seconds", "5", "--free-disk", "0", "--store-bytes", "1000000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -7,7 +7,6 @@ import pytest
 from gang_hosts import Hosts
 
 from fray import create_context
-from fray._cli.main import main
 from fray.cluster import (
     Entrypoint,
     ExitReason,
@@ -20,6 +19,7 @@ from fray.cluster import (
     create_environment,
 )
 from fray.testing.cluster import until
+from fray.testing.command_line import main
 from fray_ray import RayCluster, run_on_pod
 from fray_ray.testing import LocalRayCluster
 

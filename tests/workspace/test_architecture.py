@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fray import PluginNotFoundError
-from fray._discovery.plugins import find
+from fray.testing.installation import find, uninstall_all
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(ROOT.glob("packages/*/src/*"))
@@ -156,6 +156,6 @@ def test_whatever_a_wheel_offers_fray_knows_which_wheel_to_install_for_it(packag
     for group, names in project.get("entry-points", {}).items():
         for name in names if project["name"] != "fray-core" else ():
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("fray._discovery.plugins._found", {})
+                uninstall_all(patch)
                 with pytest.raises(PluginNotFoundError, match=rf"pip install {project['name']}"):
                     find(group, name)

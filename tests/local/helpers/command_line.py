@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_MAIN = "import sys; sys.path.pop(0); from fray._cli.main import main; sys.exit(main(sys.argv[1:]))"
+_FRAY = [sys.executable, "-P", "-m", "fray"]  # -P: without the working directory on its path
 
 
 def fray(*argv: str, cwd: Path | None = None, code: int | None = 0) -> "subprocess.CompletedProcess[str]":
     """Run `fray ARGV`, and expect an exit code; None for whatever it answers."""
-    command = [sys.executable, "-c", _MAIN, *argv]
+    command = [*_FRAY, *argv]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
     assert code is None or done.returncode == code, f"{argv}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fray._cli.main import main
+from fray.testing.command_line import main
 
 
 def check_verbs(url: str, capsys: pytest.CaptureFixture[str]) -> None:

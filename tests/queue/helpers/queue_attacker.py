@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fray_queue import HttpQueueServer, Limits
-from fray_queue._http.server.routes import ROUTES
+from fray_queue.testing import ROUTES
 
 TOKEN = "s3cret-token"
 RIGHT = {"Authorization": f"Bearer {TOKEN}"}

@@ -23,8 +23,8 @@ class ServerProcess:
     def start(self) -> None:
         command = [
             sys.executable,
-            "-c",
-            "from fray._cli.main import entry; entry()",
+            "-m",
+            "fray",
             "queue",
             "serve",
             "--port",

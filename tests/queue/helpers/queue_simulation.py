@@ -12,13 +12,17 @@ from typing import Any
 from simulated_store import BUCKET, LEASE_SECONDS, Crash, SimStore, Violation, World
 
 from fray.queue import LeaseExpiredError
-from fray_queue._file import item_log
-from fray_queue._file import listing as file_listing
-from fray_queue._file.claims import Claims
-from fray_queue._file.full_buckets import FullBuckets
-from fray_queue._file.item_log import Claim
-from fray_queue._file.listing import Listing
-from fray_queue._file.records import Address, seal_batch, seal_payload
+from fray_queue.testing import (
+    Address,
+    Claim,
+    Claims,
+    FullBuckets,
+    Listing,
+    file_listing,
+    item_log,
+    seal_batch,
+    seal_payload,
+)
 
 
 def name_of(claim: Claim) -> str:
@@ -78,7 +82,7 @@ class Client:
             if not claims:
                 self._rest()
             for claim in claims:
-                self._took(claim)
+                self.took(claim)
             if len(claims) > 1 and self.world.chance.random() < 0.5:
                 self._finish_together(claims)
                 continue
@@ -108,7 +112,7 @@ class Client:
         self.store.put([(address.path, data)])
         world.stored.update(names)
 
-    def _took(self, claim: Claim) -> None:
+    def took(self, claim: Claim) -> None:
         world, item = self.world, name_of(claim)
         world.taken += 1
         if item in world.done:
@@ -260,7 +264,7 @@ class Schedule:
             last.count()
         drained = set()
         while (claim := last.claims.take(LEASE_SECONDS)) is not None:
-            last._took(claim)
+            last.took(claim)
             drained.add(name_of(claim))
             last.claims.finish(claim.lease_id)
         gone = world.stored - drained - world.done - world.finishing

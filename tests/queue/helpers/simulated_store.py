@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fray_queue._file.records import DONE, LEASE, Address, Record, Slot, decode_batch, decode_record
+from fray_queue.testing import DONE, LEASE, Address, Record, Slot, decode_batch, decode_record
 
 LEASE_SECONDS = 10.0
 BUCKET = "000000000001-000000000000"

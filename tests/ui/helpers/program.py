@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 SPEC = "local?overcommit=true"
-FRAY = [sys.executable, "-c", "import sys; from fray._cli.main import main; sys.exit(main(sys.argv[1:]))"]
+FRAY = [sys.executable, "-m", "fray"]
 
 
 class Started(NamedTuple):

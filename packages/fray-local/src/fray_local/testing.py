@@ -1,4 +1,7 @@
-"""For tests of training code: take a host away from a job of simulated TPU slices."""
+"""For tests of training code: take a host away from a job of simulated TPU slices.
+
+The rules of admission are here for tests of their own: who gets which part of the machine.
+"""
 
 import os
 import time
@@ -6,10 +9,11 @@ import time
 from fray import JobStatus, UnsupportedError
 from fray.backend import JobRecord, check_count, check_seconds, invalid, post_to_supervisor
 from fray.cluster import ExitReason, TaskStatus, poll_delays
+from fray_local._cluster.admission import Amounts, Claim, Ledger, admit
 from fray_local._cluster.cluster import LocalCluster
 from fray_resources import TpuConfig
 
-__all__ = ["preempt"]
+__all__ = ["Amounts", "Claim", "Ledger", "admit", "preempt"]
 
 
 def preempt(

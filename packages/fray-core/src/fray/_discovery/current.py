@@ -137,6 +137,12 @@ atexit.register(_contexts.close_made)
 os.register_at_fork(after_in_child=_contexts.forget_made)
 
 
+def close_made() -> None:
+    """Shut down the contexts and clusters that were made because they were current."""
+    _contexts.close_made()
+    _clusters.close_made()
+
+
 def create_context(
     spec: str | None = None,
     *,

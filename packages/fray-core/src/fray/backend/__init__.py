@@ -14,6 +14,7 @@ TYPE_CHECKING = False  # importing typing would cost the supervisor of a job a t
 if TYPE_CHECKING:
     from typing import Any
 
+    from fray._cli.log_output import print_lines
     from fray._cli.output import print_table
     from fray._cli.shared import one_line
     from fray._contexts.base import DEFAULT_TASK, ContextBase
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
         TaskRunner,
     )
     from fray._discovery.gang_runtimes import gang_runtime
-    from fray._discovery.specs import Spec
+    from fray._discovery.specs import Spec, bind_options
     from fray._engine.actor_endpoint import EngineEndpoint
     from fray._engine.actors import Actor
     from fray._engine.calls import Call, apart, current_call, dispatch, set_current_call
@@ -173,6 +174,7 @@ if TYPE_CHECKING:
     from fray._jobs.settling import settle_by_members, sweep_info, sweep_progress
     from fray._jobs.snapshots import SourceState, change_since, source_state, take_snapshot, workspace_files
     from fray._jobs.spawn import start_program
+    from fray._jobs.states import JobState, ReplicaState
     from fray._jobs.status_file import replace_file
     from fray._jobs.stopping import settle_stopped
     from fray._jobs.supervision import JobPhase, Supervision, pause_after
@@ -216,6 +218,7 @@ if TYPE_CHECKING:
     from fray._values.errors import did_you_mean
     from fray._values.findings import Finding, Health
     from fray._values.leases import with_end
+    from fray._values.light_json import to_json
     from fray._values.light_tuples import NamedTuple
     from fray._values.push_options import PLAIN, PushOptions
     from fray._values.words import in_words
@@ -285,6 +288,7 @@ __all__ = [
     "InProcessRunner",
     "JobPhase",
     "JobRecord",
+    "JobState",
     "Keep",
     "LeaseState",
     "Lender",
@@ -315,6 +319,7 @@ __all__ = [
     "Ready",
     "Records",
     "RemoteEngine",
+    "ReplicaState",
     "ReplyPoller",
     "RescuingRunner",
     "RestartRequested",
@@ -352,6 +357,7 @@ __all__ = [
     "async_queue",
     "bare_command",
     "become_subreaper",
+    "bind_options",
     "blocking",
     "boot_id",
     "callable_name",
@@ -439,6 +445,7 @@ __all__ = [
     "port_is_free",
     "port_variable",
     "post_to_supervisor",
+    "print_lines",
     "print_table",
     "process_tree",
     "program_failed",
@@ -485,6 +492,7 @@ __all__ = [
     "tell",
     "thing_by_key",
     "this_host",
+    "to_json",
     "tree_kill",
     "unpack_exception",
     "value_ref",
@@ -499,6 +507,11 @@ __all__ = [
 
 # The module below `fray` that each name comes from.
 _HOMES = {
+    "to_json": "_values.light_json",
+    "print_lines": "_cli.log_output",
+    "bind_options": "_discovery.specs",
+    "ReplicaState": "_jobs.states",
+    "JobState": "_jobs.states",
     "about_request": "_jobs.details",
     "FAMILY": "_jobs.planning",
     "own_family": "_jobs.planning",

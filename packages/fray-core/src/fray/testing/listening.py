@@ -61,6 +61,11 @@ def _event(data: dict[str, Any]) -> Event:
     return Event(**data)
 
 
+def forget_listeners() -> None:
+    """Drop every listener of this process; the environment is read anew at the next event."""
+    _listeners.forget()
+
+
 class ListeningFixtures:
     """What tests of events share."""
 

@@ -32,8 +32,15 @@ def list_actors(as_json: bool) -> None:
 @actors.command("kill")
 @click.argument("name")
 @click.option("--namespace", help="Where it is, should several namespaces have the name.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="Seconds to wait for the end of its process.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
-def kill(name: str, namespace: str | None, as_json: bool) -> None:
+def kill(name: str, namespace: str | None, timeout: float, as_json: bool) -> None:
     """End an actor: its callers get ActorDiedError, its name is free."""
     found = [
         (directory, record)
@@ -50,7 +57,7 @@ def kill(name: str, namespace: str | None, as_json: bool) -> None:
     directory, record = found[0]
     connection = directory.find(name)
     directory.remove(record)
-    if connection is not None and not kill_at(connection[1]):
+    if connection is not None and not kill_at(connection[1], timeout):
         raise click.ClickException(
             f"{record.label} was told to end and its name is free, but its process does not answer: it may "
             "be stopped, and ends when it goes on; `ps` shows it as fray_local._process.worker.detached_actor"

@@ -48,9 +48,14 @@ def complete_lines(output: bytes) -> tuple[list[str], bytes]:
 
 
 class LineSplitter:
-    """Complete lines of output that comes in pieces; each byte is looked at once."""
+    """Complete lines of output that comes in pieces; each byte is looked at once.
 
-    def __init__(self) -> None:
+    Args:
+        longest: Bytes of a line after which a piece of it is given out as a `PartialLine`.
+    """
+
+    def __init__(self, longest: int = LONGEST) -> None:
+        self._longest = longest
         self._pieces: list[bytes] = []  # of the line that has no end yet
         self._size = 0
 
@@ -73,7 +78,7 @@ class LineSplitter:
     def _put_by(self, data: bytes) -> list[str]:
         self._pieces.append(data)
         self._size += len(data)
-        if self._size < LONGEST:
+        if self._size < self._longest:
             return []
         whole, self._pieces, self._size = b"".join(self._pieces), [], 0
         return [PartialLine(whole.decode(errors="replace"), "")]

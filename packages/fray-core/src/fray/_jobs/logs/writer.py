@@ -31,12 +31,22 @@ class LogWriter:
     Args:
         path: The first segment; its folder exists.
         limit: Bytes to keep, of the beginning and the end; None for all, as far as the disk has room.
+        segment: Bytes of a segment, where the disk has room.
+        try_again: Seconds between two tries to write on a disk that is full.
     """
 
-    def __init__(self, path: str, limit: int | None = None, clock: "Callable[[], float]" = time.time) -> None:
-        self._path, self._limit, self._clock = path, limit, clock
+    def __init__(
+        self,
+        path: str,
+        limit: int | None = None,
+        clock: "Callable[[], float]" = time.time,
+        *,
+        segment: int = _SEGMENT,
+        try_again: float = _TRY_AGAIN,
+    ) -> None:
+        self._path, self._limit, self._clock, self._try_again = path, limit, clock, try_again
         free, self._reserve = _room(path)
-        self._segment = min(_SEGMENT, max(_LEAST_SEGMENT, free // (2 * _PARTS)))
+        self._segment = min(segment, max(_LEAST_SEGMENT, free // (2 * _PARTS)))
         self._cap = limit  # the limit, or what was kept when the disk had little left
         self._head_end: int | None = None
         self._tail: list[tuple[int, int, int]] = []  # finished segments after the first: start, end, lines
@@ -141,7 +151,7 @@ class LogWriter:
         while cap is not None and self._kept() + 2 * size > cap and self._drop():
             continue
         if not self._open():
-            self._retry_at = time.monotonic() + _TRY_AGAIN
+            self._retry_at = time.monotonic() + self._try_again
 
     def _finish_segment(self) -> None:
         end = self._start + self._size
@@ -209,7 +219,7 @@ class LogWriter:
         if not self._size and self._start:
             _remove(segment_path(self._path, self._start))  # or it would part a gap in two
         self._finish_segment()
-        self._retry_at = time.monotonic() + _TRY_AGAIN
+        self._retry_at = time.monotonic() + self._try_again
 
     def _keep(self, data: bytes) -> None:
         self._unwritten += data
@@ -230,7 +240,7 @@ class LogWriter:
         return self._start, 0
 
     def _mend(self) -> bool:
-        self._retry_at = time.monotonic() + _TRY_AGAIN
+        self._retry_at = time.monotonic() + self._try_again
         gap, lines = self._last_gap()
         if lines or gap != self._start:
             self._note(gap)

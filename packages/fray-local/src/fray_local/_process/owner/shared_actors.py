@@ -10,7 +10,6 @@ from fray_local._process.protocol.wire import OutOfDescriptorsError, encode
 
 # Proxy, because whoever holds only a name cannot know how the process ended.
 _GONE = "is gone"
-_PATIENCE = 5.0  # seconds
 
 
 class SharedActorConnection(WorkerConnection):
@@ -34,10 +33,10 @@ class SharedActorConnection(WorkerConnection):
         self.channel.send(Die())
 
 
-def kill(sock: socket.socket) -> bool:
-    """End the actor at the other end of a connection; whether it has ended within a few seconds."""
+def kill(sock: socket.socket, timeout: float) -> bool:
+    """End the actor at the other end of a connection; return whether it has ended within so many seconds."""
     with sock:
-        sock.settimeout(_PATIENCE)
+        sock.settimeout(timeout)
         try:
             sock.sendall(encode(Die()))
             while sock.recv(1 << 16):

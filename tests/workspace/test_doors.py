@@ -1,0 +1,106 @@
+"""Tests and benchmarks use Fray by its doors: what a user or an author of a backend can import."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted(
+    [*ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("examples/**/*.py")]
+)
+# A private module or name of ours: in an import, an attribute, the text of a program, or what is patched.
+PRIVATE = re.compile(r"\bfray(?:_[a-z]+)?(?:\.[a-z]\w*)*\._[a-z]\w*")
+NAMEDTUPLE = {"_asdict", "_fields", "_make", "_replace"}
+NOTEBOOK = {"_repr_html_"}
+OTHERS = {"os": {"_exit"}, "sys": {"_getframe"}}
+
+# Why a file may name private modules.
+MODULES = {
+    "tests/core/test_import.py": "it tells which rooms an import loads",
+    **dict.fromkeys(
+        (
+            "tests/ray/helpers/gang_hosts.py",
+            "tests/ray/helpers/plans.py",
+            *(
+                f"tests/ray/test_{name}.py"
+                for name in (
+                    *("connection", "line", "lookup", "options"),
+                    *("progress", "replica_log", "requests", "reservation"),
+                )
+            ),
+        ),
+        "the pure parts of jobs on Ray, without a cluster",
+    ),
+}
+# Why a file may use private attributes of others, and which.
+ATTRIBUTES: dict[str, tuple[set[str], str]] = {
+    "tests/core/test_backend_actors.py": ({"_future"}, "what a context's author implements"),
+    "tests/docs/test_kubernetes.py": ({"_stop"}, "what a cluster's author implements"),
+    "tests/iris/helpers/local_iris.py": (
+        {"_container_handle", "_heartbeat_deadline", "_server", "_tasks", "_worker_id"},
+        "Iris has no public way to lose a worker",
+    ),
+    "tests/queue/test_file.py": ({"_done"}, "a crash between two requests"),
+    "tests/queue/test_file_batches.py": (
+        {"_enter", "_store"},
+        "files that are damaged, or of an older release",
+    ),
+    "tests/queue/test_file_cleanup.py": ({"_store"}, "the files that are left"),
+    "tests/queue/test_file_requests.py": ({"_store"}, "a crash at each request"),
+    "tests/queue/test_http.py": ({"_name"}, "a second client of the same queue"),
+    "tests/queue/test_http_options.py": ({"_name"}, "a second client of the same queue"),
+    "tests/queue/test_http_security.py": ({"_headers"}, "a client that lies"),
+    "tests/queue/test_memory.py": (
+        {"_line", "_live", "_lock", "_timers"},
+        "what is kept; a lock at a fork",
+    ),
+    "tests/queue/test_sqlite.py": (
+        {"_fdatasync", "_opening", "_store"},
+        "a full disk; a lock at a fork",
+    ),
+    "tests/ray/test_requests.py": ({"_gpu_name_to_accelerator_type"}, "Ray's own, which ours has to equal"),
+}
+
+
+def label(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def private_names(path: Path) -> Iterator[str]:
+    text = path.read_text()
+    yield from PRIVATE.findall(text)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0].startswith("fray"):
+            yield from (alias.name for alias in node.names if re.match(r"_[a-z]", alias.name))
+
+
+def private_attributes(path: Path) -> Iterator[str]:
+    """Yield the private attributes that a file uses of what is not its own."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Attribute) or not re.match(r"_[a-z]", node.attr):
+            continue
+        owner = ast.unparse(node.value)
+        own = owner in ("self", "cls", "super()") or (owner in OTHERS and node.attr in OTHERS[owner])
+        if not own and node.attr not in NAMEDTUPLE | NOTEBOOK:
+            yield node.attr
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_no_private_module_is_named(path: Path) -> None:
+    if label(path) not in MODULES:
+        assert sorted(set(private_names(path))) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_no_private_attribute_of_another_is_used(path: Path) -> None:
+    allowed, _ = ATTRIBUTES.get(label(path), (set(), ""))
+    assert set(private_attributes(path)) <= allowed
+
+
+def test_every_exception_is_one() -> None:
+    assert {path for path in MODULES if not set(private_names(ROOT / path))} == set()
+    for path, (attributes, _) in ATTRIBUTES.items():
+        assert set(private_attributes(ROOT / path)) == attributes, path
