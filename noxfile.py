@@ -328,7 +328,7 @@ def callers(session: nox.Session) -> None:
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """Do the programs in examples/ keep what their pages say, whoever is killed? And a tenth of the soak."""
+    """Do the programs in examples/ keep what their pages say, whatever is killed? And a tenth of the soak."""
     session.install(
         *wheels(*PACKAGES), *group("test"), "psutil", RAY.replace("default", "data,default,train")
     )

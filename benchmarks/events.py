@@ -25,7 +25,7 @@ class Deaf:
         pass
 
 
-def heard(subject: Timed) -> Timed:
+def listened_to(subject: Timed) -> Timed:
     def run() -> float:
         with use_listener(Deaf()):
             return subject()
@@ -74,7 +74,7 @@ def leases() -> None:
     queue = type(open_queue("memory:"))
     assert not any(hasattr(getattr(queue, name), "__wrapped__") for name in ("pop", "done", "release"))
     silent = interleave({NOBODY: lease}, ROUNDS)
-    listened = interleave({"a listener that does nothing": heard(lease)}, 9)
+    listened = interleave({"a listener that does nothing": listened_to(lease)}, 9)
     table("push, pop, done in memory", "µs", 1e6, silent | listened, NOBODY)
 
 
@@ -82,8 +82,8 @@ def tasks(spec: str) -> None:
     with create_context(spec) as now, create_context(spec) as other:
         peer = {"before events": tasks_of(without_events(other))}
         compare(f"a task on {spec}", peer | {NOBODY: tasks_of(now)}, peer="before events", rounds=ROUNDS)
-        loud = peer | {"a listener that does nothing": heard(tasks_of(now))}
-        compare(f"a task on {spec}, heard", loud, peer="before events", rounds=9)
+        loud = peer | {"a listener that does nothing": listened_to(tasks_of(now))}
+        compare(f"a task on {spec}, listened_to", loud, peer="before events", rounds=9)
 
 
 def main() -> None:

@@ -139,7 +139,7 @@ def large(pools: dict[str, Pool]) -> None:
     subjects: dict[str, Timed] = {}
     array = numpy.random.default_rng(0).random(100_000_000 // 8)
     for name, pool in pools.items():
-        # Whoever pickles it for each task: a tenth of them, and ten times that.
+        # One that pickles it for each task: a tenth of them, and ten times that.
         few = name in (PEER, "multiprocessing.Pool", "loky")
         count, scale = (10, 10) if few else (100, 1)
         subjects[name] = lambda pool=pool, count=count, scale=scale: scale * read_shared(pool, array, count)  # type: ignore[misc]

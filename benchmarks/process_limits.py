@@ -2,7 +2,7 @@
 
 Nothing here packs a function, keeps a book or survives a death. A round trip is a message there and one
 back: "two wake-ups" where each side's only thread reads, "four" where a thread of each side reads and
-hands over to the one that works, so that either hears of other things meanwhile (a cancellation, an
+hands over to the one that works, so that either receives other things meanwhile (a cancellation, an
 answer to a nested call). A first result is an interpreter that imports what any fork server and worker
 need of the standard library, forks once, and answers; a function of a script, as the benchmark's, also
 needs cloudpickle, to be unpickled.

@@ -121,7 +121,7 @@ def _prediction(probabilities: Array) -> Prediction:
 
 
 def serve(url: str, crash: int) -> None:
-    """Answer requests until told to stop; each replica of the job runs this."""
+    """Answer requests until stopped; each replica of the job runs this."""
     queue: Queue[Any] = open_queue(url)
     summary = work(queue, Server(crash), batch=BATCH, linger=LINGER, lease_timeout=LEASE)
     print(f"{summary.done} requests answered", flush=True)

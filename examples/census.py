@@ -2,7 +2,7 @@
 
 Reports the most used identifiers, the longest functions and the modules that most others import.
 
-    python examples/census.py                        # in the current context: threads, unless told otherwise
+    python examples/census.py                        # in the current context: threads, unless it is set
     python examples/census.py --context sync         # one thing after the other, for a debugger
     python examples/census.py --context process      # on every CPU of this machine
     fray run --replicas 2 -- python examples/census.py --save parts && python examples/census.py --merge parts

@@ -91,7 +91,7 @@ class Model:
 
 
 def serve(url: str, crash: float) -> None:
-    """Answer requests until told to stop; each replica of the job runs this."""
+    """Answer requests until stopped; each replica of the job runs this."""
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     requests: Queue[Request] = open_queue(url, queue="requests")

@@ -85,7 +85,7 @@ def find_server() -> Endpoint:
 
 
 def ask(requests: int) -> None:
-    """Be a client: ask again, of whoever serves then, what was not answered."""
+    """Be a client: ask again, of the server that is there then, what was not answered."""
     model, attempts = Bigrams(TEXT), set[int]()
     for number in range(requests):
         prompt = TEXT.split()[number % len(TEXT.split())]

@@ -3,7 +3,7 @@
 A trainer balances a pole on a cart. For each version of its policy it pushes requests for rollouts, many
 more than it needs, and learns from those that are answered first. What is left of a version is worth less
 than any request of the next: the version is the priority. What nobody took within its `ttl` is worth nothing;
-it expires, and whoever waited for it is told.
+it expires, and who waited for it gets an error.
 
     python examples/rollouts.py                     # two workers
     python examples/rollouts.py --crash 0.02        # a rollout in fifty kills its worker
@@ -88,7 +88,7 @@ class Rollout:
 
 
 def roll(url: str, crash: float) -> None:
-    """Answer requests until told to stop; each replica of the job runs this."""
+    """Answer requests until stopped; each replica of the job runs this."""
     queue: Queue[Request] = open_queue(url)
     # Nothing is fetched ahead: what is in a worker's hands is not overtaken by what is newer.
     work(queue, Rollout(crash), lease_timeout=LEASE, prefetch=0)

@@ -135,7 +135,7 @@ def _load(folder: Path) -> Vector:
 
 
 def _save(path: Path, state: Vector) -> None:
-    """Replace a file as a whole: whoever is killed in the middle leaves the one before."""
+    """Replace a file as a whole: a kill in the middle leaves the one before."""
     draft = path.with_suffix(".new")
     with draft.open("w") as file:
         json.dump(state, file)

@@ -61,7 +61,7 @@ def train(checkpoint: Path, steps: int, every: int, pause: float) -> np.ndarray:
     x, y = my_points()
     while step < steps:
         mine = np.append(gradient(weights, x, y), np.float32(bool(told)))
-        # One host is told first, and all leave after the same step: the notice travels with the gradient.
+        # One host is notified first, and all leave after the same step: the notice travels with the gradient.
         *mean, leaving = np.mean(multihost_utils.process_allgather(mine), axis=0)
         weights = weights - 0.05 * np.array(mean, np.float32)
         step += 1
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10, help="Steps between checkpoints.")
     parser.add_argument("--pause", type=float, default=0.0, help="Seconds that a step takes longer.")
     args = parser.parse_args()
-    # On a TPU JAX finds its peers by itself; on CPUs, as in a test, it is told where they meet.
+    # On a TPU JAX finds its peers by itself; on CPUs, as in a test, it is given where they meet.
     jax.distributed.initialize(os.environ["FRAY_COORDINATOR_ADDRESS"], COUNT, RANK)
     args.folder.mkdir(parents=True, exist_ok=True)
     weights = train(args.folder / "checkpoint.npz", args.steps, args.every, args.pause)

@@ -6,7 +6,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-# The suite asks the same questions at every run: whoever changed nothing is not told of what was always
+# The suite asks the same questions at every run: a change is not blamed for what was always
 # there. `nox -s torture` asks others each time.
 settings.register_profile("repeatable", derandomize=True)
 if "TORTURE" not in os.environ:

@@ -1,4 +1,4 @@
-"""A pipeline over text on every context: the same rows come out, whoever runs the stages."""
+"""A pipeline over text on every context: the same rows come out, whatever runs the stages."""
 
 import subprocess
 import sys

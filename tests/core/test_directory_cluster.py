@@ -1,4 +1,4 @@
-"""DirectoryCluster, beyond its contract: what is left when a start fails, a carrier dies, a job runs."""
+"""DirectoryCluster, beyond its contract: what is left when a start fails, a supervisor dies, a job runs."""
 
 import fcntl
 import json
@@ -33,19 +33,19 @@ class ChildCluster(DirectoryCluster):
 
     def __init__(self, root: Path) -> None:
         super().__init__(f"child?root={root}", root)
-        self.carriers: list[subprocess.Popen[bytes]] = []
+        self.supervisors: list[subprocess.Popen[bytes]] = []
 
     def _start(self, job_id: str, command: list[str]) -> None:
-        self.carriers.append(subprocess.Popen(command, start_new_session=True))
+        self.supervisors.append(subprocess.Popen(command, start_new_session=True))
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ChildCluster]:
     cluster = ChildCluster(tmp_path / "jobs")
     yield cluster
-    for carrier in cluster.carriers:
-        carrier.kill()
-        carrier.wait()
+    for supervisor in cluster.supervisors:
+        supervisor.kill()
+        supervisor.wait()
 
 
 def test_a_start_that_fails_leaves_no_job(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_a_supervisor_goes_on_without_its_guardian(cluster: ChildCluster, tmp_pa
     pids = tmp_path / "pids"
     job_id = launch(cluster, program(SLEEP, pids))
     (pid,) = until(lambda: numbers_in(pids), "the job starts")
-    cluster.carriers[0].kill()
-    cluster.carriers[0].wait()
+    cluster.supervisors[0].kill()
+    cluster.supervisors[0].wait()
     assert cluster.poll(job_id).status is JobStatus.RUNNING
     cluster.terminate(job_id, grace=0.0)
     assert cluster.poll(job_id).status is JobStatus.STOPPED
@@ -177,7 +177,7 @@ os.execv(sys.argv[1], sys.argv[1:])
     job_id = launch(cluster, program("print('hello')"))
     assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
     assert list(cluster.monitor(job_id)) == ["hello"]
-    cluster.carriers[0].wait(timeout=60)
+    cluster.supervisors[0].wait(timeout=60)
 
 
 # As `DirectoryCluster` of 0.1.0 wrote it, but for what each test changes.
@@ -253,10 +253,10 @@ def test_a_job_that_0_1_0_runs_reads_running_is_stopped_in_its_way_and_reads_los
     assert cluster.poll("train-336295").status is JobStatus.RUNNING
     with pytest.raises(ValueError, match="terminate it"):
         cluster.remove("train-336295")
-    carrier = threading.Thread(target=carry, args=[held])
-    carrier.start()
+    supervisor = threading.Thread(target=carry, args=[held])
+    supervisor.start()
     cluster.terminate("train-336295", grace=1.0)
-    carrier.join()
+    supervisor.join()
     assert (record / "stop").read_text() == "1.0"
     assert cluster.poll("train-336295").status is JobStatus.STOPPED
 

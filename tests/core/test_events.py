@@ -175,13 +175,13 @@ def test_a_listener_that_fails_is_reported_once_and_the_others_hear(
 def test_installed_listeners_are_named_by_the_environment(
     context: Any, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = "heard = []\nclass L:\n    def __init__(self, mark: int = 0): self.mark = mark\n"
-    code += "    def on_event(self, event): heard.append((self.mark, str(event.kind)))\n"
+    code = "received = []\nclass L:\n    def __init__(self, mark: int = 0): self.mark = mark\n"
+    code += "    def on_event(self, event): received.append((self.mark, str(event.kind)))\n"
     install("fray-diary", {"fray.listeners": {"diary": "diary_mod:L"}}, diary_mod=code)
     monkeypatch.setenv("FRAY_LISTENERS", "diary?mark=1, diary_mod:L?mark=2")
     context.run(abs, -1)
-    heard = sys.modules["diary_mod"].heard
-    assert heard == [(mark, kind) for kind in TASK for mark in (1, 2)]
+    received = sys.modules["diary_mod"].received
+    assert received == [(mark, kind) for kind in TASK for mark in (1, 2)]
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_each_runs_under_its_own_number_and_the_job_reads_as_one(cluster: Room, 
         f"[replica-{number}] replica {number} of 3 attempt 1" for number in range(3)
     ]
     assert len(info.logs) == 3
-    until(lambda: told.exists() and told.read_text(), "its end is told")
+    until(lambda: told.exists() and told.read_text(), "its end is reported")
     for started in cluster.started:
         started.wait(timeout=60)
     assert told.read_text() == "succeeded\n"

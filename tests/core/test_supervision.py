@@ -132,7 +132,7 @@ class SupervisionMachine(RuleBasedStateMachine):
         elif not end.good and replica not in self.told and not self.ending:
             self.failed[replica] += 1
         self.handle(Ended(replica, attempt, end))
-        self.handle(Ended(replica, attempt, BAD))  # heard twice, it counts once
+        self.handle(Ended(replica, attempt, BAD))  # received twice, it counts once
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())

@@ -28,7 +28,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
     program = tmp_path / "page.py"
     program.write_text("\n\n".join(blocks(page, "python")))
     monkeypatch.setenv("FRAY_STATE_DIR", str(tmp_path / "state"))
-    # A Ray that a page starts for itself would else write a token into the home of whoever runs the tests.
+    # A Ray that a page starts for itself would else write a token into the user's home.
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     done = subprocess.run(
         [sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Every request has its reply, in order and once, whoever of the workers dies."""
+"""Every request has its reply, in order and once, also when workers die."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The pool answers every request once and in order, whoever of its workers dies."""
+"""The pool answers every request once and in order, also when workers die."""
 
 import re
 from collections.abc import Callable

@@ -196,4 +196,4 @@ def test_a_failed_job_runs_again_under_its_id(work: Path) -> None:
     (task,) = answer("status", "job")["tasks"]
     assert (task["attempt"], task["status"], task["previous"][0]["exit_code"]) == (2, "succeeded", 3)
     assert "there is nothing to run again" in fray("restart", "job", code=2).stderr
-    until(lambda: (work / "ends").read_text() == "failed\nsucceeded\n", "each end was told")
+    until(lambda: (work / "ends").read_text() == "failed\nsucceeded\n", "each end was reported")

@@ -1,4 +1,4 @@
-"""Whoever dies, another process reads the truth."""
+"""Whatever dies, another process reads the truth."""
 
 import json
 import os

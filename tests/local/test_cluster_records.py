@@ -31,7 +31,7 @@ from fray.cluster import (
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_faults import unshares
 from fray_local import LocalCluster
-from fray_local.testing import Ledger
+from fray_local.testing import AdmissionFile
 
 SECRET = "hunter2-hunter2-hunter2"
 
@@ -184,8 +184,8 @@ def test_a_call_that_cannot_be_pickled_is_named_and_nothing_starts(state_dir: Pa
 
 @pytest.mark.parametrize(
     ("owner", "step"),
-    [(Ledger, "enter"), (Path, "rename"), (pickle, "dumps")],
-    ids=["the ledger", "the record", "the plan"],
+    [(AdmissionFile, "enter"), (Path, "rename"), (pickle, "dumps")],
+    ids=["the admission", "the record", "the plan"],
 )
 def test_a_launch_that_fails_late_leaves_nothing(
     state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, step: str
@@ -203,7 +203,7 @@ def test_a_launch_that_fails_late_leaves_nothing(
             launch(cluster, program("import sys; open(sys.argv[1], 'w')", ran))
     assert cluster.list_jobs() == before
     assert len([path for path in (state_dir / "jobs").iterdir() if path.is_dir()]) == 1
-    assert not Ledger(str(state_dir)).claims()
+    assert not AdmissionFile(str(state_dir)).claims()
     assert cluster.wait(launch(cluster, program("pass")), timeout=30).exit_code == 0
     assert not ran.exists()
 

@@ -73,7 +73,7 @@ job = Entrypoint.from_binary("python", ["-c", sys.argv[1], sys.argv[2]])
 ids = [cluster.launch(JobRequest("racer", job)) for _ in range(5)]
 print(*(info.status for info in cluster.wait(ids)))
 """
-    # Whoever runs while another does finds the file, and fails.
+    # One that runs while another does finds the file, and fails.
     alone = """
 import os, sys, time
 os.close(os.open(sys.argv[1], os.O_CREAT | os.O_EXCL))

@@ -328,7 +328,7 @@ def test_a_command_runs_another_python_of_the_machine(
     )
     if found is not None:
         assert finish(cluster, job_id)[-1] == f"runs {version.replace('.', ' ')}"
-    else:  # what a user of such a machine is told
+    else:  # what a user of such a machine reads
         assert version in fail(cluster, job_id)[1]
 
 

@@ -1,4 +1,4 @@
-"""What a job runs, what it used, and what it is told: as its user sees them on this machine."""
+"""What a job runs, what it used, and its environment: as its user sees them on this machine."""
 
 import os
 import subprocess

@@ -298,15 +298,15 @@ class TestSharing:
                 assert first.get(threads.get(threads.run(counter.increment))) == 1
 
     def test_large_values_reach_an_actor_of_another_process(self, context: JobContext) -> None:
-        keeper = context.create_actor(dict, name="keeper", lifetime="detached")
+        kept = context.create_actor(dict, name="kept", lifetime="detached")
         try:
             with create_context("process") as other:
-                found = other.get_actor("keeper")
+                found = other.get_actor("kept")
                 data = bytes(1_000_000)
                 other.get(found.update(data=data))
                 assert other.get(found.get("data")) == data
         finally:
-            context.kill(keeper)
+            context.kill(kept)
 
     def test_an_open_stream_of_somebody_elses_actor_keeps_no_program_from_ending(
         self, context: JobContext, tmp_path: Path

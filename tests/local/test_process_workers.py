@@ -217,7 +217,7 @@ class TestStopping:
                 print(context.get(context.run(os.getpid)), flush=True)
                 context.get([context.run(interrupt, os.getpid(), path), context.run(sleep, path)])
         """
-        # Once both run the caller waits: it would not hear Ctrl-C in the middle of a finalizer.
+        # Once both run the caller waits: it would not get Ctrl-C in the middle of a finalizer.
         command = [sys.executable, "-c", textwrap.dedent(program), os.fspath(tmp_path / "sleeps")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert "KeyboardInterrupt" in done.stderr

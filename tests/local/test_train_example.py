@@ -32,7 +32,7 @@ def test_a_training_that_is_preempted_twice_ends_with_the_same_result(tmp_path: 
     undisturbed, disturbed = (run(tmp_path / name, "--preemptions", name) for name in ("0", "2"))
     assert starts(undisturbed) == [0]
     first, second, third = starts(disturbed)
-    # Each attempt goes on where the last one saved, as it was told to leave.
+    # Each attempt goes on where the last one saved, as it was asked to leave.
     assert first == 0
     assert 250 <= second < third < 1000
     assert third >= 500

@@ -10,7 +10,7 @@ from fray.cluster import DirectoryCluster
 from fray.testing.cluster import until
 
 SPEC = "local?overcommit=true"
-# Holds 64 MiB and works until it is told to end.
+# Holds 64 MiB and works until it is ended.
 HOLDS = """
 import pathlib, sys
 held = bytearray(b"x") * (64 << 20)

@@ -134,9 +134,10 @@ def test_a_waiting_asker_costs_few_requests() -> None:
 
         async def counting(request: Any) -> bytes:
             asked.append(request.path)
-            return await real(request)
+            answer: bytes = await real(request)
+            return answer
 
-        connections_of(queue).ask = counting  # type: ignore[method-assign]
+        connections_of(queue).ask = counting
         answers: list[Any] = []
         asker = threading.Thread(target=lambda: answers.append(ticket.result(timeout=60.0)))
         asker.start()

@@ -215,7 +215,8 @@ def test_a_body_that_takes_too_long_is_beyond_a_limit_which_the_error_names(
         real = connections_of(queue).address.head
 
         def promise_more(*args: str, length: int = 0, **more: str) -> bytes:
-            return real(*args, length=length + 9, **more)
+            head: bytes = real(*args, length=length + 9, **more)
+            return head
 
         monkeypatch.setattr(connections_of(queue).address, "head", promise_more)
         with pytest.raises(LimitError, match=r"within 0\.2 s.*--body-seconds"):

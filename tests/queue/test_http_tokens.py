@@ -1,4 +1,4 @@
-"""The token that a server makes, tokens with roles and queues, and what a log is told of requests."""
+"""The token that a server makes, tokens with roles and queues, and what a log says of requests."""
 
 import base64
 import http.client

@@ -22,7 +22,7 @@ WORKERS = 8
 ITEMS = 4000
 
 
-class Crew:
+class WorkerProcesses:
     """Worker processes, a log each, and somebody who is after them."""
 
     def __init__(self, url: str, folder: Path, server: ServerProcess | None) -> None:
@@ -82,11 +82,11 @@ def _torture(url: str, folder: Path, server: ServerProcess | None, items: int, s
     queue = open_queue(url)
     for start in range(0, items, 1000):
         queue.push_many(range(start, min(items, start + 1000)))
-    crew = Crew(url, folder, server)
+    workers = WorkerProcesses(url, folder, server)
     try:
-        crew.run(seconds)
+        workers.run(seconds)
     finally:
-        crew.end()
+        workers.end()
     lines = queue_worker.noted(folder)
     finished = Counter({item: count for (verb, item), count in lines.items() if verb == "done"})
     silent = [
@@ -94,15 +94,16 @@ def _torture(url: str, folder: Path, server: ServerProcess | None, items: int, s
     ]  # its worker was killed before it wrote it down
     late = sum(count for (verb, _), count in lines.items() if verb == "late")
     print(
-        f"\ntorture {url.partition(':')[0]}: {items} items, {dict(crew.counts)}, {late} late dones refused, "
+        f"\ntorture {url.partition(':')[0]}: {items} items, {dict(workers.counts)}, "
+        f"{late} late dones refused, "
         f"{len(silent)} finished by workers that were killed before they said so, "
         "0 lost, 0 finished twice"
     )
     assert queue.size() == 0
     assert max(finished.values()) == 1
     assert all(lines["tries", item] for item in silent)
-    assert len(silent) <= crew.counts["worker kills"]
-    assert crew.counts["worker kills"] > 0
+    assert len(silent) <= workers.counts["worker kills"]
+    assert workers.counts["worker kills"] > 0
 
 
 @pytest.mark.timeout(0)

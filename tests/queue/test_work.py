@@ -508,7 +508,7 @@ def test_the_program_of_a_coroutine_that_exits_ends() -> None:
 
 
 def test_listeners_are_told_how_a_pool_goes() -> None:
-    class Heard:
+    class Received:
         def __init__(self) -> None:
             self.events: list[Event] = []
 
@@ -524,10 +524,10 @@ def test_listeners_are_told_how_a_pool_goes() -> None:
         if item == 3:
             raise ValueError("secret")
 
-    heard = Heard()
-    with use_listener(heard):
+    received = Received()
+    with use_listener(received):
         work(queue, fn, stop_when_empty=True)
-    (report,) = [event for event in heard.events if event.kind is EventKind.POOL_REPORTED]
+    (report,) = [event for event in received.events if event.kind is EventKind.POOL_REPORTED]
     assert report.name == "MemoryQueue"
     counts = {name: report.details[name] for name in ("done", "failed", "attempts", "in_hand", "stuck")}
     assert counts == {"done": 9, "failed": 1, "attempts": 10, "in_hand": 0, "stuck": 0}

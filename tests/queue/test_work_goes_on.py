@@ -121,7 +121,7 @@ def test_a_pool_outlasts_a_queue_that_is_away_for_an_hour() -> None:
         for _ in range(4):
             await begun.acquire()
         queue.away = True
-        back.set()  # four items are done, and the queue cannot be told
+        back.set()  # four items are done, and the queue cannot be notified
         loop.speed = 3600.0
         await asyncio.sleep(3600.0)
         assert not pool.done()

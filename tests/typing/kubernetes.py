@@ -130,7 +130,7 @@ class KubernetesCluster(ClusterBase):
 
     @contextmanager
     def _held_key(self, key: str, parent: JobId | None) -> Iterator[HeldKey]:
-        """Make an object of the key's name: whoever comes second finds the job's id in it."""
+        """Make an object of the key's name: the second finds the job's id in it."""
         yield KeyObject(self.api, object_name(f"{parent or ''}/{key}"))
 
     def endpoints(self, prefix: str = "", *, everywhere: bool | None = None) -> list[Endpoint]:

@@ -58,7 +58,7 @@ class WeightCoordinator:
 
 
 def shared(context: JobContext) -> tuple[Any, Any]:
-    """Return the actors that all workers share, made by whoever comes first."""
+    """Return the actors that all workers share, made by the first that asks."""
     curriculum = context.create_actor(
         Curriculum, LESSONS, name="curriculum", get_if_exists=True, preemptible=False, num_cpus=0
     )

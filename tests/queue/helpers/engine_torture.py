@@ -28,7 +28,7 @@ class Engine(Protocol):
 
 
 class EngineTorture:
-    """One run: what was pushed is finished once, whoever was killed.
+    """One run: what was pushed is finished once, whatever was killed.
 
     Args:
         rounds: How often the plan is carried out.

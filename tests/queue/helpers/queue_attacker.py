@@ -73,7 +73,7 @@ class Attacker:
             response.close()
         shown = body + str(response.getheaders()).encode()
         assert not any(word in shown for word in _TELLTALE), shown
-        assert not secret or secret.encode() not in shown, "the token is told to who did not know it"
+        assert not secret or secret.encode() not in shown, "a client that did not know the token is shown it"
         assert response.status < 500, (response.status, shown)
         return response.status
 

@@ -1,4 +1,4 @@
-"""Clusters of made-up jobs, which answer as they are told to."""
+"""Clusters of made-up jobs, which answer as a test says."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""What happens to jobs, tasks, actors and leases, told to listeners."""
+"""What happens to jobs, tasks, actors and leases, as listeners receive it."""
 
 from typing import Any
 

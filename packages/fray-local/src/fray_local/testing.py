@@ -9,11 +9,11 @@ import time
 from fray import JobStatus, UnsupportedError
 from fray.backend import JobRecord, check_count, check_seconds, invalid, post_to_supervisor
 from fray.cluster import ExitReason, TaskStatus, poll_delays
-from fray_local._cluster.admission import Amounts, Claim, Ledger, admit
+from fray_local._cluster.admission import AdmissionFile, Amounts, Claim, admit
 from fray_local._cluster.cluster import LocalCluster
 from fray_resources import TpuConfig
 
-__all__ = ["Amounts", "Claim", "Ledger", "admit", "preempt"]
+__all__ = ["AdmissionFile", "Amounts", "Claim", "admit", "preempt"]
 
 
 def preempt(
@@ -47,7 +47,7 @@ def preempt(
         if noticed is not None and all(_reason(each, noticed) for each in info.tasks):
             if _reason(task, noticed) is ExitReason.PREEMPTED:
                 return noticed
-            noticed = None  # it ended by itself before it could be told
+            noticed = None  # it ended by itself before it could be notified
         if info.finished:
             raise ValueError(f"job {job_id} is {info.status}: its replica {replica} can not be preempted")
         if noticed is None and task.status is JobStatus.RUNNING:

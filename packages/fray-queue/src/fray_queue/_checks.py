@@ -11,7 +11,7 @@ KEPT_AFTER_FETCH = 60.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LONGEST_NAME = 100
 MOST_DEAD = 100_000
-"""Dead letters that a queue keeps unless it was told otherwise."""
+"""Dead letters that a queue keeps unless it was created with another number."""
 
 
 def check_count(name: str, value: int) -> int:

@@ -31,7 +31,7 @@ class CpuConfig:
 
     @property
     def variant(self) -> str:
-        """What kind of CPU: not told apart here."""
+        """What kind of CPU: not distinguished here."""
         return self.kind
 
     def device_flops(self, dtype: str = "bf16") -> float:
@@ -71,7 +71,7 @@ class GpuConfig:
         """Take any spelling of a GPU type: `H100`, `h100`, `NVIDIA H100`; also one that no table here knows.
 
         Raises:
-            ValueError: The type is no name of a GPU, or the count not a whole number of 1 or more.
+            ValueError: The type is not the name of a GPU, or the count not a whole number of 1 or more.
         """
         fill(self, type=canonical_gpu(type), count=check_count("count", count))
 

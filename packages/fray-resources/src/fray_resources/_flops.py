@@ -3,7 +3,7 @@
 Each row says what was looked at. Where that was a text of the maker (a page, or documentation and code in
 a repository of the maker), the row names it. Where it was a copy of figures from a datasheet, the row names
 the document and who quotes it. Figures that are printed "with sparsity" are halved. Where two accumulators
-are told apart, the row has the figure with fp32 accumulation, which training uses; `fp32` is that of the
+are distinguished, the row has the figure with fp32 accumulation, which training uses; `fp32` is that of the
 ordinary cores. Of several figures of the maker that of the product's specification counts. Where
 specifications differ by more than rounding (fp32 and tf32 of the B200), the figure is left out, as is a
 dtype that no source mentions.

@@ -8,7 +8,7 @@ _CLEAR = "\r\x1b[K"
 
 
 def print_lines(lines: Iterable[str], out: TextIO) -> None:
-    """Print each line at once: whoever filters a log wants it live.
+    """Print each line at once: a filter behind it wants it live.
 
     On a terminal a step of a progress bar gives way to the next line; elsewhere it is a line of its own.
     """

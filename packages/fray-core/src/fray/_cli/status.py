@@ -50,7 +50,7 @@ def status(spec: str | None, as_json: bool, job_id: str) -> None:
         return
     _head(info)
     if info.is_sweep and below:
-        example = cluster.poll(below[0].job_id)  # what its members have in common is told by one
+        example = cluster.poll(below[0].job_id)  # what its members have in common, one of them says
         info = replace(info, command=f"{example.command}  (of {example.job_id.leaf})")
     for what, text in facts_of(info, endpoints, [] if info.is_sweep else below):
         click.echo(f"  {what:11}  {text}".replace("\n", f"\n{' ' * 15}"))

@@ -271,7 +271,7 @@ def _drive(context: TaskSource, source: _Singly, ordered: bool) -> Iterator[Any]
                 break
             if source.is_slow(context, flying):
                 continue
-            # It stays among them while it is waited for: whoever is interrupted there cancels it too.
+            # It stays among them while it is waited for: an interrupt there cancels it too.
             ref = flying[0] if ordered else context.wait(list(flying), num_returns=1)[0][0]
             outcome = context.get(ref)
             flying.remove(ref)

@@ -31,7 +31,7 @@ def check_actor(can: ContextCapabilities, who: str, options: ActorOptions) -> No
     """
     can.check("actors", f"{who}: an actor", "use tasks, or another context")
     if options.name is not None:
-        can.check("named_actors", f"{who}: a named actor", "pass the handle to whoever needs it")
+        can.check("named_actors", f"{who}: a named actor", "pass the handle to what needs it")
     if options.lifetime is Lifetime.DETACHED:
         can.check("detached_actors", f"{who}: lifetime='detached'", "keep the context open, or use 'ray'")
     if options.max_restarts and can.isolation:

@@ -176,7 +176,7 @@ class TaskRunnerContext(ContextBase):
         return ActorHandle(endpoint)
 
     def kill(self, handle: Any, /) -> None:
-        """End an actor; its callers hear of it at once, whatever it still does."""
+        """End an actor; its callers get the error at once, whatever it still does."""
         if not isinstance(handle, ActorHandle) or not isinstance(handle._endpoint, EngineEndpoint):
             raise ValueError(f"kill takes a handle that create_actor or get_actor returned, got {handle!r}")
         dispatch(handle._endpoint.actor.die("it was killed"))

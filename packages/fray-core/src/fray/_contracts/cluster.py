@@ -48,7 +48,7 @@ class Cluster(Protocol):
     Other processes may open the same cluster at the same time and see, follow and stop the same jobs.
     A cluster is named by a spec, which jobs find in `FRAY_CLUSTER_SPEC`; a launch from inside a job
     puts the new job under it (`fray.cluster.parent_job`). What starts the job stands inside
-    `fray.cluster.launching`, which gives variables for its processes, so that listeners hear of it.
+    `fray.cluster.launching`, which gives variables for its processes, so that listeners receive it.
     """
 
     def launch(self, request: JobRequest, /, *, key: str | None = None) -> JobId:
@@ -243,8 +243,8 @@ class Cluster(Protocol):
     ) -> list[JobInfo]:
         """Return the jobs that are remembered, in the order of launch: the state of each, and its labels.
 
-        What else does not change (the command, resources, where the logs are) is told by `poll`. A sweep is
-        one of them; what is below it is listed by `parent`.
+        What else does not change (the command, resources, where the logs are) is in what `poll` returns.
+        A sweep is one of them; what is below it is listed by `parent`.
 
         Args:
             name: Only those whose name or id fits this pattern, as a shell has it.

@@ -84,8 +84,8 @@ class RemoteEngine(Protocol):
         """Call `act` once when a key has a value (with None) or has failed (with what it failed with).
 
         On any thread; `act` never blocks. The key may belong to another program, and not be submitted yet.
-        When this returns the engine knows that this program holds the key, until `release`: whoever handed
-        it over may let go of it from then on. For keys of other programs it may block for that.
+        When this returns the engine knows that this program holds the key, until `release`: who handed it
+        over may let go of it from then on. For keys of other programs it may block for that.
         """
 
     def release(self, keys: Sequence[Key]) -> None:

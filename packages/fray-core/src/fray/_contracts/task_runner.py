@@ -8,7 +8,7 @@ works with is handed to it.
     engine -- start([call, ...]) --> runner        calls are opaque: the payload is the runner's own
     engine <-- call.succeed(value) -- runner       returns what became ready; dispatch() starts that
 
-A runner may keep a result wherever it is: a `StoredValue` is loaded by whoever reads it, and passed on
+A runner may keep a result wherever it is: a `StoredValue` is loaded by its reader, and passed on
 unopened as an argument of another call of the same runner.
 """
 
@@ -34,7 +34,7 @@ class StoredValue:
 
 
 class StoredError:
-    """The failure of a call; loaded by whoever reads it."""
+    """The failure of a call; loaded by its reader."""
 
     __slots__ = ()
 

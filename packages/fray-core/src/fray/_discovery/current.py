@@ -57,7 +57,7 @@ class _Current:
             return explicit
         spec = self._current_text()
         with self._lock:
-            # Whoever shut down what all share had it for the time being: the next one gets another.
+            # One that was shut down is replaced: the next caller gets a new one.
             known = self._made.get(spec)
             if known is None or getattr(known, "_closed", False):
                 made = self.create(spec, {})

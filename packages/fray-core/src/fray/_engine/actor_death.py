@@ -1,11 +1,11 @@
-"""Why an actor is dead, as whoever calls it is told."""
+"""Why an actor is dead, as its callers read it."""
 
 from fray._contracts.task_runner import StoredError
 from fray._values.errors import ActorDiedError
 
 
 class DeathError(StoredError):
-    """Why an actor is dead; an exception is made of it, and its cause loaded, by whoever reads it first."""
+    """Why an actor is dead; an exception is made of it, and its cause loaded, by its first reader."""
 
     __slots__ = ("_cause", "_error", "_label", "_reason")
 

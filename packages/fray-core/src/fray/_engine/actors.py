@@ -86,7 +86,7 @@ class Actor:
             death = self._death
         if death is None:
             call.begin()
-        else:  # whoever found it by its name has killed it already
+        else:  # another holder killed it by its name
             dispatch(call.fail(death))
 
     def open(self) -> None:
@@ -183,7 +183,7 @@ class Actor:
             self._lanes.pop(caller, None)
 
     def _send(self) -> None:
-        """Hand over what is in the outbox; whoever does it already does it for all, so that order stays."""
+        """Hand over what is in the outbox; one thread does it for all, so that order stays."""
         outbox = self._outbox
         while outbox and self._constructed and self._sending.acquire(blocking=False):
             calls = []
@@ -218,7 +218,7 @@ class Actor:
         """Answer every open call and every later one with ActorDiedError; a second death is none.
 
         Args:
-            reason: May name the cause: `{kind}`, `{cause}` and `{cause!r}` are filled in by whoever reads it.
+            reason: May name the cause: `{kind}`, `{cause}` and `{cause!r}` are filled in by the reader.
         """
         death = DeathError(self.label, reason, cause)
         with LOCK:

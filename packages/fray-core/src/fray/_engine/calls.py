@@ -32,7 +32,7 @@ _new = object.__new__
 class Call:
     """One call with one result; subclasses are those of actors and those with many results.
 
-    Whoever deletes `_unclaimed` has the right to run it, or to end it unrun.
+    The thread that deletes `_unclaimed` has the right to run it, or to end it unrun.
     """
 
     __slots__ = (
@@ -239,7 +239,7 @@ class Call:
 
 
 def shutting_down(call: Call) -> TaskCancelledError:
-    """Return the error of a call whose turn came after its context was told to start nothing more."""
+    """Return the error of a call whose turn came after its context was asked to start nothing more."""
     return TaskCancelledError(f"{call.label} had not started when its context was shut down")
 
 
@@ -269,7 +269,7 @@ def dispatch(ready: Ready) -> None:
 def _start(runner: CallRunner, calls: list[Any]) -> Ready:
     try:
         runner.start(calls)
-    except Exception as error:  # noqa: BLE001 - whoever waits for them must hear of it
+    except Exception as error:  # noqa: BLE001 - what waits for them must get it
         return [ready for call in calls for ready in call.fail(error)]
     return NOTHING
 

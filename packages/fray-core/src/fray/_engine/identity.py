@@ -35,7 +35,7 @@ def set_foreign_finder(finder: ForeignFinder | None) -> None:
 
 
 class keeping:  # noqa: N801 - a context manager, named as it reads
-    """Collect what is pickled by identity in the block: whoever keeps the pickle must keep that alive."""
+    """Collect what is pickled by identity in the block: the holder of the pickle must keep that alive."""
 
     __slots__ = ("_outer",)
 

@@ -37,7 +37,7 @@ class EngineRef(ObjectRef[T_co]):
 
     def __init__(self, call: Any = None) -> None:
         self.state = PENDING
-        self._call = call  # deleted by whoever settles
+        self._call = call  # deleted when it settles
 
     @property
     def call(self) -> Any:
@@ -64,7 +64,7 @@ watchers: dict[Any, list[Watcher]] = {}
 """Who wants to know of what; changed by `watch`, `unwatch` and `tell_watchers` only."""
 
 failure_waiters: dict[Any, None] = {}
-"""Who waits for many references, and is told (`failed`) of every failure."""
+"""Who waits for many references, and is notified (`failed`) of every failure."""
 
 
 def settle(ref: EngineRef[Any], state: int, content: Any) -> Ready | None:
@@ -82,7 +82,7 @@ def settle(ref: EngineRef[Any], state: int, content: Any) -> Ready | None:
 
 
 def tell_watchers(source: Any) -> Ready:
-    """Notify whoever watches, and return the calls that became ready."""
+    """Notify the watchers, and return the calls that became ready."""
     ready: list[Any] = []
     told = watchers.pop(source, None)
     while told:
@@ -114,7 +114,7 @@ def watch(source: Any, watcher: Watcher) -> bool:
     told.append(watcher)
     if not source.state:
         return True
-    # It settled meanwhile. Whoever takes the watcher from the list notifies it: the settling thread, or we.
+    # It settled meanwhile. The thread that takes the watcher from the list notifies it: that one, or this.
     try:
         told.remove(watcher)
     except ValueError:
@@ -124,7 +124,7 @@ def watch(source: Any, watcher: Watcher) -> bool:
 
 
 def unwatch(source: Any, watcher: Watcher) -> None:
-    """Take a watcher back from a source that has not told it yet."""
+    """Take a watcher back from a source that has not notified it yet."""
     if type(source) is not EngineRef:
         source.unwatch(watcher)
         return

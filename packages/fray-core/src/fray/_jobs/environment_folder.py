@@ -89,7 +89,7 @@ def _delete(path: str, doomed: str, unused_for: float) -> int | None:
         if time.time() - _last_used(path) < unused_for:
             return None
         if os.path.exists(path):
-            os.rename(path, doomed)  # whoever looks meanwhile finds a whole one or none
+            os.rename(path, doomed)  # a reader sees a whole one or none meanwhile
         size = size_of(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
         os.unlink(f"{path}.lock")

@@ -108,7 +108,7 @@ class _Uv:
 
     def __init__(self, program: str, workspace: str, environ: dict[str, str]) -> None:
         self._program, self._workspace, self._environ = program, workspace, environ
-        self._environ.pop("VIRTUAL_ENV", None)  # uv warns of one that is not the one it is told to use
+        self._environ.pop("VIRTUAL_ENV", None)  # uv warns of one that is not the one given to it
 
     def run(self, *args: str) -> None:
         print("$ uv", *args, flush=True)

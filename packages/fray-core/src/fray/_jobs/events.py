@@ -1,4 +1,4 @@
-"""What supervision is told, and what it answers: events go in, actions come out."""
+"""Supervision: events go in, actions come out."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def wait_for_jobs(
     try:
         _poll_until_finished(cluster, found, timeout, raise_on_failure, (shortest, interval))
     finally:
-        # Also before a failure is told: why a job failed is in its last lines, often.
+        # Also before a failure is raised: why a job failed is in its last lines, often.
         for each, printer in printers.items():
             if found[each].finished:
                 printer.join()

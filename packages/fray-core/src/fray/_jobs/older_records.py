@@ -28,7 +28,7 @@ def liveness_of_record(record: str) -> Liveness:
     if os.path.exists(process):
         return _liveness_of_process(process)
     carried = os.path.join(record, _CARRIED)
-    return _liveness_of_carrier(carried) if os.path.exists(carried) else Liveness.NOT_STARTED
+    return _liveness_of_supervisor(carried) if os.path.exists(carried) else Liveness.NOT_STARTED
 
 
 def claim_of_0_1(record: str) -> bool:
@@ -69,7 +69,7 @@ def _liveness_of_process(path: str) -> Liveness:
     return Liveness.ALIVE if lives else Liveness.GONE
 
 
-def _liveness_of_carrier(path: str) -> Liveness:
+def _liveness_of_supervisor(path: str) -> Liveness:
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,7 +1,7 @@
-"""Run a job's `on_exit` command, once, when the job has ended: its guardian does, whoever looks or not.
+"""Run a job's `on_exit` command, once, when the job has ended, also where nobody follows it.
 
-Where the guardian was killed the supervisor does. Where both were, or the machine went, nobody does: readers
-of records act on nothing.
+Its guardian runs it, or the supervisor where the guardian was killed. Where both were killed, or the machine
+went, nobody does: readers of records act on nothing.
 """
 
 import json

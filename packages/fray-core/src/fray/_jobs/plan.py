@@ -1,4 +1,4 @@
-"""What a job's supervisor is told: a request, checked, as what has to be run.
+"""The plan of a job's supervisor: a request, checked, as what has to be run.
 
 Imports little: a job's supervisor starts with it. What makes plans of requests is in `planning`; what a plan
 may bring along that has a life of its own is in `plan_parts`.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class JobPlan(NamedTuple):
-    """What runs a job: the same command `replicas` times, each told its number by `FRAY_REPLICA_ID`.
+    """What runs a job: the same command `replicas` times, each with its number in `FRAY_REPLICA_ID`.
 
     Args:
         command: What one replica runs, with the interpreter that launched it for `python`.
@@ -34,7 +34,7 @@ class JobPlan(NamedTuple):
         keep: Which records are kept when this job has ended.
         granted: What `admission` has given already, before the supervisor came.
         gpus: The GPUs of a job that reserves none.
-        gpus_per_replica: How many of the job's GPUs each replica is told of.
+        gpus_per_replica: How many of the job's GPUs each replica sees.
         timeout: Seconds that an attempt may run.
         log_limit: Bytes that are kept of what an attempt writes.
         memory: Bytes of memory that each replica asked for.
@@ -53,7 +53,7 @@ class JobPlan(NamedTuple):
         ports: The names of the ports that each replica has.
         address: Where others reach the host of the replicas; None for its name.
         on_exit: A shell command that runs once when the job has ended.
-        host_end: Who knows why the supervisor is told to end. Such a job may be resumed: the same
+        host_end: What says why the supervisor got SIGTERM. Such a job may be resumed: the same
             command runs again, on another host, when the first was killed before the job had ended.
     """
 

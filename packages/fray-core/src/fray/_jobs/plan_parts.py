@@ -19,7 +19,7 @@ class Preparation(Protocol):
 
 
 class HostEnd(Protocol):
-    """Who is asked when the supervisor itself is told to end (SIGTERM). Pickled with the plan."""
+    """What says why the supervisor itself got SIGTERM. Pickled with the plan."""
 
     def why(self) -> HostEnding | None:
         """Say how the job ends by that; None where it is to be started again, on this host or another."""

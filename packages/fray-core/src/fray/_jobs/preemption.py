@@ -1,4 +1,4 @@
-"""What a replica is told when its host is to go."""
+"""The notice that a replica gets when its host is taken away."""
 
 import os
 import time

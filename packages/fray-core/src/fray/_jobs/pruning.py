@@ -64,7 +64,7 @@ def prune(folder: str, keep: Keep) -> None:
 
 
 def delete(folder: str, name: str) -> None:
-    """Delete a record; whoever looks meanwhile finds a whole one or none."""
+    """Delete a record; a reader sees a whole one or none meanwhile."""
     doomed = os.path.join(folder, f"{_DOOMED}{name}")
     try:
         os.rename(os.path.join(folder, name), doomed)

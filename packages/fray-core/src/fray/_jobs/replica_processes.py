@@ -51,7 +51,7 @@ class ReplicaProcesses:
 
     Args:
         groups: What they are started in: each attempt in a group of its own below.
-        warn: Is told what whoever looks at the job should know.
+        warn: Called with what a user of the job should know.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ def job_path(record: str) -> str:
 
 
 def plan_of_replica(plan: JobPlan, record: str, replica: int) -> JobPlan:
-    """Return what the supervisor of one replica is told.
+    """Return the plan of the supervisor of one replica.
 
     Args:
         record: Of the job.

@@ -77,7 +77,7 @@ def reset(record: JobRecord, info: JobInfo) -> None:
     path = os.fspath(record.path)
     reserve_room(path, max(1, len(info.tasks)))
     (record.path / STOP).unlink(missing_ok=True)
-    if (record.path / DONE).exists():  # each end of the job is told
+    if (record.path / DONE).exists():  # each end of the job is reported
         (record.path / DONE).rename(record.path / ON_EXIT)
     tasks = tuple(
         task

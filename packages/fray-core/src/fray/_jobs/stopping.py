@@ -163,7 +163,7 @@ def settle_stopped(
     """Write that a job which nobody supervises was stopped; False where somebody does.
 
     Args:
-        written: Is told whether the record could be written, and returns what this is to return.
+        written: Called with whether the record could be written, and returns what this is to return.
         end: How it has ended, where that is known.
     """
     path = os.fspath(record.path)

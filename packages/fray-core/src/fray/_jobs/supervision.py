@@ -4,7 +4,7 @@ No process, no thread, no clock, no file is known here. The same machine runs re
 each other and gangs; who performs its actions is the supervisor of a cluster.
 
 A replica:   waiting -> running -> over, or waiting again while its budget lasts
-             running -> saving (it was told that its host goes) -> over
+             running -> saving (it was notified that its host goes) -> over
              running -> stopping (a peer failed, or the job ends) -> over
              running -> restarting (somebody wants another attempt) -> waiting again
 A job:       pending -> running -> ending (somebody stopped it, or its time is up) -> clearing -> finished

@@ -252,7 +252,7 @@ class Supervisor:
         return events
 
     def _host_ends(self) -> list[Event]:
-        """Somebody told this process itself to end."""
+        """This process itself got SIGTERM."""
         if self._plan.host_end is None:
             return [StopRequested(DEFAULT_GRACE)]
         ending = self._plan.host_end.why()

@@ -170,7 +170,7 @@ class Coordinator:
         )
 
     def _stop_members(self, grace: float) -> None:
-        """Ask those that run to stop, again and again until each hears; the others never start."""
+        """Ask those that run to stop, again and again until each has received it; the others never start."""
         from fray._jobs.sweep_endings import settle_unstarted
 
         started = self._order.started

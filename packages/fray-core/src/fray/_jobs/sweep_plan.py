@@ -1,4 +1,4 @@
-"""What the coordinator of a sweep is told; it starts in the place of a supervisor and imports as little."""
+"""The plan of the coordinator of a sweep; it starts in the place of a supervisor and imports as little."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class AsyncQueue(Generic[T]):
             try:
                 yield lease
             except BaseException:
-                # What went wrong in the block is the news; a lease that is lost as well is not.
+                # What went wrong in the block is raised; that a lease is lost as well is not.
                 with contextlib.suppress(FrayError, OSError):
                     await asyncio.shield(self.release(lease))
                 raise

@@ -157,7 +157,7 @@ class ObservedClass:
 
 
 class _ObservedInstance:
-    """An actor whose calls are told of; the actor itself does not know."""
+    """An actor whose calls are reported to listeners; the actor itself does not know."""
 
     def __init__(self, instance: Any, unit: Unit) -> None:
         self.__instance, self.__unit = instance, unit
@@ -179,7 +179,7 @@ def observed(subject: str, target: Callable[..., Any], name: str | None) -> Call
         name: None for the name of the target.
     """
     if not callable(target):
-        return target  # whoever takes it will say so
+        return target  # the context refuses it
     unit = Unit.submitted(subject, name or callable_name(target))
     return Observed(target, unit) if subject == "task" else ObservedClass(target, unit)
 

@@ -1,4 +1,4 @@
-"""Jobs and leases as their launchers, waiters and workers see them, told to listeners."""
+"""Jobs and leases as their launchers, waiters and workers report them to listeners."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OUTCOMES = {"succeeded": Outcome.OK, "failed": Outcome.ERROR, "stopped": Outcome.CANCELLED}
 _NOT_IN_A_NAME = re.compile(r"[^A-Z0-9]")
-_ended: set[str] = set()  # jobs whose end was told
+_ended: set[str] = set()  # jobs whose end was reported
 
 
 @contextlib.contextmanager
@@ -52,7 +52,7 @@ def variable_of(key: str) -> str:
 
 
 def job_ended(info: "JobInfo") -> None:
-    """Tell of the end of a job, unless that was told here before."""
+    """Report the end of a job, unless that was done here before."""
     if info.job_id in _ended:
         return
     _ended.add(info.job_id)

@@ -101,7 +101,11 @@ def tell(event: "Event") -> None:
         except Exception:  # noqa: BLE001 - a program does not fail because it is watched
             if id(listener) not in _reported:
                 _reported.add(id(listener))
-                _log.exception("%r failed on %s; it is told on, its failures are not", listener, event.kind)
+                _log.exception(
+                    "%r failed on %s; it stays registered, and further exceptions from it are not logged",
+                    listener,
+                    event.kind,
+                )
 
 
 def forget() -> None:

@@ -242,7 +242,7 @@ class Pages:
 async def _done(watched: WatchedCluster, call: Callable[[], Any], said: str) -> web.StreamResponse:
     try:
         await watched.calls.run(call)
-    except Exception as error:  # noqa: BLE001 - who asked is told, whatever it is
+    except Exception as error:  # noqa: BLE001 - the answer says what it is
         return refusal(409, f"{type(error).__name__}: {error}")
     finally:
         watched.renew()

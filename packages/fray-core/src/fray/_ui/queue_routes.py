@@ -126,7 +126,7 @@ class QueueRoutes:
         body = await _letters_of(verb, request)
         try:
             told = await calls.run(lambda: server.ask("POST", path, body))
-        except Exception as error:  # noqa: BLE001 - who asked is told, whatever it is
+        except Exception as error:  # noqa: BLE001 - the answer says what it is
             return refusal(409, f"{type(error).__name__}: {error}")
         return web.json_response(told)
 

@@ -107,7 +107,7 @@ class UiServer:
         self.stop()
 
     def _serve(self, ready: "Future[int]") -> None:
-        """Run the server; what keeps it from starting is told to who started it."""
+        """Run the server; what keeps it from starting is raised where it was started."""
         try:
             asyncio.run(self._run(ready))
         except BaseException as error:

@@ -13,7 +13,7 @@ def invalid(field: str, allowed: str, value: Any) -> ValueError:
 
 
 def check_count(field: str, value: Any, least: int = 0) -> None:
-    """Refuse what is no whole number of `least` or more."""
+    """Refuse what is not an int of `least` or more."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise invalid(field, f"a whole number of {least} or more", value)
 

@@ -1,4 +1,4 @@
-"""What happens to jobs, tasks, actors and leases, as listeners are told of it."""
+"""What happens to jobs, tasks, actors and leases, as listeners receive it."""
 
 import enum
 import time
@@ -15,7 +15,7 @@ class EventKind(enum.StrEnum):
     JOB_LAUNCHED = "job_launched"
     """The cluster has taken the job, or refused it."""
     JOB_ENDED = "job_ended"
-    """A process that waited for the job has seen its end; told once in each such process."""
+    """A process that waited for the job has seen its end; reported once in each such process."""
     REPLICA_STARTED = "replica_started"
     """In the job: its function is about to be called. Commands tell nothing of themselves."""
     REPLICA_ENDED = "replica_ended"
@@ -88,7 +88,7 @@ class Event:
 
 
 class Listener(Protocol):
-    """Hears of events, in the thread where they happen: be quick, safe among threads, and run no task.
+    """Receives events, in the thread where they happen: be quick, safe among threads, and run no task.
 
     An exception that it raises is logged once and changes nothing.
     """

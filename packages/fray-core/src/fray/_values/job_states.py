@@ -135,7 +135,7 @@ class JobInfo:
         user: Who launched it.
         commit: The commit of the workspace at launch; None where it is no git repository.
         dirty: Whether the workspace had changes that are not in the commit.
-        warnings: What whoever looks at the job should know, e.g. that files changed before it started.
+        warnings: What a user of the job should know, e.g. that files changed before it started.
         progress: Of a sweep, how many of its members have each status; None for a job that is no sweep.
         after: The jobs that it runs after.
         environment: What was asked for of its environment: variables by name only.

@@ -1,4 +1,4 @@
-"""What listeners hear of a job: in its launcher, in the job itself, in those who wait for it."""
+"""What listeners receive of a job: in its launcher, in the job itself, in those who wait for it."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def fail_with(secret: str) -> None:
 class JobEventsContract(ListeningFixtures, ClusterFixtures):
     """A job and its replicas have one id to be found by."""
 
-    def test_a_job_is_told_of_by_launcher_replicas_and_waiter(self, told: Told, cluster: Cluster) -> None:
+    def test_a_job_is_reported_by_launcher_replicas_and_waiter(self, told: Told, cluster: Cluster) -> None:
         job_id = launch(cluster, abs, "told", entrypoint_args=[1], resources=ResourceConfig(replicas=2))
         cluster.wait([job_id], timeout=self.PATIENCE)
         cluster.wait(job_id, timeout=self.PATIENCE)
@@ -41,7 +41,7 @@ class JobEventsContract(ListeningFixtures, ClusterFixtures):
         ]
         assert [event.outcome for event in replicas if event.kind == "replica_ended"] == ["ok", "ok"]
 
-    def test_failures_and_stops_are_told_apart_and_no_secret_is_told(
+    def test_failures_and_stops_are_distinguished_and_no_secret_is_reported(
         self, told: Told, cluster: Cluster
     ) -> None:
         environment = create_environment(env_vars={"PASSWORD": SECRET})
@@ -56,7 +56,7 @@ class JobEventsContract(ListeningFixtures, ClusterFixtures):
         assert told.of("replica")[-1].error == "ValueError"
         assert SECRET not in told.text()
 
-    def test_a_refused_launch_is_told_of(self, told: Told, cluster: Cluster) -> None:
+    def test_a_refused_launch_is_reported(self, told: Told, cluster: Cluster) -> None:
         environment = create_environment(workspace="/nowhere/at/all")
         with pytest.raises(ValueError, match="nowhere"):
             cluster.launch(JobRequest("bad", program("pass"), environment=environment))

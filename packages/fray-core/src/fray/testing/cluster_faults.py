@@ -1,6 +1,6 @@
 """What a cluster of directories withstands: rules 9 to 11.
 
-Whoever is killed or stopped, wherever a reader looks from, whatever the disk does: what is read is right,
+Whatever is killed or stopped, wherever a reader looks from, whatever the disk does: what is read is right,
 reading changes nothing, and nothing outlives its supervisor. Where a test needs namespaces or a disk of its
 own and this machine does not let it have them, it checks nothing.
 """
@@ -347,7 +347,7 @@ class SmallDisk:
         (self.path / "filler").unlink()
 
     def protect(self) -> None:
-        """Make it read-only for whoever opens something from here on."""
+        """Make it read-only for all that is opened from here on."""
         path = os.fspath(self.path)
         assert self._run(["mount", "--bind", path, path]) == 0
         assert self._run(["mount", "-o", "remount,bind,ro", path]) == 0

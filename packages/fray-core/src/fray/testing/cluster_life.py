@@ -157,7 +157,7 @@ class FailureContract(ClusterFixtures):
         assert info.error_message is not None
         assert "ValueError: the contract's boom" in info.error_message
 
-    def test_a_signal_is_told_from_an_exit(self, cluster: Cluster) -> None:
+    def test_a_signal_is_distinguished_from_an_exit(self, cluster: Cluster) -> None:
         info = self.fail(cluster, program("import os; print('bye', flush=True); os.kill(os.getpid(), 9)"))
         assert (info.tasks[0].reason, info.tasks[0].exit_code) == (ExitReason.SIGNALLED, -9)
         assert info.exit_code == 137

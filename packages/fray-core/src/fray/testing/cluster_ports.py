@@ -29,7 +29,7 @@ LISTEN = """
     while not pathlib.Path(sys.argv[2]).exists():
         time.sleep(0.01)
 """
-# A server of HTTP that answers with its attempt, by the name of argv[1]; argv[2] is told its process id.
+# A server of HTTP that answers with its attempt, by the name of argv[1]; argv[2] gets its process id.
 SERVE = """
     import http.server, os, sys
     from fray.job import register_endpoint

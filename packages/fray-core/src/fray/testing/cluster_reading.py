@@ -83,7 +83,7 @@ class LogContract(ClusterFixtures):
         assert list(stream)[-1] == "last words, no end of line"
         assert stream.info.status is JobStatus.FAILED
 
-    def test_replicas_are_told_apart_and_can_be_read_alone(self, cluster: Cluster) -> None:
+    def test_replicas_are_distinguished_and_can_be_read_alone(self, cluster: Cluster) -> None:
         code = """
             import os
             for number in range(3):

@@ -106,7 +106,7 @@ class RequestContract(ClusterFixtures):
         cluster.wait(job_id, timeout=self.PATIENCE)
         assert said.read_text() == f"{job_id} failed exited 3\n"
 
-    def test_what_is_known_of_a_job_is_told_by_poll(self, cluster: Cluster, tmp_path: Path) -> None:
+    def test_what_is_known_of_a_job_is_returned_by_poll(self, cluster: Cluster, tmp_path: Path) -> None:
         request = JobRequest(
             "known",
             program("print('x' * 100)"),

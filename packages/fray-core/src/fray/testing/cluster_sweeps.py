@@ -35,7 +35,7 @@ WHEN_THERE = """
 
 
 class SweepContract(ClusterFixtures):
-    """`launch_many`: many jobs are one, by one id, whoever looks"""
+    """`launch_many`: many jobs are one, by one id, in every process"""
 
     def has_sweeps(self, cluster: Cluster) -> bool:
         """Whether there are sweeps; where not, `launch_many` refuses."""

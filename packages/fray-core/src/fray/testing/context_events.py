@@ -1,4 +1,4 @@
-"""What listeners hear of tasks and actors is the same on every backend, and listening changes nothing."""
+"""What listeners receive of tasks and actors is the same on every backend, and listening changes nothing."""
 
 import threading
 from typing import Any
@@ -29,9 +29,9 @@ def fail_with(secret: str, *, hint: str) -> str:
 
 
 class EventsContract(ListeningFixtures, ContextFixtures):
-    """Each thing is told of once, by the process where it happens, before its result can be read."""
+    """Each thing is reported once, by the process where it happens, before its result can be read."""
 
-    def test_a_task_is_told_of_from_submission_to_end(self, told: Told, context: JobContext) -> None:
+    def test_a_task_is_reported_from_submission_to_end(self, told: Told, context: JobContext) -> None:
         assert context.get(context.run(tasks.add, 2, b=3)) == 5
         submitted, started, ended = told.of("task")
         assert [event.kind for event in (submitted, started, ended)] == [
@@ -48,12 +48,12 @@ class EventsContract(ListeningFixtures, ContextFixtures):
         assert ended.seconds is not None
         assert ended.seconds >= 0
 
-    def test_a_failure_is_told_of_and_stays_what_it_is(self, told: Told, context: JobContext) -> None:
+    def test_a_failure_is_reported_and_stays_what_it_is(self, told: Told, context: JobContext) -> None:
         with pytest.raises(ValueError, match="broken"):
             context.get(context.run(tasks.fail, "broken"))
         assert [(event.outcome, event.error) for event in told.of("task")][-1] == ("error", "ValueError")
 
-    def test_a_task_of_a_task_is_told_of_as_its_child(self, told: Told, context: JobContext) -> None:
+    def test_a_task_of_a_task_is_reported_as_its_child(self, told: Told, context: JobContext) -> None:
         assert context.get(context.run(add_inside, 4)) == 5
         (outer,) = {event.id for event in told.of("task", "add_inside")}
         children = told.of("task", "add")
@@ -81,7 +81,7 @@ class EventsContract(ListeningFixtures, ContextFixtures):
             "ok",
         )
 
-    def test_an_actor_and_its_calls_are_told_of(self, told: Told, context: JobContext) -> None:
+    def test_an_actor_and_its_calls_are_reported(self, told: Told, context: JobContext) -> None:
         counter = context.create_actor(tasks.Counter, 5, name="told-of")
         assert context.get(counter.increment()) == 6
         assert [context.get(item) for item in counter.countdown()] == [6, 5, 4, 3, 2, 1]
@@ -99,7 +99,7 @@ class EventsContract(ListeningFixtures, ContextFixtures):
         assert {event.parent_id for event in told.of("task", "add")} == {calls[-1].id}
         context.kill(counter)
 
-    def test_a_constructor_that_raises_is_told_of(self, told: Told, context: JobContext) -> None:
+    def test_a_constructor_that_raises_is_reported(self, told: Told, context: JobContext) -> None:
         counter = context.create_actor(tasks.Counter, -1)
         with pytest.raises(ActorDiedError, match="cannot start at -1"):
             context.get(counter.value())

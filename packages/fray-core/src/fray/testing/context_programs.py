@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fray._contracts.context import JobContext
 from fray._discovery.current import create_context
 from fray.testing.context_fixtures import ContextFixtures
-from fray.testing.program_steps import Ledger, combine, nested, nested_plain, refuse, spread
+from fray.testing.program_steps import StepLog, combine, nested, nested_plain, refuse, spread
 
 Outcome = tuple[str, Any]
 """("value", what) or ("error", message); of a plain evaluation, ("error", every message it may have)."""
@@ -55,7 +55,7 @@ def programs(draw: st.DrawFn) -> list[Step]:
 
 def evaluate_plainly(program: list[Step]) -> list[list[Outcome]]:
     """Evaluate step by step, in this thread, without any context."""
-    ledger, results = Ledger(), list[list[Outcome]]()
+    log, results = StepLog(), list[list[Outcome]]()
     for step in program:
         # Of several failed arguments, whichever was known first is the step's failure.
         failures = [results[use][0][1] for use in step.uses if results[use][0][0] == "error"]
@@ -65,10 +65,10 @@ def evaluate_plainly(program: list[Step]) -> list[list[Outcome]]:
         elif step.kind == "put":
             results.append([("value", step.number)])
         elif step.kind in STREAMS:
-            source = spread if step.kind == "spread" else ledger.replay
+            source = spread if step.kind == "spread" else log.replay
             results.append(_open(_collect(iter(source(step.number, *values)), lambda item: item)))
         else:
-            function = ledger.enter if step.kind == "enter" else PLAIN[step.kind]
+            function = log.enter if step.kind == "enter" else PLAIN[step.kind]
             results.append(_open([_outcome(lambda: function(step.number, *values))]))  # noqa: B023 - called at once
     return results
 
@@ -91,7 +91,7 @@ def _open(outcomes: list[Outcome]) -> list[Outcome]:
 
 def evaluate_on(context: JobContext, program: list[Step]) -> list[list[Outcome]]:
     """Submit everything with references as arguments, then read everything."""
-    ledger = context.create_actor(Ledger)
+    log = context.create_actor(StepLog)
     submitted: list[Any] = []
     for step in program:
         uses = [submitted[use] for use in step.uses]
@@ -100,14 +100,14 @@ def evaluate_on(context: JobContext, program: list[Step]) -> list[list[Outcome]]
         elif step.kind in TASKS:
             submitted.append(context.create_task(TASKS[step.kind], step.number, *uses))
         else:
-            submitted.append(getattr(ledger, step.kind)(step.number, *uses))
+            submitted.append(getattr(log, step.kind)(step.number, *uses))
     results = []
     for step, thing in zip(program, submitted, strict=True):
         if step.kind in STREAMS:
             results.append(_collect(thing, context.get))
         else:
             results.append([_outcome(lambda: context.get(thing))])  # noqa: B023 - called at once
-    context.kill(ledger)
+    context.kill(log)
     return results
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 PATIENCE = 10.0
-"""Seconds that threads and processes which were told to end may take."""
+"""Seconds that threads and processes that are ending may take."""
 
 
 @pytest.fixture(scope="session")

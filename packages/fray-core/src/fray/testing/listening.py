@@ -1,4 +1,4 @@
-"""A listener that writes what it hears to a file, from any process, and what the tests read there."""
+"""A listener that writes what it receives to a file, from any process, and what the tests read there."""
 
 import json
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ class ListeningFixtures:
 
     @pytest.fixture
     def told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
-        """What is heard here and in every process that is started from here."""
+        """What is received here and in every process that is started from here."""
         told = Told(tmp_path / "events.jsonl")
         monkeypatch.setenv(_listeners.VARIABLE, told.spec)
         _listeners.forget()

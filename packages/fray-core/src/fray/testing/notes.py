@@ -91,7 +91,7 @@ class NoteServer:
         return Note(self._host, self._port, f"{self._own}-{name}")
 
     def close(self) -> None:
-        """Let whoever waits go on, and end."""
+        """Let what waits go on, and end."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -121,7 +121,7 @@ class NoteServer:
                 act, name, text = json.loads(stream.readline())
                 if name.startswith(self._own):
                     stream.write(json.dumps(self._done(act, name, text)) + "\n")
-        except (OSError, ValueError):  # whoever asked was killed
+        except (OSError, ValueError):  # the process that asked was killed
             return
 
     def _done(self, act: str, name: str, text: str) -> str:

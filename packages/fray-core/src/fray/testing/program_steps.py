@@ -36,7 +36,7 @@ def spread(number: int, *values: int) -> Iterator[int]:
     yield number
 
 
-class Ledger:
+class StepLog:
     """An actor whose answers depend on the order of its calls."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Ledger:
 
     def enter(self, number: int, *values: int) -> int:
         if number % 5 == 4:
-            raise LookupError(f"ledger {number}")
+            raise LookupError(f"log {number}")
         self.entries.append(number + sum(values))
         return sum((place + 1) * entry for place, entry in enumerate(self.entries)) % 1009
 

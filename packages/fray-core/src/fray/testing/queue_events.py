@@ -1,4 +1,4 @@
-"""What listeners hear of a queue's leases."""
+"""What listeners receive of a queue's leases."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from fray.testing.queue_fixtures import MakeQueue, ManualClock, QueueFixtures, t
 
 
 class EventPromises(ListeningFixtures, QueueFixtures):
-    """Whichever way a lease is taken and settled, each is told of once."""
+    """Whichever way a lease is taken and settled, each is reported once."""
 
-    def test_a_lease_is_told_of_when_taken_and_when_settled(
+    def test_a_lease_is_reported_when_taken_and_when_settled(
         self, told: Told, queue: Queue[Any], clock: ManualClock
     ) -> None:
         queue.push_many(["secret one", "secret two", "secret three"])
@@ -39,7 +39,7 @@ class EventPromises(ListeningFixtures, QueueFixtures):
         assert last.seconds == pytest.approx(5.0, abs=0.1)  # since the push
         assert "secret" not in told.text()
 
-    def test_a_lease_that_was_lost_is_told_of_as_an_error(
+    def test_a_lease_that_was_lost_is_reported_as_an_error(
         self, told: Told, make_queue: MakeQueue, clock: ManualClock
     ) -> None:
         queue = make_queue()

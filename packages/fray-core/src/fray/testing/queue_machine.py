@@ -92,9 +92,9 @@ class QueueMachine(RuleBasedStateMachine):
             if hold and hold.ends > now:
                 continue
             if hold and self.attempts[item] >= self.LIMIT:
-                self.bury(item, "dead")
+                self.mark_dead(item, "dead")
             elif self.deadlines.get(item, now + 1.0) <= now:
-                self.bury(item, "expired")
+                self.mark_dead(item, "expired")
         found = [
             item
             for item in self.alive
@@ -102,7 +102,7 @@ class QueueMachine(RuleBasedStateMachine):
         ]
         return sorted(found, key=lambda item: (-self.priorities.get(item, 0), item))
 
-    def bury(self, item: int, why: str) -> None:
+    def mark_dead(self, item: int, why: str) -> None:
         self.leave(item, (why, None))
         self.dead = sorted([*self.dead, item])
         if why == "expired":
@@ -272,9 +272,9 @@ class QueueMachine(RuleBasedStateMachine):
         item, now = lease.item, self.clock()
         del self.holds[item]
         if self.attempts[item] >= self.LIMIT:
-            self.bury(item, "dead")
+            self.mark_dead(item, "dead")
         elif self.deadlines.get(item, now + 1.0) <= now:
-            self.bury(item, "expired")
+            self.mark_dead(item, "expired")
         elif delay:
             self.delays[item] = now + delay
         if item not in self.alive and fails and item in self.asked:
@@ -287,7 +287,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Lose the client: whoever opens the queue next finds what it left."""
+        """Lose the client: the next client finds what it left."""
         self.queue = self.reopen(self.queue)
 
     @rule()
@@ -304,7 +304,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.failures[item] = self.failures.get(item, 0) + 1
             self.holds.pop(item, None)
             if self.attempts[item] >= self.LIMIT:
-                self.bury(item, "dead")
+                self.mark_dead(item, "dead")
             else:
                 self.delays[item] = now + UNREADABLE_DELAYS[self.failures[item] - 1]
 

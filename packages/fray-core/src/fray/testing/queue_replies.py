@@ -25,7 +25,7 @@ class WorkFailedError(Exception):
 
 
 class ReplyPromises(OptionFixtures):
-    """`push(reply=True)`: the asker gets what the worker answered, whoever crashes meanwhile."""
+    """`push(reply=True)`: the asker gets what the worker answered, across crashes."""
 
     def replying(self, queue: Queue[Any]) -> bool:
         return self.having(queue, "replies", "reply", reply=True)

@@ -1,8 +1,8 @@
 """Who has which part of the machine, across all processes that launch jobs on it.
 
 One file for each start of the machine, under one lock. Every supervisor enters what its job needs and leaves
-when it is done; whoever changes the file decides for all and wakes those that may start. Claims of those
-that are gone are dropped by the next one who looks.
+when it is done; the process that changes the file decides for all and wakes those that may
+start. Claims of processes that are gone are dropped by the next reader.
 """
 
 from __future__ import annotations
@@ -76,22 +76,22 @@ class MachineRoom(NamedTuple):
 
     def enter(self) -> Grant | str:
         """Ask for room, or ask again."""
-        entered = Ledger(self.state_dir).enter(self.claim)
+        entered = AdmissionFile(self.state_dir).enter(self.claim)
         if entered.granted:
             return Grant(entered.gpus)
-        return explain(entered, Ledger(self.state_dir).claims())
+        return explain(entered, AdmissionFile(self.state_dir).claims())
 
     def enter_at_launch(self) -> Grant | None:
         """Ask for room for a job whose record is a draft; None where there is none yet."""
-        entered = Ledger(self.state_dir, draft=self.claim.record).enter(self.claim)
+        entered = AdmissionFile(self.state_dir, draft=self.claim.record).enter(self.claim)
         return Grant(entered.gpus) if entered.granted else None
 
     def leave(self) -> None:
         """Give back the room, or the place in line."""
-        Ledger(self.state_dir).leave(self.claim.record)
+        AdmissionFile(self.state_dir).leave(self.claim.record)
 
 
-class Ledger(NamedTuple):
+class AdmissionFile(NamedTuple):
     """The claims of a state directory."""
 
     state_dir: str

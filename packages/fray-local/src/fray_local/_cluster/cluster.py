@@ -35,7 +35,7 @@ from fray_local._cluster_config import LocalClusterConfig
 from fray_local._state import state_dir
 
 # Run by the shell that is gone at once: the supervisor is nobody's child, so that nobody has to reap
-# it. In the background a shell gives /dev/null for stdin, unless it is told otherwise by number.
+# it. In the background a shell gives /dev/null for stdin, unless a descriptor is given by number.
 _SHELL = 'exec 3<&0; "$@" <&3 3<&- >&2 & echo $!'
 
 
@@ -56,7 +56,7 @@ class LocalCluster(DirectoryCluster):
         memory: Memory that jobs may use, e.g. `"16g"`; None for all there is.
         gpus: GPUs that jobs may use, the first so many; None for all there are.
         enforce_memory: End a job that takes more memory than it asked for, all replicas together; refused
-            where the machine does not let us. Else what it used is measured and told.
+            where the machine does not let us. Else what it used is measured and reported.
         keep_jobs: Records of finished jobs to keep; the oldest ones beyond are deleted.
         keep_days: Days to keep them at most.
     """
@@ -165,7 +165,7 @@ class LocalCluster(DirectoryCluster):
             assert shell.stdin is not None
             assert shell.stdout is not None
             if draft != record:  # else it is a job that runs again
-                write_record(draft, plan)  # meanwhile the supervisor comes up; it ends if it is told nothing
+                write_record(draft, plan)  # meanwhile the supervisor comes up; it ends if it gets no plan
             pid = int(shell.stdout.readline())
             # Here, so that jobs stand in line as they were launched, not as their supervisors came up.
             room = _room_to_enter(plan)

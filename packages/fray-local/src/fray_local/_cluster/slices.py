@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from fray.backend import check_count, invalid
-from fray_local._cluster.admission import Amounts, Ledger
+from fray_local._cluster.admission import AdmissionFile, Amounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,5 +50,5 @@ class Slices:
     def _free(self, state_dir: os.PathLike[str]) -> float:
         if self.total is None:
             return float("inf")
-        claims = Ledger(os.fspath(state_dir)).claims()
+        claims = AdmissionFile(os.fspath(state_dir)).claims()
         return self.total - sum(claim.need.slice for claim in claims if claim.granted)

@@ -59,7 +59,7 @@ def kill(name: str, namespace: str | None, timeout: float, as_json: bool) -> Non
     directory.remove(record)
     if connection is not None and not kill_at(connection[1], timeout):
         raise click.ClickException(
-            f"{record.label} was told to end and its name is free, but its process does not answer: it may "
+            f"{record.label} was asked to end and its name is free, but its process does not answer: it may "
             "be stopped, and ends when it goes on; `ps` shows it as fray_local._process.worker.detached_actor"
         )
     click.echo(json.dumps(_row(record), indent=2) if as_json else f"killed {record.label}")

@@ -167,7 +167,7 @@ class ForkServer:
         """Start a program that outlives everybody here: a detached actor."""
         try:
             pid = os.fork()
-        except OSError as error:  # whoever waits for the actor hears that its socket closes
+        except OSError as error:  # what waits for the actor sees that its socket closes
             close_all(descriptors)
             with contextlib.suppress(OSError):
                 os.write(2, f"fray: a detached actor could not be started: {error}\n".encode())

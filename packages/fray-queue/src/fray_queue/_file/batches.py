@@ -227,7 +227,7 @@ class Batches(ItemLog):
             payloads = self._payloads_of(address, fresh=True)
         except DamagedError as error:
             self._report(address.path, error)
-            self._bury_damaged(address, claims, str(error))
+            self._mark_damaged_dead(address, claims, str(error))
             return []
         if payloads is None:
             self._undo(address, number)
@@ -241,7 +241,7 @@ class Batches(ItemLog):
             self._listing.succeeded()
         return good
 
-    def _bury_damaged(self, address: Address, claims: list[Claim], error: str) -> None:
+    def _mark_damaged_dead(self, address: Address, claims: list[Claim], error: str) -> None:
         def dead(claim: Claim) -> Record:
             held, now = claim.record, self._clock()
             attempts = (*held.attempts, (held.attempt, "unreadable", held.at, now, error))
@@ -365,7 +365,7 @@ class Batches(ItemLog):
 
     def _survey_batch(self, spot: Spot) -> list[tuple[Spot, bool]]:
         """Return the items of a batch that are not finished, and whether a pop could take each."""
-        self._bury_due(spot.address)
+        self._mark_due_dead(spot.address)
         found = self._newest(spot.address)
         if found is None:
             return []
@@ -380,8 +380,8 @@ class Batches(ItemLog):
             if slot.record is None or slot.record.kind != DONE
         ]
 
-    def _bury_due(self, address: Address) -> None:
-        """Bury the items whose last lease is over."""
+    def _mark_due_dead(self, address: Address) -> None:
+        """Make dead letters of the items whose last lease is over."""
         most = self._max_attempts
         if most is None:
             return

@@ -66,13 +66,13 @@ class Claims(Batches):
             return self._listing.next(self._clock(), look_now=look_now)
 
     def _claim(self, spot: Spot, lease_timeout: float) -> Claim | None:
-        """Try to lease one item; None when it turns out to be busy, buried or gone."""
+        """Try to lease one item; None when it turns out to be busy, dead or gone."""
         head = self._head(spot)
         if spot.number and head is None:
             return None
         attempts = self._attempts_after(head)
         if self._max_attempts is not None and len(attempts) >= self._max_attempts:
-            self._bury(spot.address, spot.number, head, attempts)
+            self._mark_dead(spot.address, spot.number, head, attempts)
             return None
         record = self._lease_after(head, attempts, lease_timeout)
         claim = Claim(spot.address, spot.number + 1, record, record.until, first=spot.number + 1)
@@ -101,7 +101,7 @@ class Claims(Batches):
         except DamagedError as error:  # its holder may give it up, and so it stops nobody
             self._report(address.path, error)
             attempts = _ended(claim, "unreadable", self._clock(), str(error))
-            self._bury(address, claim.number, claim.record, attempts)
+            self._mark_dead(address, claim.number, claim.record, attempts)
             return False
         if self._clock() >= claim.until:
             return False  # the requests outlasted the lease: others may hold it by now
@@ -147,7 +147,7 @@ class Claims(Batches):
         )
 
     def release(self, lease_id: str, delay: float) -> None:
-        """Give the item back, or bury it after its last attempt."""
+        """Give the item back, or make it a dead letter after its last attempt."""
         self._settle(lease_id, lambda claim: self._released(claim, delay))
 
     def _released(self, claim: Claim, delay: float) -> Record:
@@ -188,7 +188,7 @@ class Claims(Batches):
     def _confirm(self, claim: Claim, lease_id: str) -> None:
         """Make sure that the record just written continues a history, and starts none.
 
-        Whoever finished the item removes its files, the payload first: then record n+1 can be created again.
+        The client that finished the item removes its files, the payload first: record n+1 can be created again then.
         """
         if not self._store.exists(claim.address.path):
             self._store.delete([claim.address.record(claim.number + 1)])
@@ -312,7 +312,7 @@ class Claims(Batches):
         )
 
     def purge(self, spots: Sequence[Spot]) -> int:
-        """Finish items whoever holds them; return how many."""
+        """Finish items, held or not; return how many."""
         return sum(
             self._purge(group[0]) if group[0].index == ALONE else self._change_those(group, DONE)
             for group in _by_address(spots)

@@ -59,7 +59,7 @@ class FullBuckets:
         """Return how many items are in each full bucket that nobody took from.
 
         They hold for buckets that a listing of the root shows that is made afterwards: one that is not there
-        is finished, and what told of it may be half removed.
+        is finished, and its marks may be half removed.
         """
         counts = {bucket: items for bucket, items in map(_parsed, self._store.names(FULL)) if bucket}
         if counts:

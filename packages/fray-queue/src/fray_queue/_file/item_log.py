@@ -103,14 +103,17 @@ class ItemLog:
     # --- looking and mending ---
 
     def _survey_one(self, spot: Spot) -> list[tuple[Spot, bool]]:
-        """Return an item unless it is finished, and whether a pop could take it; bury it if that is due."""
+        """Return an item unless it is finished, and whether a pop could take it.
+
+        One whose attempts are over becomes a dead letter here.
+        """
         record = spot.record or (self._read_record(spot.address, spot.number) if spot.number else None)
         if spot.number and (record is None or record.kind == DONE):
             return []
         free = spot.number == 0 or self._head(Spot(spot.address, spot.number, record, 0.0)) is not None
         attempts = self._attempts_after(record) if free else ()
         if self._max_attempts is not None and len(attempts) >= self._max_attempts and record:
-            dead = self._bury(spot.address, spot.number, record, attempts)
+            dead = self._mark_dead(spot.address, spot.number, record, attempts)
             return [(Spot(spot.address, spot.number + 1, dead, 0.0), False)] if dead else []
         return [(Spot(spot.address, spot.number, record, 0.0), free)]
 
@@ -136,7 +139,7 @@ class ItemLog:
         return self._append(spot.address, spot.number + 1, record)
 
     def _purge(self, spot: Spot) -> bool:
-        """Finish an item whoever holds it; False when something else happened to it first."""
+        """Finish an item, held or not; False when something else happened to it first."""
         record = Record(
             DONE, new_nonce(), self._clock(), extended=spot.record.extended if spot.record else ()
         )
@@ -208,14 +211,16 @@ class ItemLog:
                 self._listing.note(held.address, number, record, until)
         return held
 
-    def _bury(self, address: Address, number: int, head: Record | None, attempts: Attempts) -> Record | None:
+    def _mark_dead(
+        self, address: Address, number: int, head: Record | None, attempts: Attempts
+    ) -> Record | None:
         assert head is not None
         record = Record(DEAD, new_nonce(), self._clock(), 0.0, head.attempt, attempts, head.extended)
         return record if self._append(address, number + 1, record) else None
 
     def _append(self, address: Address, number: int, record: Record) -> bool:
         path, data = address.record(number), record.encode()
-        # The store may have told somebody's request twice, or lost the answer to ours: the nonce knows.
+        # The store may have answered somebody's request twice, or lost the answer to ours: the nonce knows.
         won = self._is_first(path, record) and (
             self._store.create(path, data) or self._store.read(path) == data
         )

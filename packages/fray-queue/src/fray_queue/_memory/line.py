@@ -312,14 +312,14 @@ class Line(Generic[T]):
             entry.phase = HELD
         if state.dead:
             entry.state = state
-            self._bury(entry, now, failure)
+            self._mark_dead(entry, now, failure)
         elif state.until:
             self._hold(entry, state)
         else:
             entry.state = state
             self._return(entry)
 
-    def _bury(self, entry: Entry[T], now: float, failure: BaseException | None) -> None:
+    def _mark_dead(self, entry: Entry[T], now: float, failure: BaseException | None) -> None:
         entry.phase = DEAD
         self.dead[entry.item_id] = self._live.pop(entry.item_id)
         self._forget_key(entry)

@@ -36,7 +36,7 @@ _PAUSES = 20  # looks before a call stands in line for it
 class MemoryQueue(QueueBase[T]):
     """A queue for the threads of one process; items are passed on as they are, never copied.
 
-    A push takes no lock: it appends to an inbox, and whoever holds the lock next hands that to the machine.
+    A push takes no lock: it appends to an inbox, and the next holder of the lock hands that to the machine.
     Producers and consumers that want the same lock hand it, and the interpreter, back and forth at each
     call, which takes twice as long as all the rest.
 
@@ -176,7 +176,7 @@ class MemoryQueue(QueueBase[T]):
             for index, item in enumerate(items):
                 item_id = f"{self._tag}-{next(self._numbers)}"
                 ids.append(self._line.push_with(item_id, item, options.key_of(index), options, now))
-            # Whoever sleeps computed its time without a delay of these.
+            # A sleeping pop computed its time without a delay of these.
             self._arrival.notify(len(items))
             return ids
 
@@ -307,7 +307,7 @@ class MemoryQueue(QueueBase[T]):
         text = None if error is None else describe(error)
         with self._lock:
             self._line.release(lease.item_id, lease.lease_id, delay, self._clock(), text, error)
-            # Whoever sleeps computed its time without this delay, so one wakes in any case.
+            # A sleeping pop computed its time without this delay, so one wakes in any case.
             self._arrival.notify()
             self._room.notify_all()
 

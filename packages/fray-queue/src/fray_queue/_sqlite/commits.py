@@ -96,7 +96,7 @@ def _commit_together(store: QueueStore, requests: Sequence[Request[Any]]) -> Non
 
 
 class GroupCommit:
-    """Commits what threads ask for. Whoever finds nobody committing does it for all who wait."""
+    """Commits what threads ask for. A thread that finds no other committing does it for all that wait."""
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store

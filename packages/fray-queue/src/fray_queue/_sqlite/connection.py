@@ -151,7 +151,7 @@ class StoreFile:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """See one state of the store, whoever writes meanwhile."""
+        """See one state of the store, also while others write."""
         execute = self.connection.execute
         self._check_identity()
         execute("BEGIN")

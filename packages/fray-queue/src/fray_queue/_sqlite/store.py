@@ -390,11 +390,11 @@ class QueueStore:
         queue.count(number, -1)
         queue.count(state_number(after), 1)
         if after.dead:
-            self._bury(queue, row, after, failure)
+            self._mark_dead(queue, row, after, failure)
         elif after.until or after.deadline < math.inf:
             queue.earliest = min(queue.earliest, after.until or math.inf, after.deadline)
 
-    def _bury(self, queue: QueueRow, row: int, state: LeaseState, failure: bytes | None = None) -> None:
+    def _mark_dead(self, queue: QueueRow, row: int, state: LeaseState, failure: bytes | None = None) -> None:
         """Answer who asked for an item that was given up, and drop dead letters that are too many."""
         if queue.special:
             ((reply_ttl, askers),) = self._execute(
@@ -564,7 +564,7 @@ class QueueStore:
         queue.count(number, -1)
         queue.count(DEAD if after.dead else RETURNED, 1)
         if after.dead:
-            self._bury(queue, row, after)
+            self._mark_dead(queue, row, after)
 
     def next_change(self, queue: QueueRow) -> float | None:
         """Return when something may become takeable, or be given up, by itself."""

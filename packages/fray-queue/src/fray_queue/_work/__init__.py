@@ -1,1 +1,1 @@
-"""Pools that work on a queue's items until they are told to stop."""
+"""Pools that work on a queue's items until they are stopped."""

@@ -19,7 +19,7 @@ class Entry:
     arrived: float  # time.monotonic()
     calls: int = 0  # under this lease, all of which failed
     error: Exception | None = None  # of the last of them
-    let_go: bool = False  # whoever still works on it, its outcome counts no more
+    let_go: bool = False  # its outcome counts no more, should it still be worked on
 
 
 class Outcome(NamedTuple):
@@ -40,7 +40,7 @@ class Call:
     fatal: BaseException | None = None  # the function ends the program
     overdue: bool = False
     interrupted: bool = False
-    reported: float = 0.0  # when it was last told that it is overdue
+    reported: float = 0.0  # when it was last reported overdue
 
     def begin(self) -> None:
         """Note that the function is called now."""

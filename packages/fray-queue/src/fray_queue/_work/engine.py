@@ -4,7 +4,7 @@
                        ^                    │
                        └──── rest, retry ───┘          one heartbeat keeps every lease in between
 
-Wherever the function is called, the engine is the same; it ends when it is told to, and for no other reason.
+Wherever the function is called, the engine is the same; it ends when it is stopped, and for no other reason.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Engine:
         self._running: set[Call] = set()
 
     async def run(self) -> None:
-        """Work until told to stop, then give back what is left; `errors` has what ended it."""
+        """Work until stopped, then give back what is left; `errors` has what ended it."""
         self._loop = asyncio.get_running_loop()
         self._summary.ended_at = None
         self._stopping, self._over, self._room = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -263,7 +263,7 @@ class Engine:
                 self._summary.stuck += 1
                 self._let_go(call, limit)
             elif now - call.reported < 2 * (call.reported - call.started):
-                continue  # told ever less often
+                continue  # logged ever less often
             call.reported = now
             call.interrupted = self._runner.interrupt(call)
             if call.interrupted:

@@ -61,7 +61,7 @@ class WorkSummary:
         timed_out: Items that went back because the function ran beyond `time_limit`.
         returned: Items that were fetched ahead and went back untouched.
         attempts: Leases that the items had so far, added up; as many as items where none came again.
-        dated: Items whose queue told when they were pushed; all but those that an older release stored.
+        dated: Items whose queue knows when they were pushed; all but those that an older release stored.
         in_hand: Items that the pool holds leases on now.
         running: Calls of the function now.
         stuck: Slots that functions beyond their `time_limit` occupy now.

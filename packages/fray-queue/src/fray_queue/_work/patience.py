@@ -1,4 +1,4 @@
-"""A queue that fails is asked again, ever less often, until the pool is told to stop."""
+"""A queue that fails is asked again, ever less often, until the pool is stopped."""
 
 import asyncio
 import logging
@@ -50,7 +50,7 @@ class Patience:
         A queue that never answered is another matter: there what was asked for is wrong, and raises.
 
         Raises:
-            GivenUpError: It was told not to ask again.
+            GivenUpError: It was stopped.
         """
         failing_since: float | None = None
         for pause in retry_delays(longest=_LONGEST_PAUSE):

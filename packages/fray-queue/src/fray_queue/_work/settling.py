@@ -34,7 +34,7 @@ class Ending(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What the queue is to be told of an item."""
+    """What is to be reported to the queue of an item."""
 
     entry: Entry
     ending: Ending
@@ -64,37 +64,37 @@ class Settler:
         self._twin, self._patience, self._heartbeat = twin, patience, heartbeat
         self._summary, self._settled = summary, settled
         self._waiting: deque[Settlement] = deque()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._ending = False
         self._tells_errors = "error" in inspect.signature(twin.queue.release).parameters
         self._endless: bool | None = None  # whether an item may fail for ever; asked when it matters
 
     @property
     def backlog(self) -> int:
-        """How many items the queue has not been told of."""
+        """How many items have not been reported to the queue."""
         return len(self._waiting)
 
     def add(self, settlement: Settlement) -> None:
         """Tell the queue of an item, soon."""
         self._waiting.append(settlement)
-        self._news.set()
+        self._changed.set()
 
     def finish(self) -> None:
-        """Let `run` return when everything is told."""
+        """Let `run` return when everything is reported."""
         self._ending = True
-        self._news.set()
+        self._changed.set()
 
     async def run(self) -> None:
         """Tell, until `finish`."""
         while self._waiting or not self._ending:
-            await self._news.wait()
-            self._news.clear()
+            await self._changed.wait()
+            self._changed.clear()
             while self._waiting:
                 count = min(_AT_ONCE, len(self._waiting))
                 await self._tell([self._waiting.popleft() for _ in range(count)])
                 self._settled()
             if self._ending:
-                self._news.set()
+                self._changed.set()
 
     async def _tell(self, settlements: list[Settlement]) -> None:
         done = [each for each in settlements if each.ending is Ending.DONE]
@@ -117,7 +117,7 @@ class Settler:
             await asyncio.gather(*(self._answer(each) for each in settlements))
 
     async def _answer(self, settlement: Settlement) -> None:
-        """Finish one item; its asker is told when its result cannot be pickled."""
+        """Finish one item; its asker gets an error when its result cannot be pickled."""
         lease = settlement.entry.lease
         try:
             await self._ask([settlement], self._twin.done, lease, result=settlement.value)

@@ -21,7 +21,7 @@ from fray._values.options import ActorOptions, Lifetime
 
 
 class ActorsContext(TravellingContext):
-    """What handles are made of here, whoever made the actor."""
+    """What handles are made of here, also of an actor that another context made."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -109,7 +109,7 @@ class ActorsContext(TravellingContext):
         return ActorHandle(self.endpoint_of(self.names.find(name)))
 
     def kill(self, handle: Any, /) -> None:
-        """End an actor, whoever made it; see `JobContext.kill`."""
+        """End an actor, also one that another context made; see `JobContext.kill`."""
         if isinstance(handle, ActorHandle) and isinstance(handle._endpoint, EngineEndpoint):
             caller = handle._endpoint.actor.runner
             if isinstance(caller, ActorCaller) and not handle._endpoint.actor.dead:

@@ -124,7 +124,7 @@ class EndingContext(SessionContext):
         for held in live:
             try:
                 held.data = self.fetch(held.key)
-            except Exception:  # noqa: BLE001, S112 - it was lost: whoever reads it hears of it
+            except Exception:  # noqa: BLE001, S112 - it was lost: reading it raises
                 continue
 
 

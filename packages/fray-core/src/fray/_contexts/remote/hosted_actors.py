@@ -91,9 +91,9 @@ class HostedActor:
         if isinstance(thing, EngineStream):
             reply.set_result(pickle.dumps(("stream", self._streams.keep(thing))))
             return
-        keeper = self._record.actor if self._record else ""
+        owner = self._record.actor if self._record else ""
         self._answer_later(
-            reply, thing, lambda value: self._calls.packed(value, f"the result of {label}", keeper)
+            reply, thing, lambda value: self._calls.packed(value, f"the result of {label}", owner)
         )
 
     def _answer_later(self, reply: Reply, ref: Any, packed: Callable[[Any], Any]) -> None:

@@ -42,11 +42,11 @@ class HostedCalls:
         args, kwargs = filled(args, kwargs, values)
         return fn, args, kwargs
 
-    def packed(self, value: Any, what: str, keeper: str) -> bytes:
+    def packed(self, value: Any, what: str, owner: str) -> bytes:
         """Pack a value; what it names lives as long as the session."""
         packed = pack(self.context, value, what)
         if packed.kept:
-            self.context.kept.setdefault(keeper, []).append(packed.kept)
+            self.context.kept.setdefault(owner, []).append(packed.kept)
         self.context.await_arrivals()
         return packed.data
 

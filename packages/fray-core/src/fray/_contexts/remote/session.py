@@ -169,7 +169,7 @@ class SessionContext(TaskRunnerContext):
             return []
         try:
             values = self.remote.fetch([held.key for held in missing])
-        except Exception:  # noqa: BLE001 - whoever reads the lost one hears of it
+        except Exception:  # noqa: BLE001 - reading the lost one raises
             return []
         for held, value in zip(missing, values, strict=True):
             held.data = bytes(value)
@@ -224,7 +224,7 @@ class SessionContext(TaskRunnerContext):
             known = [name for name in self.remote.workers() if name != without]
             random.shuffle(known)
             for worker in sorted(known, key=self._placed.__getitem__):
-                if self._answers(worker):  # an engine hears of a death a moment after it
+                if self._answers(worker):  # an engine notices a death a moment after it
                     self._placed[worker] += 1
                     return worker
             if time.monotonic() > deadline:

@@ -60,7 +60,7 @@ class LogWriter:
         self._unchecked = 0
         found = segments_of(path)
         self._start = max((segment.start if segment.note else segment.end for segment in found), default=0)
-        if found:  # whoever wrote it before has its own head and tail; they stay
+        if found:  # an earlier writer had its own head and tail; they stay
             self._head_end = self._start
         self._open()
 

@@ -91,7 +91,7 @@ class ActorProcess:
 
     def _start(self, calls: Sequence[Any]) -> None:
         if self._retired:
-            return  # whoever ended it has answered them
+            return  # its end has answered them
         claimed = [call for call in calls if call.claim() and packs_values(call, self._budget)]
         if any(call.kind == "construct" for call in claimed):
             try:

@@ -31,7 +31,7 @@ class CallState:
 
 
 class PackedError(StoredError):
-    """An exception as a worker sent it; whoever reads it unpickles it."""
+    """An exception as a worker sent it; its reader unpickles it."""
 
     __slots__ = ("_cancelled", "data")
 

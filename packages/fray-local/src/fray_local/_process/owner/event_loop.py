@@ -104,7 +104,7 @@ class EventLoop:
                 if key.data is None:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake, 4096)
-                    # After the read, or it could take the byte of somebody who is not heard until the next.
+                    # After the read, or it could take the byte of somebody that is not read until the next.
                     self._awake = False
                 elif self._watched.get(key.fileobj) is key.data:  # not forgotten since the look
                     self.guarded(lambda act=key.data, events=events: act(events))  # type: ignore[misc]

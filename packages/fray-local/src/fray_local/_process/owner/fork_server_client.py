@@ -66,7 +66,7 @@ class ForkServers:
         server.fork(child, settings, descriptors, keep)
 
     def start_detached(self, settings: StartDetached, descriptors: Sequence[int], keep: Any) -> None:
-        """Let a detached actor's process be started; nobody here hears of it again."""
+        """Let a detached actor's process be started; this process does not supervise it."""
         self._cold.start_detached(settings, descriptors, keep)
 
     def kill(self, number: int) -> None:
@@ -95,7 +95,7 @@ class ForkServers:
             self._preload()
 
     def stop(self) -> None:
-        """End the fork servers, and whoever of their workers is left."""
+        """End the fork servers, and those of their workers that are left."""
         for server in (self._cold, self._warm):
             if server is not None:
                 server.stop()
@@ -155,7 +155,7 @@ class ForkServerClient:
         self._requests.run(partial(self._kill, number))
 
     def stop(self) -> None:
-        """End the server, and whoever of its workers is left."""
+        """End the server, and those of its workers that are left."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()

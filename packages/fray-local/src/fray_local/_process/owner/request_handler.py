@@ -261,7 +261,7 @@ class RequestHandler:
                 key = "handle", next(self._keys)
                 request.worker.hold(key, handle._endpoint)  # until the worker has unpickled it
                 request.answer((key, pickle.dumps(handle)))
-            except BaseException as error:  # noqa: BLE001 - whoever asked sees it
+            except BaseException as error:  # noqa: BLE001 - the one that asked sees it
                 request.fail(error)
 
         self._runner.call_back(run)

@@ -64,7 +64,7 @@ class ProcessRunner:
         self._callbacks = CallbackThreads()
         self._order = count(1)
         self._started = self._closed = False
-        self._unended = True  # deleted by whoever ends it
+        self._unended = True  # deleted when it is ended
         self._ended = threading.Event()
         self._ender: threading.Thread
         self.loop: EventLoop

@@ -1,4 +1,4 @@
-"""Which large values a worker has mapped already: it is sent each one once, and told when to let go.
+"""Which large values a worker has mapped already: it is sent each one once, and notified when to release it.
 
 Mapping 100 MB anew for each task that reads it would cost more than most tasks: every page faults.
 """
@@ -42,7 +42,7 @@ class SentSegments:
         return False, (oldest,)
 
     def forget(self, key: int) -> bool:
-        """Return whether the worker has to be told that a segment is gone."""
+        """Return whether the worker has to be notified that a segment is gone."""
         return self._there.pop(key, None) is not None
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Exclusion without waiting: whoever finds the state free changes it for all who come meanwhile.
+"""Exclusion without waiting: a thread that finds the state free changes it for all that come meanwhile.
 
 A finalizer or a signal handler runs in the middle of anything, also of a change of the same state by
 its own thread. With a lock it would wait for itself; here it leaves its change to the one below.

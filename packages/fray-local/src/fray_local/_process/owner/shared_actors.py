@@ -8,12 +8,12 @@ from fray_local._process.protocol.messages import Die
 from fray_local._process.protocol.values import Budget
 from fray_local._process.protocol.wire import OutOfDescriptorsError, encode
 
-# Proxy, because whoever holds only a name cannot know how the process ended.
+# Proxy, because a holder of only a name cannot know how the process ended.
 _GONE = "is gone"
 
 
 class SharedActorConnection(WorkerConnection):
-    """A connection to an actor's process that this one cannot see end, only hear."""
+    """A connection to an actor's process whose end this one notices by the connection alone."""
 
     def __init__(
         self, loop: EventLoop, sock: socket.socket, owner: WorkerOwner, budget: Budget, concurrency: int

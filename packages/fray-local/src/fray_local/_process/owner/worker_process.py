@@ -60,7 +60,7 @@ class WorkerProcess(WorkerConnection):
             raise
 
     def _unheard(self, error: Exception) -> None:
-        """Its end is told by the fork server; where it cannot be understood any more, it has to end."""
+        """The fork server reports its end; where it cannot be understood any more, it has to end."""
         if isinstance(error, OutOfDescriptorsError):
             self._why = f"was ended: {error.strerror}"
             self.kill()

@@ -91,7 +91,7 @@ class Exit(NamedTuple):
 
 
 class Die(NamedTuple):
-    """End now; an actor that several processes share is told so by any of them."""
+    """End now; an actor that several processes share gets this from any of them."""
 
 
 # From a worker to the owner.

@@ -1,7 +1,7 @@
 """Values as they travel and as they are kept: a pickle, or a memory file that every process can map.
 
 A memory file has no name: it is a descriptor, handed from process to process, and its memory goes
-with the last descriptor and the last mapping, whoever is killed. Large buffers (pickle protocol 5)
+with the last descriptor and the last mapping, whatever is killed. Large buffers (pickle protocol 5)
 lie in it beside the pickle and are mapped read-only where they are read, not copied.
 """
 

@@ -25,7 +25,7 @@ def encode(message: Message, descriptors: int = 0) -> bytes:
     return _HEADER.pack(len(body), descriptors, code_of(message)) + body
 
 
-def carriers(descriptors: Sequence[int]) -> tuple[list[Sequence[int]], Sequence[int]]:
+def split_descriptors(descriptors: Sequence[int]) -> tuple[list[Sequence[int]], Sequence[int]]:
     """Split descriptors into those that need messages of their own and those that go with the message."""
     cut = max(0, (len(descriptors) - 1) // _MOST_DESCRIPTORS) * _MOST_DESCRIPTORS
     return [descriptors[i : i + _MOST_DESCRIPTORS] for i in range(0, cut, _MOST_DESCRIPTORS)], descriptors[
@@ -58,7 +58,7 @@ def frames(message: Message, descriptors: Sequence[int]) -> list[tuple[bytes, Se
     """Return what is written for a message: itself last, with what fits beside it."""
     if not descriptors:
         return [(encode(message), ())]
-    first, last = carriers(descriptors)
+    first, last = split_descriptors(descriptors)
     return [*((empty(len(some)), some) for some in first), (encode(message, len(last)), last)]
 
 

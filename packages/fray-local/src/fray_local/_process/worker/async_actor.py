@@ -26,7 +26,7 @@ class AsyncActor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def serve(self) -> None:
-        """Run calls until told to stop, and those that are there to their ends."""
+        """Run calls until stopped, and those that are there to their ends."""
         with self._runner:
             self._runner.run(self._serve())
 

@@ -1,4 +1,4 @@
-"""What a worker is told: a thread per connection takes in calls, cancellations, credits and answers."""
+"""A worker's connections: a thread for each takes in calls, cancellations, credits and answers."""
 
 import contextlib
 import os
@@ -169,7 +169,7 @@ def _end(error: Exception) -> NoReturn:
 
 
 def accept_all(worker: CallRunner, listener: socket.socket) -> None:
-    """Let in whoever connects; the directory of the socket keeps other users out."""
+    """Accept connections; the directory of the socket keeps other users out."""
     while True:
         try:
             sock, _ = listener.accept()

@@ -72,7 +72,7 @@ T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
 
 _MOST_UNASKED = 1 << 20
-"""Bytes from which on `put` waits to hear that there is room; below, the wait would be most of its time."""
+"""Bytes from which on `put` asks for room and waits; below, the wait would be most of its time."""
 _COPIES = "a copy of the context inside a worker cannot be closed there; leave that to its owner"
 
 
@@ -112,13 +112,13 @@ class WorkerContext(ContextBase):
         return tuple(self.refcounts.popleft() for _ in range(len(self.refcounts)))
 
     def answered(self, reply: Reply, descriptors: deque[int], kept: dict[int, Segment]) -> None:
-        """Hand the owner's answer to whoever asked."""
+        """Hand the owner's answer to the thread that asked."""
         hand = self._waiting.pop(reply.number, None)
         error = None if reply.error is None else Blob(reply.error)
         values: list[Blob] = []
         try:  # in any case: the descriptors have to go somewhere
             values = [received(one, descriptors, kept=kept) for one in reply.values]
-        except Exception as failure:  # noqa: BLE001 - whoever asked sees it
+        except Exception as failure:  # noqa: BLE001 - the one that asked sees it
             error = Blob(pack_exception(failure))
         if hand is not None:
             hand(error, reply.answer, values)

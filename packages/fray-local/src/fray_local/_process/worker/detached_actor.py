@@ -1,4 +1,4 @@
-"""A detached actor's process: nobody owns it, whoever finds it by name calls it."""
+"""A detached actor's process: it has no owner, and is called by its name."""
 
 import os
 import socket

@@ -88,7 +88,7 @@ class IncomingCall:
         self._label = f"{self.method}()"
         self.generator: Any = None
         self.kept_item: Blob | None = None  # of a stream: made, and not asked for yet
-        self.on_change: Callable[[], None] | None = None  # told of credits, where a loop runs it
+        self.on_change: Callable[[], None] | None = None  # called with credits, where a loop runs it
         self.cancelled = self.in_program = self.interrupted = self.suspended = False
 
     def load(self, instance: Any) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:

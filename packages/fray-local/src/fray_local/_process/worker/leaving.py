@@ -13,11 +13,11 @@ _SECONDS = 3.0  # for each of the three steps
 
 
 def leave() -> None:
-    """Run what was registered for the end of the program; whoever hangs in there is left behind.
+    """Run what was registered for the end of the program; what hangs in there is left behind.
 
     The order is the interpreter's: `concurrent.futures` and loky end their processes from functions that
     `threading` calls first; without those, multiprocessing's own `atexit` function would wait for
-    children that nobody told to end. What still runs is killed with the process tree.
+    children that nothing ended. What still runs is killed with the process tree.
     """
     _in_time(_end_pools)
     _join_threads()

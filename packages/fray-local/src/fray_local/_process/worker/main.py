@@ -1,6 +1,6 @@
 """A worker process: one thread listens to the owner, the main thread runs what arrives, in order.
 
-The listener never runs a task, so that a worker hears of a cancellation, gives back what it has not
+The listener never runs a task, so that a worker receives a cancellation, gives back what it has not
 started, and gets its answers, whatever its tasks do.
 """
 
@@ -91,7 +91,7 @@ class Worker:
         self._reported = set(sys.modules)
 
     def run(self, connections: list[Connection], listener: socket.socket | None) -> None:
-        """Run calls until told to stop; then close what is suspended."""
+        """Run calls until stopped; then close what is suspended."""
         signal.signal(_INTERRUPT, self._interrupted)
         self._connections = connections
         acts: list[tuple[Any, tuple[Any, ...]]] = [(connection.listen, ()) for connection in connections]

@@ -19,7 +19,7 @@ _MOST_HELD = 64  # frames
 class Outbox:
     """Writes to a blocking socket.
 
-    Whoever finds the socket free writes for all; nobody waits for the lock, so that a finalizer or a
+    A thread that finds the socket free writes for all; nobody waits for the lock, so that a finalizer or a
     signal handler that sends something in the middle of a write leaves it to that write's end.
 
     Args:

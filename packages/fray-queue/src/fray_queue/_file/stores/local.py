@@ -51,7 +51,7 @@ class LocalStore:
                 self._check_root()
                 if os.path.exists(temporary):  # noqa: PTH110
                     return False
-                if self._kept.get(data) == temporary:  # whoever tidied the folder took it for abandoned
+                if self._kept.get(data) == temporary:  # a cleanup of the folder took it for abandoned
                     del self._kept[data]
             else:
                 return True

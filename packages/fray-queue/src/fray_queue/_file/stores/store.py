@@ -1,7 +1,7 @@
 """The few things that a FileQueue needs of a file system.
 
-Only `create` decides anything: of all who create one name, one is told True. A record carries a
-nonce, so that who was not told, because the answer got lost, can read it back and know.
+Only `create` decides anything: of all who create one name, one gets True. A record carries a
+nonce, so that a client whose answer got lost can read it back and know.
 """
 
 from collections.abc import Sequence

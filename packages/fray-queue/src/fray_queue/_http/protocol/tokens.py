@@ -56,7 +56,7 @@ def token_for(url: str) -> str | None:
         return None
     try:
         return kept_token(parts.port) if parts.port else None
-    except ValueError:  # no port; whoever connects says so
+    except ValueError:  # no port; connecting says so
         return None
 
 

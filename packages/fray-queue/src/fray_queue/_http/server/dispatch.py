@@ -54,7 +54,7 @@ class Dispatch:
             response = error_answer(error)
         except ConnectionError:  # the client went away before it had said everything
             response = refusal(400, "bad_request", "the body did not arrive")
-        except Exception:  # noqa: BLE001 - a client is told that it failed, not how
+        except Exception:  # noqa: BLE001 - a client learns that it failed, not how
             _log.exception("%s %s failed", request.method, request.path)
             response = refusal(500, "internal", "the server failed; its log says why")
         if request.method == "GET":  # what a browser shows; a client's own calls are spared their parsing

@@ -137,7 +137,7 @@ class QueueRegistry:
         with contextlib.ExitStack() as watch:
             while True:
                 if gone():
-                    traffic.wake()  # whoever woke this pop meant to wake one that takes
+                    traffic.wake()  # it was woken in place of a pop that takes
                     return []
                 since = traffic.woken
                 taken, change = await self.store.pop(

@@ -254,5 +254,5 @@ async def _sample(registry: QueueRegistry) -> None:
         await asyncio.sleep(_SAMPLE_EVERY)
         try:
             await registry.sample()
-        except (FrayError, OSError) as error:  # it will be told to clients; this is only about numbers
+        except (FrayError, OSError) as error:  # clients get it; this is only about numbers
             _log.debug("no sample of the queues: %s", error)

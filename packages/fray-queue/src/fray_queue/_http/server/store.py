@@ -1,7 +1,7 @@
 """What a server needs of where its queues are: an SQLite store, or an engine that others run.
 
 All calls are made in the event loop's thread. One that changes something takes the request's idempotency
-key, and returns what the client is told: a store may keep that, and answer a repetition with it. Of a queue
+key, and returns the answer to the client: a store may keep that, and answer a repetition with it. Of a queue
 that is not there every call raises a QueueNotFoundError.
 """
 
@@ -16,7 +16,7 @@ from fray_queue._http.server.traffic import Traffic
 from fray_queue._items import Settings, Taken
 
 Told = dict[str, Any]
-"""What a client is told, as JSON has it."""
+"""The answer to a client, as JSON has it."""
 Packed = tuple[str, bytes]
 """An answer: its outcome and its payload."""
 What = Literal["items", "room", "answers"]
@@ -50,7 +50,7 @@ class ServerStore(Protocol):
         """Raise what keeps the store from being used, if anything does."""
 
     def answers(self) -> Sequence[tuple[str, int, Told]]:
-        """Return what was kept of requests that may be repeated: slot, number and what was told."""
+        """Return what was kept of requests that may be repeated: slot, number and the answer."""
 
     def watching(self, name: str, what: What, item_ids: Sequence[str] = ()) -> AbstractContextManager[None]:
         """Have the queue's `Traffic` woken, while the block runs, by what others change in the store."""

@@ -1,4 +1,4 @@
-"""A fleet of worker processes lives through a server that restarts, and loses nothing."""
+"""Worker processes live through a server that restarts, and lose nothing."""
 
 import subprocess
 import sys
@@ -43,11 +43,11 @@ print(summary.done + summary.lost, summary.queue_failures, flush=True)
 
 
 @pytest.mark.timeout(300)
-def test_a_fleet_outlives_a_server_that_restarts_ten_times(tmp_path: Path) -> None:
+def test_workers_outlive_a_server_that_restarts_ten_times(tmp_path: Path) -> None:
     with ExitStack() as stack, ServerProcess(tmp_path / "store", "--queue", "q") as server:
         queue: HttpQueue[int] = HttpQueue(server.url, "q")
         logs = [stack.enter_context((tmp_path / f"stderr{index}").open("w")) for index in range(WORKERS)]
-        fleet = [
+        workers = [
             subprocess.Popen(
                 [sys.executable, "-c", WORKER, server.url, str(tmp_path / f"log{index}"), kind],
                 stdout=subprocess.PIPE,
@@ -57,7 +57,7 @@ def test_a_fleet_outlives_a_server_that_restarts_ten_times(tmp_path: Path) -> No
             for index, kind in enumerate(("work", "awork", "processes"))
         ]
         try:
-            for worker in fleet:
+            for worker in workers:
                 assert worker.stdout is not None
                 assert worker.stdout.readline() == "ready\n"
             for restart in range(RESTARTS):
@@ -68,16 +68,16 @@ def test_a_fleet_outlives_a_server_that_restarts_ten_times(tmp_path: Path) -> No
                 wait_until(lambda: all(map(_saw_it_away, logs)), seconds=90)
                 server.start()
             wait_until(lambda: queue.size() == 0, seconds=90)
-            assert [worker.poll() for worker in fleet] == [None] * WORKERS  # nobody ended
+            assert [worker.poll() for worker in workers] == [None] * WORKERS  # nobody ended
             done = failures = 0
-            for worker in fleet:
+            for worker in workers:
                 worker.terminate()
                 assert worker.stdout is not None
                 said = worker.stdout.readline().split()
                 assert worker.wait(60) == 0
                 done, failures = done + int(said[0]), failures + int(said[1])
         finally:
-            for worker in fleet:
+            for worker in workers:
                 worker.kill()
                 worker.wait()
                 assert worker.stdout is not None
