@@ -20,6 +20,7 @@ OTHERS = {"os": {"_exit"}, "sys": {"_getframe"}}
 # Why a file may name private modules.
 MODULES = {
     "tests/core/test_import.py": "it tells which rooms an import loads",
+    "tests/ray/test_ray_internals.py": "each call of what is not Ray's public API has a test of its own",
     **dict.fromkeys(
         (
             "tests/ray/helpers/gang_hosts.py",

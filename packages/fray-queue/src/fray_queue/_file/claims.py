@@ -188,7 +188,7 @@ class Claims(Batches):
     def _confirm(self, claim: Claim, lease_id: str) -> None:
         """Make sure that the record just written continues a history, and starts none.
 
-        The client that finished the item removes its files, the payload first: record n+1 can be created again then.
+        Who finished the item removes its files, the payload first, so record n+1 can be made again.
         """
         if not self._store.exists(claim.address.path):
             self._store.delete([claim.address.record(claim.number + 1)])
