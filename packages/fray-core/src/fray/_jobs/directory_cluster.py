@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -52,7 +51,7 @@ from fray._jobs.sweep_plan import TURN, SweepPlan
 from fray._jobs.usage_history import read_usage
 from fray._values.capabilities import ClusterCapabilities
 from fray._values.checks import check_seconds
-from fray._values.delays import poll_delays
+from fray._values.delays import poll_until
 from fray._values.endpoints import Endpoint
 from fray._values.errors import JobNotFoundError
 from fray._values.findings import Finding
@@ -323,14 +322,13 @@ class DirectoryCluster(ClusterBase):
 
     def _lets_go(self, record: JobRecord, *, force: bool) -> bool:
         """Whether nothing of a job runs any more; a supervisor may outlive the end that it wrote a little."""
-        deadline = time.monotonic() + _LETS_GO_WITHIN
-        for pause in poll_delays():
+
+        def look() -> bool | None:
             if has_ended(os.fspath(record.path), force=force):
                 return True
-            if not record.info().finished or time.monotonic() > deadline:
-                return False
-            time.sleep(pause)
-        raise AssertionError("unreachable: the delays never end")
+            return None if record.info().finished else False
+
+        return bool(poll_until(look, _LETS_GO_WITHIN))
 
     def prune(self, older_than: float = 0.0, *, dry_run: bool = False) -> Pruned:
         """See `Cluster.prune`."""

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from fray._values.delays import poll_delays
+from fray._values.delays import poll_until
 
 NOTICE_VARIABLE = "FRAY_PREEMPTION_NOTICE"
 _LONGEST_PAUSE = 0.1  # seconds between two looks
@@ -27,15 +27,7 @@ class PreemptionNotice:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the host is to go, or for `timeout` seconds; return whether it is."""
-        end = None if timeout is None else time.monotonic() + timeout
-        for pause in poll_delays(longest=_LONGEST_PAUSE):
-            if self.is_set():
-                return True
-            left = pause if end is None else min(pause, end - time.monotonic())
-            if left <= 0:
-                return False
-            time.sleep(left)
-        raise AssertionError("unreachable: the delays never end")
+        return bool(poll_until(lambda: self.is_set() or None, timeout, longest=_LONGEST_PAUSE))
 
     @property
     def seconds_left(self) -> float | None:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from fray._queues import lease_machine
@@ -22,7 +23,7 @@ from fray._queues.lease_machine import FRESH, LeaseState
 from fray._queues.reading import dead_letter, describe, read_item, take_readable
 from fray._serialization.values import dumps
 from fray._values.checks import check_count, check_seconds
-from fray._values.delays import poll_delays
+from fray._values.delays import poll_until
 from fray._values.errors import LeaseExpiredError, UnsupportedError
 from fray._values.leases import Attempt, DeadLetter, Lease, with_end
 from fray._values.push_options import PushOptions
@@ -153,16 +154,12 @@ class StoredQueue(QueueBase[T]):
         check_count("n", n, 1)
         check_seconds("lease_timeout", lease_timeout)
         check_seconds("wait", wait, zero=True)
-        end = time.monotonic() + wait
-        for pause in poll_delays(longest=_LONGEST_PAUSE):
-            leases = take_readable(
-                lambda: self._take(n, lease_timeout), set_aside=self._set_aside, give_back=self.release
-            )
-            left = end - time.monotonic()
-            if leases or left <= 0:
-                return leases
-            time.sleep(min(left, pause))
-        raise AssertionError("unreachable: the delays never end")
+
+        def look() -> list[Lease[T]] | None:
+            take = partial(self._take, n, lease_timeout)
+            return take_readable(take, set_aside=self._set_aside, give_back=self.release) or None
+
+        return poll_until(look, wait, longest=_LONGEST_PAUSE) or []
 
     def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
         lost: list[str] = []

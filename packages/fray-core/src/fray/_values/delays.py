@@ -15,6 +15,30 @@ def poll_delays(shortest: float = 0.001, longest: float = 0.1) -> Iterator[float
         yield min(longest, max(shortest, (time.monotonic() - start) / 20))
 
 
+def poll_until(
+    look: Callable[[], T | None],
+    timeout: float | None = None,
+    *,
+    shortest: float = 0.001,
+    longest: float = 0.1,
+    sleep: Callable[[float], object] = time.sleep,
+) -> T | None:
+    """Call `look` until it returns something, with the pauses of `poll_delays`.
+
+    Args:
+        timeout: Seconds after which None is returned; None for no limit.
+        sleep: What waits between two looks; it may return early.
+    """
+    end = None if timeout is None else time.monotonic() + timeout
+    for pause in poll_delays(shortest, longest):
+        found = look()
+        left = pause if end is None else min(pause, end - time.monotonic())
+        if found is not None or left <= 0:
+            return found
+        sleep(left)
+    raise AssertionError("unreachable: the delays never end")
+
+
 def retry_delays(first: float = 0.1, longest: float = 10.0, jitter: bool = True) -> Iterator[float]:
     """Yield the sleeps between tries: bounds that double, each sleep drawn at random below its bound."""
     bound = first

@@ -214,7 +214,7 @@ if TYPE_CHECKING:
         QueueCapabilities,
     )
     from fray._values.checks import check_count, check_seconds, invalid
-    from fray._values.delays import poll_delays, retry_delays
+    from fray._values.delays import poll_delays, poll_until, retry_delays
     from fray._values.errors import did_you_mean
     from fray._values.findings import Finding, Health
     from fray._values.leases import with_end
@@ -442,6 +442,7 @@ __all__ = [
     "plan_of",
     "plan_with_environment",
     "poll_delays",
+    "poll_until",
     "port_is_free",
     "port_variable",
     "post_to_supervisor",
@@ -738,6 +739,7 @@ _HOMES = {
     "port_is_free": "_jobs.ports",
     "HOST_ADDRESS": "_jobs.port_variables",
     "poll_delays": "_values.delays",
+    "poll_until": "_values.delays",
     "post_to_supervisor": "_jobs.control_pipe",
     "print_table": "_cli.output",
     "program_failed": "_contexts.exits",

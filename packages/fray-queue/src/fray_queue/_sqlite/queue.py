@@ -2,9 +2,9 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote
@@ -21,7 +21,7 @@ from fray.backend import (
     describe,
     pack_answers,
     pack_failure,
-    poll_delays,
+    poll_until,
     read_item,
     take_readable,
     with_end,
@@ -156,20 +156,34 @@ class SqliteQueue(QueueBase[T]):
             return []
         records = [(None, payload) for payload in payloads]
         wait = self._timeout if options.wait is None else options.wait
-        end = time.monotonic() + wait
-        for pause in poll_delays(longest=_LONGEST_PAUSE):
-            changes = self._changes
+        refused = ""
+
+        def push() -> list[str] | None:
+            nonlocal refused
             try:
-                ids = self._run(lambda store, queue: store.push(queue, records, options), grows=True)
+                return self._run(lambda store, queue: store.push(queue, records, options), grows=True)
             except NoRoomError as error:
-                left = end - time.monotonic()
-                if not error.ever or left <= 0:
-                    raise QueueFullError(no_room_within(str(error), wait if error.ever else 0.0)) from None
-                self._doze(changes, min(left, pause))
-            else:
-                self._announce()
-                return ids
-        raise AssertionError("unreachable: the delays never end")
+                refused = str(error)
+                if not error.ever:
+                    raise QueueFullError(no_room_within(refused, 0.0)) from None
+                return None
+
+        ids = self._poll(push, wait)
+        if ids is None:
+            raise QueueFullError(no_room_within(refused, wait))
+        self._announce()
+        return ids
+
+    def _poll(self, look: Callable[[], R | None], wait: float) -> R | None:
+        """Look every 1 to 20 ms, and whenever a thread of this process changed something, for so long."""
+        changes = 0
+
+        def noted() -> R | None:
+            nonlocal changes
+            changes = self._changes
+            return look()
+
+        return poll_until(noted, wait, longest=_LONGEST_PAUSE, sleep=lambda left: self._doze(changes, left))
 
     def _doze(self, changes: int, seconds: float) -> None:
         """Wait for so long, or until a thread of this process changed something after `changes`."""
@@ -181,17 +195,13 @@ class SqliteQueue(QueueBase[T]):
         """Lease up to `n` items; see `Queue.pop_many`. A waiting pop looks again every 1 to 20 ms."""
         check_count("n", n)
         check_seconds("lease_timeout", lease_timeout)
-        end = time.monotonic() + check_seconds("wait", wait, zero=True)
-        for pause in poll_delays(longest=_LONGEST_PAUSE):
-            changes = self._changes
-            leases = take_readable(
-                lambda: self._take(n, lease_timeout), set_aside=self._set_aside, give_back=self.release
-            )
-            left = end - time.monotonic()
-            if leases or left <= 0:
-                return leases
-            self._doze(changes, min(left, pause))
-        raise AssertionError("unreachable: the delays never end")
+        check_seconds("wait", wait, zero=True)
+
+        def look() -> list[Lease[T]] | None:
+            take = partial(self._take, n, lease_timeout)
+            return take_readable(take, set_aside=self._set_aside, give_back=self.release) or None
+
+        return self._poll(look, wait) or []
 
     def _take(self, n: int, lease_timeout: float) -> list[Lease[bytes]]:
         # A look takes no lock from those who have something to write.
@@ -300,18 +310,15 @@ class SqliteQueue(QueueBase[T]):
 
     def fetch_replies(self, item_ids: Sequence[str], *, wait: float = 0.0) -> dict[str, Reply]:
         """Return what became of items; see `Queue.fetch_replies`. Who waits looks every 1 to 20 ms."""
-        end = time.monotonic() + check_seconds("wait", wait, zero=True)
+        check_seconds("wait", wait, zero=True)
         ids = list(map(str, item_ids))
-        for pause in poll_delays(longest=_LONGEST_PAUSE):
-            changes = self._changes
-            found: list[Reply] = []
-            if self._look(lambda store, queue: replies.is_settled(store, queue, ids)):
-                found = self._run(lambda store, queue: replies.fetch(store, queue, ids), durable=False)
-            left = end - time.monotonic()
-            if found or left <= 0:
-                return {reply.item_id: reply for reply in found}
-            self._doze(changes, min(left, pause))
-        raise AssertionError("unreachable: the delays never end")
+
+        def look() -> list[Reply] | None:
+            if not self._look(lambda store, queue: replies.is_settled(store, queue, ids)):
+                return None
+            return self._run(lambda store, queue: replies.fetch(store, queue, ids), durable=False) or None
+
+        return {reply.item_id: reply for reply in self._poll(look, wait) or []}
 
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""

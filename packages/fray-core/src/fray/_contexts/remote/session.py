@@ -9,7 +9,6 @@ import os
 import pickle
 import random
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent import futures
@@ -27,7 +26,7 @@ from fray._contracts.remote_engine import Key, RemoteEngine
 from fray._contracts.task_runner import TaskRunner
 from fray._engine.calls import dispatch
 from fray._engine.refs import EngineRef
-from fray._values.delays import poll_delays
+from fray._values.delays import poll_until
 from fray._values.errors import TaskCancelledError, WorkerDiedError
 
 CANCELLED = "cancelled"
@@ -219,18 +218,18 @@ class SessionContext(TaskRunnerContext):
         Raises:
             WorkerDiedError: None came.
         """
-        deadline = time.monotonic() + WORKERS_COME_WITHIN
-        for pause in poll_delays(longest=0.5):
-            known = [name for name in self.remote.workers() if name != without]
-            random.shuffle(known)
-            for worker in sorted(known, key=self._placed.__getitem__):
-                if self._answers(worker):  # an engine notices a death a moment after it
-                    self._placed[worker] += 1
-                    return worker
-            if time.monotonic() > deadline:
-                raise WorkerDiedError(f"the engine had no worker for {WORKERS_COME_WITHIN:.0f} s")
-            time.sleep(pause)
-        raise AssertionError("unreachable: the pauses never end")
+        worker = poll_until(lambda: self._least_used(without), WORKERS_COME_WITHIN, longest=0.5)
+        if worker is None:
+            raise WorkerDiedError(f"the engine had no worker for {WORKERS_COME_WITHIN:.0f} s")
+        self._placed[worker] += 1
+        return worker
+
+    def _least_used(self, without: str) -> str | None:
+        known = [name for name in self.remote.workers() if name != without]
+        random.shuffle(known)
+        by_use = sorted(known, key=self._placed.__getitem__)
+        # An engine notices a death a moment after it.
+        return next((worker for worker in by_use if self._answers(worker)), None)
 
     def _answers(self, worker: str) -> bool:
         try:
