@@ -8,29 +8,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from fray._jobs import control_pipe
 from fray._jobs.clusters import ClusterBase
 from fray._jobs.details import described
 from fray._jobs.diagnosis import check_folder, check_machine
 from fray._jobs.endpoint_files import read_endpoints
 from fray._jobs.following import parent_job
-from fray._jobs.kept_plans import drop_plan, kept_plan, restored, secrets_of, withheld, write_kept
+from fray._jobs.kept_plans import drop_plan, kept_plan, restored, secrets_of
 from fray._jobs.launch_keys import LaunchKey, held_key
 from fray._jobs.liveness import SupervisorLock
-from fray._jobs.log_files import LOGS, log_name
+from fray._jobs.log_files import log_name
 from fray._jobs.logs.reader import LogReader
-from fray._jobs.on_exit import write_on_exit
 from fray._jobs.packed_plans import packed_plan
 from fray._jobs.plan import JobPlan
 from fray._jobs.plan_values import Keep
-from fray._jobs.planning import FAMILY, PAYLOAD, import_paths, plan_of
+from fray._jobs.planning import FAMILY, import_paths, plan_of
 from fray._jobs.process_tree import TreeKill
-from fray._jobs.pruning import KEYS, delete, has_ended, prune_now, write_keep
+from fray._jobs.pruning import KEYS, delete, has_ended, prune_now
 from fray._jobs.record import JobRecord, Records
-from fray._jobs.record_files import CHILDREN, LOCK, PLAN, REQUEST, SUPERVISOR_LOG, SWEEP
+from fray._jobs.record_files import CHILDREN, PLAN, SWEEP
 from fray._jobs.record_index import infos_of, list_records
 from fray._jobs.record_watch import RecordWatch
-from fray._jobs.replica_records import plan_of_replica, replica_path
+from fray._jobs.record_writing import take_lock, write_member, write_record, write_replica
+from fray._jobs.replica_records import replica_path
 from fray._jobs.restarting import restart_replicas
 from fray._jobs.retrying import (
     check_kept,
@@ -44,10 +43,10 @@ from fray._jobs.retrying import (
     taken_lock,
 )
 from fray._jobs.snapshots import SweepCopies, take_snapshot
-from fray._jobs.status_file import VERSION, replace_file, reserve_room, write_json, write_status
+from fray._jobs.status_file import replace_file
 from fray._jobs.stopping import stop_family
 from fray._jobs.supervisor_command import supervisor_command
-from fray._jobs.sweep_plan import TURN, SweepPlan
+from fray._jobs.sweep_plan import SweepPlan
 from fray._jobs.usage_history import read_usage
 from fray._values.capabilities import ClusterCapabilities
 from fray._values.checks import check_seconds
@@ -391,68 +390,3 @@ class DirectoryCluster(ClusterBase):
             JobNotFoundError: There is none.
         """
         return self._records.find(job_id)
-
-
-def write_member(folder: Path, plan: JobPlan, copies: SweepCopies) -> None:
-    """Write the record of a member of a sweep, complete but for somebody who supervises it."""
-    folder.mkdir(mode=0o700, parents=True)
-    if plan.snapshot_of is not None:
-        copies.link(Path(plan.snapshot_of), folder / Path(plan.workspace).name)
-    take_lock(folder).close()
-    write_record(folder, plan._replace(described={**plan.described, "pending_reason": TURN}))
-    replace_file(os.fspath(folder / PLAN), packed_plan(withheld(plan)))
-    # Kept from the start: where the machine stops, so do all supervisors, and nobody else has the plan.
-    write_kept(os.fspath(folder), plan)
-
-
-def write_replica(folder: Path, plan: JobPlan, record: Path) -> None:
-    """Write the record of a replica that is to have a supervisor of its own.
-
-    Args:
-        plan: Of the job.
-        record: Where that of the job will be.
-    """
-    folder.mkdir(mode=0o700, parents=True)
-    take_lock(folder).close()
-    own = plan_of_replica(plan, os.fspath(record), int(folder.name))
-    write_record(folder, own)
-    replace_file(os.fspath(folder / PLAN), packed_plan(own))
-
-
-def write_record(draft: Path, plan: JobPlan | SweepPlan) -> None:
-    """Write the record of a job that is to be started."""
-    path = os.fspath(draft)
-    (draft / LOGS).mkdir(mode=0o700)
-    control_pipe.create(path)
-    reserve_room(path, plan.replicas)
-    write_json(os.fspath(draft / REQUEST), {"version": VERSION, **plan.shown})
-    if plan.keep is not None and plan.keep != Keep():
-        write_keep(path, plan.keep)
-    if isinstance(plan, JobPlan) and plan.on_exit is not None:
-        write_on_exit(path, plan)
-    if plan.payload is not None:
-        replace_file(os.fspath(draft / PAYLOAD), plan.payload)
-    if not write_status(path, plan.described, final=False):
-        raise OSError(
-            f"the status of {plan.job_id} cannot be written to {path}: the disk is full or read-only"
-        )
-
-
-def take_lock(draft: Path) -> SupervisorLock:
-    """Take the lock of a record that is being made, and make the log of who will hold it."""
-    replace_file(os.fspath(draft / SUPERVISOR_LOG), b"")
-    # Under its name it is seen taken or not at all: who prunes meanwhile deletes a draft that nobody holds.
-    taken = draft / f"{LOCK}.new"
-    lock = SupervisorLock.acquire(os.fspath(taken))
-    assert lock is not None, "a draft is its launcher's own"
-    try:
-        os.rename(taken, draft / LOCK)
-    except OSError:
-        lock.close()
-        raise
-    try:
-        lock.reserve()
-    except BaseException:
-        lock.close()
-        raise
-    return lock

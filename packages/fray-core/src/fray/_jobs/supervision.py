@@ -3,13 +3,8 @@
 No process, no thread, no clock, no file is known here. The same machine runs replicas that know nothing of
 each other and gangs; who performs its actions is the supervisor of a cluster.
 
-A replica:   waiting -> running -> over, or waiting again while its budget lasts
-             running -> saving (it was notified that its host goes) -> over
-             running -> stopping (a peer failed, or the job ends) -> over
-             running -> restarting (somebody wants another attempt) -> waiting again
 A job:       pending -> running -> ending (somebody stopped it, or its time is up) -> clearing -> finished
-
-`MOVES` is the whole table of a replica: what is not in it changes nothing (an event that comes too late).
+A replica:   see `ReplicaRules`.
 """
 
 from __future__ import annotations
@@ -18,47 +13,30 @@ import enum
 
 from fray._jobs.events import (
     Action,
-    AttemptEnd,
     Begin,
     CannotRun,
-    ClearReplica,
     ClearTree,
     Ended,
     EndTree,
     Event,
     Noticed,
-    NotifyReplica,
     Policy,
     RestartRequested,
     SettleJob,
     StartFailed,
-    StartReplica,
     StopReplica,
     StopRequested,
     TreeEnded,
 )
+from fray._jobs.replica_rules import ALIVE, PEER_GRACE, Phase, Replica, ReplicaRules, pause_after
 from fray._jobs.states import ReplicaState
 from fray._values.job_words import ExitReason, JobStatus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any
+    from collections.abc import Iterable, Sequence
 
-PEER_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for the peers of a replica that failed
 TIMEOUT_GRACE = 10.0  # seconds that replicas have after SIGTERM when their time is up
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds between a failure and the next attempt
-
-
-class Phase(enum.Enum):
-    """Where a replica is."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    SAVING = "saving"
-    STOPPING = "stopping"
-    RESTARTING = "restarting"
-    OVER = "over"
 
 
 class JobPhase(enum.Enum):
@@ -72,26 +50,7 @@ class JobPhase(enum.Enum):
     FINISHED = "finished"
 
 
-ALIVE = (Phase.RUNNING, Phase.SAVING, Phase.STOPPING, Phase.RESTARTING)
-
-
-class _Replica:
-    """One replica: its phase, its budget, its part of the status."""
-
-    def __init__(self, number: int) -> None:
-        self.phase = Phase.WAITING
-        self.task = ReplicaState(replica=number)
-        self.due: float | None = 0.0  # the next attempt
-        self.kill_at: float | None = None
-        self.deadline: float | None = None
-        self.failures = 0
-
-    @property
-    def number(self) -> int:
-        return self.task.replica
-
-
-class Supervision:
+class Supervision(ReplicaRules):
     """The life of one job.
 
     Args:
@@ -100,14 +59,8 @@ class Supervision:
     """
 
     def __init__(self, policy: Policy, epoch: float = 0.0) -> None:
-        self._policy, self._epoch = policy, epoch
-        self._replicas = [_Replica(policy.first_replica + n) for n in range(policy.replicas)]
+        super().__init__(policy, epoch)
         self._phase = JobPhase.PENDING
-        self._actions: list[Action] = []
-        self._now = 0.0
-        self._failures = self._preemptions = 0
-        self._culprit: _Replica | None = None  # the one for which an attempt of the gang ends
-        self._grace = PEER_GRACE
         self._verdict: tuple[JobStatus, ExitReason, str | None] | None = None  # by which the job is ended
         self._kill_at: float | None = None
         self.started_at: float | None = None
@@ -206,17 +159,7 @@ class Supervision:
             finished_at=self._wall,
         )
 
-    # --- a replica ---
-
-    def _replica(self, number: int) -> _Replica:
-        return self._replicas[number - self._policy.first_replica]
-
-    def _move(self, replica: _Replica, event: StartFailed | Ended | Noticed | RestartRequested) -> None:
-        move = MOVES.get((replica.phase, type(event)))
-        if move is not None and event.attempt == replica.task.attempt:
-            move(self, replica, event)
-
-    def _note_exit(self, replica: _Replica, event: Ended) -> None:
+    def _note_exit(self, replica: Replica, event: Ended) -> None:
         """The job is being ended: how it ends is known, but for the exit code."""
         if replica.phase in ALIVE and event.attempt == replica.task.attempt:
             replica.task = replica.task._replace(
@@ -224,133 +167,6 @@ class Supervision:
                 peak_memory=event.end.peak_memory,
                 cpu_time=event.end.cpu_time,
             )
-
-    def _start(self, replica: _Replica, attempt: int) -> None:
-        task = replica.task
-        previous = (*task.previous, task._replace(previous=())) if task.attempt else ()
-        if previous:  # shown as pending while it waited; it ended as its reason says
-            previous = (*previous[:-1], previous[-1]._replace(status=self._ended_as(previous[-1])))
-        replica.task = ReplicaState(
-            replica=replica.number,
-            status=JobStatus.RUNNING,
-            attempt=attempt,
-            started_at=self._wall,
-            previous=previous,
-        )
-        replica.phase, replica.due = Phase.RUNNING, None
-        timeout = self._policy.timeout
-        replica.deadline = None if timeout is None else self._now + timeout
-        self._actions.append(StartReplica(replica.number, attempt))
-
-    def _notice(self, replica: _Replica, event: Noticed) -> None:
-        if self._culprit is None:
-            self._culprit, self._grace = replica, event.grace
-        replica.phase = Phase.SAVING
-        self._actions.append(NotifyReplica(replica.number, event.attempt, event.grace))
-        self._stop_replica(replica, event.grace)
-
-    def _restart(self, replica: _Replica, event: RestartRequested) -> None:
-        if self._policy.gang and self._culprit is None:
-            self._culprit, self._grace = replica, event.grace
-        replica.phase = Phase.RESTARTING
-        self._stop_replica(replica, event.grace)
-
-    def _restarted(self, replica: _Replica, event: Ended) -> None:
-        """An attempt has ended because somebody wanted another: that counts against no budget."""
-        if event.end.reason is ExitReason.PREEMPTED:
-            self._preempted(replica, event)
-            return
-        end = event.end._replace(reason=ExitReason.STOPPED)
-        self._book(replica, end, JobStatus.STOPPED, "stopped to be started again")
-        if not self._policy.gang:
-            self._try_again(replica, self._now)
-
-    def _notice_again(self, replica: _Replica, event: Noticed) -> None:
-        self._stop_replica(replica, event.grace)
-
-    def _stop_replica(self, replica: _Replica, grace: float) -> None:
-        moment = self._now + grace
-        replica.kill_at = moment if replica.kill_at is None else min(moment, replica.kill_at)
-        self._actions.append(StopReplica(replica.number, replica.task.attempt, grace))
-
-    def _could_not_start(self, replica: _Replica, event: StartFailed) -> None:
-        self._book(replica, event.end, JobStatus.FAILED, f"replica {replica.number} {event.end.how}")
-        if self._culprit is None:
-            self._culprit = replica
-
-    def _exited(self, replica: _Replica, event: Ended) -> None:
-        """An attempt ended by itself."""
-        end = event.end
-        if end.good:
-            self._book(replica, end, JobStatus.SUCCEEDED, None)
-            return
-        if end.reason is ExitReason.PREEMPTED:
-            self._preempted(replica, event)
-            return
-        self._book(replica, end, JobStatus.FAILED, self._failure_message(replica, end))
-        if self._culprit is None:
-            self._culprit = replica
-        if not self._policy.gang and replica.failures < self._policy.max_retries_failure:
-            replica.failures += 1
-            self._try_again(replica, self._now + pause_after(replica.failures))
-
-    def _preempted(self, replica: _Replica, event: Ended) -> None:
-        allowed = self._policy.max_retries_preemption
-        which = f"preemption {self._preemptions + 1}; max_retries_preemption={allowed}"
-        end = event.end._replace(reason=ExitReason.PREEMPTED)
-        message = f"replica {replica.number} was preempted ({which}){end.details}"
-        self._book(replica, end, JobStatus.FAILED, message)
-        # Peers of a host that vanishes fail too, often before its loss is seen: they are not to blame.
-        if self._culprit is None or self._culprit.task.reason is not ExitReason.PREEMPTED:
-            self._culprit = replica
-        if not self._policy.gang:
-            self._preemptions += 1
-            if self._preemptions <= allowed:
-                self._try_again(replica, self._now)
-
-    def _stopped(self, replica: _Replica, event: Ended) -> None:
-        """An attempt was ended because a peer's did."""
-        if event.end.reason is ExitReason.PREEMPTED:
-            self._preempted(replica, event)
-            return
-        assert self._culprit is not None
-        why = (self._culprit.task.error_message or "").partition("\n")[0]
-        end = event.end._replace(reason=ExitReason.STOPPED)
-        self._book(replica, end, JobStatus.STOPPED, f"stopped with its gang: {why}")
-
-    def _book(self, replica: _Replica, end: AttemptEnd, status: JobStatus, message: str | None) -> None:
-        replica.phase, replica.kill_at, replica.deadline = Phase.OVER, None, None
-        replica.task = replica.task._replace(
-            status=status,
-            reason=end.reason,
-            exit_code=end.exit_code,
-            error_message=message,
-            finished_at=self._wall,
-            peak_memory=end.peak_memory,
-            cpu_time=end.cpu_time,
-        )
-        self._actions.append(ClearReplica(replica.number, replica.task.attempt))
-
-    def _try_again(self, replica: _Replica, at: float) -> None:
-        # How the last attempt ended stays to be seen until the next one starts.
-        replica.phase, replica.due = Phase.WAITING, at
-        replica.task = replica.task._replace(status=JobStatus.PENDING)
-
-    def _failure_message(self, replica: _Replica, end: AttemptEnd) -> str:
-        allowed, attempt = self._policy.max_retries_failure, replica.task.attempt
-        failures = self._failures if self._policy.gang else replica.failures
-        which = ""
-        if allowed and attempt == failures + 1:
-            which = f" (attempt {attempt} of {allowed + 1})"
-        elif allowed:  # attempts that were preempted are not counted here
-            which = f" (attempt {attempt}, failure {failures + 1}; max_retries_failure={allowed})"
-        return f"replica {replica.number} {end.how}{which}{end.details}"
-
-    @staticmethod
-    def _ended_as(task: ReplicaState) -> JobStatus:
-        if task.reason is ExitReason.STOPPED:
-            return JobStatus.STOPPED
-        return JobStatus.FAILED if task.error_message else JobStatus.SUCCEEDED
 
     # --- the job ---
 
@@ -470,10 +286,6 @@ class Supervision:
         self._phase = JobPhase.FINISHED
         self._actions.append(SettleJob(status, message))
 
-    @property
-    def _wall(self) -> float:
-        return self._epoch + self._now
-
 
 def _attempts_after(attempt: int, task: ReplicaState) -> list[ReplicaState]:
     return [each for each in (*task.previous, task) if each.attempt > attempt]
@@ -491,22 +303,3 @@ def first_failure(messages: Sequence[str | None], count: int) -> str | None:
     others = len(messages) - 1
     more = f"\n({others} more of {count} replicas failed)" if others else ""
     return f"{messages[0]}{more}"
-
-
-def pause_after(failures: int) -> float:
-    """Return the seconds before the next attempt after so many failures: each time twice as many."""
-    return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(failures - 1, 16))
-
-
-MOVES: dict[tuple[Phase, type], Callable[[Supervision, _Replica, Any], None]] = {
-    (Phase.RUNNING, Ended): Supervision._exited,
-    (Phase.RUNNING, StartFailed): Supervision._could_not_start,
-    (Phase.RUNNING, Noticed): Supervision._notice,
-    (Phase.SAVING, Ended): Supervision._preempted,
-    (Phase.RUNNING, RestartRequested): Supervision._restart,
-    (Phase.RESTARTING, Ended): Supervision._restarted,
-    (Phase.RESTARTING, Noticed): Supervision._notice_again,
-    (Phase.SAVING, Noticed): Supervision._notice_again,
-    (Phase.STOPPING, Ended): Supervision._stopped,
-    (Phase.STOPPING, StartFailed): Supervision._could_not_start,
-}

@@ -95,7 +95,6 @@ if TYPE_CHECKING:
     from fray._jobs.bare import bare_command
     from fray._jobs.control_pipe import post_to_supervisor
     from fray._jobs.details import about_request
-    from fray._jobs.directory_cluster import write_record
     from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
     from fray._jobs.events import (
         AttemptEnd,
@@ -166,9 +165,11 @@ if TYPE_CHECKING:
     from fray._jobs.pythons import fits
     from fray._jobs.ranks import PORTS, GangLayout, Meeting, rank_variable_names, rank_variables
     from fray._jobs.record import JobRecord, Records
+    from fray._jobs.record_writing import write_record
     from fray._jobs.refusals import refuse_fields, refuse_other_python, refuse_python
     from fray._jobs.replica_endings import info_of_replicas
     from fray._jobs.replica_records import REPLICAS
+    from fray._jobs.replica_rules import pause_after
     from fray._jobs.restarting import tasks_to_restart
     from fray._jobs.retrying import check_retry
     from fray._jobs.settling import settle_by_members, sweep_info, sweep_progress
@@ -177,7 +178,7 @@ if TYPE_CHECKING:
     from fray._jobs.states import JobState, ReplicaState
     from fray._jobs.status_file import replace_file
     from fray._jobs.stopping import settle_stopped
-    from fray._jobs.supervision import JobPhase, Supervision, pause_after
+    from fray._jobs.supervision import JobPhase, Supervision
     from fray._jobs.supervisor_command import supervisor_command
     from fray._jobs.sweep_order import SweepOrder
     from fray._jobs.sweep_plan import TURN, SweepPlan
@@ -732,7 +733,7 @@ _HOMES = {
     "pack_exception": "_serialization.values",
     "packed_plan": "_jobs.packed_plans",
     "path_in_copy": "_jobs.planning",
-    "pause_after": "_jobs.supervision",
+    "pause_after": "_jobs.replica_rules",
     "payload_of": "_jobs.planning",
     "plan_of": "_jobs.planning",
     "plan_with_environment": "_jobs.own_environment",
@@ -772,7 +773,7 @@ _HOMES = {
     "settle_by_members": "_jobs.settling",
     "sweep_info": "_jobs.settling",
     "sweep_progress": "_jobs.settling",
-    "write_record": "_jobs.directory_cluster",
+    "write_record": "_jobs.record_writing",
     "SweepPlan": "_jobs.sweep_plan",
     "take_readable": "_queues.reading",
     "take_snapshot": "_jobs.snapshots",
