@@ -82,6 +82,7 @@ nox.options.sessions = [
     "callers",
     "docs",
     "dist",
+    "guard",
 ]
 
 # Everything a package can do, where its tests use it.
@@ -110,10 +111,6 @@ SLURM_PROGRAMS = {
 }
 # Programs that benchmarks measure against.
 BENCH_PROGRAMS = {"beanstalkd": "beanstalkd", "redis-server": "redis-server", "pg_ctlcluster": "postgresql"}
-# A benchmark is a program; the other modules in the folder are what they share.
-BENCHMARKS = sorted(
-    path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")
-)
 PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 
 
@@ -164,6 +161,15 @@ def install_programs(session: nox.Session, programs: dict[str, str] | None = Non
     session.run(
         *elevated, "apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, external=True
     )
+
+
+def install_where_it_can(session: nox.Session, programs: dict[str, str]) -> None:
+    """Bring programs that are peers only: what cannot be had is not measured, and the page says so."""
+    for program, package in programs.items():
+        try:
+            install_programs(session, {program: package})
+        except nox.command.CommandFailed:
+            session.warn(f"{package} cannot be installed: what needs {program} is not measured")
 
 
 AZURITE = "azurite@3.37.0"  # the emulator of Azure's blob store, which npm alone brings
@@ -408,8 +414,23 @@ def soak(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """Measure everything beside its peers, or a part: `python noxfile.py -s bench -- contexts queues`."""
-    install_programs(session, BENCH_PROGRAMS | SLURM_PROGRAMS)
-    session.install(*wheels(*PACKAGES), *group("bench"))
-    for name in session.posargs or BENCHMARKS:
-        session.run("python", f"benchmarks/{name}.py")
+    """Measure everything beside its peers, and write docs/performance.md.
+
+    python noxfile.py -s bench                       all, half an hour; leave the machine alone
+    python noxfile.py -s bench -- contexts queues    these; the page keeps the last results of the others
+    python noxfile.py -s bench -- --quick            all in five minutes, small: whether they run
+    """
+    install_where_it_can(session, BENCH_PROGRAMS | SLURM_PROGRAMS)
+    session.install(*wheels(*PACKAGES), "psutil")
+    peers = group("bench")
+    session.install(*peers, success_codes=range(256), silent=True)
+    for peer in peers:  # those that are there already cost nothing; one that cannot be had stops no other
+        session.install(peer, success_codes=range(256), silent=True)
+    session.run("python", "benchmarks/suite.py", *session.posargs)
+
+
+@nox.session
+def guard(session: nox.Session) -> None:
+    """Has something become half as fast? Ratios to peers, with bounds twice as wide as what was measured."""
+    session.install(*wheels("fray-local", "fray-queue"), "psutil")
+    session.run("python", "benchmarks/guard.py", *session.posargs)

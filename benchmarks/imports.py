@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from measure import compare, timed
+from measure import at_most, compare, judge, timed
 
 SUBJECTS = {
     "bare interpreter": ["-c", "pass"],
@@ -32,7 +32,12 @@ def main() -> None:
     subjects = {name: (lambda arguments=arguments: start(arguments)) for name, arguments in SUBJECTS.items()}
     for subject in subjects.values():
         subject()
-    compare("Process start to end", subjects, peer="bare interpreter", rounds=15, unit="ms", scale=1e3)
+    found = compare(
+        "Process start to end", subjects, peer="bare interpreter", rounds=15, unit="ms", scale=1e3
+    )
+    more = (found["import fray_resources"] - found["bare interpreter"]) * 1e3
+    judge("import fray_resources, beyond the bare interpreter", more, at_most(10), " ms")
+    judge("fray --help", found["fray --help"] * 1e3, at_most(150), " ms")
 
 
 if __name__ == "__main__":

@@ -15,16 +15,15 @@ import time
 import zipfile
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
-from measure import Timed, compare, lines, timed
+from measure import Timed, at_most, available, compare, fewer, judge, lines, timed
 
 from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, create_cluster, create_environment
 
 NOTHING = Entrypoint.from_binary("python", ["-c", "pass"])
-COUNT = 200
+COUNT = fewer(200, 20)
 
 
 def do_nothing() -> None: ...
@@ -54,12 +53,14 @@ def launching(folder: Path) -> None:
         "command: python -c pass": lambda: launch_and_wait(NOTHING),
         "callable": lambda: launch_and_wait(Entrypoint.from_callable(do_nothing)),
     }
-    if find_spec("submitit"):
+    if available("submitit", module="submitit"):
         subjects["submitit.LocalExecutor, callable"] = lambda: submitit_local(folder)
     peer = "python -c pass (subprocess.run)"
-    compare("Launch to succeeded", subjects, peer=peer, rounds=15, unit="ms", scale=1e3)
-    if "submitit.LocalExecutor, callable" not in subjects:
-        lines("submitit is not installed: pip install submitit", [])
+    goals = {"command: python -c pass": at_most(4.0), "command: true": at_most(4.0)}
+    found = compare("Launch to succeeded", subjects, peer=peer, rounds=15, unit="ms", scale=1e3, goals=goals)
+    if "submitit.LocalExecutor, callable" in found:
+        share = found["callable"] / found["submitit.LocalExecutor, callable"]
+        judge("Launch to succeeded: a callable, ratio to submitit.LocalExecutor", share, at_most(0.2))
 
 
 def following() -> None:
@@ -103,7 +104,7 @@ def many(state: Path) -> None:
     lines(f"{COUNT} jobs at once (python -c pass)", rows)
 
 
-def remembered(state: Path, count: int = 10_000) -> None:
+def remembered(state: Path, count: int = fewer(10_000, 500)) -> None:
     """What finished records cost those who launch, look at one, and look at all."""
     cluster = create_cluster("local?overcommit=true", keep_jobs=10 * count)
     request = JobRequest("nothing", Entrypoint.from_binary("true"))
@@ -132,7 +133,11 @@ def remembered(state: Path, count: int = 10_000) -> None:
         (f"{name} without and with", f"{old * 1e3:.2f} {new * 1e3:.2f} ms")
         for name, old, new in zip(("launch", "poll"), before, after, strict=True)
     ]
-    lines(f"{count} finished records", [*rows, ("list", f"{middle(cluster.list_jobs):.2f} s")])
+    listed = middle(cluster.list_jobs)
+    lines(f"{count} finished records", [*rows, ("list", f"{listed:.2f} s")])
+    judge(f"list among {count} finished records", listed, at_most(0.3), " s")
+    judge("launch among them, ratio to launch without", after[0] / before[0], at_most(1.5))
+    judge("poll among them, ratio to poll without", after[1] / before[1], at_most(1.5))
     verbs = ["--help", "list", "list --limit 10", "list --name nothing --status failed", f"status {first}"]
     asked = [(f"fray {verb}", middle(partial(on_the_command_line, *verb.split()))) for verb in verbs]
     shortened = middle(partial(on_the_command_line, "status", first[:-1]))
@@ -163,7 +168,7 @@ def isolated(folder: Path) -> None:
 
     first = run(environment)
     lines("An environment of its own", [("built for the first job", f"{first * 1e3:.0f} ms")])
-    compare(
+    found = compare(
         "... and for the next ones",
         {
             "the launcher's environment": lambda: run(None),
@@ -173,6 +178,8 @@ def isolated(folder: Path) -> None:
         unit="ms",
         scale=1e3,
     )
+    more = found["an environment that is built"] - found["the launcher's environment"]
+    judge("an environment that is built already adds", more, at_most(0.3), " s")
 
 
 def main() -> None:

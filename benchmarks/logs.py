@@ -4,36 +4,44 @@ python benchmarks/logs.py [--size MB]
 """
 
 import argparse
+import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from measure import at_most, fewer, judge, lines, timed
+
 from fray.backend import LogReader, LogWriter
 from fray.cluster import JobId, JobInfo, JobStatus, TaskStatus, follow_logs
+
+ENDLESS = fewer(300_000_000, 30_000_000)
 
 
 def main() -> None:
     """Write logs of some shapes and print what reading them costs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=1000, help="MB of the log whose tail is read")
+    parser.add_argument("--size", type=int, default=fewer(1000, 50), help="MB of the log whose tail is read")
     size = parser.parse_args().size * 1_000_000
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         line = b"x" * 99 + b"\n"
-        took = seconds(partial(write, folder / "lines.log", line * 10_000, size))
-        print(f"write {size / 1e6:.0f} MB of lines        {took:8.3f} s  {size / took / 1e6:.0f} MB/s")
-        lines = partial(read, folder / "lines.log")
-        lines(tail=5)  # what is started once is not measured
-        print(f"--tail 5 of it, and a pipe   {seconds(partial(lines, tail=5)):8.3f} s")
-        print(f"all of it                    {seconds(lines):8.3f} s")
-        write(folder / "endless.log", b"x" * 1_000_000, 300_000_000)
-        cat = min(seconds(partial(concatenate, folder / "endless.log")) for _ in range(3))
-        took = min(seconds(partial(read, folder / "endless.log")) for _ in range(3))
-        print(f"300 MB without a newline     {took:8.3f} s  {took / cat:.1f} times cat")
+        took = timed(partial(write, folder / "lines.log", line * 10_000, size))
+        rows = [(f"write {size / 1e6:.0f} MB of lines", f"{took:.3f} s, {size / took / 1e6:.0f} MB/s")]
+        follow = partial(read, folder / "lines.log")
+        follow(tail=5)  # what is started once is not measured
+        tail = statistics.median(timed(partial(follow, tail=5)) for _ in range(5))
+        rows += [("--tail 5 of it, and a pipe", f"{tail:.3f} s"), ("all of it", f"{timed(follow):.3f} s")]
+        write(folder / "endless.log", b"x" * 1_000_000, ENDLESS)
+        cat = min(timed(partial(concatenate, folder / "endless.log")) for _ in range(3))
+        took = min(timed(partial(read, folder / "endless.log")) for _ in range(3))
+        rows.append(
+            (f"{ENDLESS / 1e6:.0f} MB without a newline", f"{took:.3f} s, {took / cat:.1f} times cat")
+        )
+        lines("Logs", rows)
+        judge(f"--tail 5 of {size / 1e6:.0f} MB", tail, at_most(0.1), " s")
+        judge("a line without an end, ratio to cat", took / cat, at_most(10))
 
 
 def write(path: Path, piece: bytes, size: int) -> None:
@@ -75,13 +83,6 @@ def into_a_pipe() -> "subprocess.Popen[bytes]":
     """Start what reads everything and keeps nothing."""
     program = "import os\nwhile os.read(0, 1 << 20): pass"
     return subprocess.Popen([sys.executable, "-S", "-c", program], stdin=subprocess.PIPE)
-
-
-def seconds(act: Callable[[], None]) -> float:
-    """Return how long it takes."""
-    started = time.perf_counter()
-    act()
-    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

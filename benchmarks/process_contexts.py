@@ -22,7 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from measure import Timed, compare, compile_packages, interleave, lines, table, timed
+from measure import (
+    Goal,
+    Timed,
+    at_most,
+    compare,
+    compile_packages,
+    fewer,
+    interleave,
+    judge,
+    lines,
+    table,
+    timed,
+)
 from process_limits import first_answer, four_wake_ups, processor_time, two_wake_ups
 from process_peers import WORKERS, Opener, Pool, available, fray, standard_forkserver
 
@@ -30,6 +42,12 @@ from fray import create_context
 
 SLOW = {"dask": 10, "ray": 5, "loky": 2}  # by how much fewer tasks tell enough
 PEER = "ProcessPoolExecutor"
+ROUND_TRIP = (
+    "CPU of caller and worker, which add up one at a time; the wake-ups alone are the rows named bare"
+)
+FIRST_RESULT = (
+    "an interpreter that starts, imports the standard library and cloudpickle, and forks: the rows named bare"
+)
 
 
 def noop(value: Any) -> Any:
@@ -105,16 +123,30 @@ def first_result(opener: Opener) -> float:
 
 
 def small(pools: dict[str, Pool]) -> None:
-    subjects: dict[str, Timed] = {name: gather(name, pool, 10_000) for name, pool in pools.items()}
-    compare("No-op task, submit all and gather", subjects, peer=_peer(subjects), rounds=5)
+    subjects: dict[str, Timed] = {
+        name: gather(name, pool, fewer(10_000, 1_000)) for name, pool in pools.items()
+    }
+    found = compare(
+        "No-op task, submit all and gather", subjects, peer=_peer(subjects), rounds=5, goals=_goal(0.25)
+    )
+    if "multiprocessing.Pool" in found:
+        share = found["fray"] / found["multiprocessing.Pool"]
+        judge("No-op task, ratio to multiprocessing.Pool", share, at_most(1.0))
     singles = {name: pool for name, pool in pools.items() if pool.run_one}
-    subjects = {name: round_trips(name, pool, 1_000) for name, pool in singles.items()}
+    subjects = {name: round_trips(name, pool, fewer(1_000, 200)) for name, pool in singles.items()}
     limits = {"bare: two wake-ups": two_wake_ups, "bare: four wake-ups": four_wake_ups}
     subjects |= {name: functools.partial(limit, 1_000) for name, limit in limits.items()}
-    compare("Round trip of a no-op task, one at a time", subjects, peer=_peer(subjects))
+    compare(
+        "Round trip of a no-op task, one at a time",
+        subjects,
+        peer=_peer(subjects),
+        goals=_goal(0.7, ROUND_TRIP),
+    )
     limit_of_round_trips(singles)
     subjects = {name: functools.partial(share_of_ideal, pool) for name, pool in pools.items()}
-    table("400 tasks of 10 ms of CPU, time / ideal", "x", 1.0, interleave(subjects, 3), _peer(subjects))
+    found = interleave(subjects, 3)
+    table("400 tasks of 10 ms of CPU, time / ideal", "x", 1.0, found, _peer(subjects))
+    judge("Tasks of 10 ms of CPU: time, ratio to ideal", found["fray"], at_most(1 / 0.95))
 
 
 def limit_of_round_trips(pools: dict[str, Pool]) -> None:
@@ -150,11 +182,18 @@ def large(pools: dict[str, Pool]) -> None:
         rounds=3,
         unit="ms",
         scale=1e3,
+        goals=_goal(1.0),
     )
     tenth = array[: len(array) // 10].copy()
     subjects = {name: functools.partial(in_and_out, pool, tenth, 20) for name, pool in pools.items()}
     compare(
-        "10 MB in and out, each time", subjects, peer=_peer(subjects, "ray"), rounds=5, unit="ms", scale=1e3
+        "10 MB in and out, each time",
+        subjects,
+        peer=_peer(subjects, "ray"),
+        rounds=5,
+        unit="ms",
+        scale=1e3,
+        goals=_goal(1.0),
     )
 
 
@@ -165,7 +204,10 @@ def starts(openers: dict[str, Opener]) -> None:
     }
     subjects["bare: interpreter, imports, fork"] = first_answer
     subjects["bare: that and cloudpickle"] = functools.partial(first_answer, "cloudpickle")
-    compare("First result from nothing", subjects, peer=_peer(subjects), rounds=5, unit="ms", scale=1e3)
+    found = compare(
+        "First result from nothing", subjects, peer=_peer(subjects), rounds=5, unit="ms", scale=1e3
+    )
+    judge("First result from nothing", found["fray"] * 1e3, at_most(60, FIRST_RESULT), " ms")
 
 
 def tiny(count: int) -> dict[str, Callable[[], Any]]:
@@ -238,8 +280,11 @@ def shuffle(spec: str, folder: Path) -> float:
 
 def flows() -> None:
     specs = ("threadpool", "process")
-    subjects: dict[str, Timed] = {spec: functools.partial(stream, spec, 20_000) for spec in specs}
-    compare("An item of a stream", subjects, peer="threadpool", rounds=3)
+    subjects: dict[str, Timed] = {
+        spec: functools.partial(stream, spec, fewer(20_000, 2_000)) for spec in specs
+    }
+    found = compare("An item of a stream", subjects, peer="threadpool", rounds=3)
+    judge("An item of a stream on process", found["process"] * 1e6, at_most(50), " µs")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for index in range(20):
@@ -247,7 +292,13 @@ def flows() -> None:
                 csv.writer(file).writerows([row * 7 + index, "x" * 40, row] for row in range(2_000))
         subjects = {spec: functools.partial(shuffle, spec, folder) for spec in specs}
         compare(
-            "A shuffle of 20 files of 2,000 rows", subjects, peer="threadpool", rounds=3, unit="ms", scale=1e3
+            "A shuffle of 20 files of 2,000 rows",
+            subjects,
+            peer="threadpool",
+            rounds=3,
+            unit="ms",
+            scale=1e3,
+            goals={"process": at_most(1.5)},
         )
 
 
@@ -273,8 +324,8 @@ def shapes() -> None:
     lines(
         "Shapes",
         [
-            ("100,000 actor calls", f"{actor_calls(100_000) * 1e6:.1f} µs a call"),
-            ("chain of 10,000 on one worker", f"{chain(10_000) * 1e6:.1f} µs a link"),
+            ("100,000 actor calls", f"{actor_calls(fewer(100_000, 10_000)) * 1e6:.1f} µs a call"),
+            ("chain of 10,000 on one worker", f"{chain(fewer(10_000, 1_000)) * 1e6:.1f} µs a link"),
         ],
     )
 
@@ -313,6 +364,10 @@ def _proportional_memory() -> float:
     return total
 
 
+def _goal(ratio: float, limit: str = "") -> dict[str, Goal]:
+    return {"fray": at_most(ratio, limit)}
+
+
 def _peer(subjects: dict[str, Timed], wanted: str = PEER) -> str:
     return wanted if wanted in subjects else next(iter(subjects))
 
@@ -320,8 +375,10 @@ def _peer(subjects: dict[str, Timed], wanted: str = PEER) -> str:
 def main() -> None:
     """Print all tables."""
     if sys.argv[1:] == ["--memory"]:
-        beyond = f"{memory_of(1_000_000_000) / 1e9:.2f} GB"
-        lines("A 1 GB array, stored and read by every worker", [("beyond the caller's own", beyond)])
+        beyond = memory_of(1_000_000_000) / 1e9
+        row = ("beyond the caller's own", f"{beyond:.2f} GB")
+        lines("A 1 GB array, stored and read by every worker", [row])
+        judge("A 1 GB array that every worker reads takes", beyond, at_most(1.1), " GB")
         return
     compile_packages("fray", "fray_local", "fray_resources")
     openers = available(sys.argv[1:])
@@ -329,7 +386,14 @@ def main() -> None:
         small(pools)
         large(pools)
     starts(openers)
-    compare("Of a million tiny items through map, each", tiny(1_000_000), peer="fray", rounds=3)
+    count = fewer(1_000_000, 100_000)
+    compare(
+        f"Of {count:,} tiny items through map, each",
+        tiny(count),
+        peer="multiprocessing.Pool.imap, 1000",
+        rounds=3,
+        goals=_goal(1.0),
+    )
     flows()
     shapes()
     subprocess.run([sys.executable, __file__, "--memory"], check=True)

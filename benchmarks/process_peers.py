@@ -2,13 +2,14 @@
 
 import concurrent.futures
 import importlib
-import importlib.util
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from measure import available as measurable
 
 from fray import JobContext, create_context
 
@@ -147,9 +148,6 @@ def available(wanted: Sequence[str]) -> dict[str, Opener]:
     for name, opener in POOLS.items():
         if wanted and name not in wanted:
             continue
-        module = _MODULES.get(name)
-        if module is None or importlib.util.find_spec(module):
+        if measurable(name, module=_MODULES.get(name, "")):
             found[name] = opener
-        else:
-            print(f"{name}: left out; pip install {module}")
     return found

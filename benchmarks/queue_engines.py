@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "queue
 import psycopg
 import redis
 from engine_servers import PostgresServer, RedisServer
-from measure import compile_packages, lines
+from measure import at_least, available, columns, compile_packages, fewer, judge, lines
 
 from fray.queue import open_queue
 
@@ -221,13 +221,17 @@ def compare_rates(title: str, peers: dict[str, Callable[[], Make]], items: int, 
                 found[name].append(rate(fresh(), producers, consumers, count, batch))
         medians = {name: statistics.median(rates) for name, rates in found.items()}
         base = list(medians.values())[-1]
-        rows = [(name, f"{median:>10,.0f}{median / base:>8.2f}") for name, median in medians.items()]
-        lines(f"{title} {producers}+{consumers}, batches of {batch} (items/s; ratio to the last)", rows)
+        shape = f"{title} {producers}+{consumers}, batches of {batch}"
+        rows = [(name, f"{median:,.0f}", f"{median / base:.2f}") for name, median in medians.items()]
+        columns(shape, ["items/s", "ratio to the last"], rows)
+        for name in list(medians)[1:]:
+            bound = at_least(0.8 if name == "by hand" else 1.0)
+            judge(f"{shape}: fray, ratio to {name}", medians["fray"] / medians[name], bound)
 
 
 def compare_depths(title: str, fresh: Callable[[], Make], items: int, depth: int) -> None:
     """Print the rate of push, take and done with few and with many items behind them."""
-    rows = []
+    rows, rates = [], []
     for there in (1000, depth):
         peer = fresh()()
         for _ in range(there // 1000):
@@ -236,8 +240,10 @@ def compare_depths(title: str, fresh: Callable[[], Make], items: int, depth: int
         for _ in range(items):
             peer.push(1)
             peer.done(peer.take(1))
-        rows.append((f"{there:,} items", f"{items / (time.perf_counter() - start):>10,.0f}"))
-    lines(f"{title}: at depth (items/s)", rows)
+        rates.append(items / (time.perf_counter() - start))
+        rows.append((f"{there:,} items", f"{rates[-1]:,.0f}"))
+    columns(f"{title}: push, take and done at a depth of", ["items/s"], rows)
+    judge(f"{title}: rate with {depth:,} items, ratio to 1,000", rates[1] / rates[0], at_least(0.9))
 
 
 def watch_size(server: PostgresServer, fresh: Callable[[], Make], items: int) -> None:
@@ -273,7 +279,7 @@ def on_redis(options: argparse.Namespace, folder: Path) -> None:
 
         compare_rates("redis", {"fray": fray, "by hand": by_hand}, options.items, options.rounds)
         compare_depths("redis", fray, options.items, options.depth)
-        if options.libraries:
+        if options.libraries and available("rq", module="rq"):
             compare_library("rq", fray, lambda items: _rq(server.port, items), options.items)
 
 
@@ -299,7 +305,7 @@ def on_postgres(options: argparse.Namespace, folder: Path) -> None:
         compare_depths("postgresql", fray, options.items, options.depth)
         if options.turnover:
             watch_size(server, fray, options.turnover)
-        if options.libraries:
+        if options.libraries and available("procrastinate", module="procrastinate"):
             compare_library(
                 "procrastinate", fray, lambda items: _procrastinate(server.url, items), options.items
             )
@@ -309,8 +315,9 @@ def compare_library(name: str, fray: Callable[[], Make], run: Callable[[int], fl
     """Print the rate of a library that runs a function that does nothing, beside a pool of one thread."""
     ours = _work(fray, items)
     theirs = items / run(items)
-    rows = [("fray work()", f"{ours:>10,.0f}{ours / theirs:>8.2f}"), (name, f"{theirs:>10,.0f}{1.0:>8.2f}")]
-    lines(f"{name}: push, then run a function that does nothing (items/s)", rows)
+    rows = [("fray work()", f"{ours:,.0f}", f"{ours / theirs:.2f}"), (name, f"{theirs:,.0f}", "1.00")]
+    columns(f"{name}: push, then run a function that does nothing", ["items/s", "ratio"], rows)
+    judge(f"fray work(), ratio to {name}", ours / theirs, at_least(1.0))
 
 
 def _work(fray: Callable[[], Make], items: int) -> float:
@@ -360,17 +367,19 @@ def _procrastinate(url: str, items: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", choices=("redis", "postgresql"))
-    parser.add_argument("--items", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--depth", type=int, default=1_000_000)
-    parser.add_argument("--turnover", type=int, default=10_000_000, help="items that go through the tables")
+    parser.add_argument("--items", type=int, default=fewer(2000, 200))
+    parser.add_argument("--rounds", type=int, default=fewer(5, 1))
+    parser.add_argument("--depth", type=int, default=fewer(1_000_000, 10_000))
+    parser.add_argument(
+        "--turnover", type=int, default=fewer(10_000_000, 20_000), help="items that go through the tables"
+    )
     parser.add_argument("--libraries", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     compile_packages("fray", "fray_queue", "redis", "psycopg")
     with tempfile.TemporaryDirectory() as folder:
-        if options.only != "postgresql":
+        if options.only != "postgresql" and available("Redis", program="redis-server"):
             on_redis(options, Path(folder))
-        if options.only != "redis":
+        if options.only != "redis" and available("PostgreSQL", program="pg_ctlcluster"):
             on_postgres(options, Path(folder))
 
 

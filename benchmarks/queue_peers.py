@@ -250,6 +250,16 @@ def server(command: Callable[[int], list[str]]) -> Iterator[int]:
         process.wait()
 
 
+def beanstalkd(port: int) -> list[str]:
+    """Return the command of a beanstalkd that keeps its items in memory."""
+    return ["beanstalkd", "-l", "127.0.0.1", "-p", str(port)]
+
+
+def redis_server(port: int) -> list[str]:
+    """Return the command of a Redis that keeps its items in memory."""
+    return ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", ""]
+
+
 @contextlib.contextmanager
 def folder() -> Iterator[str]:
     """Make a folder in BENCH_DIR, and remove it."""

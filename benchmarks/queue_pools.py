@@ -18,14 +18,16 @@ from collections.abc import Callable
 from typing import Any
 
 import queue_peers as peers
+from measure import at_least, at_most, available, columns, fewer, judge, lines
 
 from fray.backend import Heartbeat
 from fray_queue import HttpQueue, MemoryQueue, awork, work
 
-ROUNDS = int(os.environ.get("ROUNDS", "3"))
-ITEMS = int(os.environ.get("ITEMS", "20000"))
+ROUNDS = int(os.environ.get("ROUNDS", fewer(3, 1)))
+ITEMS = int(os.environ.get("ITEMS", fewer(20_000, 2_000)))
 WORKERS = 4
 PAYLOAD = b"x" * 100
+BEANS = f"beanstalkd, a loop, {WORKERS} processes"
 PROCESS: Any = multiprocessing.get_context("fork").Process
 
 
@@ -70,23 +72,28 @@ def throughput() -> None:
     """Print items/s of workers that do nothing: pushed in batches of 100, and then worked on."""
     with contextlib.ExitStack() as stack:
         ours = stack.enter_context(peers.server(lambda port: peers.fray_server(port)))
-        beans = stack.enter_context(
-            peers.server(lambda port: ["beanstalkd", "-l", "127.0.0.1", "-p", str(port)])
-        )
         subjects: dict[str, tuple[int, Callable[[int], None], Callable[[int], None], int]] = {
             f"work over HTTP, {WORKERS} processes": (ours, _push_to_fray, _pool, WORKERS),
             f"work over HTTP, {WORKERS} threads": (ours, _push_to_fray, _threads, 1),
-            f"beanstalkd, a loop, {WORKERS} processes": (beans, _push_to_beanstalkd, _loop, WORKERS),
         }
+        if available("beanstalkd", module="greenstalk", program="beanstalkd"):
+            beans = stack.enter_context(peers.server(peers.beanstalkd))
+            subjects[BEANS] = (beans, _push_to_beanstalkd, _loop, WORKERS)
         figures: dict[str, list[tuple[float, float]]] = {}
         for _ in range(ROUNDS):
             for name, subject in subjects.items():
                 figures.setdefault(name, []).append(_round(*subject))
-        print(f"\nitems/s of {ITEMS:,} items of 100 B that are pushed and then worked on; median of {ROUNDS}")
-        for name, rounds in figures.items():
-            whole = statistics.median(ITEMS / (pushed + worked) for pushed, worked in rounds)
-            alone = statistics.median(ITEMS / worked for _, worked in rounds)
-            print(f"{name:<36}{whole:>10,.0f}   the workers alone {alone:>10,.0f}")
+    whole, rows = {}, []
+    for name, rounds in figures.items():
+        whole[name] = statistics.median(ITEMS / (pushed + worked) for pushed, worked in rounds)
+        alone = statistics.median(ITEMS / worked for _, worked in rounds)
+        rows.append((name, f"{whole[name]:,.0f}", f"{alone:,.0f}"))
+    title = f"{ITEMS:,} items of 100 B, pushed and then worked on; median of {ROUNDS}"
+    columns(title, ["items/s", "the workers alone, items/s"], rows)
+    ours_whole = whole[f"work over HTTP, {WORKERS} processes"]
+    judge("work over HTTP, 4 processes", ours_whole, at_least(10_000), " items/s")
+    if BEANS in whole:
+        judge("... ratio to beanstalkd with a loop", ours_whole / whole[BEANS], at_least(1 / 1.5))
 
 
 def _round(
@@ -112,12 +119,16 @@ def replies() -> None:
         try:
             queue = _queue(port)
             queue.push(0, reply=True).result(timeout=30)
-            seconds = sorted(_ask(queue, 1000, 100.0))
+            seconds = sorted(_ask(queue, fewer(1000, 200), 100.0))
         finally:
             worker.terminate()
             worker.join()
     half, most = seconds[len(seconds) // 2], seconds[int(len(seconds) * 0.99)]
-    print(f"\npush to reply over HTTP, 100 a second: p50 {half * 1e3:.1f} ms, p99 {most * 1e3:.1f} ms")
+    lines(
+        "Push to reply over HTTP, 100 a second",
+        [("p50", f"{half * 1e3:.1f} ms"), ("p99", f"{most * 1e3:.1f} ms")],
+    )
+    judge("Push to reply at 100 a second, p99", most * 1e3, at_most(20), " ms")
 
 
 def _answer(port: int) -> None:
@@ -156,11 +167,13 @@ def coroutines() -> None:
         memory: MemoryQueue[bytes] = MemoryQueue()
         memory.push_many([PAYLOAD] * ITEMS)
         _push_to_fray(port)
+        rows = []
         for name, queue in (("memory", memory), ("HTTP", _queue(port))):
             start = time.perf_counter()
             summary = asyncio.run(awork(queue, _wait, concurrency=1000, stop_when_empty=True))
             rate = summary.done / (time.perf_counter() - start)
-            print(f"awork, 1,000 coroutines, 10 ms each, over {name}: {rate:,.0f} items/s")
+            rows.append((name, f"{rate:,.0f} items/s"))
+    lines("awork, 1,000 coroutines on one thread, 10 ms each", rows)
 
 
 def heartbeat() -> None:
@@ -180,7 +193,8 @@ def heartbeat() -> None:
         beat.stop()
         held, lost_now = len(leases) - queue.pending(), len(lost)
         share = f"{spent / 18:.1%} of a core"
-        print(f"one heartbeat, {held:,} leases of 6 s, held for 18 s, {lost_now} lost: {share}")
+    lines("One heartbeat, leases of 6 s, held for 18 s", [(f"{held:,} leases, {lost_now} lost", share)])
+    judge("Leases that a heartbeat for 10,000 lost", lost_now, at_most(0))
 
 
 PARTS = {"throughput": throughput, "replies": replies, "coroutines": coroutines, "heartbeat": heartbeat}

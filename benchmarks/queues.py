@@ -18,13 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import queue_peers as peers
+from measure import at_least, at_most, available, columns, fewer, judge, lines, timed
 from queue_peers import Fray, Peer
 
 from fray_queue import FileQueue, HttpQueue, MemoryQueue, QueueFullError, SqliteQueue
 
 ONLY = tuple(os.environ.get("ONLY", "").split(","))  # beginnings of the rows to measure; all of them
-ROUNDS = int(os.environ.get("ROUNDS", "3"))
+ROUNDS = int(os.environ.get("ROUNDS", fewer(3, 1)))
+FULL = fewer(1_000_000, 20_000)  # items of a queue that is full
 BASE = "bare aiohttp, http.client"
+SAME = "bare aiohttp, HttpQueue"
+ACK = "persist-queue ack"
+FSYNC = "FileQueue, fsync"
+SQLITE = "SqliteQueue"
+SYNCED = "a durable answer waits for the disk of this machine"
 Open = Callable[[], Peer]
 
 
@@ -83,33 +90,36 @@ def subjects(stack: Any) -> dict[str, tuple[Open, int, Any]]:
     ours = stack.enter_context(peers.server(lambda port: peers.fray_server(port)))
     store = stack.enter_context(peers.folder())
     stored = stack.enter_context(peers.server(lambda port: peers.fray_server(port, "--store", f"{store}/s")))
-    beans = stack.enter_context(peers.server(lambda port: ["beanstalkd", "-l", "127.0.0.1", "-p", str(port)]))
-    redis = stack.enter_context(
-        peers.server(lambda port: ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", ""])
-    )
     disk = stack.enter_context(peers.folder())
 
     def http(port: int, batch: int = 1) -> Open:
         return lambda: Fray(HttpQueue(f"http://127.0.0.1:{port}", "q"), batch)
 
-    return {
+    found: dict[str, tuple[Open, int, Any]] = {
         BASE: (lambda: peers.Bare(bare), 1000, process),
-        "bare aiohttp, HttpQueue": (http(same), 1000, process),
+        SAME: (http(same), 1000, process),
         "SimpleQueue (threads, no lease)": (shared(peers.Simple()), 50_000, threading.Thread),
         "MemoryQueue": (shared(Fray(MemoryQueue())), 50_000, threading.Thread),
-        "SqliteQueue": (lambda: Fray(SqliteQueue(f"{disk}/q.db")), 600, process),
+        SQLITE: (lambda: Fray(SqliteQueue(f"{disk}/q.db")), 600, process),
         "SqliteQueue, batches of 100": (lambda: Fray(SqliteQueue(f"{disk}/q2.db"), 100), 20_000, process),
-        "FileQueue, fsync": (lambda: Fray(FileQueue(f"{disk}/a")), 600, process),
+        FSYNC: (lambda: Fray(FileQueue(f"{disk}/a")), 600, process),
         "FileQueue, fsync=False": (lambda: Fray(FileQueue(f"{disk}/b", fsync=False)), 3000, process),
-        "persist-queue ack": (lambda: peers.PersistAck(f"{disk}/c"), 300, threading.Thread),
-        "litequeue": (lambda: peers.Lite(f"{disk}/d.db"), 600, process),
         "HttpQueue": (http(ours), 1000, process),
         "HttpQueue, batches of 100": (http(ours, 100), 20_000, process),
         "HttpQueue with a store": (http(stored), 600, process),
         "HttpQueue with a store, batches of 100": (http(stored, 100), 10_000, process),
-        "beanstalkd, memory": (lambda: peers.Beanstalk(beans), 3000, process),
-        "redis, Lua lease, memory": (lambda: peers.Redis(redis), 1500, process),
     }
+    if available("persist-queue", module="persistqueue"):
+        found[ACK] = (lambda: peers.PersistAck(f"{disk}/c"), 300, threading.Thread)
+    if available("litequeue", module="litequeue"):
+        found["litequeue"] = (lambda: peers.Lite(f"{disk}/d.db"), 600, process)
+    if available("beanstalkd", module="greenstalk", program="beanstalkd"):
+        beans = stack.enter_context(peers.server(peers.beanstalkd))
+        found["beanstalkd, memory"] = (lambda: peers.Beanstalk(beans), 3000, process)
+    if available("redis", module="redis", program="redis-server"):
+        redis = stack.enter_context(peers.server(peers.redis_server))
+        found["redis, Lua lease, memory"] = (lambda: peers.Redis(redis), 1500, process)
+    return found
 
 
 def rates() -> None:
@@ -121,11 +131,11 @@ def rates() -> None:
             for name, (opened, count, parallel) in table.items():
                 for size in (100, 10_000):
                     scaled = count if size == 100 else count // 4
-                    if not (name == "persist-queue ack" and size > 100):
+                    if not (name == ACK and size > 100):
                         figures.setdefault((name, f"1+1 {size}"), []).append(
                             one_and_one(opened, scaled, size)
                         )
-                if name != "persist-queue ack":  # its 4+4 takes minutes
+                if name != ACK:  # its 4+4 takes minutes
                     figures.setdefault((name, "4+4 100"), []).append(
                         four_and_four(opened, count, 100, parallel)
                     )
@@ -133,34 +143,49 @@ def rates() -> None:
 
 
 def _print(table: dict[str, Any], figures: dict[tuple[str, str], list[float]]) -> None:
-    columns = ("1+1 100", "1+1 10000", "4+4 100")
+    shapes = ("1+1 100", "1+1 10000", "4+4 100")
     medians = {key: statistics.median(values) for key, values in figures.items()}
-    print(f"\nitems/s, push + pop + done (ratio to bare aiohttp); median of {ROUNDS} interleaved rounds")
-    print(f"{'':<40}" + "".join(f"{column:>22}" for column in columns))
+    rows = []
     for name in table:
-        row = f"{name:<40}"
-        for column in columns:
-            value = medians.get((name, column))
-            ratio = value / medians[BASE, column] if value else 0
-            row += f"{value:>13,.0f} ({ratio:>6.2f})" if value else f"{'-':>22}"
-        print(row)
+        values = [(medians.get((name, shape)), medians[BASE, shape]) for shape in shapes]
+        rows.append(
+            [name, *(f"{value:,.0f} ({value / base:.2f})" if value else "-" for value, base in values)]
+        )
+    title = f"push + pop + done (ratio to bare aiohttp); median of {ROUNDS} interleaved rounds"
+    columns(title, ["items/s, 1+1 of 100 B", "1+1 of 10 kB", "4+4 of 100 B"], rows)
+    _judge(medians)
+
+
+def _judge(medians: dict[tuple[str, str], float]) -> None:
+    """Compare the rates with the goals."""
+
+    def ratio(what: str, name: str, peer: str, shape: str, bound: float, limit: str = "") -> None:
+        if (name, shape) in medians and (peer, shape) in medians:
+            judge(what, medians[name, shape] / medians[peer, shape], at_least(bound, limit))
+
+    ratio("SqliteQueue one by one, ratio to persist-queue's ack", SQLITE, ACK, "1+1 100", 1.0, SYNCED)
+    ratio("SqliteQueue one by one, ratio to FileQueue with fsync", SQLITE, FSYNC, "1+1 100", 1.0, SYNCED)
+    ratio("SqliteQueue 4+4, ratio to FileQueue with fsync", SQLITE, FSYNC, "4+4 100", 1.0, SYNCED)
+    batches = f"{SQLITE}, batches of 100"
+    ratio("SqliteQueue in batches of 100, ratio to one by one", batches, SQLITE, "1+1 100", 20, SYNCED)
+    ratio("Server, ratio to bare aiohttp behind the same client", "HttpQueue", SAME, "1+1 100", 0.8)
 
 
 def depth() -> None:
     """Print the rate of pop and done at several depths."""
-    print("\npop + done per second at a depth of")
+    rows = []
     with peers.folder() as disk, peers.server(lambda port: peers.fray_server(port)) as port:
         http: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{port}", "q")
         depths = {
-            "MemoryQueue": (MemoryQueue[bytes](), 20_000, (1_000, 100_000, 1_000_000)),
-            "HttpQueue": (http, 600, (1_000, 100_000, 1_000_000)),
-            "SqliteQueue": (SqliteQueue[bytes](f"{disk}/q.db"), 600, (1_000, 100_000, 1_000_000)),
-            "FileQueue, fsync=False": (FileQueue[bytes](f"{disk}/q", fsync=False), 2000, (1_000, 100_000)),
+            "MemoryQueue": (MemoryQueue[bytes](), 20_000, (1_000, FULL // 10, FULL)),
+            "HttpQueue": (http, 600, (1_000, FULL // 10, FULL)),
+            "SqliteQueue": (SqliteQueue[bytes](f"{disk}/q.db"), 600, (1_000, FULL // 10, FULL)),
+            "FileQueue, fsync=False": (FileQueue[bytes](f"{disk}/q", fsync=False), 2000, (1_000, FULL // 10)),
         }
         for name, (queue, count, sizes) in depths.items():
             if not name.startswith(ONLY):
                 continue
-            held, row = 0, f"{name:<26}"
+            held, row = 0, [name]
             for size in sizes:
                 for _ in range((size - held) // 1000):
                     queue.push_many([b"x" * 100] * 1000)
@@ -169,14 +194,15 @@ def depth() -> None:
                 start = time.perf_counter()
                 for _ in range(count):
                     queue.done(queue.pop())  # type: ignore[arg-type]
-                row += f"{size:>12,}: {count / (time.perf_counter() - start):>9,.0f}"
+                row.append(f"{count / (time.perf_counter() - start):,.0f}")
                 queue.push_many([b"x" * 100] * count)
-            print(row)
+            rows.append([*row, *["-"] * (4 - len(row))])
+    columns("pop + done, at a depth", [f"items/s at {size:,}" for size in (1_000, FULL // 10, FULL)], rows)
 
 
 def latency() -> None:
     """Print how long after a push a waiting pop returns."""
-    print("\npop(wait) returns after a push, ms: p50, p99")
+    rows = []
     with peers.folder() as disk, peers.server(lambda port: peers.fray_server(port)) as port:
         http: HttpQueue[float] = HttpQueue(f"http://127.0.0.1:{port}", "q")
         for name, queue in {
@@ -186,7 +212,8 @@ def latency() -> None:
             "FileQueue, fsync=False": FileQueue[float](f"{disk}/q", fsync=False),
         }.items():
             took = sorted(_latencies(queue, 200))
-            print(f"{name:<26}{took[100] * 1e3:>10.2f}{took[197] * 1e3:>10.2f}")
+            rows.append((name, f"{took[100] * 1e3:.2f}", f"{took[197] * 1e3:.2f}"))
+    columns("pop(wait) returns after a push", ["p50, ms", "p99, ms"], rows)
 
 
 def _latencies(queue: Any, count: int) -> list[float]:
@@ -211,7 +238,7 @@ def _latencies(queue: Any, count: int) -> list[float]:
 
 def clients() -> None:
     """Print what 32 clients get from a server without and with a store."""
-    print("\nHttpQueue, 32 client threads in 2 processes, items/s")
+    rates: dict[str, float] = {}
     process: Any = multiprocessing.get_context("fork").Process
     for name in ("memory", "store"):
         with peers.folder() as disk:
@@ -223,7 +250,10 @@ def clients() -> None:
                     worker.start()
                 for worker in workers:
                     worker.join()
-                print(f"{name:<26}{2 * 16 * 60 / (time.perf_counter() - start):>10,.0f}")
+                rates[name] = 2 * 16 * 60 / (time.perf_counter() - start)
+    title = "HttpQueue, 32 client threads in 2 processes"
+    columns(title, ["items/s"], [(name, f"{rate:,.0f}") for name, rate in rates.items()])
+    judge(f"{title}: with a store, ratio to without", rates["store"] / rates["memory"], at_least(0.5))
 
 
 def _many(port: int, threads: int, count: int) -> None:
@@ -245,7 +275,7 @@ def _many(port: int, threads: int, count: int) -> None:
 
 def sqlite() -> None:
     """Print the rate of a `sqlite:` queue with 1,000 and with 1,000,000 items in it, in turn."""
-    figures: dict[int, list[float]] = {1_000: [], 1_000_000: []}
+    figures: dict[int, list[float]] = {1_000: [], FULL: []}
     with peers.folder() as disk:
         queues = {size: SqliteQueue[bytes](f"{disk}/{size}.db") for size in figures}
         for size, queue in queues.items():
@@ -259,13 +289,14 @@ def sqlite() -> None:
                     queue.done(queue.pop())  # type: ignore[arg-type]
                 figures[size].append(200 / (time.perf_counter() - start))
     small, large = (statistics.median(each) for each in figures.values())
-    print(f"\nSqliteQueue, push + pop + done per second: 1,000 items {small:,.0f}, 1,000,000 {large:,.0f}")
-    print(f"ratio {large / small:.2f}")
+    rows = [("1,000 items", f"{small:,.0f}"), (f"{FULL:,} items", f"{large:,.0f}")]
+    columns("SqliteQueue, push + pop + done, by what is in it", ["items/s"], rows)
+    judge(f"SqliteQueue: {FULL:,} items, ratio to 1,000", large / small, at_least(0.9))
 
 
 def refused() -> None:
     """Print what a producer that is refused all the time costs workers on another queue of its server."""
-    print("\nworkers beside a producer that is refused: rate, of that alone")
+    rows = []
     process = multiprocessing.get_context("fork").Process
     for name in ("memory", "store"):
         with (
@@ -287,7 +318,11 @@ def refused() -> None:
                     producer.terminate()
                     producer.join()
         alone, polite, rude = (statistics.median(each) for each in rates.values())
-        print(f"{name:<26}ten tries a second {polite / alone:.2f}, as many as it can {rude / alone:.2f}")
+        rows.append((name, f"{polite / alone:.2f}", f"{rude / alone:.2f}"))
+        what = f"Workers beside a producer that is refused ten times a second, {name}, ratio to alone"
+        judge(what, polite / alone, at_least(0.95))
+    title = "Workers beside a producer that is refused: rate, ratio to that alone"
+    columns(title, ["ten tries a second", "as many as it can"], rows)
 
 
 def _push_on(port: int, pause: float | None) -> None:
@@ -307,19 +342,27 @@ def memory() -> None:
         arguments = ("--store", f"{disk}/s")
         with peers.server(lambda port: peers.fray_server(port, *arguments)) as port:
             queue: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{port}", "q")
-            start = time.perf_counter()
-            for _ in range(1000):
-                queue.push_many([b"x" * 1000] * 1000)
-            print(
-                f"a million items of 1 kB pushed in {time.perf_counter() - start:.0f} s, {_resident(port)} MB"
-            )
+            pushed = timed(lambda: [queue.push_many([b"x" * 1000] * 1000) for _ in range(FULL // 1000)])
+            filled = _resident(port)
         start = time.perf_counter()
         with peers.server(lambda port: peers.fray_server(port, *arguments)) as port:
             queue = HttpQueue(f"http://127.0.0.1:{port}", "q")
             size = queue.size()
-            print(f"started again and {size:,} items counted in {time.perf_counter() - start:.2f} s")
+            started = time.perf_counter() - start
             queue.done_many(queue.pop_many(1000))
-            print(f"{_resident(port)} MB resident at most")
+            again = _resident(port)
+    rows = [
+        ("pushed", f"{pushed:.0f} s, {filled} MB resident at most"),
+        ("started again, counted", f"{size:,} in {started:.2f} s, {again} MB resident at most"),
+    ]
+    lines(f"{FULL:,} items of 1 kB pending in a server with a store", rows)
+    judge(f"{FULL:,} items of 1 kB pending, resident", max(filled, again), at_most(200), " MB")
+    judge(
+        f"restart with {FULL:,} items",
+        started,
+        at_most(1.0, "an interpreter with aiohttp starts first"),
+        " s",
+    )
 
 
 def _resident(port: int) -> int:

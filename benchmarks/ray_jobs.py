@@ -12,7 +12,7 @@ os.environ["RAY_AUTH_MODE"] = "disabled"  # of a private cluster; read when Ray 
 import itertools
 import time
 
-from measure import Timed, compare, timed
+from measure import Timed, at_most, compare, timed
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from fray.cluster import Entrypoint, JobRequest
@@ -61,7 +61,12 @@ def main() -> None:
             "fray: a callable": by_fray(cluster, Entrypoint.from_callable(do_nothing)),
         }
         peer = "JobSubmissionClient: a task of Ray that runs true"
-        compare("Launch to succeeded", subjects, peer=peer, rounds=7, unit="ms", scale=1e3)
+        goals = {
+            "fray: true, in its place": at_most(
+                1.1, "a driver and a replica are two processes; each imports Ray"
+            )
+        }
+        compare("Launch to succeeded", subjects, peer=peer, rounds=7, unit="ms", scale=1e3, goals=goals)
 
 
 if __name__ == "__main__":

@@ -19,14 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import submitit
+from measure import available, columns, fewer, lines, timed
 
 from fray import Entrypoint, JobRequest, ResourceConfig, create_cluster
 from fray.cluster import SweepId
 from fray_slurm.testing import LocalSlurm
 
-ONE_BY_ONE, MANY, PARALLEL = 10, 200, 8
-MANY_NODES, LOOKED = 1000, 60.0
+ONE_BY_ONE, MANY, PARALLEL = fewer(10, 2), fewer(200, 16), 8
+MANY_NODES, LOOKED = fewer(1000, 50), float(fewer(60, 5))
 SMALL = ResourceConfig(cpu=1, ram="200m")
 
 
@@ -35,18 +35,14 @@ def square(number: int) -> int:
     return number * number
 
 
-def timed(work: Callable[[], object]) -> float:
-    started = time.monotonic()
-    work()
-    return time.monotonic() - started
-
-
 class Submitit:
     """What a user of submitit writes."""
 
     lines = 5
 
     def __init__(self, folder: Path) -> None:
+        import submitit
+
         self._executor = submitit.AutoExecutor(folder / "submitit")
         self._executor.update_parameters(timeout_min=5, cpus_per_task=1, mem_gb=0.2)
         submitit.SlurmJob.watcher.delay_s = 2  # else it asks sacct every ten minutes
@@ -119,13 +115,13 @@ def scale(slurm: LocalSlurm, folder: Path, calls: Path) -> None:
     sweeps: list[SweepId] = []
     launched = timed(lambda: sweeps.append(cluster.launch_many([request] * MANY_NODES)))
     (sweep,) = sweeps
-    print(f"{MANY_NODES} jobs and nodes: launched in {launched:.2f} s ({asked(calls)})", flush=True)
+    rows = [("all launched", f"{launched:.2f} s ({asked(calls)})")]
 
     def running() -> int:
         return slurm.run("/usr/bin/squeue", "-h", "-r", "-t", "R", "-o", "%i").count("\n")
 
     started = timed(lambda: poll_until(lambda: running() == MANY_NODES))
-    print(f"  all run after {started:.1f} s more", flush=True)
+    rows.append(("all run", f"{started:.1f} s later"))
     asked(calls)
     polled = timed(lambda: cluster.poll(sweep))
     listed = timed(lambda: cluster.list_jobs(parent=sweep))
@@ -133,12 +129,13 @@ def scale(slurm: LocalSlurm, folder: Path, calls: Path) -> None:
     with contextlib.suppress(TimeoutError):
         cluster.wait(sweep, timeout=LOOKED)
     used = sum(os.times()[:4]) - sum(before[:4])
-    print(f"  poll {polled:.2f} s, list {listed:.2f} s")
-    print(f"  waited {LOOKED:.0f} s: {asked(calls)}, {used:.1f} s of CPU", flush=True)
+    rows += [("poll", f"{polled:.2f} s"), ("list", f"{listed:.2f} s")]
+    rows.append((f"waiting for {LOOKED:.0f} s", f"{asked(calls)}, {used:.1f} s of CPU"))
     waiting = cluster.launch_many([request] * MANY_NODES)  # all nodes are taken
     asked(calls)
     stopped = timed(lambda: cluster.terminate(waiting))
-    print(f"  {MANY_NODES} that wait: stopped in {stopped:.1f} s ({asked(calls)})", flush=True)
+    rows.append((f"{MANY_NODES} that wait are stopped", f"{stopped:.1f} s ({asked(calls)})"))
+    lines(f"{MANY_NODES} jobs on as many nodes, which are one slurmd", rows)
 
 
 def poll_until(holds: Callable[[], bool]) -> None:
@@ -149,28 +146,35 @@ def poll_until(holds: Callable[[], bool]) -> None:
 
 def compare(folder: Path, calls: Path) -> None:
     """Run the same with both, and print a table; the calls of Slurm's commands are those of the 200."""
-    print(f"{'':10} {'one, s':>8} {'200, s':>8} {'lines':>6}  calls")
-    for kind in (Submitit, Fray):
+    rows = []
+    for kind in (Submitit, Fray) if available("submitit", module="submitit") else (Fray,):
         user = kind(folder)
         one = sorted(timed(user.one) for _ in range(ONE_BY_ONE))[ONE_BY_ONE // 2]
         asked(calls)
         many = timed(user.many)
-        row = f"{kind.__name__.lower():10} {one:8.2f} {many:8.1f} {kind.lines:6}"
-        print(f"{row}  {asked(calls)}", flush=True)
+        rows.append((kind.__name__.lower(), f"{one:.2f}", f"{many:.1f}", str(kind.lines), asked(calls)))
+    columns(
+        f"One job, and {MANY} of which {PARALLEL} run at a time",
+        ["one, s", f"{MANY}, s", "lines of the user's", "calls for all of them"],
+        rows,
+    )
 
 
 def main() -> None:
     """Measure both, and print a table; then the thousand. `scale` as an argument: only those."""
-    folder = Path(tempfile.mkdtemp())
-    if "scale" not in sys.argv:
-        with LocalSlurm(cpus=4, accounting=True) as slurm:
+    if not available("Slurm", program="slurmctld"):
+        return
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        if "scale" not in sys.argv:
+            with LocalSlurm(cpus=4, accounting=True) as slurm:
+                os.environ.update(slurm.variables)
+                with counted(folder / "compared") as calls:
+                    compare(folder, calls)
+        with LocalSlurm(nodes=1, crowd=MANY_NODES) as slurm:
             os.environ.update(slurm.variables)
-            with counted(folder / "compared") as calls:
-                compare(folder, calls)
-    with LocalSlurm(nodes=1, crowd=MANY_NODES) as slurm:
-        os.environ.update(slurm.variables)
-        with counted(folder / "counted", asleep=True) as calls:
-            scale(slurm, folder, calls)
+            with counted(folder / "counted", asleep=True) as calls:
+                scale(slurm, folder, calls)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,99 @@
+"""docs/performance.md, from the results that `suite.py` keeps."""
+
+from typing import Any
+
+HEAD = """# Performance
+
+Written by `python noxfile.py -s bench`, which installs the peers and runs everything again.
+Figures are medians of interleaved rounds on one machine. **Ratios hold between machines, figures do not.**
+A goal is a bound that was set before it was measured; a goal that is missed stays here as missed.
+How cost grows with size, and where each backend ends, is in [Scaling](scaling.md).
+"""
+
+QUICK = """
+:::{warning}
+Some of these results are from a quick run: small sizes, few rounds, other work on the machine. They show that
+the benchmarks run. They are not for the record; `python noxfile.py -s bench` makes those that are.
+:::
+"""
+
+
+def written(results: list[dict[str, Any]]) -> str:
+    """Return the page."""
+    parts = [HEAD]
+    if any(result["quick"] for result in results):
+        parts.append(QUICK)
+    goals = [(result, note) for result in results for note in result["noted"] if "goal" in note]
+    if goals:
+        judged = [note["met"] for result, note in goals if not result["quick"]]
+        parts.append(f"\n## Goals\n\n{sum(judged)} of {len(judged)} are met.\n")
+        if len(judged) < len(goals):
+            parts.append(
+                f"Beside them {len(goals) - len(judged)} figures of quick runs, which judge nothing.\n"
+            )
+        rows = [
+            [f"[{result['name']}](#{result['name'].replace('_', '-')})", *_goal(note, quick=result["quick"])]
+            for result, note in goals
+        ]
+        parts.append(_table(["in", "what", "goal", "measured", ""], rows))
+    parts.append(_where(results))
+    parts += [_section(result) for result in results]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _goal(note: dict[str, Any], *, quick: bool) -> list[str]:
+    word = "met" if note["met"] else "**missed**"
+    return [note["goal"], note["bound"], note["figure"], "quick" if quick else word]
+
+
+def _where(results: list[dict[str, Any]]) -> str:
+    """Return the machines and the versions; where results differ in them, each says its own."""
+    lines = ["\n## Machine and versions\n"]
+    lines += [f"- {machine}" for machine in dict.fromkeys(result["machine"] for result in results)]
+    versions: dict[str, list[str]] = {}
+    for result in results:
+        for name, version in result["versions"].items():
+            if version not in versions.setdefault(name, []):
+                versions[name].append(version)
+    lines.append("- " + ", ".join(f"{name} {' and '.join(each)}" for name, each in versions.items()))
+    missing = {
+        (note["missing"], note["why"]) for result in results for note in result["noted"] if "missing" in note
+    }
+    lines += [f"- Not measured: {what}; {why}." for what, why in sorted(missing)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(result: dict[str, Any]) -> str:
+    """Return the tables of one benchmark, with what it missed and why."""
+    quick = " **A quick run, not for the record.**" if result["quick"] else ""
+    commit = result["versions"]["fray's commit"]
+    lines = [
+        f"\n({result['name'].replace('_', '-')})=\n## `{result['name']}`\n",
+        f"{result['about']}\n",
+        f"`{result['command']}`, {result['date']}, {result['seconds']} s, at {commit}.{quick}\n",
+    ]
+    if result["failure"]:
+        lines.append(f"**Not complete**: {_escaped(result['failure'])}.\n")
+    for note in result["noted"]:
+        if "title" in note:
+            lines.append(f"**{_escaped(note['title'])}**\n")
+            lines.append(_table(["", *note["columns"]], note["rows"]) + "\n")
+    missed = [note for note in result["noted"] if "goal" in note and not note["met"] and not result["quick"]]
+    for note in missed:
+        why = (
+            f" What limits it: {note['limit']}."
+            if note["limit"]
+            else " What limits it has not been measured."
+        )
+        lines.append(f"- Missed: {_escaped(note['goal'])}: {note['figure']}, goal {note['bound']}.{why}")
+    return "\n".join(lines) + "\n"
+
+
+def _table(names: list[str], rows: list[list[str]]) -> str:
+    lines = [" | ".join(names), " | ".join(["---", *["--:"] * (len(names) - 1)])]
+    lines += [" | ".join(_escaped(cell) for cell in row) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
