@@ -46,7 +46,7 @@ from fray._values.errors import (
 )
 from fray._values.options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 ExecutionContext = JobContext
 _legacy.install_finder()
