@@ -28,12 +28,11 @@ def about_request(request: JobRequest, workspace: Path) -> dict[str, Any]:
 def described(record: JobRecord, info: JobInfo) -> JobInfo:
     """Add to a job's state what is in its record; records of 0.1.0 have less."""
     asked = record.request()
-    resources = asked.get("resources")
     return replace(
         info,
         command=asked.get("entrypoint"),
         directory=asked.get("directory"),
-        resources=None if resources is None else ResourceConfig.from_dict(resources),
+        resources=_resources(asked.get("resources")),
         labels=asked.get("labels", {}),
         environment=asked.get("environment", {}),
         after=tuple(asked.get("after", ())),
@@ -43,6 +42,16 @@ def described(record: JobRecord, info: JobInfo) -> JobInfo:
         children=tuple(sorted((child.job_id for child in record.children()), key=_place)),
         logs=tuple(path for each in (record, *record.replicas()) for path in _logs(each.logs)),
     )
+
+
+def _resources(said: Any) -> ResourceConfig | None:
+    """Read what was asked for; None where it was not written, or can no longer be read."""
+    if not isinstance(said, dict):
+        return None
+    try:
+        return ResourceConfig.from_dict(said)
+    except ValueError:
+        return None
 
 
 def _place(job_id: JobId) -> tuple[int, str]:

@@ -64,7 +64,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 
     try:
         data = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # deeper than anything of ours
         return None
     return data if isinstance(data, dict) else None
 

@@ -1,12 +1,14 @@
 """Read a log from any place, forwards or backwards, without looking at the rest of it."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from fray._jobs.logs.segments import Segment, index_path, segments_of
 
 AT_ONCE = 1 << 20  # bytes
+_ROW = re.compile(rb"(\d{1,12}(?:\.\d{1,9})?) (\d{1,18}) \d{1,18}")  # of an index: seconds, offset, lines
 
 
 class LogSource(Protocol):
@@ -86,12 +88,11 @@ class LogReader:
         index = index_path(self._path)
         if not os.path.exists(index):
             return self._since_by_file_times(time)
-        found = self.end()
-        for row in _rows_backwards(index):
-            when, offset, *_ = row.split()
-            if float(when) < time:
+        found = end = self.end()
+        for when, offset in filter(None, map(_read_row, _rows_backwards(index))):
+            if when < time:
                 break
-            found = int(offset)
+            found = min(offset, end)
         return found
 
     def last(self, size: int) -> bytes:
@@ -201,7 +202,13 @@ def _read(segment: Segment, offset: int, size: int) -> bytes:
         return b""
 
 
-def _rows_backwards(path: str) -> Iterator[str]:
+def _read_row(row: bytes) -> tuple[float, int] | None:
+    """Read when a row of an index was written and where the log ended then; None where it is damaged."""
+    match = _ROW.fullmatch(row)
+    return (float(match[1]), int(match[2])) if match else None
+
+
+def _rows_backwards(path: str) -> Iterator[bytes]:
     """The complete rows of an index, the last one first."""
     with open(path, "rb") as file:
         end, rest = os.path.getsize(path), b""
@@ -210,6 +217,5 @@ def _rows_backwards(path: str) -> Iterator[str]:
             file.seek(start)
             first, *rows = (file.read(end - start) + rest).split(b"\n")
             rest, end = first, start
-            yield from (row.decode() for row in reversed(rows) if row.count(b" ") == 2)
-        if rest.count(b" ") == 2:
-            yield rest.decode()
+            yield from reversed(rows)
+        yield rest
