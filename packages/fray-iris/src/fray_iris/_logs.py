@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from fray_iris._connection import Iris
-from fray_iris._replica import END
+from fray_iris._in_task.words import END
 from fray_iris._reports import HIDDEN
 
 _LAST_LINES_WITHIN = 2.0  # seconds in which a worker delivers what an attempt that has ended wrote last
@@ -75,3 +75,23 @@ class IrisLog:
                 self._times.append(time_)
                 self._data += line.encode("utf-8", "replace") + b"\n"
         return len(self._data) > before
+
+
+class EmptyLog:
+    """What a job writes before its replicas start: Iris writes that into the log of each task."""
+
+    def read(self, offset: int) -> tuple[bytes, int]:
+        """See `LogSource.read`."""
+        return b"", offset
+
+    def read_before(self, offset: int, size: int) -> tuple[bytes, int]:
+        """See `LogSource.read_before`."""
+        return b"", offset
+
+    def end(self) -> int:
+        """See `LogSource.end`."""
+        return 0
+
+    def since(self, time: float) -> int:
+        """See `LogSource.since`."""
+        return 0

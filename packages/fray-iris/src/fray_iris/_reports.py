@@ -1,6 +1,6 @@
 """What a replica says of itself where Iris has no field for it: a line of JSON behind a word.
 
-The word and the line are written by `_replica`, which runs alone in a task of Iris. Iris keeps the last line
+The word and the line are written by `_in_task`, which runs alone in a task of Iris. Iris keeps the last line
 on stderr of a task that failed in the error of its attempt, and a summary that a task may set in its status.
 """
 
@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fray_iris._replica import END, FLUSH, STATE
+from fray_iris._in_task.words import END, FLUSH, STATE
 
 HIDDEN = (END, FLUSH)
 """What the lines begin with that are for this package, and no part of a job's log."""

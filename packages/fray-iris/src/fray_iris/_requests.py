@@ -6,18 +6,20 @@ import os
 import sys
 import zipfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fray import UnsupportedError
 from fray.backend import FAMILY, Spec, invalid, path_in_copy, runner, workspace_files
 from fray.cluster import EnvironmentConfig, JobPlan, JobRequest, TpuConfig
-from fray_iris import _replica
+from fray_iris import _in_task
+from fray_iris._in_task.words import PLAN
 from fray_iris._resources import constraints_to_iris, coscheduling_to_iris, resources_to_iris
 
 ABOUT = "fray-request"
 """The word before what is noted of a request in Iris's `submit_argv`, which it keeps and does not read."""
-_REPLICA, _RUNNER, _PAYLOAD = "_fray_replica.py", "_fray_runner.py", "_fray_payload.pkl"
+_REPLICA, _RUNNER, _PAYLOAD = "_fray_replica.pyz", "_fray_runner.py", "_fray_payload.pkl"
 _START = ["bash", "-c", f"exec $IRIS_PYTHON -u $IRIS_WORKDIR/{_REPLICA}"]
 _OWN = frozenset({"FRAY_JOB_ID", "FRAY_REPLICA_COUNT", FAMILY})  # of a plan's variables
 _OF_CONTEXTS = frozenset({"controller", "user", "shared_files"})
@@ -38,6 +40,10 @@ _WORDS = {
 
 
 _NOTHING: Mapping[str, str] = {}
+_MAIN = """import os, sys
+from fray_iris._in_task.replica import main
+main(os.path.dirname(os.path.abspath(sys.argv[0])))
+"""
 
 
 class IrisLaunch(NamedTuple):
@@ -134,10 +140,10 @@ def launch_of(
     if coscheduling:
         found["coscheduling"] = group or coscheduling
     found |= _native_fields(native)
-    files = {_REPLICA: Path(_replica.__file__).read_bytes(), _RUNNER: Path(runner.__file__).read_bytes()}
+    files = {_REPLICA: replica_program(), _RUNNER: Path(runner.__file__).read_bytes()}
     if plan.payload is not None:
         files[_PAYLOAD] = plan.payload
-    files[_replica.PLAN] = json.dumps(_plan_file(request, plan, spec, variables, copied=copied)).encode()
+    files[PLAN] = json.dumps(_plan_file(request, plan, spec, variables, copied=copied)).encode()
     return IrisLaunch(found, files, zipped(Path(plan.workspace)) if copied else None)
 
 
@@ -151,6 +157,22 @@ def about_of(request: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         return {}
     return about if isinstance(about, dict) else {}
+
+
+@cache
+def replica_program() -> bytes:
+    """Return the program that each task runs: `_in_task`, as an archive that Python starts by its path."""
+    folder = Path(_in_task.__file__).parent
+    # Of the package around it there is nothing but the name: it needs Fray.
+    files = {"__main__.py": _MAIN, "fray_iris/__init__.py": ""}
+    files |= {
+        f"fray_iris/{folder.name}/{path.name}": path.read_text() for path in sorted(folder.glob("*.py"))
+    }
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(zipfile.ZipInfo(name), text)  # of no date: the same bytes for each job
+    return packed.getvalue()
 
 
 def zipped(workspace: Path) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fray_iris._connection import Iris
 from fray_iris._ids import IrisTask
-from fray_iris._replica import place_of
+from fray_iris._in_task.words import place_of
 
 _AT_ONCE = 16  # replicas that are told side by side
 _COMMAND = (

@@ -1,0 +1,99 @@
+"""Iris's controller, asked by a replica in the JSON form of its own protocol."""
+
+import json
+import time
+import urllib.request
+
+from fray_iris._in_task.words import STATE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_SERVICE = "/iris.cluster.ControllerService/"
+_OVER = ("TASK_STATE_SUCCEEDED", "TASK_STATE_FAILED", "TASK_STATE_KILLED", "TASK_STATE_WORKER_FAILED",
+         "TASK_STATE_UNSCHEDULABLE", "TASK_STATE_PREEMPTED")  # fmt: skip
+
+
+class CouldNotStart(Exception):  # noqa: N818 - how an attempt ends
+    """What a replica was to have is not there."""
+
+
+class Controller:
+    """What one attempt at one task asks of the controller, and tells it.
+
+    Args:
+        address: Where it is.
+        task: What Iris calls the task.
+        attempt: From 0.
+        note: Takes a line of the log.
+    """
+
+    def __init__(self, address: str, task: str, attempt: int, note: "Callable[[str], None]") -> None:
+        self.address, self.task, self.attempt = address, task, attempt
+        self.ports: dict[str, int] = {}
+        self._note = note
+
+    def call(self, method: str, **request: "Any") -> "dict[str, Any]":
+        """Ask the controller.
+
+        Raises:
+            CouldNotStart: It did not answer.
+        """
+        for pause in (0.2, 1.0, 3.0, None):
+            try:
+                asked = urllib.request.Request(
+                    self.address.rstrip("/") + _SERVICE + method,
+                    json.dumps(request).encode(),
+                    {"Content-Type": "application/json"},
+                )
+                with urllib.request.urlopen(asked, timeout=30) as answer:
+                    found = json.load(answer)
+                    return found if isinstance(found, dict) else {}
+            except (OSError, ValueError) as error:
+                if pause is None:
+                    raise CouldNotStart(f"Iris's controller did not answer {method}: {error}") from error
+                time.sleep(pause)
+        raise AssertionError  # the loop returns or raises
+
+    def tell(self, **state: "Any") -> None:
+        """Set the summary of the task's status; where that cannot be, it is only not seen."""
+        said = STATE + json.dumps({"attempt": self.attempt, "ports": self.ports, **state})
+        try:
+            self.call("SetTaskStatusText", taskId=self.task, statusTextSummaryMd=said)
+        except CouldNotStart as error:
+            self._note(f"[fray] {error}")
+
+    def own_task(self) -> "dict[str, Any]":
+        """Return what it has of this task.
+
+        Raises:
+            CouldNotStart: It did not answer.
+        """
+        found: dict[str, Any] = self.call("GetTaskStatus", taskId=self.task).get("task", {})
+        return found
+
+    def other_tasks(self) -> "list[dict[str, Any]]":
+        """Return what it has of the other tasks of the job.
+
+        Raises:
+            CouldNotStart: It did not answer.
+        """
+        tasks = self.call("ListTasks", jobId=self.task.rpartition("/")[0]).get("tasks", [])
+        return [task for task in tasks if task.get("taskId") != self.task]
+
+    def has_ended_this(self) -> bool:
+        """Whether Iris has ended this attempt."""
+        try:
+            task = self.own_task()
+        except CouldNotStart:
+            return False
+        attempts = task.get("attempts", ())
+        own = [each for each in attempts if int(each.get("attemptId", 0)) == self.attempt]
+        return task.get("state") in _OVER or any(each.get("state") in _OVER for each in own)
+
+
+def is_over(task: "dict[str, Any]") -> bool:
+    """Whether a replica has ended, or failed for good and waits for the others."""
+    return task.get("state") in _OVER or '"ended"' in task.get("statusTextSummaryMd", "")

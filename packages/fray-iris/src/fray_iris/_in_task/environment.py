@@ -1,0 +1,96 @@
+"""What a replica finds: its variables, and whether what was asked for is installed."""
+
+import os
+import re
+import sys
+import urllib.parse
+
+from fray_iris._in_task.controller import Controller, CouldNotStart
+from fray_iris._in_task.peers import free_port, host_address
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def environ_of(
+    plan: "dict[str, Any]", folder: str, notice: str, index: int, controller: Controller
+) -> "dict[str, str]":
+    """Return the variables of a replica, but for those of a gang.
+
+    Args:
+        plan: What to run.
+        folder: Where Iris has put what came along.
+        notice: The file that says that its host is to go.
+        index: Which replica it is.
+        controller: That of its attempt; it is told the ports.
+    """
+    bin_ = os.path.dirname(sys.executable)
+    environ = {**os.environ, **plan["environ"]}
+    environ["PATH"] = os.pathsep.join([bin_, environ.get("PATH") or os.defpath])
+    environ |= {
+        "FRAY_REPLICA_ID": str(index),
+        "FRAY_ATTEMPT": str(controller.attempt + 1),
+        "FRAY_HOST_ADDRESS": host_address(),
+        "FRAY_PREEMPTION_NOTICE": notice,
+    }
+    for name in ("FRAY_CLUSTER_SPEC", "FRAY_JOB_CONTEXT", "FRAY_CONTEXT_SPEC"):
+        if name in plan["environ"] and controller.address:  # as it is reached from here
+            environ[name] = with_controller(plan["environ"][name], controller.address)
+    if plan["paths"] and not plan["workspace"]:
+        paths = [os.path.join(folder, path) for path in plan["paths"]]
+        environ["PYTHONPATH"] = os.pathsep.join([*paths, environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    for name in plan["ports"]:
+        given = int(os.environ.get(f"IRIS_PORT_{name.upper()}") or 0)
+        controller.ports[name] = given or free_port()
+        environ["FRAY_PORT_" + name.upper().replace("-", "_")] = str(controller.ports[name])
+    if controller.ports:
+        controller.tell()
+    return environ
+
+
+def check_environment(plan: "dict[str, Any]") -> None:
+    """Refuse to run without what was asked for: some workers of Iris install nothing.
+
+    Raises:
+        CouldNotStart: A package, or the version of Python, is not there.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    wanted = plan["python"]
+    if wanted and ".".join(map(str, sys.version_info[:3])).split(".")[: wanted.count(".") + 1] != (
+        wanted.split(".")
+    ):
+        raise CouldNotStart(f"Python {wanted} was asked for, and the worker has {sys.version.split()[0]}")
+    for requirement in plan["packages"]:
+        name = distribution_name(requirement)
+        try:
+            distribution(name)
+        except (PackageNotFoundError, ValueError):
+            raise CouldNotStart(
+                f"{requirement!r} was asked for and is not installed in the task: this worker of Iris "
+                "installs no packages, as those of a local Iris do not"
+            ) from None
+
+
+def with_controller(spec: str, address: str) -> str:
+    """Return a spec of Iris with the address of its controller as it is here; any other as it is."""
+    name, mark, query = spec.partition("?")
+    if name != "iris":
+        return spec
+    pairs = [pair for pair in query.split("&") if mark and not pair.startswith("controller=")]
+    return "iris?" + "&".join(
+        [f"controller={urllib.parse.quote(address, safe=':/,@')}", *filter(None, pairs)]
+    )
+
+
+def distribution_name(requirement: str) -> str:
+    """Return the name of the distribution that a requirement asks for."""
+    name, at, _ = requirement.partition("@")
+    if at and "/" not in name:
+        return name.strip()
+    if "://" in requirement or requirement.startswith((".", "/")):
+        file = requirement.rstrip("/").rpartition("/")[2]
+        return file.split("-")[0] if file.endswith(".whl") else file.removesuffix(".tar.gz")
+    found = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
+    return found.group() if found else requirement

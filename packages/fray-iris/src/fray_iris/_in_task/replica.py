@@ -1,0 +1,204 @@
+"""Run one replica inside a task of Iris: start it, end its whole tree, say how it ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from fray_iris._in_task.controller import Controller, CouldNotStart
+from fray_iris._in_task.environment import check_environment, environ_of
+from fray_iris._in_task.lines import Lines
+from fray_iris._in_task.peers import Peers
+from fray_iris._in_task.tree import PAUSE, Tree, oom_kills, signal_name
+from fray_iris._in_task.words import END, PLAN, place_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+_SHORTEST_SECRET = 6
+# Iris leaves a task that it has ended alone for the first 30 seconds of its life, so that it asks by itself
+# then.
+_ASKS_FOR, _ASKS_EVERY = 35.0, 0.5
+_GRACE = 25.0  # of the 30 seconds that Kubernetes leaves
+_LIMIT_GRACE = 5.0
+
+
+def main(folder: str) -> "NoReturn":
+    """Run the replica of the plan in a folder; ends as its program does."""
+    with open(os.path.join(folder, PLAN)) as file:
+        replica = Replica(json.load(file), folder)
+    try:
+        code = replica.run()
+    finally:
+        replica.close()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Replica:
+    """One attempt of one replica."""
+
+    def __init__(self, plan: "dict[str, Any]", folder: str) -> None:
+        self.plan, self.folder = plan, folder
+        task, _, attempt = os.environ["IRIS_TASK_ID"].partition(":")
+        self.index = int(task.rpartition("/")[2])
+        self.place = place_of(task, int(attempt or 0))
+        self.lines = Lines()
+        address = os.environ.get("IRIS_CONTROLLER_ADDRESS", "")
+        self.controller = Controller(address, task, int(attempt or 0), self.lines.write)
+        self.peers = Peers(plan, self.controller, self.index, self.stopping)
+        self.terminated = False
+        self.oom = oom_kills()
+
+    def run(self) -> int:
+        """Run the program to its end; returns the code that the task ends with."""
+        os.makedirs(self.place, mode=0o700, exist_ok=True)
+        self.tree = Tree()
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        if self.controller.has_ended_this():
+            return self._ended_by_iris()
+        try:
+            pump = self._start()
+        except CouldNotStart as error:
+            if self.stopping():
+                return self._stopped()
+            return self._end("could_not_start", 127, str(error))
+        reason = self._watch()
+        self.tree.kill()
+        pump.join(5.0)
+        return self._ended(reason)
+
+    def close(self) -> None:
+        """Leave nothing on the worker but the word that it has ended, for who waits for that."""
+        for name in ("stop", "notice"):
+            try:
+                os.unlink(os.path.join(self.place, name))
+            except OSError:
+                continue
+        try:
+            os.rmdir(self.place)
+        except OSError:
+            return
+
+    def stopping(self) -> bool:
+        """Whether the replica is to end."""
+        return self.terminated or os.path.exists(os.path.join(self.place, "stop"))
+
+    def _start(self) -> threading.Thread:
+        check_environment(self.plan)
+        notice = os.path.join(self.place, "notice")
+        environ = environ_of(self.plan, self.folder, notice, self.index, self.controller)
+        if self.plan["gang"]:
+            environ |= {name: str(value) for name, value in self.peers.ranks().items()}
+        files = [os.path.join(self.folder, name) for name in self.plan["files"]]
+        command = ["python", *files] if files else list(self.plan["command"])
+        if command[0] in ("python", "python3"):
+            command[0] = sys.executable
+        workspace = self.plan["workspace"] or self.folder
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=workspace,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        except OSError as error:
+            raise CouldNotStart(f"{command[0]!r} could not be started in {workspace}: {error}") from error
+        self.tree.main_pid, process.returncode = process.pid, 0  # the tree waits for it, and all it leaves
+        pump = threading.Thread(target=self.lines.pump, args=[process.stdout], daemon=True)
+        pump.start()
+        return pump
+
+    def _watch(self) -> str:
+        """Wait until the program ends, or is ended; returns why."""
+        limit = self.plan["timeout"]
+        begun = asked = time.monotonic()
+        deadline = None if limit is None else begun + limit
+        stop = os.path.join(self.place, "stop")
+        while True:
+            self.tree.reap()
+            if self.tree.status is not None:
+                return "exited"
+            if os.path.exists(stop):
+                with open(stop) as file:
+                    self.tree.end(float(file.read() or 0))
+                return "stopped"
+            if self.terminated:
+                self._notice()
+                self.tree.end(_GRACE)
+                return "preempted"
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                self.tree.end(_LIMIT_GRACE)
+                return "timed_out"
+            if now - begun < _ASKS_FOR and now - asked >= _ASKS_EVERY:
+                asked = now
+                if self.controller.has_ended_this():
+                    self.tree.end(_LIMIT_GRACE)
+                    return "ended"
+            time.sleep(PAUSE)
+
+    def _on_terminate(self, number: int, frame: "Any") -> None:
+        self.terminated = True
+
+    def _notice(self) -> None:
+        with open(os.path.join(self.place, "notice"), "w") as file:
+            file.write(str(time.time() + _GRACE))
+
+    # --- how it ended ---
+
+    def _ended(self, reason: str) -> int:
+        status = self.tree.status or 0
+        code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        if reason == "exited" and code == 0:
+            return self._end("exited", 0, "")
+        if reason == "stopped":
+            return self._stopped()
+        if reason == "ended":
+            return self._ended_by_iris()
+        if reason == "timed_out":
+            return self._end(reason, code, f"ran longer than its timeout of {self.plan['timeout']:g} s", 124)
+        if reason == "preempted":
+            return self._end(reason, code, "its worker asked it to end", 143)
+        if code == -9 and oom_kills() > self.oom:
+            return self._end("out_of_memory", code, "was ended for want of memory", 137)
+        if code < 0:
+            return self._end("signalled", code, f"was ended by {signal_name(-code)}", 128 - code)
+        return self._end("exited", code, f"exited with code {code}", code)
+
+    def _ended_by_iris(self) -> int:
+        self.controller.tell(ended={"reason": "stopped", "exit_code": None, "message": "Iris has ended it"})
+        return 143
+
+    def _stopped(self) -> int:
+        """Say that the tree has ended because a user stopped it: to who waits here, and to Iris."""
+        report = {"reason": "stopped", "exit_code": None, "message": f"replica {self.index} was stopped"}
+        self.lines.write(END + json.dumps(report))
+        self.controller.tell(ended=report)
+        with open(os.path.join(self.place, "ended"), "w"):
+            pass
+        return 143
+
+    def _end(self, reason: str, code: int, how: str, exit_code: "int | None" = None) -> int:
+        """Say how it ended; of a failure for good, when the others have ended too."""
+        report: dict[str, Any] = {"reason": reason, "exit_code": code}
+        if reason == "could_not_start":
+            report |= {"exit_code": None, "message": f"replica {self.index} could not start: {how}"}
+        elif how:
+            report["message"] = f"replica {self.index} {how}{self.lines.last(self._secrets())}"
+        if not how and self.index == 0 and self.plan["gang"] and self.plan["replicas"] > 1:
+            self.peers.wait_until_met()
+        if how and not self.plan["gang"] and self.plan["replicas"] > 1:
+            self.peers.wait_for_ends(report)
+        self.lines.write(END + json.dumps(report))
+        return code if exit_code is None else exit_code
+
+    def _secrets(self) -> "list[str]":
+        values = [os.environ.get(name, "") for name in self.plan["secrets"]]
+        return [value for value in values if len(value) >= _SHORTEST_SECRET]

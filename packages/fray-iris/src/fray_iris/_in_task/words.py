@@ -1,0 +1,16 @@
+"""The words between a replica and who launched it: what its lines begin with, and where it is told to end."""
+
+import re
+
+END = "fray-replica-ended "
+STATE = "fray-replica-state "
+FLUSH = "fray-replica-flush"
+PLAN = "_fray_plan.json"
+"""The file beside the archive that says what to run."""
+# Where a command that Iris runs beside the task looks, whatever TMPDIR is.
+_PLACE = "/tmp/fray-iris-"  # noqa: S108
+
+
+def place_of(task: str, attempt: int) -> str:
+    """Return the folder by which an attempt is told to end."""
+    return _PLACE + re.sub(r"[^A-Za-z0-9]+", "-", f"{task}.{attempt}").strip("-")[-150:]
