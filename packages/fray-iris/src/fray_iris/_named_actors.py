@@ -1,0 +1,160 @@
+"""The named actors of a namespace: each a job of Iris, found by the name that this makes of the actor's."""
+
+import hashlib
+import inspect
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import wait
+from typing import Any
+
+from fray import ActorAlreadyExistsError, ActorDiedError, ActorNotFoundError
+from fray.backend import callable_name, dumps
+from fray.cluster import CpuConfig, Entrypoint, GpuConfig, JobId, JobRequest, ResourceConfig
+from fray.job import ActorOptions, Lifetime, actor_methods
+from fray_iris._actor_host import OWNER_SILENT, Owner, host_actor
+from fray_iris._actors import IrisActor, found_actor
+from fray_iris._cluster import IrisCluster
+from fray_iris._connection import AlreadyThere
+from fray_iris._states import ENDED_JOBS
+
+_TRIES = 20  # generations of one name that are tried, where others make the same actor at the same time
+
+
+class NamedActors:
+    """Make named actors, find them, and end those that were made here.
+
+    Args:
+        cluster: Where their jobs run.
+        namespace: Whose names these are.
+        owns: Whether the actors that are made here end with `end`; a task's do not.
+    """
+
+    def __init__(self, cluster: IrisCluster, namespace: str, *, owns: bool) -> None:
+        self.cluster, self.namespace = cluster, namespace
+        self._owns = owns
+        self._own: dict[str, IrisActor] = {}
+        self._beating = False
+
+    def make(
+        self, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: ActorOptions
+    ) -> IrisActor:
+        """Launch the job of an actor, or find that of its name."""
+        assert options.name is not None
+        label = f"{callable_name(cls)} {options.name!r}"
+        methods = {name: inspect.isgeneratorfunction(method) for name, method in actor_methods(cls).items()}
+        made = dumps((cls, args, kwargs), f"an argument of {callable_name(cls)}()")
+        for _ in range(_TRIES):
+            latest = self._latest(options.name)
+            if latest is not None:
+                if not options.get_if_exists:
+                    raise ActorAlreadyExistsError(options.name)
+                return IrisActor(self.cluster.iris, latest, label, methods)
+            job_id = JobId(f"{self._prefix(options.name)}{self._generation(options.name)}")
+            request = self._request(made, options, label, methods)
+            try:
+                self.cluster.launch_as(request, job_id)
+            except AlreadyThere:
+                continue  # another was faster: the actor is its
+            actor = IrisActor(self.cluster.iris, self.cluster.iris_name(job_id), label, methods)
+            if self._owns and options.lifetime is not Lifetime.DETACHED:
+                self._own[actor.job] = actor
+                self._beat()
+            return actor
+        raise ActorDiedError(label, f"its job ended {_TRIES} times while others made it")
+
+    def find(self, name: str) -> IrisActor:
+        """Return the actor of a name; waits while its job is on its way.
+
+        Raises:
+            ActorNotFoundError: There is none.
+        """
+        latest = self._latest(name)
+        found = None if latest is None else found_actor(self.cluster.iris, latest)
+        if found is None:
+            raise ActorNotFoundError(name)
+        return found
+
+    def kill(self, actor: IrisActor) -> None:
+        """End an actor; its callers hear of it at once."""
+        self._own.pop(actor.job, None)
+        actor.line.die("it was killed")
+        job_id = actor.job.partition("/")[2].partition("/")[2]
+        self.cluster.terminate(job_id, grace=0.0)
+
+    def end(self, *, wait_for_calls: bool) -> None:
+        """End the actors that were made here, but for detached ones."""
+        own, self._own = list(self._own.values()), {}
+        if wait_for_calls:
+            wait([future for actor in own for future in actor.line.pending()])
+        for actor in own:
+            self.kill(actor)
+
+    def hear(self) -> None:
+        """Let the actors that were made here know that this program lives."""
+        for actor in list(self._own.values()):
+            actor.line.hear()
+
+    def _request(
+        self, made: bytes, options: ActorOptions, label: str, methods: dict[str, bool]
+    ) -> JobRequest:
+        amounts = options.resources
+        gpus = int(amounts.get("GPU", 0))
+        resources = ResourceConfig(
+            cpu=amounts.get("CPU") or 0.1,
+            ram=int(amounts.get("memory", 512 << 20)),
+            preemptible=options.preemptible,
+            device=GpuConfig(count=gpus) if gpus else CpuConfig(),
+        )
+        owner = Owner()
+        if options.lifetime is not Lifetime.DETACHED:
+            inside = os.environ.get("FRAY_JOB_ID")
+            owner = Owner(self.cluster.iris_name(inside)) if inside else Owner(program=True)
+        return JobRequest(
+            f"actor-{options.name}",
+            Entrypoint.from_callable(host_actor, [made, options, label, methods, owner]),
+            resources=resources,
+            max_retries_failure=options.max_restarts,
+            max_retries_preemption=options.max_restarts,
+        )
+
+    def _prefix(self, name: str) -> str:
+        digest = hashlib.sha256(f"{self.namespace}/{name}".encode()).hexdigest()[:12]
+        return f"{JobId.new(f'actor-{name}').rpartition('-')[0][:60]}-{digest}-"
+
+    def _latest(self, name: str) -> str | None:
+        """Return what Iris calls the job of the living actor of a name."""
+        for job in self._jobs(name):
+            if job.get("state") not in ENDED_JOBS:
+                return str(job["job_id"])
+        return None
+
+    def _generation(self, name: str) -> int:
+        """Return a number behind those of all actors of this name: Iris has the name of a job once."""
+        return 1 + max((int(job["job_id"].rpartition("-")[2]) for job in self._jobs(name)), default=0)
+
+    def _jobs(self, name: str) -> list[Any]:
+        prefix = self.cluster.iris_name(self._prefix(name))
+        depth = prefix.count("/")
+        return [job for job in self.cluster.iris.jobs(prefix) if job["job_id"].count("/") == depth]
+
+    def _beat(self) -> None:
+        """Let the actors of this program know that it lives; those of a job ask Iris."""
+        if not self._beating and not os.environ.get("FRAY_JOB_ID"):
+            self._beating = True
+            beat = threading.Thread(
+                target=_beat, args=[weakref.ref(self)], name="fray-iris-alive", daemon=True
+            )
+            beat.start()
+
+
+def _beat(actors: "weakref.ref[NamedActors]") -> None:
+    while True:
+        time.sleep(OWNER_SILENT / 6)
+        alive = actors()
+        if alive is None:
+            return
+        alive.hear()
+        del alive
