@@ -2,20 +2,19 @@
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fray import FrayError, JobNotFoundError
+from fray import FrayError
 from fray.backend import (
     FAMILY,
     ClusterCapabilities,
     Finding,
     Health,
+    LogSource,
     Spec,
     check_key,
     check_seconds,
@@ -32,17 +31,13 @@ from fray.cluster import (
     JobInfo,
     JobPlan,
     JobRequest,
-    LogStream,
     ResourceConfig,
-    follow_logs,
-    wait_for_jobs,
 )
 from fray_iris._connection import AlreadyThere, Iris
 from fray_iris._endpoints import found, registration
-from fray_iris._ids import IrisTask, iris_name, is_job_id, job_id_of, keyed_id, root_of
-from fray_iris._logs import IrisLog
-from fray_iris._requests import IrisLaunch, about_of, check_request, launch_of
-from fray_iris._states import job_info, seconds_of
+from fray_iris._ids import IrisTask, iris_name, keyed_id, root_of
+from fray_iris._reading import JobReader
+from fray_iris._requests import IrisLaunch, check_request, launch_of
 from fray_iris._stopping import await_ends, stop_replicas
 
 _INTERVAL = 0.25
@@ -113,13 +108,12 @@ class IrisCluster(ClusterBase):
         self._spec = Spec("iris", options)
         super().__init__(str(self._spec))
         self.iris = Iris(address)
-        self._given_user, self._shared, self._interval = user, shared_files, poll_interval
+        self._given_user, self._shared = user, shared_files
+        self._longest_pause = self._log_pause = poll_interval
         self._found_user: str | None = None
         self._agreed: set[str] = set()  # ids that others may make too
         self._launches: dict[str, tuple[JobRequest, Mapping[str, str]]] = {}
-        self._abouts: dict[str, tuple[float | None, Mapping[str, Any]]] = {}
-        self._ended: set[tuple[str, int, int]] = set()
-        self._lock = threading.Lock()
+        self._reader = JobReader(self.iris, lambda: self.user)
 
     def __reduce__(self) -> tuple[Any, ...]:
         opened = partial(
@@ -127,7 +121,7 @@ class IrisCluster(ClusterBase):
             controller=self._spec.options["controller"],
             user=self._given_user,
             shared_files=self._shared,
-            poll_interval=self._interval,
+            poll_interval=self._longest_pause,
         )
         return opened, ()
 
@@ -216,115 +210,25 @@ class IrisCluster(ClusterBase):
     # --- reading ---
 
     def _info(self, job_id: str) -> JobInfo | None:
-        if not is_job_id(job_id):
-            return None
-        name = self.iris_name(job_id)
-        answer = self.iris.status(name)
-        if answer is None:
-            return None
-        job, request = answer
-        return self._read(JobId(job_id), job, about_of(request))
-
-    def _read(self, job_id: JobId, job: Mapping[str, Any], about: Mapping[str, Any]) -> JobInfo:
-        tasks = self.iris.tasks(self.iris_name(job_id), whole=True)
-        info = job_info(job_id, job, tasks, about)
-        for task in info.tasks:
-            latest = task.attempt + (info.finished or task.status.finished)
-            self._ended.update((job_id, task.replica, attempt) for attempt in range(1, latest))
-        return info
+        return self._reader.info(job_id)
 
     def _described(self, info: JobInfo) -> JobInfo:
-        answer = self.iris.status(self.iris_name(info.job_id))
-        if answer is None:
-            return info
-        about = about_of(answer[1])
-        resources = about.get("resources")
-        return replace(
-            info,
-            command=about.get("entrypoint"),
-            directory=about.get("directory"),
-            resources=None if resources is None else ResourceConfig.from_dict(resources),
-            environment=about.get("environment", {}),
-            user=about.get("user") or self.user,
-            commit=about.get("commit"),
-            dirty=about.get("dirty"),
-            children=tuple(sorted(child for child in self._ids(info.job_id) if child.parent == info.job_id)),
-        )
+        return self._reader.described(info)
 
     def _ids(self, below: str | None = None) -> Iterable[JobId]:
-        prefix = f"/{self.user}/" if below is None else f"{self.iris_name(below)}/"
-        found_ids = (job_id_of(self.user, job["job_id"]) for job in self.iris.jobs(prefix))
-        return [job_id for job_id in found_ids if job_id is not None]
+        return self._reader.ids(below)
 
     def _all_jobs(self, parent: str | None) -> Iterable[JobInfo]:
         if parent is not None:
             self.poll(parent)
-        prefix = f"/{self.user}/" if parent is None else f"{self.iris_name(parent)}/"
-        jobs = [
-            (job_id, job)
-            for job in self.iris.jobs(prefix)
-            if (job_id := job_id_of(self.user, job["job_id"])) is not None
-            and (parent is None or job_id.parent == parent)
-        ]
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fray-iris") as threads:
-            return list(threads.map(lambda each: self._read(each[0], each[1], self._about(*each)), jobs))
-
-    def _about(self, job_id: JobId, job: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What was noted at a job's launch, which does not change: asked for once."""
-        submitted = seconds_of(job.get("submitted_at"))
-        known = self._abouts.get(job_id)
-        if known is None or known[0] != submitted:  # another job of the same name
-            answer = self.iris.status(self.iris_name(job_id))
-            known = submitted, about_of(answer[1] if answer is not None else {})
-            with self._lock:
-                if len(self._abouts) >= _FORGETS:
-                    self._abouts.clear()
-                self._abouts[job_id] = known
-        return known[1]
+        return self._reader.all(parent)
 
     def _read_log(self, job_id: str, replica: int | None, attempt: int, offset: int) -> bytes:
         data: bytes = self._log(job_id, replica, attempt).read(offset)[0]
         return data
 
-    def _log(self, job_id: str, replica: int | None, attempt: int) -> Any:
-        if replica is None or attempt < 1:
-            return _EmptyLog()
-        key = IrisTask(self.iris_name(job_id), replica, attempt - 1).log_key
-        return IrisLog(self.iris, key, lambda: (job_id, replica, attempt) in self._ended)
-
-    def monitor(
-        self,
-        job_id: str,
-        /,
-        *,
-        replica: int | None = None,
-        tail: int | None = None,
-        since: float | None = None,
-        grep: str | None = None,
-        follow: bool = True,
-    ) -> LogStream:
-        """See `Cluster.monitor`."""
-        self.poll(job_id)
-        return follow_logs(
-            partial(self._state_of, job_id),
-            open_log=partial(self._log, job_id),
-            replica=replica,
-            tail=tail,
-            since=since,
-            grep=grep,
-            follow=follow,
-            interval=self._interval,
-        )
-
-    def _state_of(self, job_id: str) -> JobInfo:
-        info = self._info(job_id)
-        if info is None:
-            raise JobNotFoundError(job_id, f"the cluster {self.spec!r}")
-        return info
-
-    def wait(self, job_id: Any, /, **options: Any) -> Any:
-        """See `Cluster.wait`."""
-        return wait_for_jobs(self, job_id, interval=self._interval, **options)
+    def _log(self, job_id: str, replica: int | None, attempt: int) -> LogSource:
+        return self._reader.log(job_id, replica, attempt)
 
     # --- the end ---
 
@@ -334,7 +238,7 @@ class IrisCluster(ClusterBase):
         if self.poll(job_id).finished:
             return
         self._stop(job_id, grace)
-        for pause in poll_delays(longest=self._interval):
+        for pause in poll_delays(longest=self._longest_pause):
             family = [job_id, *self._ids(job_id)]
             if all(info is None or info.finished for info in map(self._info, family)):
                 return
@@ -367,19 +271,3 @@ class IrisCluster(ClusterBase):
             if each.get("task_id") == task.name:
                 self.iris.unregister(each["endpoint_id"])
         self.iris.register(asked)
-
-
-class _EmptyLog:
-    """What a job writes before its replicas start: Iris writes that into the log of each task."""
-
-    def read(self, offset: int) -> tuple[bytes, int]:
-        return b"", offset
-
-    def read_before(self, offset: int, size: int) -> tuple[bytes, int]:
-        return b"", offset
-
-    def end(self) -> int:
-        return 0
-
-    def since(self, time: float) -> int:
-        return 0

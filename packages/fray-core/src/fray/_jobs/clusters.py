@@ -53,6 +53,9 @@ class ClusterBase(ClusterCalls, ABC):
     Attributes:
         capabilities: A `ClusterCapabilities`: what the class can do at most.
         _SUPPORTED: The fields of a request that not every cluster has, and this one does (`refuse_fields`).
+        _shortest_pause, _longest_pause: Seconds between two polls of `wait`.
+        _log_pause: Seconds between two looks at a log that is followed; where a look is a request over a
+            network, more.
 
     Args:
         spec: What opens the same cluster again; jobs find it in `FRAY_CLUSTER_SPEC`.
@@ -60,6 +63,7 @@ class ClusterBase(ClusterCalls, ABC):
 
     capabilities: ClusterCapabilities
     _SUPPORTED: ClassVar[frozenset[str]] = frozenset()
+    _log_pause = 0.02
 
     def __init__(self, spec: str) -> None:
         self.spec = spec
@@ -231,6 +235,7 @@ class ClusterBase(ClusterCalls, ABC):
                 since=since,
                 grep=grep,
                 follow=follow,
+                interval=self._log_pause,
             )
         return follow_logs(
             partial(self.poll, job_id),
@@ -240,6 +245,7 @@ class ClusterBase(ClusterCalls, ABC):
             since=since,
             grep=grep,
             follow=follow,
+            interval=self._log_pause,
         )
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:

@@ -1,0 +1,111 @@
+"""Jobs as Iris has them, read: their states, what was noted at their launches, and their logs."""
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from fray.backend import LogSource
+from fray.cluster import JobId, JobInfo, ResourceConfig
+from fray_iris._connection import Iris
+from fray_iris._ids import IrisTask, iris_name, is_job_id, job_id_of
+from fray_iris._logs import EmptyLog, IrisLog
+from fray_iris._requests import about_of
+from fray_iris._states import job_info, seconds_of
+
+_AT_ONCE = 8  # jobs that are asked for side by side
+_FORGETS = 4096  # jobs whose requests are remembered here
+
+
+class JobReader:
+    """What a cluster reads of one user's jobs; nothing here changes any.
+
+    Args:
+        iris: The controller.
+        user: Returns whose jobs these are: to find that out the controller may have to be asked.
+    """
+
+    def __init__(self, iris: Iris, user: Callable[[], str]) -> None:
+        self._iris, self._user = iris, user
+        self._abouts: dict[str, tuple[float | None, Mapping[str, Any]]] = {}
+        self._ended: set[tuple[str, int, int]] = set()
+        self._lock = threading.Lock()
+
+    def info(self, job_id: str) -> JobInfo | None:
+        """Return the state of a job; None where there is no such job."""
+        if not is_job_id(job_id):
+            return None
+        answer = self._iris.status(self._name(job_id))
+        if answer is None:
+            return None
+        job, request = answer
+        return self._read(JobId(job_id), job, self._keep(job_id, job, about_of(request)))
+
+    def described(self, info: JobInfo) -> JobInfo:
+        """Add what was noted of a job at its launch, and the jobs that it launched."""
+        about = self._abouts.get(info.job_id, (None, {}))[1]  # of its state, which was read just now
+        resources = about.get("resources")
+        return replace(
+            info,
+            command=about.get("entrypoint"),
+            directory=about.get("directory"),
+            resources=None if resources is None else ResourceConfig.from_dict(resources),
+            environment=about.get("environment", {}),
+            user=about.get("user") or self._user(),
+            commit=about.get("commit"),
+            dirty=about.get("dirty"),
+            children=tuple(sorted(child for child in self.ids(info.job_id) if child.parent == info.job_id)),
+        )
+
+    def ids(self, below: str | None = None) -> list[JobId]:
+        """Return the ids of all jobs, or of those below one."""
+        found_ids = (job_id_of(self._user(), job["job_id"]) for job in self._iris.jobs(self._below(below)))
+        return [job_id for job_id in found_ids if job_id is not None]
+
+    def all(self, parent: str | None = None) -> list[JobInfo]:
+        """Return the states of all jobs, or of those that one launched."""
+        jobs = [
+            (job_id, job)
+            for job in self._iris.jobs(self._below(parent))
+            if (job_id := job_id_of(self._user(), job["job_id"])) is not None
+            and (parent is None or job_id.parent == parent)
+        ]
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fray-iris") as threads:
+            return list(threads.map(lambda each: self._read(each[0], each[1], self._about(*each)), jobs))
+
+    def log(self, job_id: str, replica: int | None, attempt: int) -> LogSource:
+        """Return the log of an attempt (from 1) to read from."""
+        if replica is None or attempt < 1:
+            return EmptyLog()
+        key = IrisTask(self._name(job_id), replica, attempt - 1).log_key
+        return IrisLog(self._iris, key, lambda: (job_id, replica, attempt) in self._ended)
+
+    def _name(self, job_id: str) -> str:
+        return iris_name(self._user(), job_id)
+
+    def _below(self, job_id: str | None) -> str:
+        return f"/{self._user()}/" if job_id is None else f"{self._name(job_id)}/"
+
+    def _read(self, job_id: JobId, job: Mapping[str, Any], about: Mapping[str, Any]) -> JobInfo:
+        tasks = self._iris.tasks(self._name(job_id), whole=True)
+        info = job_info(job_id, job, tasks, about)
+        for task in info.tasks:
+            latest = task.attempt + (info.finished or task.status.finished)
+            self._ended.update((job_id, task.replica, attempt) for attempt in range(1, latest))
+        return info
+
+    def _about(self, job_id: JobId, job: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What was noted at a job's launch, which does not change: asked for once."""
+        known = self._abouts.get(job_id)
+        if known is not None and known[0] == seconds_of(job.get("submitted_at")):  # else of another that
+            return known[1]  # had its name
+        answer = self._iris.status(self._name(job_id))
+        return self._keep(job_id, job, about_of(answer[1] if answer is not None else {}))
+
+    def _keep(self, job_id: str, job: Mapping[str, Any], about: Mapping[str, Any]) -> Mapping[str, Any]:
+        with self._lock:
+            if len(self._abouts) >= _FORGETS:
+                self._abouts.clear()
+            self._abouts[job_id] = seconds_of(job.get("submitted_at")), about
+        return about
