@@ -82,8 +82,8 @@ def iris(own_temporary_folder: Path) -> Iterator[LocalIris]:  # noqa: F811
 
 @pytest.fixture
 def process_wide() -> tuple[str, ...]:
-    """What Iris's clients make once for a process: the connections that its HTTP client keeps open."""
-    return (r"file \d+ -> socket:", r"file \d+ -> anon_inode:")
+    """What is made once for a process: connections of Iris's HTTP client, and the threads of streams."""
+    return (r"file \d+ -> socket:", r"file \d+ -> anon_inode:", r"thread fray-worker")
 
 
 @pytest.fixture(scope="session")

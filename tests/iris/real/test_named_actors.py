@@ -10,7 +10,6 @@ from fray import (
     ActorDiedError,
     ActorNotFoundError,
     ActorOptions,
-    UnsupportedError,
     create_context,
     current_cluster,
     get_job_context,
@@ -139,5 +138,22 @@ def test_calls_of_one_caller_keep_their_order_and_references_arrive_as_values(sp
         assert "Z" in context.get(tally.names())
         ready, pending = context.wait([tally.soon(), context.put(1)], num_returns=2, timeout=PATIENCE)
         assert (len(ready), pending) == (2, [])
-        with pytest.raises(UnsupportedError, match="generator"):
-            tally.one_by_one()
+        assert len(list(tally.one_by_one())) == 151
+
+
+def read_stream(name: str) -> list[str]:
+    context = get_job_context()
+    items = list(context.get_actor(name).one_by_one())
+    return [*context.get(items), context.get(context.run(str.upper, items[0]))]
+
+
+def test_a_task_reads_the_stream_of_a_named_actor(spec: str) -> None:
+    with create_context(spec) as context:
+        tally = context.create_actor(Tally, name="streams")
+        context.get([tally.add("b"), tally.add("a")], timeout=PATIENCE)
+        assert context.get(context.run(read_stream, "streams"), timeout=PATIENCE) == ["b", "a", "B"]
+        stream = tally.one_by_one()
+        assert context.get(next(stream), timeout=PATIENCE) == "b"
+        context.kill(tally)
+        with pytest.raises(ActorDiedError):
+            list(map(context.get, tally.one_by_one()))

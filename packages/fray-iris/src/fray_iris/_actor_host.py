@@ -15,15 +15,17 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fray import create_context
+from fray import ActorDiedError, create_context
 from fray.backend import dumps, pack_exception
-from fray.job import ActorOptions
+from fray.job import ActorOptions, ObjectStream
 from fray_iris._connection import Iris
 from fray_iris._ids import IrisTask
 from fray_iris._states import ENDED_JOBS
 
 ENDPOINT = "fray-actor"
 """The last part of the name of an actor's endpoint."""
+NEXT, CLOSE = "fray-next", "fray-close"
+"""What a caller says for a method to have the next item of a stream, and to have no more of them."""
 SERVED = "fray"  # what Iris's server calls the one thing that it serves here
 _OWNER_EVERY = 2.0  # seconds between two looks at the job that made the actor
 OWNER_SILENT = 60.0
@@ -61,6 +63,7 @@ class Host:
         self._context, self._label = context, label
         self._handle = make()
         self._callers: dict[str, Caller] = {}
+        self._streams: dict[str, ObjectStream[Any]] = {}
         self._changed = threading.Condition()
         self._polling = 0
 
@@ -108,20 +111,43 @@ class Host:
 
         try:
             method, args, kwargs = pickle.loads(call)
-            ref = getattr(self._handle, method)(*args, **kwargs)
+            # In order, here; what it gives is waited for on a thread of its own.
+            ref = None if method in (NEXT, CLOSE) else getattr(self._handle, method)(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 - it is the caller's
             # On another thread: this one holds the lock.
             threading.Thread(target=end, args=(False, _packed(error)), daemon=True).start()
             return
-        threading.Thread(target=self._wait, args=(ref, method, end), daemon=True).start()
+        find = (lambda: self._of_stream(method, *args)) if ref is None else (lambda: self._value(ref))
+        threading.Thread(target=self._answer, args=(find, method, end), daemon=True).start()
 
-    def _wait(self, ref: Any, method: str, end: Callable[[bool, bytes], None]) -> None:
+    def _answer(self, find: Callable[[], Any], method: str, end: Callable[[bool, bytes], None]) -> None:
         try:
-            data = dumps(self._context.get(ref), f"the result of {self._label}.{method}()")
+            data = dumps(find(), f"the result of {self._label}.{method}()")
         except BaseException as error:  # noqa: BLE001 - it is the caller's
             end(False, _packed(error))
         else:
             end(True, data)
+
+    def _value(self, ref: Any) -> Any:
+        """Return the result of a call; of a generator method the key of its stream."""
+        if not isinstance(ref, ObjectStream):
+            return self._context.get(ref)
+        key = uuid.uuid4().hex
+        self._streams[key] = ref
+        return key
+
+    def _of_stream(self, what: str, key: str) -> tuple[Any, ...] | None:
+        """Return the next item of a stream, in a tuple; None at its end, and where it is closed."""
+        if what == CLOSE:
+            stream = self._streams.pop(key, None)
+            if stream is not None:
+                self._context.cancel(stream)
+            return None
+        if key not in self._streams:
+            raise ActorDiedError(self._label, "its process died, and it was made anew")
+        for item in self._streams[key]:
+            return (self._context.get(item),)
+        return None
 
 
 def _packed(error: BaseException) -> bytes:

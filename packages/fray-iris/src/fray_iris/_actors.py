@@ -1,266 +1,18 @@
 """Named actors from their callers' side: each is a job of Iris, asked through its actor server."""
 
-import importlib
 import json
-import os
-import pickle
-import threading
 import time
-import uuid
-import weakref
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Any
 
-from fray import ActorDiedError, FrayError, UnsupportedError
-from fray.backend import dumps, poll_delays, ref_of_future, unpack_exception
-from fray.job import ActorEndpoint, ObjectRef
-from fray_iris._actor_host import ENDPOINT, SERVED
+from fray import get_job_context
+from fray.backend import dispatch, poll_delays, ref_of_future
+from fray.job import ActorEndpoint
+from fray_iris._actor_host import ENDPOINT
+from fray_iris._actor_line import ActorLine, line_of
+from fray_iris._actor_streams import stream_of
 from fray_iris._connection import Iris
 from fray_iris._states import ENDED_JOBS
-
-_AT_ONCE = 100  # calls that are sent together
-_PATIENCE = 1.0  # seconds that the actor's server keeps a question for results
-_LONGEST = 30.0
-_GONE = "its job has ended"
-
-_futures: "weakref.WeakKeyDictionary[Any, Future[Any]]" = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
-_lines: dict[tuple[str, str], "ActorLine"] = {}
-
-
-class ActorLine:
-    """What this process has under way at one actor: calls in order, and results as they come.
-
-    Args:
-        iris: The controller.
-        job: What Iris calls the actor's job.
-        label: What messages call the actor.
-    """
-
-    def __init__(self, iris: Iris, job: str, label: str) -> None:
-        self.iris, self.job, self.label = iris, job, label
-        self._caller = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
-        self._queue: list[tuple[Any, Future[Any]]] = []
-        self._open: dict[int, Future[Any]] = {}
-        self._taken: list[int] = []
-        self._sent = 0
-        self._dead: str | None = None
-        self._incarnation: str | None = None
-        self._address: str | None = None
-        self._wake = threading.Condition()
-        self._started = False
-
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> "Future[Any]":
-        """Queue a call; references among its arguments are waited for on its way, not here."""
-        future: Future[Any] = Future()
-        if any(isinstance(each, ObjectRef | Future) for each in (*args, *kwargs.values())):
-            waiting: Any = (method, args, kwargs, context)
-        else:
-            waiting = _packed(self.label, method, args, kwargs)
-        with self._wake:
-            if self._dead is not None:
-                future.set_exception(ActorDiedError(self.label, self._dead))
-                return future
-            self._queue.append((waiting, future))
-            self._start()
-            self._wake.notify_all()
-        return future
-
-    def pending(self) -> "list[Future[Any]]":
-        """Return the calls that have not ended."""
-        with self._wake:
-            return [*(future for _, future in self._queue), *self._open.values()]
-
-    def die(self, reason: str) -> None:
-        """Fail what is under way, and whatever comes."""
-        with self._wake:
-            self._dead = self._dead or reason
-            left = [*(future for _, future in self._queue), *self._open.values()]
-            self._queue, self._open = [], {}
-            self._wake.notify_all()
-        for future in left:
-            if not future.done():
-                future.set_exception(ActorDiedError(self.label, self._dead))
-
-    def hear(self) -> None:
-        """Let the actor know that the program that made it lives."""
-        try:
-            self._ask("hear", address=self._resolved(wait=False))
-        except Exception:  # noqa: BLE001 - it is not up yet, or gone: its callers find out
-            return
-
-    # --- on the way there ---
-
-    def _start(self) -> None:
-        if not self._started:
-            self._started = True
-            for act in (self._send, self._collect):
-                threading.Thread(target=act, name="fray-iris-actor", daemon=True).start()
-
-    def _send(self) -> None:
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._queue or self._dead is not None)
-                if self._dead is not None:
-                    return
-                waiting, future = self._queue[0]
-            try:
-                calls = [waiting if isinstance(waiting, bytes) else self._resolved_call(*waiting)]
-            except BaseException as error:  # noqa: BLE001 - a failed argument fails its call alone
-                with self._wake:
-                    if self._queue and self._queue[0][1] is future:
-                        self._queue.pop(0)
-                future.set_exception(error)
-                continue
-            with self._wake:
-                if self._dead is not None:
-                    return
-                for more, _ in self._queue[1:_AT_ONCE]:
-                    if not isinstance(more, bytes):
-                        break
-                    calls.append(more)
-                first = self._sent
-                for number in range(first, first + len(calls)):
-                    self._open[number] = self._queue.pop(0)[1]
-                self._sent += len(calls)
-                self._wake.notify_all()
-            self._deliver(first, calls)
-
-    def _resolved_call(self, method: str, args: Any, kwargs: Any, context: Any) -> bytes:
-        def value(each: Any) -> Any:
-            return each.result() if isinstance(each, Future) else context.get(each)
-
-        resolved = tuple(map(value, args)), {name: value(each) for name, each in kwargs.items()}
-        return _packed(self.label, method, *resolved)
-
-    def _deliver(self, first: int, calls: list[bytes]) -> None:
-        for pause in poll_delays(shortest=0.05, longest=1.0):
-            if self._dead is not None:
-                return
-            try:
-                took = self._ask("submit", self._caller, first, calls, self._incarnation)
-            except Exception:  # noqa: BLE001 - whether it is gone is asked of Iris
-                if not self._lives():
-                    return
-                self._address = None
-                time.sleep(pause)
-                continue
-            if self._incarnation not in (None, took):
-                self._began_anew(took)
-            self._incarnation = took
-            return
-
-    # --- on the way back ---
-
-    def _collect(self) -> None:
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._open or self._dead is not None)
-                if self._dead is not None:
-                    return
-                taken, self._taken = self._taken, []
-            began = time.monotonic()
-            try:
-                incarnation, results = self._ask("results", self._caller, taken, _PATIENCE)
-            except Exception:  # noqa: BLE001 - whether it is gone is asked of Iris
-                if not self._lives():
-                    return
-                self._address = None
-                time.sleep(0.2)
-                continue
-            if self._incarnation not in (None, incarnation):
-                self._began_anew(incarnation)
-            for number, worked, data in results:
-                self._settle(number, worked, data)
-            if not results and time.monotonic() - began < _PATIENCE / 2:
-                time.sleep(0.05)  # too many wait there
-
-    def _settle(self, number: int, worked: bool, data: bytes) -> None:
-        with self._wake:
-            self._taken.append(number)
-            future = self._open.pop(number, None)
-        if future is None:
-            return
-        try:
-            value = pickle.loads(data)
-        except BaseException as error:  # noqa: BLE001 - its reader has to know
-            future.set_exception(error)
-            return
-        if worked:
-            future.set_result(value)
-            return
-        failure = unpack_exception(value)
-        if isinstance(failure, ActorDiedError):
-            failure = ActorDiedError(self.label, failure.reason)
-        future.set_exception(failure)
-
-    def _began_anew(self, incarnation: str) -> None:
-        """Fail the calls that the actor had when its process died; it has been made anew."""
-        with self._wake:
-            left, self._open = list(self._open.values()), {}
-            self._incarnation = incarnation
-        for future in left:
-            future.set_exception(ActorDiedError(self.label, "its process died, and it was made anew"))
-
-    def _ask(self, method: str, *args: Any, address: str | None = None) -> Any:
-        connect = importlib.import_module("iris.rpc.actor_connect")
-        actor_pb2 = importlib.import_module("iris.rpc.actor_pb2")
-        client = connect.ActorServiceClientSync(
-            address=address or self._resolved(), timeout_ms=int(_LONGEST * 1000), accept_compression=[]
-        )
-        answer = client.call(
-            actor_pb2.ActorCall(actor_name=SERVED, method_name=method, serialized_args=pickle.dumps(args))
-        )
-        if answer.HasField("error"):
-            raise FrayError(f"{self.label}: {answer.error.error_type}: {answer.error.message}")
-        return pickle.loads(answer.serialized_value)
-
-    def _resolved(self, *, wait: bool = True) -> str:
-        for pause in poll_delays(shortest=0.05, longest=0.5):
-            if self._address is not None:
-                return self._address
-            for endpoint in self.iris.endpoints(f"{self.job}/{ENDPOINT}", exact=True):
-                self._address = str(endpoint["address"])
-                return self._address
-            if not wait or not self._lives():
-                break
-            time.sleep(pause)
-        raise ActorDiedError(self.label, self._dead or "it has no address")
-
-    def _lives(self) -> bool:
-        """Whether the actor's job goes on; where it does not, all calls fail."""
-        try:
-            answer = self.iris.status(self.job)
-        except Exception:  # noqa: BLE001 - a controller that is away for a while ends no actor
-            return True
-        if answer is not None and answer[0].get("state") not in ENDED_JOBS:
-            return True
-        error = "" if answer is None else answer[0].get("error", "")
-        self.die(f"{_GONE}: {error}" if error else _GONE)
-        return False
-
-
-def _packed(label: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    return dumps((method, args, kwargs), f"an argument of {label}.{method}()")
-
-
-def line_of(iris: Iris, job: str, label: str) -> ActorLine:
-    """Return this process's line to an actor."""
-    with _lock:
-        key = iris.controller, job
-        if key not in _lines:
-            _lines[key] = ActorLine(iris, job, label)
-        return _lines[key]
-
-
-def forget_lines() -> None:
-    """In a forked child: the lines are its parent's."""
-    global _lines, _lock
-    _lines, _lock = {}, threading.Lock()
-
-
-os.register_at_fork(after_in_child=forget_lines)
 
 
 class IrisActor(ActorEndpoint):
@@ -281,18 +33,10 @@ class IrisActor(ActorEndpoint):
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """See `ActorEndpoint.call`."""
-        from fray import get_job_context
-
-        if self._methods.get(method):
-            raise UnsupportedError(
-                f"{self._label}.{method}() is a generator: a named actor on Iris answers with values; return "
-                f"a list, "
-                "or make the actor without a name"
-            )
         future = self.line.call(method, args, kwargs, get_job_context())
-        ref = ref_of_future(future, _start)
-        _futures[ref] = future
-        return ref
+        if self._methods.get(method):
+            return stream_of(future, line_of(self.iris, self.job, self._label, streams=True))
+        return ref_of_future(future, dispatch)
 
     @property
     def line(self) -> ActorLine:
@@ -307,20 +51,6 @@ class IrisActor(ActorEndpoint):
 
     def __hash__(self) -> int:
         return hash(self.job)
-
-
-def future_of(ref: Any) -> "Future[Any] | None":
-    """Return the future behind the result of a named actor's call; None for whatever else."""
-    try:
-        return _futures.get(ref) if isinstance(ref, ObjectRef) else None
-    except TypeError:  # a reference of a worker's, which cannot be referred to weakly, is none of ours
-        return None
-
-
-def _start(ready: Any) -> None:
-    from fray.backend import dispatch
-
-    dispatch(ready)
 
 
 def found_actor(iris: Iris, job: str) -> IrisActor | None:

@@ -13,12 +13,21 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from fray import create_context, get_job_context
-from fray.backend import FAMILY, ContextBase, ContextCapabilities, invalid, is_generator_function, own_family
+from fray.backend import (
+    FAMILY,
+    ContextBase,
+    ContextCapabilities,
+    TaskRunnerContext,
+    invalid,
+    is_generator_function,
+    own_family,
+)
 from fray.job import ActorHandle, ActorOptions, ObjectRef, TaskOptions, use_context
+from fray_iris._actor_streams import threads
 from fray_iris._actors import IrisActor
 from fray_iris._cluster import IrisCluster
 from fray_iris._named_actors import NamedActors
-from fray_iris._results import any_of_actors, get_both, passed, wait_for_both
+from fray_iris._results import get_both, is_of_actor, wait_for_both
 
 _KINDS = ("process", "threadpool")
 
@@ -90,17 +99,19 @@ class IrisContext(ContextBase):
         inner = create_context(tasks, namespace=namespace, **options)
         cluster = IrisCluster(controller=controller, user=user, shared_files=shared_files)
         namespace = namespace or os.environ.get(FAMILY) or own_family()
-        self._set(inner, NamedActors(cluster, namespace, owns=True), owns=True)
+        self._set(inner, NamedActors(cluster, namespace, owns=True))
 
     @classmethod
     def around(cls, inner: Any, cluster: IrisCluster, namespace: str) -> "IrisContext":
         """Return what a task has: the context that runs it, with the named actors of the one that sent it."""
         made = cls.__new__(cls)
-        made._set(inner, NamedActors(cluster, namespace, owns=False), owns=False)
+        made._set(inner, NamedActors(cluster, namespace, owns=False))
         return made
 
-    def _set(self, inner: Any, actors: NamedActors, *, owns: bool) -> None:
-        self._inner, self._actors, self._owns = inner, actors, owns
+    def _set(self, inner: Any, actors: NamedActors) -> None:
+        self._inner, self._actors = inner, actors
+        # A context that keeps its books in this process reads the references of named actors' calls too.
+        self._reads_all = isinstance(inner, TaskRunnerContext)
         self._task_options = inner._task_options
         self.capabilities = inner.capabilities.but(shared_actors=True)
 
@@ -112,8 +123,14 @@ class IrisContext(ContextBase):
     def _submit(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: TaskOptions
     ) -> Any:
-        named = {name: passed(arg) for name, arg in kwargs.items()}
-        return self._inner._submit(self._inside(fn), tuple(map(passed, args)), named, options)
+        if not self._reads_all:
+            args = tuple(map(self._passed, args))
+            kwargs = {name: self._passed(arg) for name, arg in kwargs.items()}
+        return self._inner._submit(self._inside(fn), args, kwargs, options)
+
+    def _passed(self, arg: Any) -> Any:
+        """Return an argument as a worker's context takes it: a future for what a named actor gives."""
+        return self._future(arg) if isinstance(arg, ObjectRef) and is_of_actor(arg) else arg
 
     def map(
         self,
@@ -135,26 +152,26 @@ class IrisContext(ContextBase):
 
     def get(self, ref: Any, /, *, timeout: float | None = None) -> Any:
         """See `JobContext.get`."""
-        if self._owns or not any_of_actors(ref):
+        several = ref if isinstance(ref, list | tuple) else [ref]
+        if self._reads_all or not any(map(is_of_actor, several)):
             return self._inner.get(ref, timeout=timeout)
-        if isinstance(ref, list | tuple):
-            return get_both(self._inner, ref, timeout)
-        return get_both(self._inner, [ref], timeout)[0]
+        values = get_both(self._inner, several, timeout)
+        return values if several is ref else values[0]
 
     def wait(self, refs: Any, /, num_returns: int = 1, timeout: float | None = None) -> Any:
         """See `JobContext.wait`."""
-        if self._owns or not any_of_actors(refs):
+        if self._reads_all or not any(map(is_of_actor, refs)):
             return self._inner.wait(refs, num_returns, timeout)
         return wait_for_both(self._inner, list(refs), num_returns, timeout)
 
     def cancel(self, ref: Any, /) -> bool:
         """See `JobContext.cancel`."""
-        return bool(self._inner.cancel(ref))
+        other = not self._reads_all and is_of_actor(ref)
+        return bool((threads() if other else self._inner).cancel(ref))
 
     def _future(self, ref: Any) -> "Future[Any]":
-        if not self._owns and any_of_actors(ref):
-            return super()._future(ref)
-        found: Future[Any] = self._inner._future(ref)
+        other = not self._reads_all and is_of_actor(ref)
+        found: Future[Any] = (threads() if other else self._inner)._future(ref)
         return found
 
     def _lending(self) -> AbstractContextManager[None]:

@@ -1,7 +1,6 @@
 """The named actors of a namespace: each a job of Iris, found by the name that this makes of the actor's."""
 
 import hashlib
-import inspect
 import os
 import threading
 import time
@@ -11,10 +10,11 @@ from concurrent.futures import wait
 from typing import Any
 
 from fray import ActorAlreadyExistsError, ActorDiedError, ActorNotFoundError
-from fray.backend import callable_name, dumps
+from fray.backend import callable_name, dumps, is_generator_function
 from fray.cluster import CpuConfig, Entrypoint, GpuConfig, JobId, JobRequest, ResourceConfig
 from fray.job import ActorOptions, Lifetime, actor_methods
 from fray_iris._actor_host import OWNER_SILENT, Owner, host_actor
+from fray_iris._actor_line import end_lines
 from fray_iris._actors import IrisActor, found_actor
 from fray_iris._cluster import IrisCluster
 from fray_iris._connection import AlreadyThere
@@ -44,7 +44,7 @@ class NamedActors:
         """Launch the job of an actor, or find that of its name."""
         assert options.name is not None
         label = f"{callable_name(cls)} {options.name!r}"
-        methods = {name: inspect.isgeneratorfunction(method) for name, method in actor_methods(cls).items()}
+        methods = {name: is_generator_function(method) for name, method in actor_methods(cls).items()}
         made = dumps((cls, args, kwargs), f"an argument of {callable_name(cls)}()")
         for _ in range(_TRIES):
             latest = self._latest(options.name)
@@ -80,7 +80,7 @@ class NamedActors:
     def kill(self, actor: IrisActor) -> None:
         """End an actor; its callers hear of it at once."""
         self._own.pop(actor.job, None)
-        actor.line.die("it was killed")
+        end_lines(actor.iris, actor.job, "it was killed")
         job_id = actor.job.partition("/")[2].partition("/")[2]
         self.cluster.terminate(job_id, grace=0.0)
 

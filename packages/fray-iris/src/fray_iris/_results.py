@@ -1,57 +1,43 @@
-"""The results of named actors' calls, beside those of tasks: what a context of this machine does not know.
+"""The results of named actors' calls, beside those of tasks: what the context inside may not know.
 
-They are futures of this process behind references; a worker's own context knows no reference but its own.
+They are references of this process. A context that keeps its books here reads them as its own; that of a
+worker process knows no references but those that its owner gave it.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-from fray import GetTimeoutError
-from fray.backend import poll_delays
-from fray.job import ObjectRef
-from fray_iris._actors import future_of
+from fray.backend import EngineRef, EngineStream, poll_delays
+from fray_iris._actor_streams import threads
 
 
-def any_of_actors(refs: Any) -> bool:
-    """Whether results of named actors are among references."""
-    return any(future_of(each) is not None for each in (refs if isinstance(refs, list | tuple) else [refs]))
+def is_of_actor(ref: Any) -> bool:
+    """Whether something in a worker is the result of a named actor's call, or an item of its stream."""
+    return isinstance(ref, EngineRef | EngineStream)
 
 
-def passed(arg: Any) -> Any:
-    """Return an argument as the context inside takes it: a future for the result of a named actor's call."""
-    return future_of(arg) or arg if isinstance(arg, ObjectRef) else arg
-
-
-def get_both(inner: Any, refs: Iterable[Any], timeout: float | None) -> list[Any]:
+def get_both(inner: Any, refs: Sequence[Any], timeout: float | None) -> list[Any]:
     """Return the values of references of both kinds, as `get` does."""
     deadline = None if timeout is None else time.monotonic() + timeout
     values = []
     for ref in refs:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        future = future_of(ref)
-        if future is None:
-            values.append(inner.get(ref, timeout=left))
-            continue
-        try:
-            values.append(future.result(left))
-        except TimeoutError as error:
-            if future.done():
-                raise  # the call's own
-            raise GetTimeoutError(f"not there after {timeout:g} s: {ref!r}; it goes on") from error
+        values.append((threads() if is_of_actor(ref) else inner).get(ref, timeout=left))
     return values
 
 
 def wait_for_both(
-    inner: Any, refs: list[Any], num_returns: int, timeout: float | None
+    inner: Any, refs: Sequence[Any], num_returns: int, timeout: float | None
 ) -> tuple[list[Any], list[Any]]:
     """Return what is ready among references of both kinds, and the others, as `wait` does."""
     wanted = min(num_returns, len(refs))
     deadline = None if timeout is None else time.monotonic() + timeout
     for pause in poll_delays(longest=0.02):
-        others = [ref for ref in refs if future_of(ref) is None]
-        done = set(map(id, inner.wait(others, len(others), 0)[0])) if others else set()
-        done |= {id(ref) for ref in refs if (future := future_of(ref)) is not None and future.done()}
+        done: set[int] = set()
+        for context, of_actors in ((inner, False), (threads(), True)):
+            own = [ref for ref in refs if is_of_actor(ref) is of_actors]
+            done |= set(map(id, context.wait(own, len(own), 0)[0])) if own else set()
         if len(done) >= wanted or (deadline is not None and time.monotonic() >= deadline):
             ready = [ref for ref in refs if id(ref) in done][:wanted]
             chosen = set(map(id, ready))
