@@ -262,7 +262,7 @@ def test_a_request_is_one_launch_of_iris(tmp_path: Path) -> None:
         resources=ResourceConfig(cpu=0.5, ram="2g", replicas=2, preemptible=False, regions=["us-east1"]),
         environment=create_environment(
             workspace=tmp_path,
-            env_vars={"SECRET_WORD": "abracadabra"},
+            env_vars={"WORD": "abracadabra", "UV_OFFLINE": "1"},
             pip_packages=["numpy"],
             extras=["tpu"],
         ),
@@ -286,8 +286,8 @@ def test_a_request_is_one_launch_of_iris(tmp_path: Path) -> None:
     assert "coscheduling" not in found
     about = about_of(found)
     assert (about["name"], about["labels"]) == ("train/model", {"team": "a"})
-    # The secret goes where Iris keeps variables, and nowhere else.
-    assert found["environment"]["env_vars"] == {"SECRET_WORD": "abracadabra"}
+    # The secret goes where Iris keeps variables, under a name whose value it shows nobody, and nowhere else.
+    assert found["environment"]["env_vars"] == {"FRAY_SECRET_0": '{"WORD": "abracadabra"}', "UV_OFFLINE": "1"}
     del found["environment"]
     assert "abracadabra" not in json.dumps(found)
     assert all(b"abracadabra" not in data for data in made.files.values())

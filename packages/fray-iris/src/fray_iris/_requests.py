@@ -14,7 +14,7 @@ from fray import UnsupportedError
 from fray.backend import FAMILY, Spec, invalid, path_in_copy, runner, workspace_files
 from fray.cluster import EnvironmentConfig, JobPlan, JobRequest, TpuConfig
 from fray_iris import _in_task
-from fray_iris._in_task.words import PLAN
+from fray_iris._in_task.words import HIDDEN_VARIABLE, PLAN
 from fray_iris._resources import constraints_to_iris, coscheduling_to_iris, resources_to_iris
 
 ABOUT = "fray-request"
@@ -39,6 +39,8 @@ _WORDS = {
 }
 
 
+_READ_BY_IRIS = ("IRIS_", "UV_", "PIP_")  # names of variables that tell how to make an environment
+_PIECE = 32 << 10  # of a variable; the system takes 128 KiB, and Iris puts all into one once more
 _NOTHING: Mapping[str, str] = {}
 _MAIN = """import os, sys
 from fray_iris._in_task.replica import main
@@ -123,7 +125,7 @@ def launch_of(
         "environment": {
             "pip_packages": list(environment.pip_packages),
             "extras": list(environment.extras),
-            "env_vars": dict(environment.env_vars),
+            "env_vars": variables_of(environment.env_vars),
             "python_version": environment.python or f"{sys.version_info.major}.{sys.version_info.minor}",
         },
         "constraints": [*constraints_to_iris(request.resources), *native.get("constraints", ())],
@@ -145,6 +147,17 @@ def launch_of(
         files[_PAYLOAD] = plan.payload
     files[PLAN] = json.dumps(_plan_file(request, plan, spec, variables, copied=copied)).encode()
     return IrisLaunch(found, files, zipped(Path(plan.workspace)) if copied else None)
+
+
+def variables_of(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a request as Iris gets them: under names whose values it shows nobody.
+
+    Those that it reads itself, when it makes an environment, keep their names.
+    """
+    found = {name: value for name, value in given.items() if name.startswith(_READ_BY_IRIS)}
+    hidden = json.dumps({name: value for name, value in given.items() if name not in found})
+    pieces = range(0, len(hidden), _PIECE) if len(found) < len(given) else ()
+    return found | {f"{HIDDEN_VARIABLE}{at // _PIECE}": hidden[at : at + _PIECE] for at in pieces}
 
 
 def about_of(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What a replica finds: its variables, and whether what was asked for is installed."""
 
+import json
 import os
 import re
 import sys
@@ -7,6 +8,7 @@ import urllib.parse
 
 from fray_iris._in_task.controller import Controller, CouldNotStart
 from fray_iris._in_task.peers import free_port, host_address
+from fray_iris._in_task.words import HIDDEN_VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ def environ_of(
         controller: That of its attempt; it is told the ports.
     """
     bin_ = os.path.dirname(sys.executable)
-    environ = {**os.environ, **plan["environ"]}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN_VARIABLE)}
+    environ = {**inherited, **hidden_variables(), **plan["environ"]}
     environ["PATH"] = os.pathsep.join([bin_, environ.get("PATH") or os.defpath])
     environ |= {
         "FRAY_REPLICA_ID": str(index),
@@ -47,6 +50,15 @@ def environ_of(
     if controller.ports:
         controller.tell()
     return environ
+
+
+def hidden_variables() -> "dict[str, str]":
+    """Return the variables of the request, which came in pieces under names that Iris takes for secret."""
+    pieces: list[str] = []
+    while (piece := os.environ.get(f"{HIDDEN_VARIABLE}{len(pieces)}")) is not None:
+        pieces.append(piece)
+    found: dict[str, str] = json.loads("".join(pieces) or "{}")
+    return found
 
 
 def check_environment(plan: "dict[str, Any]") -> None:

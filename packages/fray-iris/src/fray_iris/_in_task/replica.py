@@ -9,7 +9,7 @@ import threading
 import time
 
 from fray_iris._in_task.controller import Controller, CouldNotStart
-from fray_iris._in_task.environment import check_environment, environ_of
+from fray_iris._in_task.environment import check_environment, environ_of, hidden_variables
 from fray_iris._in_task.lines import Lines
 from fray_iris._in_task.peers import Peers
 from fray_iris._in_task.tree import PAUSE, Tree, oom_kills, signal_name
@@ -200,5 +200,6 @@ class Replica:
         return code if exit_code is None else exit_code
 
     def _secrets(self) -> "list[str]":
-        values = [os.environ.get(name, "") for name in self.plan["secrets"]]
+        found = {**os.environ, **hidden_variables()}
+        values = [found.get(name, "") for name in self.plan["secrets"]]
         return [value for value in values if len(value) >= _SHORTEST_SECRET]

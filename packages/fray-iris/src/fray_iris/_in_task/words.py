@@ -7,6 +7,9 @@ STATE = "fray-replica-state "
 FLUSH = "fray-replica-flush"
 PLAN = "_fray_plan.json"
 """The file beside the archive that says what to run."""
+HIDDEN_VARIABLE = "FRAY_SECRET_"
+"""With a number behind it: a piece of a JSON object with a request's variables. Iris shows the values of
+variables in its answers and on its page, but for those whose names look secret."""
 # Where a command that Iris runs beside the task looks, whatever TMPDIR is.
 _PLACE = "/tmp/fray-iris-"  # noqa: S108
 
