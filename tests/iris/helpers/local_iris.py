@@ -26,7 +26,7 @@ def config() -> Any:
 
     cpu, gpu, tpu = (getattr(config_pb2, f"ACCELERATOR_TYPE_{kind}") for kind in ("CPU", "GPU", "TPU"))
     found = config_pb2.IrisClusterConfig()
-    add_group(found, "cpus", cpu, slices=2, pool="cpus")
+    add_group(found, "cpus", cpu, slices=2, pool="cpus", region="here")
     add_group(found, "gpus", gpu, hosts=2, variant="H100", count=64, pool="gpus")
     add_group(found, "slice", tpu, hosts=4, variant="v5litepod-16", count=4)
     # Of a type that nothing but the training asks for. A group that lost a slice younger than five minutes
@@ -47,6 +47,7 @@ def add_group(
     variant: str = "",
     count: int = 0,
     pool: str = "",
+    region: str = "",
 ) -> None:
     """Add a group of workers that are there from the start, and of which Iris may make more."""
     from iris.rpc import config_pb2
@@ -70,8 +71,11 @@ def add_group(
         group.slice_template.accelerator_type = kind
         group.slice_template.accelerator_variant = variant
         group.slice_template.num_vms = hosts
-    if pool:
-        group.worker.attributes["pool"] = pool
+    if region:
+        group.slice_template.gcp.zone = f"{region}-a"  # Iris plans by the zone, and places by the attribute
+    for attribute, value in (("pool", pool), ("region", region)):
+        if value:
+            group.worker.attributes[attribute] = value
     config.scale_groups[name].CopyFrom(group)
 
 

@@ -1,5 +1,9 @@
 """What is Iris's own: its words, its jobs of other launchers, its refusals."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,18 @@ def test_a_controller_that_is_not_there_is_named(cluster: Any) -> None:
     assert "workers are healthy" in finding.found
 
 
+def test_a_job_runs_where_it_is_asked_to(cluster: Any) -> None:
+    def request(*regions: str) -> JobRequest:
+        return JobRequest("there", Entrypoint.from_binary("true"), resources=ResourceConfig(regions=regions))
+
+    info = cluster.wait(cluster.launch(request("nowhere", "here")), timeout=PATIENCE)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    (task,) = cluster.iris.tasks(cluster.iris_name(info.job_id))
+    assert "-cpus-" in task["worker_id"]  # the group of workers that has this region
+    with pytest.raises(UnsupportedError, match="could ever run this"):
+        cluster.launch(request("nowhere"))
+
+
 def test_what_no_worker_could_run_is_refused_at_launch(cluster: Any) -> None:
     request = JobRequest("big", print, resources=ResourceConfig.with_tpu("v6e-256"))
     with pytest.raises(UnsupportedError, match="could ever run this"):
@@ -58,6 +74,63 @@ def test_where_files_are_not_shared_a_job_runs_a_copy_of_its_workspace(address: 
     (line,) = cluster.monitor(job_id)
     assert line.startswith("from the copy ")
     assert str(tmp_path) not in line
+
+
+def test_what_variables_say_is_in_no_answer_of_iris(cluster: Any) -> None:
+    variables = {"WORD": "abracadabra", "LONG": "x\n" * 20_000}
+    code = "import os; print(os.environ['WORD'][::-1], len(os.environ['LONG']))"
+    program = Entrypoint.from_binary("python", ["-c", code])
+    request = JobRequest("variables", program, environment=create_environment(env_vars=variables))
+    job_id = cluster.launch(request)
+    assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.SUCCEEDED
+    assert list(cluster.monitor(job_id)) == ["arbadacarba 40000"]
+    name = cluster.iris_name(job_id)
+    answers = [cluster.iris.status(name), cluster.iris.tasks(name, whole=True), cluster.iris.jobs(name)]
+    assert "abracadabra" not in repr(answers)
+
+
+def fray(spec: str, *words: str) -> str:
+    """Run the command `fray`; return what it printed."""
+    environment = os.environ | {"FRAY_CLUSTER_SPEC": spec}
+    command = [str(Path(sys.executable).with_name("fray")), *words]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+INSIDE = """
+import json, os, subprocess, time
+
+def fray(*words):
+    return subprocess.run(["fray", *words], check=True, capture_output=True, text=True).stdout
+
+program = ["sh", "-c", "echo from the child; sleep 600"]
+child = json.loads(fray("run", "--name", "child", "--detach", "--json", "--", *program))["job_id"]
+while "from the child" not in fray("logs", "--no-follow", child):
+    time.sleep(0.2)
+listed = json.loads(fray("list", "--parent", os.environ["FRAY_JOB_ID"], "--json"))
+print("listed", [row["job_id"] for row in listed] == [child])
+print(json.loads(fray("status", child, "--json"))["status"])
+fray("stop", "--grace", "1", child)
+print(json.loads(fray("status", child, "--json"))["status"])
+"""
+
+
+def test_the_commands_work_outside_of_iris_and_in_its_tasks(cluster: Any) -> None:
+    spec = str(cluster.spec)
+    launched = fray(spec, "run", "--name", "outer", "--detach", "--json", "--", "python", "-c", INSIDE)
+    job_id = json.loads(launched)["job_id"]
+    info = cluster.wait(job_id, timeout=PATIENCE)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    assert fray(spec, "logs", job_id).splitlines() == ["listed True", "running", "stopped"]
+    (child,) = info.children
+    assert child.startswith(f"{job_id}/child-")
+    assert job_id in [row["job_id"] for row in json.loads(fray(spec, "list", "--json"))]
+    assert json.loads(fray(spec, "status", child, "--json"))["status"] == "stopped"
+    fray(spec, "stop", job_id)  # it has ended: nothing changes
+    assert cluster.poll(job_id).status is JobStatus.SUCCEEDED
 
 
 def test_native_options_reach_iris_and_resources_come_back(cluster: Any) -> None:
