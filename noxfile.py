@@ -43,7 +43,7 @@ def bootstrap() -> None:
     environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
     environment["PYTHONPATH"] = str(TOOLS)
     environment["PATH"] = f"{TOOLS / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
-    if sys.argv[1:] != ["-s", "matrix"]:  # which reads what the runs before it left
+    if sys.argv[1:3] != ["-s", "matrix"]:  # which reads what the runs before it left
         for report in REPORTS.glob("*.xml"):
             report.unlink()
     nox = [sys.executable, "-m", "nox", "--noxfile", __file__, *sys.argv[1:]]
@@ -90,6 +90,11 @@ EXTRAS = {"fray-core": "[otel,ui]", "fray-queue": "[gcs,s3,azure,server,redis,po
 QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client", "psutil")
 TYPES_ALONE = ("selenium", "jax", "joblib")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
+IRIS_NOTE = (
+    "The column `iris` is of a session that had an Iris at hand, one of a single process: "
+    "`python noxfile.py -s iris -- --iris-source FOLDER`. Of contexts it ran what is about actors, each of them "
+    "with a name; tasks are those of `process`."
+)
 DASK = "distributed==2026.8.*"  # what examples/fray-dask was written for
 PYRIGHT = (
     "basedpyright==1.40.2"  # pyright 1.1.414 with its own Node.js; pyright's wheel fetches one when it runs
@@ -366,10 +371,16 @@ def dist(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def matrix(session: nox.Session) -> None:
-    """Write docs/capabilities.md from the reports: `python noxfile.py -s local ray queue slurm matrix`."""
+    """Write docs/capabilities.md from the reports: `python noxfile.py -s local ray queue slurm matrix`.
+
+    `-s matrix -- REPORT` reads those reports that are there already, and one more: of Iris, say, which
+    `-s iris -- --iris-source FOLDER` leaves, and which is to be kept elsewhere meanwhile.
+    """
     session.install(*wheels("fray-core"), *group("test"))
     reports = [str(REPORTS / f"{name}.xml") for name in ("local", "ray", "queue", "slurm")]
     page = ["--write", "docs/capabilities.md"]
+    if any('value="iris"' in Path(report).read_text(encoding="utf-8") for report in session.posargs):
+        page += ["--note", IRIS_NOTE]
     session.run("python", "-m", "fray.testing.matrix", *page, *session.posargs, *reports)
 
 

@@ -98,9 +98,9 @@ def _outcome(case: ElementTree.Element, named: dict[str, str]) -> tuple[str, str
     return (MOOT, "") if "moot" in named else (KEPT, "")
 
 
-def page(found: dict[str, Findings]) -> str:
-    """Write the page."""
-    parts = [_HEAD]
+def page(found: dict[str, Findings], notes: Iterable[str] = ()) -> str:
+    """Write the page, with notes of whoever made it below its head."""
+    parts = [_HEAD, *(f"\n{note}\n" for note in notes)]
     for heading, areas in contracts().items():
         keys = {promise.key for area in areas for promise in area.promises}
         columns = {
@@ -176,13 +176,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("reports", nargs="+", type=Path)
     parser.add_argument("--write", type=Path, required=True, metavar="PAGE")
     parser.add_argument("--without", action="append", default=[], metavar="BACKEND", help="leave one out")
+    parser.add_argument("--note", action="append", default=[], metavar="TEXT", help="a paragraph at the top")
     args = parser.parse_args(argv)
     try:
         found = read_reports(args.reports, args.without)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    args.write.write_text(page(found))
+    args.write.write_text(page(found, args.note))
     counts = [f"{name} {len(findings.outcomes)}" for name, findings in found.items()]
     sys.stdout.write(f"{args.write}: {', '.join(counts)} promises\n")
     return 0
