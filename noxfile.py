@@ -92,8 +92,8 @@ TYPES_ALONE = ("selenium", "jax", "joblib")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 IRIS_NOTE = (
     "The column `iris` is of a session that had an Iris at hand, one of a single process: "
-    "`python noxfile.py -s iris -- --iris-source FOLDER`. Of contexts it ran what is about actors, each of them "
-    "with a name; tasks are those of `process`."
+    "`python noxfile.py -s iris -- --iris-source FOLDER`. Of contexts it ran what is about actors; tasks are "
+    "those of `process`."
 )
 DASK = "distributed==2026.8.*"  # what examples/fray-dask was written for
 PYRIGHT = (

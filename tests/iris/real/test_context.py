@@ -1,7 +1,6 @@
 """The parts of the contract of a context that are about actors, on a real Iris."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -15,12 +14,14 @@ numbers = count()
 
 def naming_all(context: Any) -> Any:
     """Let a context give each actor a name, so that it is a job of Iris; its nameless ones are not."""
-    start = context._start_actor
+    create = context.create_actor
 
-    def start_named(cls: Any, args: Any, kwargs: Any, options: Any) -> Any:
-        return start(cls, args, kwargs, replace(options, name=options.name or f"actor-{next(numbers)}"))
+    def create_named(cls: Any, /, *args: Any, **given: Any) -> Any:
+        if given.get("name") is None and getattr(given.get("options"), "name", None) is None:
+            given["name"] = f"actor-{next(numbers)}"
+        return create(cls, *args, **given)
 
-    context._start_actor = start_named
+    context.create_actor = create_named
     return context
 
 
