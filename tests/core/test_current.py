@@ -111,7 +111,7 @@ class TestOrder:
         with pytest.raises(ValueError, match="'mine'"), use("mine"):
             pass
 
-    def test_a_bad_spec_in_the_environment_is_told(
+    def test_a_bad_spec_in_the_environment_is_reported(
         self, current: Any, variable: str, use: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(variable, "mine?size=big")

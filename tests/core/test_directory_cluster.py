@@ -121,7 +121,7 @@ def test_a_job_is_stopped_while_it_launches_another(cluster: ChildCluster, tmp_p
     assert not running(pid)
 
 
-def test_what_a_running_job_was_told_is_on_no_disk(cluster: ChildCluster, tmp_path: Path) -> None:
+def test_what_a_running_job_was_given_is_on_no_disk(cluster: ChildCluster, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     request = JobRequest(
         "secret", program(SLEEP, pids), environment=create_environment(env_vars={"TOKEN": "hush-hush"})

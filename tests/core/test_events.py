@@ -72,7 +72,7 @@ def context() -> Any:
     return Inline()
 
 
-def test_a_listener_hears_until_it_is_removed(context: Any) -> None:
+def test_a_listener_receives_until_it_is_removed(context: Any) -> None:
     diary = Diary()
     add_listener(diary)
     context.run(abs, -1)
@@ -149,7 +149,7 @@ def test_an_end_is_an_error_or_came_from_outside(context: Any, error: BaseExcept
     assert diary.events[-1].error == (None if outcome == "ok" else type(error).__name__)
 
 
-def test_a_stream_that_is_closed_early_is_told_of_as_cancelled(context: Any) -> None:
+def test_a_stream_that_is_closed_early_is_reported_as_cancelled(context: Any) -> None:
     diary = Diary()
     with use_listener(diary):
         stream = context.run(lambda: (yield from range(3)))
@@ -159,7 +159,7 @@ def test_a_stream_that_is_closed_early_is_told_of_as_cancelled(context: Any) -> 
     assert (diary.events[-1].kind, diary.events[-1].outcome) == ("task_ended", "cancelled")
 
 
-def test_a_listener_that_fails_is_reported_once_and_the_others_hear(
+def test_a_listener_that_fails_is_reported_once_and_the_others_receive(
     context: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     diary = Diary()

@@ -146,7 +146,7 @@ def test_a_line_that_fills_the_memory_comes_in_pieces() -> None:
     assert [piece.end for piece in pieces if isinstance(piece, PartialLine)] == [""] * 3
 
 
-def test_steps_of_a_progress_bar_are_told_from_lines(tmp_path: Path) -> None:
+def test_steps_of_a_progress_bar_are_distinguished_from_lines(tmp_path: Path) -> None:
     lines = LineSplitter().feed(b"10%\r20%\r100%\ndone\r\n")
     assert lines == ["10%", "20%", "100%", "done"]
     assert [getattr(line, "end", "\n") for line in lines] == ["\r", "\r", "\n", "\n"]
@@ -225,7 +225,7 @@ def test_reading_a_field_of_the_job_follows_the_log_to_its_end(tmp_path: Path) -
     assert not hasattr(stream, "colour")
 
 
-def test_a_reader_that_falls_behind_is_told_what_it_missed(tmp_path: Path) -> None:
+def test_a_reader_that_falls_behind_learns_what_it_missed(tmp_path: Path) -> None:
     writer = LogWriter(str(tmp_path / "replica-0.attempt-1.log"), 64 * KIB)
     writer.write(numbered(0, 100))
     stream = monitor(tmp_path, job(1))

@@ -69,7 +69,7 @@ def test_it_brings_its_traceback_its_notes_and_its_causes() -> None:
 
 
 @pytest.mark.parametrize(("error", "message"), [(Holder(), "held"), (Mute(), "<no message: ")])
-def test_one_that_cannot_travel_is_told(error: BaseException, message: str) -> None:
+def test_one_that_cannot_travel_is_reported(error: BaseException, message: str) -> None:
     copy = travel(error)
     assert isinstance(copy, TaskError)
     assert copy.type_name.endswith(type(error).__name__)

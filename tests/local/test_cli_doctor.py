@@ -27,7 +27,7 @@ def test_nothing_is_wrong_on_a_good_machine(state_dir: Path) -> None:
     assert list((state_dir / "jobs").glob(".doctor*")) == []
 
 
-def test_a_state_directory_that_others_may_read_is_told(state_dir: Path) -> None:
+def test_a_state_directory_that_others_may_read_is_reported(state_dir: Path) -> None:
     fray("run", "--", "true")
     (state_dir / "jobs").chmod(0o755)
     health, text, advice = found()["local", "state directory"]
@@ -65,7 +65,7 @@ def test_every_configured_cluster_is_asked(tmp_path: Path) -> None:
     assert "Unknown cluster type 'nosuch'" in rows["odd"]["found"]
 
 
-def test_files_that_are_wrong_are_told_and_do_not_end_the_doctor(tmp_path: Path) -> None:
+def test_files_that_are_wrong_are_reported_and_do_not_end_the_doctor(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     (work / "pyproject.toml").write_text("[tool.fray]\nclutser = 'local'\n")

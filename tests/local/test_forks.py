@@ -58,7 +58,7 @@ def test_a_child_ends_while_its_parent_works(spec: str, tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("3\nheld 1\n", "")
 
 
-def test_a_child_is_told_that_the_context_is_not_its_own_and_can_make_one(spec: str) -> None:
+def test_a_child_learns_that_the_context_is_not_its_own_and_can_make_one(spec: str) -> None:
     done = run(
         """
         import os, sys

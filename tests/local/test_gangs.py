@@ -23,7 +23,7 @@ class TestLocalCluster(GangContract):
         return "local?cpus=4&memory=8g&gpus=2&simulate=tpu"
 
 
-def test_two_gpu_replicas_are_a_gang_without_being_told() -> None:
+def test_two_gpu_replicas_are_a_gang_without_being_asked_for() -> None:
     cluster = LocalCluster(gpus=2, overcommit=True)
     resources = ResourceConfig(device=GpuConfig("H100", 1), replicas=2)
     code = "import os; print(*(os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'CUDA_VISIBLE_DEVICES')))"

@@ -157,7 +157,7 @@ def test_every_attempt_has_its_own_usage(cluster: LocalCluster) -> None:
     assert [bool(each.cpu_time and each.peak_memory) for each in (*task.previous, task)] == [True, True]
 
 
-def test_a_replica_is_told_that_its_host_goes(tmp_path: Path) -> None:
+def test_a_replica_learns_that_its_host_goes(tmp_path: Path) -> None:
     cluster = LocalCluster(simulate="tpu", cpus=4)
     saved = tmp_path / "saved"
 

@@ -140,7 +140,7 @@ class Load:
 
 
 @pytest.mark.timeout(600 * int(os.environ.get("TORTURE", "1")))
-def test_whoever_is_killed_results_are_right_and_nothing_is_left() -> None:
+def test_whatever_is_killed_results_are_right_and_nothing_is_left() -> None:
     with create_context("process", max_workers=2) as context:
         context.get(context.run(square, 1))  # what is made once per process is there before the count
     before = _held()

@@ -60,7 +60,7 @@ class TestDeath:
         with pytest.raises(WorkerDiedError, match="exit code 3"):
             context.get(context.run(os._exit, 3))
 
-    def test_a_system_without_waitid_hears_of_it_too(
+    def test_a_system_without_waitid_notices_it_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         """As macOS before Python 3.13: the fork server finds the function missing."""

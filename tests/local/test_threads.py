@@ -180,7 +180,7 @@ def test_a_pickle_outlives_no_reference() -> None:
             pickle.loads(data)
 
 
-def test_inline_an_actor_that_waits_for_itself_is_told_so() -> None:
+def test_inline_an_actor_that_waits_for_itself_gets_an_error() -> None:
     class Narcissus:
         def __init__(self, name: str) -> None:
             self.name = name

@@ -49,7 +49,7 @@ for name in ("supervisor", "guardian and stop", "stop"):
 """
 
 
-def test_a_tree_ends_with_its_supervisor_and_when_it_is_told_to() -> None:
+def test_a_tree_ends_with_its_supervisor_and_when_it_is_asked_to() -> None:
     hidden = 'mount -t tmpfs fray-test /sys/fs/cgroup && exec "$@"'
     command = [sys.executable, "-c", PROGRAM]
     if unshares("-m"):

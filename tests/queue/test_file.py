@@ -162,7 +162,7 @@ def test_a_forked_child_is_not_taken_for_its_parent(tmp_path: Path) -> None:
     assert queue.size() == 2
 
 
-def test_of_threads_that_finish_one_lease_one_is_told_so(
+def test_of_threads_that_finish_one_lease_one_gets_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue: FileQueue[str] = FileQueue(tmp_path / "q", fsync=False)
@@ -185,7 +185,7 @@ def test_of_threads_that_finish_one_lease_one_is_told_so(
         return True
 
     def delete_late(store: LocalStore, paths: Sequence[str]) -> None:
-        told.wait(30)  # the others have been told
+        told.wait(30)  # the others have their answer
         delete(store, paths)
 
     monkeypatch.setattr(Claims, "_done", together)

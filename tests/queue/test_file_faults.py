@@ -134,7 +134,7 @@ def test_a_damaged_item_is_a_dead_letter_with_its_bytes(tmp_path: Path, queue: F
     assert queue.repair() == []
 
 
-def test_strangers_files_are_told_and_left_alone(tmp_path: Path, queue: FileQueue[Any]) -> None:
+def test_strangers_files_are_reported_and_left_alone(tmp_path: Path, queue: FileQueue[Any]) -> None:
     queue.push("a")
     (bucket,) = (tmp_path / "q").glob("[0-9]*")
     strangers = [bucket / "notes.txt", bucket / "0000~99999999999", tmp_path / "q" / "thesis.tex"]

@@ -129,7 +129,7 @@ def test_a_server_that_stays_away_is_an_error_in_time() -> None:
     assert isinstance(QueueUnavailableError(), ConnectionError)
 
 
-def test_a_pickled_queue_is_made_by_whoever_uses_it_first() -> None:
+def test_a_pickled_queue_is_made_by_whatever_uses_it_first() -> None:
     with HttpQueueServer() as server:
         every: list[dict[str, Any]] = [
             {"create": True},
@@ -185,7 +185,7 @@ def test_bad_names_are_refused(name: str) -> None:
         server.new_queue(name)
 
 
-def test_limits_are_told_on_both_sides() -> None:
+def test_limits_are_reported_on_both_sides() -> None:
     with HttpQueueServer(limits=Limits(item_bytes=100_000, batch=10, queues=1)) as server:
         queue = server.new_queue("q")
         with pytest.raises(LimitError, match="at most 100000 bytes when pickled; this one has 2000"):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from queue_processes import wait_until
 
 from fray import UnsupportedError
 from fray.queue import NoReplyError, QueueFullError, Ticket
@@ -31,6 +32,20 @@ def ask(server: HttpQueueServer, path: str, body: bytes, media: str, **headers: 
     found = answer.status, answer.read()
     connection.close()
     return found
+
+
+def requests_of(queue: HttpQueue[Any]) -> list[str]:
+    """Return the paths that a client asks its server for from now on; they are added as they are sent."""
+    asked: list[str] = []
+    real = connections_of(queue).ask
+
+    async def noting(request: Any) -> bytes:
+        asked.append(request.path)
+        answer: bytes = await real(request)
+        return answer
+
+    connections_of(queue).ask = noting
+    return asked
 
 
 def test_a_restart_keeps_pending_answers_keys_delays_and_bounds(tmp_path: Path) -> None:
@@ -69,8 +84,9 @@ def test_an_asker_outlasts_a_server_that_restarts(tmp_path: Path) -> None:
             port = int(server.url.rpartition(":")[2])
             queue = server.new_queue("q")
             ticket = queue.push("question", reply=True)
+            requests = requests_of(queue)
             asked = pool.submit(ticket.result, 60.0)
-            time.sleep(0.1)
+            wait_until(lambda: requests)
         with HttpQueueServer(store=tmp_path, port=port):
             lease = queue.pop(wait=30.0)
             assert lease is not None
@@ -109,8 +125,9 @@ def test_a_push_waits_for_room_without_holding_its_items_in_the_server() -> None
         queue = server.new_queue("q", max_size=2)
         queue.push_many("ab")
         with ThreadPoolExecutor(3) as pool:
+            requests = requests_of(queue)
             pushes = [pool.submit(queue.push, item, wait=60.0) for item in "cde"]
-            time.sleep(0.2)
+            wait_until(lambda: len(requests) >= 4)  # three that were refused, and who waits first for room
             assert queue.size() == 2
             taken: list[str] = []
             while len(taken) < 5:
@@ -129,19 +146,11 @@ def test_a_waiting_asker_costs_few_requests() -> None:
     with HttpQueueServer() as server:
         queue = server.new_queue("q")
         ticket = queue.push("question", reply=True)
-        asked: list[str] = []
-        real = connections_of(queue).ask
-
-        async def counting(request: Any) -> bytes:
-            asked.append(request.path)
-            answer: bytes = await real(request)
-            return answer
-
-        connections_of(queue).ask = counting
+        asked = requests_of(queue)
         answers: list[Any] = []
         asker = threading.Thread(target=lambda: answers.append(ticket.result(timeout=60.0)))
         asker.start()
-        time.sleep(1.0)
+        time.sleep(1.0)  # in which an asker that polls would ask many times
         lease = queue.pop()
         assert lease is not None
         queue.done(lease, result="answer")
@@ -178,8 +187,9 @@ def test_a_removed_queue_ends_the_waiting_of_askers(tmp_path: Path) -> None:
         queue = server.new_queue("q")
         ticket = queue.push("question", reply=True)
         with ThreadPoolExecutor(1) as pool:
+            requests = requests_of(queue)
             asked = pool.submit(ticket.result, 60.0)
-            time.sleep(0.1)
+            wait_until(lambda: requests)
             queue.purge()
             with pytest.raises(NoReplyError, match="removed"):
                 asked.result(30)

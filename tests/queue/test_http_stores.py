@@ -304,7 +304,7 @@ def test_memory_does_not_grow_with_what_is_pending(tmp_path: Path) -> None:
     assert int(done.stdout) < 60_000
 
 
-def test_expired_leases_are_seen_by_whoever_waits(tmp_path: Path) -> None:
+def test_expired_leases_are_seen_by_whatever_waits(tmp_path: Path) -> None:
     clock = ManualClock()
     with HttpQueueServer(store=tmp_path, clock=clock) as server:
         queue = server.new_queue("q", max_attempts=1)

@@ -217,7 +217,7 @@ def test_a_queue_without_room_raises_after_its_own_timeout() -> None:
     assert 0.05 < time.monotonic() - start < 5
 
 
-def test_a_waiting_asker_hears_of_an_item_that_expires() -> None:
+def test_a_waiting_asker_notices_an_item_that_expires() -> None:
     queue: MemoryQueue[str] = MemoryQueue()
     ticket = queue.push("x", reply=True, ttl=0.2)
     with pytest.raises(NoReplyError, match="ttl"):

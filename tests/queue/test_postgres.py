@@ -132,7 +132,7 @@ def test_a_url_with_a_password_is_refused_and_not_repeated() -> None:
     assert "hush-hush" not in str(caught.value)
 
 
-def test_a_pooler_that_a_queue_cannot_use_is_told_of_at_once() -> None:
+def test_a_pooler_that_a_queue_cannot_use_is_reported_at_once() -> None:
     """It refuses `options`, as PgBouncer does."""
     fields = b"SFATAL\0C08P01\0Munsupported startup parameter: options\0\0"
     with socket.create_server(("127.0.0.1", 0)) as pooler, ThreadPoolExecutor(1) as pool:
@@ -169,7 +169,7 @@ def test_each_kind_of_user_may_do_what_it_needs_and_no_more(postgres_server: Pos
     admin.delete()
 
 
-def test_a_user_who_may_not_make_the_tables_is_told_who_may(postgres_server: PostgresServer) -> None:
+def test_a_user_who_may_not_make_the_tables_learns_who_may(postgres_server: PostgresServer) -> None:
     postgres_server.sql("CREATE ROLE stranger LOGIN", "CREATE DATABASE empty")
     url = postgres_server.url_of("stranger").replace("/postgres", "/empty")
     with pytest.raises(AccessRefusedError, match="create a schema"):

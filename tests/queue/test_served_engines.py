@@ -155,7 +155,7 @@ def test_waiting_pops_are_woken_by_pushes_that_another_server_or_the_engine_took
         assert sorted(found) == list(range(12))
 
 
-def test_who_waits_for_an_answer_or_for_room_at_a_server_is_told_of_what_others_do(
+def test_who_waits_for_an_answer_or_for_room_at_a_server_learns_what_others_do(
     engine: Any, served: HttpQueueServer
 ) -> None:
     name = fresh_name()
@@ -317,7 +317,7 @@ def own_engine(kind: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-def test_an_engine_that_goes_away_is_told_of_and_found_again(kind: str, tmp_path: Path) -> None:
+def test_an_engine_that_goes_away_is_reported_and_found_again(kind: str, tmp_path: Path) -> None:
     with own_engine(kind, tmp_path / "engine") as engine, HttpQueueServer(engine=engine.url) as server:
         queue = server.new_queue("q", max_attempts=3)
         queue.push_many("ab")

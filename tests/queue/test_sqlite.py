@@ -185,7 +185,7 @@ def test_a_forked_child_opens_the_file_anew(tmp_path: Path) -> None:
     queue.close()
 
 
-def test_a_waiting_pop_hears_of_another_process(tmp_path: Path) -> None:
+def test_a_waiting_pop_notices_another_process(tmp_path: Path) -> None:
     program = "import sys; from fray_queue import SqliteQueue; SqliteQueue(sys.argv[1]).push('x')"
     with SqliteQueue[str](tmp_path / "q.db") as queue:
         child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "q.db")])

@@ -115,7 +115,7 @@ def test_a_function_beyond_its_time_limit_loses_its_item_and_keeps_its_slot(
         assert wait_until(lambda: summary.timed_out) == 1
         assert summary.stuck == 1
         queue.push("next")
-        wait_until(lambda: caplog.text.count("it occupies one of 1 slots") >= 2)  # it goes on being told
+        wait_until(lambda: caplog.text.count("it occupies one of 1 slots") >= 2)  # it goes on being logged
         assert seen == ["slow"]
         assert queue.pending() == 1  # the one slot is occupied: nothing is taken that another could have
     finally:
@@ -341,7 +341,7 @@ def test_one_heartbeat_keeps_every_lease() -> None:
 
 
 @pytest.mark.parametrize("kind", ["threads", "asyncio", "function"])
-def test_a_pool_ends_when_it_is_told_to(kind: str) -> None:
+def test_a_pool_ends_when_it_is_asked_to(kind: str) -> None:
     queue: MemoryQueue[int] = MemoryQueue()
     stop: Any = threading.Event()
     if kind == "asyncio":
@@ -507,7 +507,7 @@ def test_the_program_of_a_coroutine_that_exits_ends() -> None:
     assert queue.pending() == 3
 
 
-def test_listeners_are_told_how_a_pool_goes() -> None:
+def test_listeners_learn_how_a_pool_goes() -> None:
     class Received:
         def __init__(self) -> None:
             self.events: list[Event] = []
@@ -553,7 +553,7 @@ def test_the_age_of_the_oldest_item_is_that_of_who_was_pushed_first(kind: str, t
     assert queue.oldest_seconds() == pytest.approx(1.0, abs=0.01)
 
 
-def test_an_outage_is_told_of_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_reported_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     class Away(MemoryQueue[int]):
         failures = 3
 

@@ -204,7 +204,7 @@ class Touch:
         return Path.touch, (self._path,)
 
 
-def test_what_cannot_be_unpickled_here_is_told_in_its_row(
+def test_what_cannot_be_unpickled_here_is_reported_in_its_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "only_workers_have_this.py").write_text("class Task: pass")

@@ -92,7 +92,7 @@ def test_a_count_that_no_host_of_the_type_has_is_refused(name: str, count: int) 
 
 
 @pytest.mark.parametrize("count", [True, 4.0, "4"])
-def test_a_count_that_is_no_whole_number_is_refused(count: object) -> None:
+def test_a_count_that_is_not_an_int_is_refused(count: object) -> None:
     with pytest.raises(ValueError, match=r"^count must be a whole number"):
         TpuConfig("v5e-16", count)  # type: ignore[arg-type]
 

@@ -42,7 +42,7 @@ TRAIN = """
     print("trained", step, flush=True)
 """
 
-# Is told by the notice alone: it passes the signal over.
+# It knows by the notice alone: it ignores the signal.
 NOTICE = """
     import signal
     from fray.job import preemption_notice

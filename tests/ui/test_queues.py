@@ -158,7 +158,7 @@ def test_pages_of_queues_fit(
     page.driver.execute_cdp_cmd("Network.setExtraHTTPHeaders", {"headers": {}})
 
 
-def test_what_the_page_shows_is_what_programs_are_told(queues: HttpQueueServer) -> None:
+def test_what_the_page_shows_is_what_programs_get(queues: HttpQueueServer) -> None:
     queue = queues.new_queue("tasks", max_attempts=1)
     kill(queue, "first", "second", "third")
     server = HttpQueue.server(queues.url, TOKEN)

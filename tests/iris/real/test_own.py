@@ -27,7 +27,7 @@ def cluster(address: str) -> Any:
     return create_cluster(f"iris?controller={address}&shared_files=true")
 
 
-def test_a_client_that_is_too_old_is_told_so(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_is_too_old_learns_so(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import iris.version
 
     monkeypatch.setattr(iris.version, "_CACHED", "2020-01-01")

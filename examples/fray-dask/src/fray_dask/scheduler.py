@@ -23,7 +23,7 @@ def swap(name: str, expected: bytes | None, record: bytes | None) -> bytes | Non
 
 
 class KeyBooks(SchedulerPlugin):
-    """Forgets who ran a key with the key; tells of a key whoever waited for it before it was there."""
+    """Forgets who ran a key with the key; notifies those that waited for a key before it was there."""
 
     name = "fray"
 

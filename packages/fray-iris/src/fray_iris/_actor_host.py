@@ -59,7 +59,7 @@ class Host:
 
     def __init__(self, make: Callable[[], Any], context: Any, label: str) -> None:
         self.incarnation = uuid.uuid4().hex
-        self.heard = time.monotonic()
+        self.renewed_at = time.monotonic()
         self._context, self._label = context, label
         self._handle = make()
         self._callers: dict[str, Caller] = {}
@@ -87,7 +87,7 @@ class Host:
         self, caller: str, taken: list[int], patience: float
     ) -> tuple[str, list[tuple[int, bool, bytes]]]:
         """Return what calls have given that were not taken yet, after a while nothing."""
-        self.heard = time.monotonic()
+        self.renewed_at = time.monotonic()
         with self._changed:
             known = self._callers.setdefault(caller, Caller())
             for number in taken:
@@ -98,9 +98,9 @@ class Host:
                 self._polling -= 1
             return self.incarnation, [(number, *result) for number, result in known.results.items()]
 
-    def hear(self) -> str:
+    def renew(self) -> str:
         """Note that the program that made the actor lives."""
-        self.heard = time.monotonic()
+        self.renewed_at = time.monotonic()
         return self.incarnation
 
     def _begin(self, caller: Caller, number: int, call: bytes) -> None:
@@ -185,7 +185,7 @@ def host_actor(
 
 def _is_wanted(iris: Iris, host: Host, owner: Owner) -> bool:
     if owner.program:
-        return time.monotonic() - host.heard < OWNER_SILENT
+        return time.monotonic() - host.renewed_at < OWNER_SILENT
     if owner.job is None:
         return True
     try:

@@ -127,13 +127,13 @@ def is_settled(job: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], now: 
     finished = seconds_of(job.get("finished_at"))
     if not unconfirmed or finished is None:
         return not unconfirmed
-    # One that its worker never began is confirmed by nobody, if it was ended before the worker heard of it.
+    # One that its worker never began is confirmed by nobody, if it was ended before the worker received it.
     begun = any(seconds_of(attempt.get("started_at")) for attempt in unconfirmed)
     return (time.time() if now is None else now) - finished > (_CONFIRMED_WITHIN if begun else _BEGINS_WITHIN)
 
 
 def _says_ended(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> bool:
-    """Whether the replica itself has said that it ended: of some ends Iris never hears from its workers."""
+    """Whether the replica itself has said that it ended: workers do not report all ends."""
     said = state_of(task.get("status_text_summary_md", ""))
     return "ended" in said and said.get("attempt") == int(attempt.get("attempt_id", 0))
 

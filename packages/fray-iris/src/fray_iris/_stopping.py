@@ -1,7 +1,7 @@
 """End jobs as Fray promises it: SIGTERM and time to save for every tree, then Iris's own end, then its word.
 
-Iris ends a task by SIGKILL, at once or half a minute later. So each replica is told first, by a command that
-Iris runs beside it in its container.
+Iris ends a task by SIGKILL, at once or half a minute later. So each replica is notified first, by a command
+that Iris runs beside it in its container.
 """
 
 import time
@@ -13,7 +13,7 @@ from fray_iris._connection import Iris
 from fray_iris._ids import IrisTask
 from fray_iris._in_task.words import place_of
 
-_AT_ONCE = 16  # replicas that are told side by side
+_AT_ONCE = 16  # replicas that are notified side by side
 _COMMAND = (
     20.0  # seconds that one command waits at most: controllers and proxies between have limits of their own
 )
@@ -54,7 +54,7 @@ def _stop(iris: Iris, task: Mapping[str, Any], grace: float) -> None:
 def await_ends(iris: Iris, names: Iterable[str]) -> None:
     """Wait until Iris has seen the ends of tasks that have ended, so that it counts their workers as free.
 
-    It forgets to, for tasks that it is told to end while their workers still call them running.
+    It forgets to, for tasks that it is asked to end while their workers still call them running.
     """
     deadline = time.monotonic() + _SEEN_WITHIN
     while time.monotonic() < deadline:

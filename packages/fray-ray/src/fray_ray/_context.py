@@ -28,7 +28,7 @@ from fray_ray._calls import Calls, explain_unpicklable
 from fray_ray._cancelling import cancel, close_when_dropped, interrupt
 from fray_ray._connection import Connection, cluster_resources, family_namespace
 from fray_ray._errors import translate
-from fray_ray._futures import PromiseKeeper, RayFuture
+from fray_ray._futures import PendingPromises, RayFuture
 from fray_ray._options import Sender, check_context_options
 from fray_ray._payloads import Payloads
 from fray_ray._pending import Pending
@@ -108,7 +108,7 @@ class RayContext(ContextBase):
         self._closed = False
         self._pending = Pending()
         self._calls, self._payloads = Calls(options), Payloads(self)
-        self._promises = PromiseKeeper()
+        self._promises = PendingPromises()
         self._actors = Actors(self, options)
         _by_identity[identity] = self
 

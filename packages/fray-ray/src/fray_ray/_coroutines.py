@@ -15,7 +15,7 @@ import ray
 from fray_ray import _lending
 
 _LOOK = 0.25  # seconds after which the loop looks for what no reference tells of, another thread's call say
-_PAUSE = 0.005  # seconds that whoever waits for a reference which is there has to take note of it
+_PAUSE = 0.005  # seconds that a waiter for a reference which is there has to take note of it
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

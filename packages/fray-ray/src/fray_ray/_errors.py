@@ -1,7 +1,7 @@
 """Exceptions on their way through Ray, in both directions.
 
 In the worker, an exception goes into Ray as itself with all that `pack_exception` keeps of it
-attached, so that plain Ray code catches its type too; one that would not survive goes as `Carrier`.
+attached, so that plain Ray code catches its type too; one that would not survive goes as `WrappedError`.
 At `get`, whatever Ray raises becomes what every other backend raises.
 """
 
@@ -30,8 +30,8 @@ _DIED = (
 )
 
 
-class Carrier(Exception):  # noqa: N818 - never seen by users of Fray; in Ray's logs it names what it carries
-    """Carries an exception that Ray would not bring back as it was."""
+class WrappedError(Exception):
+    """An exception that Ray would not bring back as it was. Ray's logs show it; `get` unwraps it."""
 
     def __init__(self, packed: bytes, text: str) -> None:
         super().__init__(packed, text)
@@ -46,16 +46,16 @@ def portable(error: BaseException) -> BaseException:
     if isinstance(error, rx.RayError):
         return error
     packed = pack_exception(error)
-    carrier = Carrier(packed, f"{type(error).__name__}: {error!r}")
+    wrapped = WrappedError(packed, f"{type(error).__name__}: {error!r}")
     # Ray gives StopIteration and what is no Exception meanings of its own.
     if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
-        return carrier
+        return wrapped
     try:
         error.__dict__[_PACKED] = packed
         copy = pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - whatever the class does when it is pickled, the carrier travels
-        return carrier
-    return error if type(copy) is type(error) and copy.__dict__.get(_PACKED) == packed else carrier
+    except Exception:  # noqa: BLE001 - whatever the class does when it is pickled, the wrapper travels
+        return wrapped
+    return error if type(copy) is type(error) and copy.__dict__.get(_PACKED) == packed else wrapped
 
 
 def translate(error: BaseException, *, timeout: float | None = None) -> BaseException:

@@ -49,7 +49,7 @@ class RayFuture(Future[Any]):
             self.set_exception(failure)
 
 
-class PromiseKeeper:
+class PendingPromises:
     """Turns futures of this process into references that tasks anywhere can wait for, by one actor."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """A Ray cluster of one job on its own nodes: what a cluster's launcher needs to know of it.
 
-Imports no Ray: whoever launches a job need not wait for that.
+Imports no Ray: a launch need not wait for that.
 """
 
 from collections.abc import Sequence

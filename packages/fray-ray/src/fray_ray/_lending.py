@@ -1,7 +1,7 @@
 """The CPU of a task, lent to others while the task waits for them.
 
 Ray lends a worker's CPU while the worker's main thread blocks in `ray.get` or `ray.wait`, and for no other
-thread. So whoever waits for references beside the main thread (a thread of the task's own, a future, a
+thread. So what waits for references beside the main thread (a thread of the task's own, a future, a
 coroutine) says so here, and a main thread that waits for another thread is made to wait in Ray meanwhile.
 """
 
@@ -45,7 +45,7 @@ def prepare() -> None:
 
 
 def is_beside() -> bool:
-    """Whether whoever waits now has to say so: a thread beside the main thread of a worker's task."""
+    """Whether the thread that waits now has to say so: a thread beside the main thread of a worker's task."""
     return bool(_lends or _wakers) and threading.current_thread() is not _main
 
 

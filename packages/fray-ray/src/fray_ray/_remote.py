@@ -92,7 +92,7 @@ def _choose_jax_platform(accelerated: bool) -> None:
 
 @cache
 def _jobs_variables() -> dict[str, str]:
-    """Take over, once, the variables of the job that this worker is of; what Ray was told of a task wins."""
+    """Take over, once, the variables of the job that this worker is of; what a task was given wins."""
     job = os.environ.get("FRAY_JOB_ID")
     data = _job_kv.fetch(_job_kv.variables_name(submission_of(job))) if job else None
     variables: dict[str, str] = pickle.loads(data) if data else {}

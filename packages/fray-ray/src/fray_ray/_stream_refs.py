@@ -1,7 +1,7 @@
 """References that a generator task may yield inside its items, held by the worker that made them.
 
 Ray 2.60 can lose the object of such a reference before the consumer has it (ray issue #58080): its owner
-hears that nobody borrows it, and frees it with the producer's own reference. So what a generator puts or
+learns that nobody borrows it, and frees it with the producer's own reference. So what a generator puts or
 submits stays referenced by its worker: the latest so many, until the worker ends.
 """
 

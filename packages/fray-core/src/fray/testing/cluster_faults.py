@@ -98,8 +98,9 @@ class DirectoryContract(ClusterFixtures):
         self, cluster: DirectoryCluster, tmp_path: Path
     ) -> None:
         job_id, pids = self.tree(cluster, tmp_path)
-        os.kill(self.holder(cluster, job_id).guardian, signal.SIGKILL)
-        time.sleep(0.1)
+        guardian = self.holder(cluster, job_id).guardian
+        os.kill(guardian, signal.SIGKILL)
+        until(lambda: not running(guardian), "the guardian is gone", self.PATIENCE)
         assert cluster.poll(job_id).status is JobStatus.RUNNING
         cluster.terminate(job_id, grace=0.0)
         assert cluster.poll(job_id).status is JobStatus.STOPPED
@@ -144,7 +145,7 @@ class DirectoryContract(ClusterFixtures):
                 os.kill(pid, signal.SIGKILL)
 
     @pytest.mark.parametrize("who", ["supervisor", "guardian", "both", "replica"])
-    def test_a_job_ends_when_it_is_told_to_whichever_of_its_processes_is_stopped(
+    def test_a_job_ends_when_it_is_asked_to_whichever_of_its_processes_is_stopped(
         self, cluster: DirectoryCluster, tmp_path: Path, who: str
     ) -> None:
         job_id, pids = self.tree(cluster, tmp_path)
@@ -167,15 +168,16 @@ class DirectoryContract(ClusterFixtures):
     def test_a_process_of_a_job_is_killed_while_the_job_is_stopped(
         self, cluster: DirectoryCluster, tmp_path: Path, who: str
     ) -> None:
-        pids = tmp_path / "pids"
-        deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{HOLD_PID}"
+        pids, asked = tmp_path / "pids", tmp_path / "pids.asked"
+        note = "open(sys.argv[1] + '.asked', 'w').close()"  # and nothing else: it goes on
+        deaf = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: {note})\n{HOLD_PID}"
         job_id = launch(cluster, program(deaf, pids))
         (pid,) = until(lambda: numbers_in(pids), "the job starts", self.PATIENCE)
         holder = self.holder(cluster, job_id)
         code = "cluster.terminate(sys.argv[1], grace=600.0)"
         opened = f"import sys\nfrom fray.cluster import *\ncluster = create_cluster({cluster.spec!r})\n{code}"
         with subprocess.Popen([sys.executable, "-c", opened, job_id]) as stopper:
-            time.sleep(0.5)
+            until(asked.exists, "the job is being stopped", self.PATIENCE)
             os.kill(holder.pid if who == "supervisor" else holder.guardian, signal.SIGKILL)
             cluster.terminate(job_id, grace=0.0)
             assert stopper.wait(timeout=self.PATIENCE) == 0

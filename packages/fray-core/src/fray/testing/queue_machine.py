@@ -243,7 +243,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Make the call; tell whether it was accepted, which must be as the model says."""
         if lease.item == -1:
             return False
-        self.free()  # who looks first buries the dead, in the model as in the queue
+        self.free()  # the first that looks marks the dead, in the model as in the queue
         self.queue.dead_letters()
         try:
             call()

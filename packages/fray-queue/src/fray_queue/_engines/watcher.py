@@ -81,7 +81,7 @@ class Watcher:
         while (wanted := self._next()) is not None:
             try:
                 found = self._store.wait(wanted, LOOK_AGAIN, alarm=self._alarm)
-            except FrayError:  # who waits looks, and is told so
+            except FrayError:  # who waits polls, and gets the error
                 found = Wanted()
                 threading.Event().wait(_PAUSE)
             self._hand_on(found)

@@ -259,7 +259,7 @@ class Claims(Batches):
     # --- looking and mending ---
 
     def survey(self) -> list[tuple[Spot, bool]]:
-        """Return every item that is not finished, and whether a pop could take it; buries what is due."""
+        """Return every item that is not finished, and whether a pop could take it; marks dead what is due."""
         return [found for spot in self._spots() for found in self._look_at(spot)]
 
     def count(self) -> tuple[int, int]:

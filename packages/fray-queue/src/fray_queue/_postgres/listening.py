@@ -39,7 +39,7 @@ class Listener:
         self._pid = os.getpid()
 
     def wait(self, seconds: float) -> bool:
-        """Return whether something was told since this thread waited last; at the latest after so long."""
+        """Return whether there was a notification since the last wait; at the latest after so long."""
         if self._pid != os.getpid():  # forked: the thread is the parent's
             self.__init__(self._pool, self._queue)  # type: ignore[misc]
         with self._changed:

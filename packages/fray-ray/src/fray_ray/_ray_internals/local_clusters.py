@@ -13,7 +13,7 @@ from ray.core.generated import autoscaler_pb2
 KEEPS_LOOPBACK: str = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 """The variable that is `0` where a cluster stays on one machine, for the processes of Ray. Read in Ray 2.60.
 
-Ray turns a loopback address into the machine's own, unless it is told that there is only one.
+Ray turns a loopback address into the machine's own, unless it is configured for only one.
 """
 
 

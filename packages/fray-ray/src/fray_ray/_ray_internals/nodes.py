@@ -6,7 +6,7 @@ from ray._private.state import state
 
 
 def draining_nodes() -> dict[str, float]:
-    """Return the nodes that were told to go, each with its deadline. Read in Ray 2.60.
+    """Return the nodes that are draining, each with its deadline. Read in Ray 2.60.
 
     Deadlines are milliseconds since the epoch; 0 is none.
     """

@@ -24,7 +24,7 @@ from fray_queue._items import Settings
 R = TypeVar("R")
 _log = logging.getLogger("fray.queue")
 _THREADS = 32
-_PATIENCE = 1.0  # seconds; then the client is told, which has patience of its own
+_PATIENCE = 1.0  # seconds; then the client gets the error, and may try again for longer
 
 
 class EngineAwayError(QueueUnavailableError):
@@ -90,7 +90,7 @@ class EngineCalls:
             known.watcher.unwant(what, item_ids)
 
     def _note(self, name: str, told: Wanted) -> None:
-        """Hand on what a watcher was told, from its thread."""
+        """Hand on what a watcher received, from its thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._wake, name, told)
 

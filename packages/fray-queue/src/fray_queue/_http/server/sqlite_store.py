@@ -299,12 +299,12 @@ class SqliteStore:
         name: str,
         operation: Callable[[QueueStore, QueueRow], R],
         key: Key | None,
-        told_of: Callable[[R], Told],
+        answered: Callable[[R], Told],
         *,
         grows: bool = False,
     ) -> Told:
         def keyed(store: QueueStore) -> Told:
-            told = told_of(operation(store, store.queue(name)))
+            told = answered(operation(store, store.queue(name)))
             self._remember(store, key, told)
             return told
 

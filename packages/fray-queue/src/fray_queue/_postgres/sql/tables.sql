@@ -1,4 +1,4 @@
--- One schema for all queues of a database. An item is one row: what is in line, held or dead is told by `state`,
+-- One schema for all queues of a database. An item is one row: what is in line, held or dead is in `state`,
 -- and each state has an index of its own, so that no look depends on the others' number.
 CREATE SCHEMA IF NOT EXISTS fray;
 CREATE TABLE fray.store (only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row), version integer NOT NULL);

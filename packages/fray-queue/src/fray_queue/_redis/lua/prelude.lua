@@ -88,7 +88,7 @@ local function answer_askers(place, s, outcome, payload)
 end
 
 -- Give an item up. It is in none of the sets; `dated` says that its time passed.
-local function bury(place, s, dated, failure)
+local function mark_dead(place, s, dated, failure)
   if s[K] ~= '' then call('HDEL', KEYED, s[K]) end
   s[L], s[T], s[U], s[K] = '', 0, 0, ''
   if not dated then s[D] = 0 end
@@ -128,7 +128,7 @@ local function over(place, s)
   if not last and (s[D] == 0 or s[D] > now) then return false end
   take_out(place, s)
   if s[L] ~= '' then note(s, 'expired') end
-  bury(place, s, not last)
+  mark_dead(place, s, not last)
   return true
 end
 

@@ -22,9 +22,9 @@ end
 s[L], s[T] = '', 0
 local failure = ARGV[8] ~= '' and ARGV[8] or nil
 if dead then
-  bury(place, s, false, failure)
+  mark_dead(place, s, false, failure)
 elseif s[D] > 0 and s[D] <= now then
-  bury(place, s, true, failure)
+  mark_dead(place, s, true, failure)
 else
   put_back(place, s, until_ > 0 and s[D] > 0 and math.min(until_, s[D]) or until_)
 end
