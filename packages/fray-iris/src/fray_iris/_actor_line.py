@@ -79,10 +79,10 @@ class ActorLine:
             if not future.done():
                 future.set_exception(ActorDiedError(self.label, self._dead))
 
-    def hear(self) -> None:
+    def renew(self) -> None:
         """Let the actor know that the program that made it lives."""
         try:
-            self._ask("hear", address=self._resolved(wait=False))
+            self._ask("renew", address=self._resolved(wait=False))
         except Exception:  # noqa: BLE001 - it is not up yet, or gone: its callers find out
             return
 

@@ -36,7 +36,7 @@ class IrisContext(ContextBase):
     """Tasks of this job, and named actors for its whole family: spec `iris`, or `iris?controller=http://…`.
 
     Jobs of `IrisCluster` have it by default. `create_actor(C, name=…)` launches a job of Iris in which the
-    actor lives; whoever says the same name in the same namespace finds it, in any job and on any worker.
+    actor lives; the same name in the same namespace finds it, in any job and on any worker.
     Without a name, and for tasks, streams and references, it is the context that `tasks` names.
 
     Args:

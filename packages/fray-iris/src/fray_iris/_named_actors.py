@@ -78,7 +78,7 @@ class NamedActors:
         return found
 
     def kill(self, actor: IrisActor) -> None:
-        """End an actor; its callers hear of it at once."""
+        """End an actor; its callers get the error at once."""
         self._own.pop(actor.job, None)
         end_lines(actor.iris, actor.job, "it was killed")
         job_id = actor.job.partition("/")[2].partition("/")[2]
@@ -92,10 +92,10 @@ class NamedActors:
         for actor in own:
             self.kill(actor)
 
-    def hear(self) -> None:
+    def renew(self) -> None:
         """Let the actors that were made here know that this program lives."""
         for actor in list(self._own.values()):
-            actor.line.hear()
+            actor.line.renew()
 
     def _request(
         self, made: bytes, options: ActorOptions, label: str, methods: dict[str, bool]
@@ -156,5 +156,5 @@ def _beat(actors: "weakref.ref[NamedActors]") -> None:
         alive = actors()
         if alive is None:
             return
-        alive.hear()
+        alive.renew()
         del alive

@@ -99,7 +99,7 @@ def _outcome(case: ElementTree.Element, named: dict[str, str]) -> tuple[str, str
 
 
 def page(found: dict[str, Findings], notes: Iterable[str] = ()) -> str:
-    """Write the page, with notes of whoever made it below its head."""
+    """Write the page, with notes of its maker below its head."""
     parts = [_HEAD, *(f"\n{note}\n" for note in notes)]
     for heading, areas in contracts().items():
         keys = {promise.key for area in areas for promise in area.promises}

@@ -25,7 +25,7 @@ def environ_of(
         folder: Where Iris has put what came along.
         notice: The file that says that its host is to go.
         index: Which replica it is.
-        controller: That of its attempt; it is told the ports.
+        controller: That of its attempt; it gets the ports.
     """
     bin_ = os.path.dirname(sys.executable)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN_VARIABLE)}

@@ -52,7 +52,7 @@ class Lines:
         self._written.set()
 
     def write(self, line: str) -> None:
-        """Write one line of whoever it is."""
+        """Write one line of one source."""
         data = line.encode("utf-8", "replace") + b"\n"
         with self._lock:
             while data:

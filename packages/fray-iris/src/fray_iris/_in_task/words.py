@@ -1,4 +1,4 @@
-"""The words between a replica and who launched it: what its lines begin with, and where it is told to end."""
+"""The words between a replica and who launched it: what its lines begin with, where it is asked to end."""
 
 import re
 
@@ -15,5 +15,5 @@ _PLACE = "/tmp/fray-iris-"  # noqa: S108
 
 
 def place_of(task: str, attempt: int) -> str:
-    """Return the folder by which an attempt is told to end."""
+    """Return the folder by which an attempt is asked to end."""
     return _PLACE + re.sub(r"[^A-Za-z0-9]+", "-", f"{task}.{attempt}").strip("-")[-150:]
