@@ -1,0 +1,117 @@
+"""What runs around a replica inside a task of Iris, started as Iris does, by a Python that has no Fray."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from fray import create_cluster
+from fray.cluster import Entrypoint, JobRequest, create_environment
+
+ENDED = "fray-replica-ended "
+QUIET = "fray-replica-flush"  # for a worker of Iris that reads ahead
+PATIENCE = 60.0
+
+
+class Controller(BaseHTTPRequestHandler):
+    """Takes whatever it is told, and knows of nothing."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *args: Any) -> None:
+        return
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Controller) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def start(address: str, folder: Path, code: str, **fields: Any) -> "subprocess.Popen[str]":
+    """Start the one replica of a job as Iris does, with a Python that sees the standard library alone."""
+    (folder / "workspace").mkdir()
+    environment = create_environment(folder / "workspace", env_vars=fields.pop("env_vars", {}))
+    program = Entrypoint.from_binary("python", ["-c", code])
+    cluster: Any = create_cluster("iris", controller=address, user="ada")
+    made = cluster.launch_request(JobRequest("job", program, environment=environment, **fields))
+    work = folder / "task"
+    work.mkdir()
+    for name, data in made.files.items():
+        (work / name).write_bytes(data)
+    variables = {
+        "PATH": os.defpath,
+        "IRIS_WORKDIR": str(work),
+        "IRIS_TASK_ID": f"{made.request['name']}/0:2",
+        "IRIS_CONTROLLER_ADDRESS": address,
+        **made.request["environment"]["env_vars"],
+    }
+    program_of_replica = str(work / "_fray_replica.pyz")
+    command = [sys.executable, "-I", "-S", "-u", program_of_replica]
+    return subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, list[str], dict[str, Any]]:
+    """Return the exit code of a replica, its lines, and what it says of its end."""
+    *lines, last = [line for line in process.communicate(timeout=PATIENCE)[1].splitlines() if line != QUIET]
+    assert last.startswith(ENDED), [*lines, last]
+    return process.returncode, lines, json.loads(last.removeprefix(ENDED))
+
+
+def test_a_replica_needs_no_fray_and_finds_its_variables(address: str, tmp_path: Path) -> None:
+    code = (
+        "import os; print(os.environ['WORD'], os.environ['FRAY_REPLICA_ID'], os.environ['FRAY_ATTEMPT']);"
+        "print(sorted(name for name in os.environ if name.startswith('FRAY_SECRET')), os.getcwd())"
+    )
+    process = start(address, tmp_path, code, env_vars={"WORD": "abracadabra", "LONG": "\n" * 50_000})
+    code_, lines, end = ended(process)
+    assert lines == ["abracadabra 0 3", f"[] {tmp_path / 'task'}"]
+    assert (code_, end) == (0, {"reason": "exited", "exit_code": 0})
+
+
+def test_a_failure_brings_the_last_lines_without_secrets(address: str, tmp_path: Path) -> None:
+    code = "import os; print('the word is', os.environ['WORD']); raise SystemExit(3)"
+    code_, _, end = ended(start(address, tmp_path, code, env_vars={"WORD": "abracadabra"}))
+    assert (code_, end["reason"], end["exit_code"]) == (3, "exited", 3)
+    assert end["message"] == "replica 0 exited with code 3\nits last lines:\n  the word is ***"
+
+
+def test_a_tree_ends_when_its_worker_asks_for_it(address: str, tmp_path: Path) -> None:
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "program = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "child = subprocess.Popen(program, start_new_session=True)\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    process = start(address, tmp_path, code)
+    assert process.stderr is not None
+    child = int(process.stderr.readline())
+    process.send_signal(signal.SIGTERM)
+    code_, _, end = ended(process)
+    assert (code_, end["reason"]) == (143, "preempted")
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_an_attempt_ends_at_its_limit(address: str, tmp_path: Path) -> None:
+    code_, _, end = ended(start(address, tmp_path, "import time; time.sleep(600)", timeout=0.2))
+    assert (code_, end["reason"]) == (124, "timed_out")
+    assert "ran longer than its timeout of 0.2 s" in end["message"]
