@@ -63,7 +63,13 @@ class DaskEngine:
         if future is None:  # another program's
             future = self._futures[key] = distributed.Future(key, client=self.client)
             self.client.run_on_scheduler(scheduler.want, key, self.client.id)
-        future.add_done_callback(lambda done: act(None if done.status == "finished" else done.exception()))
+
+        async def tell() -> (
+            None
+        ):  # Dask has one thread for all callbacks of a process, and others' may block it
+            act(await future.exception())
+
+        asyncio.run_coroutine_threadsafe(tell(), self.client.loop.asyncio_loop)
 
     def release(self, keys: Any) -> None:
         for key in keys:
