@@ -1,14 +1,14 @@
 """A context over a remote engine: the contract on one in memory, and what follows from its primitives."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from memory_engine import MemoryContext, TaskOnlyContext
+from memory_engine import MemoryContext, MemoryEngine, TaskOnlyContext
 
 from fray import UnsupportedError, create_context
-from fray.backend import sessions
+from fray.backend import EngineContext, sessions
 from fray.testing import tasks
 from fray.testing.context import ContextContract
 from fray.testing.installation import forget_plugins
@@ -104,3 +104,32 @@ def test_what_the_workers_submitted_is_waited_for(tmp_path: Path) -> None:
         context.run(leaves_work)
     assert (tmp_path / "first").exists()
     assert (tmp_path / "second").exists()
+
+
+class LeavingEngine(MemoryEngine):
+    """An engine whose scheduler may go."""
+
+    gone = closed = False
+
+    def workers(self) -> Mapping[str, float]:
+        if self.gone:
+            raise ConnectionError("the scheduler is gone")
+        return super().workers()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_an_engine_that_is_gone_at_the_end_is_named_and_the_context_has_ended() -> None:
+    engine = LeavingEngine()
+    context = EngineContext(engine)
+    ref, actor = context.run(tasks.add, 1), context.create_actor(tasks.Counter)
+    assert context.get([ref, actor.increment()], timeout=60) == [2, 1]
+    engine.gone = True
+    with pytest.raises(ConnectionError, match="the scheduler is gone"):
+        context.shutdown()
+    assert engine.closed
+    assert context.get(ref) == 2
+    with pytest.raises(RuntimeError, match="shut down"):
+        context.run(tasks.add, 1)
+    context.shutdown()

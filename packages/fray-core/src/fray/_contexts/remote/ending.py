@@ -32,9 +32,15 @@ class EndingContext(SessionContext):
         self._finisher: threading.Thread | None = None
         self._starting_end = threading.Lock()
         self._end_asked = False
+        self._unreachable: BaseException | None = None  # why the engine could not be asked at the end
 
     def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
-        """End the context; see `JobContext.shutdown`. In a worker the program's own context ends it."""
+        """End the context; see `JobContext.shutdown`. In a worker the program's own context ends it.
+
+        Raises:
+            Exception: What a primitive of the engine raised, which was gone: nothing is known of what its
+                workers still do. The context has ended all the same.
+        """
         if self.engine.scope.foreign or not self.is_root:
             return
         with self._starting_end:
@@ -57,8 +63,26 @@ class EndingContext(SessionContext):
                 self._over.wait()
             if self._finisher is not None and self._finisher is not threading.current_thread():
                 self._finisher.join()
+            gone, self._unreachable = self._unreachable, None
+            if gone is not None:
+                raise gone
 
     def _finish(self, workers_calls: Any, cancel: bool) -> None:
+        """Wait for what was submitted, then end the session; also where the engine cannot be asked."""
+        try:
+            self._await_everywhere(workers_calls, cancel)
+        except Exception as error:  # noqa: BLE001 - `shutdown` raises it
+            self._unreachable = error
+            self.engine.close(cancel_pending=True)
+        try:
+            self.engine.scope.leave(workers_calls)  # ends the actors
+            self.end_session(wait=True)
+        except Exception as error:  # noqa: BLE001 - the same
+            self._unreachable = self._unreachable or error
+        finally:
+            self._over.set()
+
+    def _await_everywhere(self, workers_calls: Any, cancel: bool) -> None:
         """Wait for what was submitted here, then for what the workers submitted, until nobody adds more."""
         scope = self.engine.scope
         seen = None
@@ -70,8 +94,6 @@ class EndingContext(SessionContext):
             if counts == seen and len(scope.open) <= 1:
                 break
             seen = counts
-        scope.leave(workers_calls)  # ends the actors
-        self.end_session(wait=True)
 
     def _await_own(self, workers_calls: Any) -> None:
         scope = self.engine.scope
@@ -98,12 +120,14 @@ class EndingContext(SessionContext):
             return
         live = [held for held in list(self._held) if held in self._readable()]
         self._keep_values(live)
-        if hasattr(self.remote, "ask"):
-            self.ask_all("end_session", patience=PATIENCE)
-        self.ended = True
-        self._settler.close()
-        self.remote.close()
-        self._over.set()
+        try:
+            if hasattr(self.remote, "ask"):
+                self.ask_all("end_session", patience=PATIENCE)
+        finally:
+            self.ended = True
+            self._settler.close()
+            self.remote.close()
+            self._over.set()
 
     def end_in_worker(self) -> None:
         """Let go of everything that this process has of the session."""
