@@ -4,9 +4,9 @@
     from fray.testing.leaks import leaks_nothing, own_temporary_folder, process_wide  # noqa: F401
 
 Counted are this process's threads, child processes and open files (sockets and pipes among them), what is in
-the temporary folder, which is one of the session's own, and what is in shared memory under Fray's name. What
-a test finds on its way in belongs to fixtures of a wider scope; what a library keeps for the whole process,
-on purpose, is named by the fixture `process_wide`.
+the temporary folder where that is one of the session's own, and what is in shared memory under Fray's name.
+What a test finds on its way in belongs to fixtures of a wider scope; what a library keeps for the whole
+process, on purpose, is named by the fixture `process_wide`.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import gc
 import os
 import re
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -24,6 +25,7 @@ import pytest
 
 PATIENCE = 10.0
 """Seconds that threads and processes that are ending may take."""
+_own: str | None = None  # the temporary folder, where it is the session's own
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +39,7 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", folder)
+        patch.setattr(sys.modules[__name__], "_own", folder)
         yield Path(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -44,7 +47,8 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 def snapshot() -> set[str]:
     """Return what this process holds, a line each; equal lines are the same thing.
 
-    Where there is no /proc only threads and files are seen.
+    Where there is no /proc only threads and files are seen. Files in a temporary folder that other programs
+    write to as well are not counted: see `own_temporary_folder`.
     """
     return _threads() | _children() | _descriptors() | _files()
 
@@ -110,7 +114,7 @@ def _descriptors() -> set[str]:
 
 def _files() -> set[str]:
     shared = [path for path in _entries("/dev/shm") if path.name.startswith("fray")]
-    return {f"path {path}" for path in [*shared, *_entries(tempfile.gettempdir())]}
+    return {f"path {path}" for path in [*shared, *(_entries(_own) if _own is not None else [])]}
 
 
 def _entries(folder: str | Path) -> list[Path]:

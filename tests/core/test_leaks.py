@@ -1,0 +1,33 @@
+"""What the check for leaks counts: what this session made, and nothing that other programs did."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+RUN = """
+import pathlib, tempfile
+from fray.testing.leaks import own_temporary_folder, remaining, snapshot
+
+
+def left():
+    before = snapshot()
+    (pathlib.Path(tempfile.gettempdir()) / "new").touch()
+    return [line.rpartition("/")[2] for line in remaining(before, patience=0.0)]
+
+
+def test_files_of_a_folder_that_others_write_to_are_not_counted():
+    assert left() == []
+
+
+def test_files_of_a_folder_of_the_sessions_own_are_counted(own_temporary_folder):
+    assert left() == ["new"]
+"""
+
+
+def test_files_are_counted_in_a_folder_of_the_sessions_own_alone(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(RUN)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
