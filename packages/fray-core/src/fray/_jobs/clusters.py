@@ -119,6 +119,12 @@ class ClusterBase(ClusterCalls, ABC):
             )
         refuse_python(name, request)
         refuse_fields(name, request, self._SUPPORTED)
+        able, job = ClusterCapabilities.of(self) or ClusterCapabilities(), f"of job {request.name!r}"
+        if request.is_gang:
+            able.check("gangs", f"{name}: a gang {job}", "with gang=False its replicas are independent")
+        if request.max_retries_failure:
+            asked = f"{name}: max_retries_failure={request.max_retries_failure} {job}"
+            able.check("retries", asked, "launch the job again when it has failed")
 
     def _held_key(self, key: str, parent: JobId | None) -> AbstractContextManager[HeldKey]:
         """Hold a key against other launches; a backend that has where to keep keys overrides this."""

@@ -177,6 +177,10 @@ class FailureContract(ClusterFixtures):
             print("try", len(tries.read_text()))
             sys.exit(0 if len(tries.read_text()) == 3 else 5)
         """
+        if not self.declares(cluster, "retries"):
+            with self.refuses("max_retries_failure"):
+                launch(cluster, program(code, tmp_path / "tries"), max_retries_failure=2)
+            return
         job_id = launch(cluster, program(code, tmp_path / "tries"), max_retries_failure=2)
         info = cluster.wait(job_id, timeout=self.PATIENCE)
         assert info.status is JobStatus.SUCCEEDED
