@@ -76,6 +76,7 @@ nox.options.sessions = [
     "lint",
     "types",
     *(name.removeprefix("fray-") for name in PACKAGES),
+    "dask",
     "ui",
     "workspace",
     "examples",
@@ -294,13 +295,18 @@ def iris_source(folder: Path, source: Path) -> list[str]:
     return copies
 
 
-@nox.session(default=False)
+@nox.session
 def dask(session: nox.Session) -> None:
-    """Does the backend in examples/fray-dask keep every promise, on a real Dask whose workers are killed?"""
+    """Does the backend in examples/fray-dask keep every promise, on a real Dask whose workers are killed?
+
+    It is no wheel of ours, so its column is on a page of its own, .nox/dask.md, as any stranger's is.
+    """
     session.install(
         *wheels("fray-local"), built_wheel("fray-dask", ROOT / "examples" / "fray-dask"), DASK, *group("test")
     )
-    run_tests(session, "tests/dask")
+    run_tests(session, "tests/dask", *SIDE_BY_SIDE)
+    page = ["--write", str(NOX_DIR / "dask.md"), str(REPORTS / "dask.xml")]
+    session.run("python", "-m", "fray.testing.matrix", *page)
 
 
 @nox.session
@@ -349,6 +355,7 @@ def examples(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Do the docs make a site without a warning, in .nox/site, and does every Python block of them run?"""
+    install_programs(session, {"tsp": "task-spooler"})  # runs the jobs of one story in the docs
     session.install(*wheels(*PACKAGES), *group("test"), *group("docs"))
     session.run(
         "sphinx-build",

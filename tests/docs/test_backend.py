@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "adding-a-backend.md"
 # A block whose first line is a comment with a path is that file.
 FILE = re.compile(r"^```(?:py|toml)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LIMIT = 150
+LIMIT = 350
+PARTS = ("__init__", "context", "cluster", "spooler", "replica", "queue")
 DASK = ROOT / "examples" / "fray-dask"
 # Without an address the context starts workers of its own, which end with the program.
 ON_DASK = """
@@ -68,7 +69,7 @@ def test_the_whole_distribution_is_short() -> None:
     code = {name: count for name, count in lines.items() if not name.startswith("tests/")}
     assert set(code) == {
         "pyproject.toml",
-        *(f"src/fray_swarm/{part}.py" for part in ("__init__", "context", "cluster", "queue")),
+        *(f"src/fray_swarm/{part}.py" for part in PARTS),
     }
     assert sum(code.values()) < LIMIT, code
 
@@ -87,6 +88,7 @@ def test_no_other_wheel_of_fray_is_there_and_its_names_are_found(project: Path) 
     assert {row[2] for row in rows} <= {"fray-swarm", "fray-core"}
     assert [row[:2] + row[4:] for row in rows if row[2] == "fray-swarm"] == [
         ["fray.contexts", "swarm", "ok"],
+        ["fray.clusters", "spooler", "ok"],
         ["fray.clusters", "swarm", "ok"],
         ["fray.queues", "swarm", "ok"],
     ]
@@ -94,10 +96,17 @@ def test_no_other_wheel_of_fray_is_there_and_its_names_are_found(project: Path) 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("contract", "heading"),
-    [("TestContext", "Contexts"), ("TestCluster", "Clusters"), ("TestQueue", "Queues")],
+    ("contract", "heading", "backend"),
+    [
+        ("TestContext", "Contexts", "swarm"),
+        ("TestCluster", "Clusters", "swarm"),
+        ("TestSpooler", "Clusters", "spooler"),
+        ("TestQueue", "Queues", "swarm"),
+    ],
 )
-def test_it_keeps_a_contract_and_gets_its_page(project: Path, contract: str, heading: str) -> None:
+def test_it_keeps_a_contract_and_gets_its_page(
+    project: Path, contract: str, heading: str, backend: str
+) -> None:
     report = f"--junitxml={contract}.xml"
     options = ["-q", "-W", "error", "--timeout", "120", "-p", "no:cacheprovider", report]
     shown = run("venv/bin/python", "-m", "pytest", *options, f"tests/test_swarm.py::{contract}", cwd=project)
@@ -107,7 +116,7 @@ def test_it_keeps_a_contract_and_gets_its_page(project: Path, contract: str, hea
     run("venv/bin/python", *matrix, cwd=project)
     page = (project / f"{contract}.md").read_text()
     assert f"## {heading}\n" in page
-    assert "| promise | swarm |" in page
+    assert f"| promise | {backend} |" in page
     assert "**not kept** |" not in page.partition("## ")[2]
 
 

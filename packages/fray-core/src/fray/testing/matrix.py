@@ -17,7 +17,7 @@ KEPT, REFUSED, MOOT, BROKEN = "kept", "refused", "—", "**not kept**"
 _WEIGHT = {BROKEN: 3, REFUSED: 2, KEPT: 1, MOOT: 0}  # of several runs of one promise the heaviest is shown
 _HEAD = """# What each backend keeps
 
-Written by `python noxfile.py -s matrix` from the reports of the conformance runs, never by hand: each row is
+Written by `python -m fray.testing.matrix` from the reports of conformance runs, never by hand: each row is
 a test of `fray.testing`, each column a backend that it ran on.
 
 | | |
