@@ -1,6 +1,6 @@
 """docs/scaling.md, from the slopes that `scaling.py` measures and a model of what a machine has.
 
-python benchmarks/scaling_page.py        writes the page from .nox/bench/scaling.json
+python benchmarks/scaling_page.py        writes the page from .nox/figures/scaling.json
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULT = ROOT / ".nox" / "bench" / "scaling.json"
+RESULT = ROOT / ".nox" / "figures" / "scaling.json"
 PAGE = ROOT / "docs" / "scaling.md"
 TEMPLATE = Path(__file__).with_name("scaling.md.in")
 GIB = 2**30

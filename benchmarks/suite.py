@@ -5,8 +5,8 @@ python benchmarks/suite.py contexts queues     these; the others keep their last
 python benchmarks/suite.py --quick             all, small: whether they run; no record, says the page
 python benchmarks/suite.py --page              the page alone, from the results that are there
 
-A result is a file in .nox/bench. A benchmark that fails, or takes longer than its time, keeps the tables that
-it finished, and the page says so.
+A result is a file in .nox/figures. A benchmark that fails, or takes longer than its time, keeps the tables
+that it finished, and the page says so.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import scaling_page
 from page import written
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / ".nox" / "bench"
+RESULTS = ROOT / ".nox" / "figures"
 PAGE = ROOT / "docs" / "performance.md"
 # What is measured, in the order of the page: arguments of a run for the record, and how many seconds it gets.
 BENCHMARKS: dict[str, tuple[list[str], int]] = {
