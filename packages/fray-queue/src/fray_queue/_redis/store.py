@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import redis
 
-from fray import UnsupportedError
+from fray import QueueUnavailableError, UnsupportedError
 from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
@@ -56,10 +56,11 @@ class RedisStore:
             return self._nodes.run(script, self._meta, arguments)
         except redis.exceptions.ResponseError as error:
             self._refuse(str(error))
-            raise
+            answer = f"queue {self._name!r}: Redis answered {str(error)!r}"
+            raise QueueUnavailableError(f"{answer}, which the scripts of this release never do") from error
 
     def _refuse(self, text: str) -> None:
-        code, *words = text.split()
+        code, *words = text.split() or [""]
         if code == "FRAYGONE":
             raise DeletedQueueError(self._name) from None
         if code == "FRAYLATE":
