@@ -422,6 +422,36 @@ def torture(session: nox.Session) -> None:
     run_tests(session, "--timeout", "3600", "-s", *paths, *properties)
 
 
+# Each parser and protocol, and where its questions are drawn.
+PARSERS = {
+    "specs, sizes, requests, command lines, TPU names": "tests/core/test_hostile_text.py",
+    "JSON of ours": "tests/core/test_light_values.py",
+    "spec strings": "tests/core/test_specs.py",
+    "sizes": "tests/resources/test_sizes.py",
+    "resources as JSON": "tests/resources/test_config.py",
+    "supervision": "tests/core/test_supervision.py",
+    "records and logs of jobs": "tests/local/test_hostile_records.py",
+    "messages between processes, by random programs": "tests/local/test_contexts.py",
+    "the queue server's requests and records": "tests/queue/test_hostile.py",
+    "command lines of queues": "tests/queue/test_hostile_command_lines.py",
+    "errors and broken replies of Redis": "tests/queue/test_hostile_replies.py",
+    "what Slurm's commands print": "tests/slurm/test_hostile_answers.py",
+    "what Iris says of tasks": "tests/iris/test_hostile_answers.py",
+}
+
+
+@nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """Ask every parser and protocol what it has not been asked before; TORTURE=10 is ten times as much.
+
+    Hypothesis draws other examples at each run, and the session ends with how many there were.
+    """
+    install_programs(session)
+    session.install(*wheels(*PACKAGES), *group("test"), *QUEUE_TESTS)
+    session.env |= {"TORTURE": os.environ.get("TORTURE", "4"), "COUNT_EXAMPLES": "1"}
+    run_tests(session, "--timeout", "3600", *PARSERS.values())
+
+
 @nox.session(default=False)
 def soak(session: nox.Session) -> None:
     """Live long, and hold afterwards what was held before; SOAK=10 is ten times as long."""

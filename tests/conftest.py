@@ -1,8 +1,12 @@
 """For every test of every package."""
 
+import functools
 import os
 import signal
+from collections import Counter
+from typing import Any
 
+import hypothesis
 import pytest
 from hypothesis import settings
 
@@ -11,6 +15,35 @@ from hypothesis import settings
 settings.register_profile("repeatable", derandomize=True)
 if "TORTURE" not in os.environ:
     settings.load_profile("repeatable")
+
+# `nox -s fuzz` asks how many examples were drawn in all: tests import `given` after this.
+_examples: Counter[str] = Counter()
+if "COUNT_EXAMPLES" in os.environ:
+    _given: Any = hypothesis.given
+
+    def counted(*strategies: Any, **named: Any) -> Any:
+        """Be `given`, and count the calls of what it decorates."""
+
+        def decorate(test: Any) -> Any:
+            @functools.wraps(test)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                _examples[f"{test.__module__}.{test.__qualname__}".replace(".<locals>", "")] += 1
+                return test(*args, **kwargs)
+
+            return _given(*strategies, **named)(call)
+
+        return decorate
+
+    hypothesis.given = counted
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many examples Hypothesis has tried, by property."""
+    for name, number in sorted(_examples.items()):
+        terminalreporter.write_line(f"{number:>9,} {name}")
+    if _examples:
+        terminalreporter.write_line(f"{_examples.total():>9,} examples in all")
+
 
 # A shell without job control starts what it puts in the background with Ctrl-C ignored, and so would be
 # all that the tests start and interrupt.
