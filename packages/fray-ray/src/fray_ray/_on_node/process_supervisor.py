@@ -4,11 +4,13 @@
 
 The first line of stdin is the plan as JSON; later lines are `stop SECONDS`. When stdin ends, whoever
 started this is gone, and so is the replica a moment later: after its `orphan_grace`, in seconds. Output
-of the replica goes to stdout, the verdict, one line of JSON, to stderr. It is nobody's child: Ray kills
-the children of its workers, and then nobody would be left to end what the replica started.
+of the replica goes to stdout, the verdict, one line of JSON, to stderr. It is no child of the worker: Ray
+kills those, and then nobody would be left to end what the replica started. Its own parent is a guardian,
+which does so when this process is killed.
 """
 
 import base64
+import contextlib
 import json
 import os
 import select
@@ -23,6 +25,7 @@ from fray.backend import (
     UsageHistory,
     UsageMeter,
     become_subreaper,
+    kill_until_gone,
     oom_kills,
     process_tree,
     start_program,
@@ -41,6 +44,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
+    _leave_a_guardian(plan["private"])
     become_subreaper()
     wake, wakened = os.pipe()
     os.set_blocking(wakened, False)
@@ -65,6 +69,39 @@ def main() -> None:
     if plan["private"]:  # made by who started this, and may be gone
         shutil.rmtree(plan["private"], ignore_errors=True)
     sys.stderr.write(json.dumps(verdict))
+
+
+def _leave_a_guardian(private: str) -> None:
+    """Go on in a child; this process ends what that leaves behind when it is killed, and says so."""
+    become_subreaper()
+    child = os.fork()
+    if not child:
+        return
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.close(_LIFELINE)
+    os.close(1)
+    status = 0
+    while True:
+        pid, ended = os.wait()
+        if pid == child:
+            status = os.waitstatus_to_exitcode(ended)
+            break
+    if status:  # else it saw that nothing is left
+        kill_until_gone(_below)
+        if private:
+            shutil.rmtree(private, ignore_errors=True)
+    if status < 0:
+        words = f"the process that kept it was ended by signal {-status}, and its processes with it"
+        os.write(2, json.dumps({"lost": words}).encode())
+    os._exit(0)
+
+
+def _below() -> list[int]:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+    return process_tree.descendants(os.getpid())
 
 
 class Tree:
