@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -109,18 +110,72 @@ def test_a_newer_release_upgrades_the_tables_and_an_older_one_says_so(tmp_path: 
         assert re.search(rf"{versions} {newer.older + 2}", newest.run(REFUSED, url))
 
 
-def test_items_of_a_release_that_kept_no_push_times_are_taken_all_the_same(tmp_path: Path) -> None:
-    with PostgresServer(tmp_path / "postgres") as server:
-        with PostgresQueue[str](server.url, "q") as queue:
-            queue.push("old")
-        server.sql("ALTER TABLE fray.items DROP COLUMN pushed_at", "UPDATE fray.store SET version = 1")
-        with PostgresQueue[str](server.url, "q") as queue:
-            queue.push("new")
-            old, new = queue.pop_many(2)
-            assert (old.item, old.pushed_at, old.seconds_in_queue) == ("old", None, None)
-            assert new.item == "new"
-            assert new.seconds_in_queue is not None
-            queue.done_many([old, new])
+_AS_VERSION_2 = [
+    "UPDATE fray.items SET until = due WHERE state = 1",
+    "DROP INDEX fray.items_due",
+    "ALTER TABLE fray.items DROP COLUMN due",
+    "CREATE INDEX items_held ON fray.items (queue, until) WHERE state = 1",
+    "CREATE INDEX items_dated ON fray.items (queue, deadline) WHERE state = 0 AND deadline IS NOT NULL",
+    "ALTER TABLE fray.queues DROP COLUMN waited_until",
+    "CREATE UNLOGGED TABLE fray.waiters (queue integer, session bigint, until timestamptz)",
+    "UPDATE fray.store SET version = 2",
+]
+_AS_VERSION_1 = [
+    *_AS_VERSION_2,
+    "ALTER TABLE fray.items DROP COLUMN pushed_at",
+    "UPDATE fray.store SET version = 1",
+]
+
+
+@pytest.fixture(scope="module")
+def old_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A server whose database a test makes one of an earlier release."""
+    with PostgresServer(tmp_path_factory.mktemp("old") / "postgres") as server:
+        yield server
+
+
+def test_items_of_a_release_that_kept_no_push_times_are_taken_all_the_same(
+    old_server: PostgresServer,
+) -> None:
+    with PostgresQueue[str](old_server.url, "first") as queue:
+        queue.push("old")
+    old_server.sql(*_AS_VERSION_1)
+    with PostgresQueue[str](old_server.url, "first") as queue:
+        queue.push("new")
+        old, new = queue.pop_many(2)
+        assert (old.item, old.pushed_at, old.seconds_in_queue) == ("old", None, None)
+        assert new.item == "new"
+        assert new.seconds_in_queue is not None
+        queue.done_many([old, new])
+
+
+def test_what_the_second_version_held_delayed_and_dated_is_so_after_the_upgrade(
+    old_server: PostgresServer,
+) -> None:
+    clock = ManualClock()
+
+    def open_it() -> Any:
+        return PostgresQueue(old_server.url, "second", max_attempts=2, clock=clock)
+
+    with open_it() as queue:
+        queue.push("held")
+        held = queue.pop(10.0)
+        queue.push("delayed", delay=20.0)
+        queue.push("dated", ttl=30.0)
+        queue.push("plain", key="k")
+    old_server.sql(*_AS_VERSION_2)
+    with open_it() as queue:
+        assert (queue.size(), queue.pending()) == (4, 2)
+        queue.extend(held, 15.0)
+        clock.advance(16.0)
+        assert queue.pop(100.0).item == "held"
+        clock.advance(5.0)
+        assert queue.pop(100.0).item == "delayed"
+        clock.advance(10.0)
+        assert [letter.item for letter in queue.dead_letters()] == ["dated"]
+        assert queue.pop(100.0).item == "plain"
+        assert queue.push("again", key="k")
+        assert queue.size() == 3
 
 
 # --- users and TLS ---

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 
 class Slot:
-    """A name that one request at a time is made under, and the number of the newest."""
+    """A name that one request at a time is made under, the number of the newest, whether it is made again."""
 
-    __slots__ = ("name", "number")
+    __slots__ = ("again", "name", "number")
 
     def __init__(self) -> None:
-        self.name, self.number = secrets.token_hex(8), 0
+        self.name, self.number, self.again = secrets.token_hex(8), 0, False
 
 
 class Slots:
@@ -36,5 +36,6 @@ class Slots:
         except IndexError:
             slot = Slot()
         slot.number += 1
+        slot.again = False
         yield slot
         self._free.append(slot)

@@ -12,8 +12,20 @@ from psycopg.pq import ExecStatus, Format
 
 from fray_queue._postgres.connection import TimedConnection
 
-_TYPES = {"i": ("int4", 23), "q": ("int8", 20), "d": ("float8", 701), "t": ("text", 25), "b": ("bytea", 17)}
-_NUMBERS = {"i": struct.Struct("!i"), "q": struct.Struct("!q"), "d": struct.Struct("!d")}
+_TYPES = {
+    "i": ("int4", 23),
+    "q": ("int8", 20),
+    "d": ("float8", 701),
+    "t": ("text", 25),
+    "b": ("bytea", 17),
+    "o": ("bool", 16),
+}
+_NUMBERS = {
+    "i": struct.Struct("!i"),
+    "q": struct.Struct("!q"),
+    "d": struct.Struct("!d"),
+    "o": struct.Struct("!?"),
+}
 _ARRAY, _EMPTY, _LENGTH = struct.Struct("!iiIii"), struct.Struct("!iiI"), struct.Struct("!i")
 _OF_ROWS = {"pop", "peek", "dead", "fetch"}
 _NULL = _LENGTH.pack(-1)
@@ -24,8 +36,8 @@ def statement(function: str, kinds: str) -> bytes:
     """Return the call of a function.
 
     Args:
-        kinds: A letter for each argument: i, q, d, t and b are int4, int8, float8, text and bytea; capitals
-            are arrays of them.
+        kinds: A letter for each argument: i, q, d, t, b and o are int4, int8, float8, text, bytea and bool;
+            capitals are arrays of them.
     """
     casts = (_cast(kind, at) for at, kind in enumerate(kinds, 1))
     rows = "* FROM " if function.rpartition("_")[0] in _OF_ROWS else ""  # which costs a scan of the function
@@ -83,11 +95,12 @@ def _encoded(kind: str, value: Any) -> bytes | None:
     if not value:
         return _EMPTY.pack(0, 0, oid)
     parts = [_ARRAY.pack(1, 1, oid, len(value), 1)]
+    number = _NUMBERS.get(kind)
     for each in value:
         if each is None:
             parts.append(_NULL)
         else:
-            element = _element(kind, each)
+            element = number.pack(each) if number else each.encode() if kind == "t" else each
             parts += (_LENGTH.pack(len(element)), element)
     return b"".join(parts)
 

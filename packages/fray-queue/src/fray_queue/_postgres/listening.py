@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 import select
 import socket
 import threading
@@ -68,14 +67,13 @@ class Listener:
                     self._wake.send(b"x")
 
     def _start(self) -> None:
-        session = secrets.randbits(62)
         try:
             connection = self._pool.connect()
         except psycopg.Error as error:
             raise TransientError(str(error)) from None
         try:
             connection.execute(f"LISTEN fray_{self._queue}")
-            self._register(connection, session, _REGISTERED)
+            self._register(connection)
             connection.execute("SELECT pg_advisory_lock(%s, %s)", [LOCK, self._queue])
             connection.execute("SELECT pg_advisory_unlock(%s, %s)", [LOCK, self._queue])
         except psycopg.Error as error:
@@ -83,14 +81,14 @@ class Listener:
             raise TransientError(str(error)) from None
         self._wake, woken = socket.socketpair()
         self._thread = threading.Thread(
-            target=self._listen, args=(connection, session, woken), name="fray-postgres-listener", daemon=True
+            target=self._listen, args=(connection, woken), name="fray-postgres-listener", daemon=True
         )
         self._thread.start()
 
-    def _register(self, connection: TimedConnection, session: int, seconds: int) -> None:
-        connection.execute(f"SELECT fray.wait_{VERSION}(%s, %s, %s)", [self._queue, session, seconds])
+    def _register(self, connection: TimedConnection) -> None:
+        connection.execute(f"SELECT fray.wait_{VERSION}(%s, %s)", [self._queue, _REGISTERED])
 
-    def _listen(self, connection: TimedConnection, session: int, woken: socket.socket) -> None:
+    def _listen(self, connection: TimedConnection, woken: socket.socket) -> None:
         try:
             renewed = time.monotonic()
             while time.monotonic() - self._used < _LINGER:
@@ -101,9 +99,8 @@ class Listener:
                 if readable:
                     self._receive(connection)
                 if time.monotonic() - renewed > _RENEWED:
-                    self._register(connection, session, _REGISTERED)
+                    self._register(connection)
                     renewed = time.monotonic()
-            self._register(connection, session, 0)
         except (psycopg.Error, OSError):
             pass  # who waits looks, begins anew, and has the patience for it
         finally:

@@ -1,5 +1,6 @@
 """The tables and functions in a database: made, brought up to this release, or refused."""
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -9,8 +10,15 @@ import psycopg
 from fray_queue._checks import KEPT_AFTER_FETCH, MOST_DEAD
 from fray_queue._errors import AccessRefusedError, QueueVersionError
 
-VERSION = 2
-UPGRADES = {1: "ALTER TABLE fray.items ADD COLUMN pushed_at double precision"}
+VERSION = 3
+UPGRADES = {
+    1: "ALTER TABLE fray.items ADD COLUMN pushed_at double precision",
+    2: "ALTER TABLE fray.items ADD COLUMN due double precision; "
+    "UPDATE fray.items SET due = CASE state WHEN 1 THEN until ELSE deadline END WHERE state < 2; "
+    "DROP INDEX fray.items_held, fray.items_dated; DROP TABLE fray.waiters; "
+    "ALTER TABLE fray.queues ADD COLUMN waited_until timestamptz; "
+    "CREATE INDEX items_due ON fray.items (queue, due) WHERE due IS NOT NULL",
+}
 """Version -> statements that make the tables of the next of it; the functions are always made anew."""
 LOCK = 0x46725131  # "FrQ1": of the advisory locks that are taken for a queue
 _MAKING = 0x4672_5131_0000_0001  # of the one that is held while the schema is made
@@ -19,11 +27,26 @@ _MAKING = 0x4672_5131_0000_0001  # of the one that is held while the schema is m
 @cache
 def statements(name: str, version: int) -> str:
     """Return a file of statements, for a version of the store."""
-    text = (files("fray_queue._postgres") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+    text = re.sub(r"^@([A-Z]+)(?: (.*))?@\n", _part, _text(name), flags=re.MULTILINE)
     texts = {"@VERSION@": version, "@V@": version, "@LOCK@": LOCK, "@MOST_DEAD@": MOST_DEAD}
     for mark, value in {**texts, "@KEPT@": KEPT_AFTER_FETCH}.items():
         text = text.replace(mark, str(value))
     return text
+
+
+def _part(mark: re.Match[str]) -> str:
+    """Return the text of call.sql that a mark stands for, with what the mark gives for its names."""
+    found = re.search(rf"^-- @{mark[1]}(?: (.*))?@\n((?:(?!-- @).*\n)*)", _text("call"), re.MULTILINE)
+    assert found is not None, mark[0]
+    names, values = (text.split("; ") if text else [] for text in (found[1], mark[2]))
+    text = found[2].rstrip("\n") + "\n"
+    for name, value in zip(names, values, strict=True):
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def _text(name: str) -> str:
+    return (files("fray_queue._postgres") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def prepare(connection: psycopg.Connection[Any]) -> None:

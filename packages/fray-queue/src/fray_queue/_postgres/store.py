@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 from weakref import finalize
 
@@ -19,6 +20,7 @@ from fray_queue._postgres.calls import call
 from fray_queue._postgres.connection import Pool, pool
 from fray_queue._postgres.listening import Listener
 
+_NUMBER, _PRIORITY = itemgetter(0), itemgetter(7)  # of a row that `pop` returns
 _SYNCED = ("on", "local", "remote_write", "remote_apply")
 
 
@@ -82,7 +84,7 @@ class PostgresStore:
             schema.prepare(connection)
         bounds = (settings.max_attempts, settings.max_size, settings.max_dead)
         opening = f"SELECT * FROM fray.open_{schema.VERSION}(%s, %s, %s::int4, %s::int4, %s::int4)"
-        ((number, _, tag, *found, _),) = self._execute(opening, self._name, secrets.token_hex(4), *bounds)
+        ((number, _, tag, *found, _, _),) = self._execute(opening, self._name, secrets.token_hex(4), *bounds)
         self._number, self._tag = number, tag
         return Settings(*found)
 
@@ -127,7 +129,7 @@ class PostgresStore:
         """Store payloads, all or none; return their ids."""
         ((ids,),) = self._run(
             "push",
-            "qqiBidddT",
+            "qqoiBidddT",
             *self._slot(slot),
             list(payloads),
             options.priority,
@@ -142,19 +144,24 @@ class PostgresStore:
         self, slot: Slot, n: int, lease_timeout: float, *, token: str, woken: bool
     ) -> tuple[list[Lease[bytes]], float | None]:
         """Lease items in line."""
-        rows = self._run("pop", "qqiidt", *self._slot(slot), n, float(lease_timeout), token)
+        rows = self._run("pop", "qqoiidt", *self._slot(slot), n, float(lease_timeout), token)
         if rows and rows[0][0] is None:
             return [], rows[0][3]
+        rows.sort(key=_NUMBER)  # they come in no order; most have one priority, and sorting is done at once
+        rows.sort(key=_PRIORITY, reverse=True)
+        tag = self._tag
         return [
-            Lease(payload, f"{number:x}.{token}", at, self._item_id(number), attempt, until, reply, pushed_at)
-            for number, attempt, at, until, reply, payload, pushed_at in rows
+            Lease(payload, f"{number:x}.{token}", at, f"{tag}-{number}", attempt, until, reply, pushed_at)
+            for number, attempt, at, until, reply, payload, pushed_at, _ in rows
         ], None
 
     def done(self, slot: Slot, lease_ids: Sequence[str], answers: Sequence[Packed | None]) -> list[str]:
         """Finish items; return the leases that are lost."""
-        outcomes = [answer[0] if answer else "value" for answer in answers]
-        payloads = [answer[1] if answer else b"" for answer in answers]
-        ((lost,),) = self._run("done", "qqiQTTB", *self._slot(slot), *_held(lease_ids), outcomes, payloads)
+        outcomes = payloads = None  # most have none
+        if any(answers):
+            outcomes = [answer[0] if answer else None for answer in answers]
+            payloads = [answer[1] if answer else None for answer in answers]
+        ((lost,),) = self._run("done", "qqoiQTTB", *self._slot(slot), *_held(lease_ids), outcomes, payloads)
         return [lease_ids[index] for index in lost]
 
     def release(
@@ -170,7 +177,7 @@ class PostgresStore:
         """Give an item back, or set it aside; False when the lease is lost."""
         ((answer,),) = self._run(
             "release",
-            "qqiqtdtbtD",
+            "qqoiqtdtbtD",
             *self._slot(slot),
             *token_of(lease_id),
             float(delay),
@@ -214,7 +221,7 @@ class PostgresStore:
     def fetch(self, slot: Slot, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
         """Return what became of items."""
         numbers = [self._place(item_id) for item_id in item_ids]
-        ((change, outcomes, payloads),) = self._run("fetch", "qqiQ", *self._slot(slot), numbers)
+        ((change, outcomes, payloads),) = self._run("fetch", "qqoiQ", *self._slot(slot), numbers)
         replies = [
             Reply(item_id, outcome, payload)
             for item_id, outcome, payload in zip(item_ids, outcomes, payloads, strict=True)
@@ -238,7 +245,7 @@ class PostgresStore:
 
     def _operate(self, slot: Slot, verb: str, item_ids: Sequence[str] | None) -> int:
         numbers = None if item_ids is None else [self._place(item_id) for item_id in item_ids]
-        ((answer,),) = self._run("operate", "qqitQ", *self._slot(slot), verb, numbers)
+        ((answer,),) = self._run("operate", "qqoitQ", *self._slot(slot), verb, numbers)
         return int(answer[0])
 
     # --- waiting ---
@@ -262,8 +269,9 @@ class PostgresStore:
 
     # --- names ---
 
-    def _slot(self, slot: Slot) -> tuple[int, int, int]:
-        return int(slot.name, 16) >> 1, slot.number, self._number
+    def _slot(self, slot: Slot) -> tuple[int, int, bool, int]:
+        again, slot.again = slot.again, True
+        return int(slot.name, 16) >> 1, slot.number, again, self._number
 
     def _item_id(self, number: int) -> str:
         return f"{self._tag}-{number}"

@@ -207,5 +207,9 @@ def digest(text: str) -> str:
 def _slot_of(key: Key) -> Slot:
     """Return the name under which the engine does a client's request once, through whichever server."""
     slot = Slot()
-    slot.name, slot.number = digest(key.slot), key.number
+    slot.name, slot.number, slot.again = (
+        digest(key.slot),
+        key.number,
+        True,
+    )  # of this server, for all it knows
     return slot

@@ -5,20 +5,20 @@ CREATE TABLE fray.store (only_row boolean PRIMARY KEY DEFAULT true CHECK (only_r
 CREATE TABLE fray.rights (kind text NOT NULL, role text NOT NULL, PRIMARY KEY (kind, role));
 CREATE TABLE fray.queues (
     number integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL UNIQUE, tag text NOT NULL,
-    max_attempts integer, max_size integer, max_dead integer NOT NULL, dropped bigint NOT NULL DEFAULT 0
+    max_attempts integer, max_size integer, max_dead integer NOT NULL, dropped bigint NOT NULL DEFAULT 0,
+    waited_until timestamptz  -- somebody waits: only then is anybody notified
 );
 CREATE TABLE fray.items (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, queue integer NOT NULL, state smallint NOT NULL DEFAULT 0,
     priority integer NOT NULL DEFAULT 0, attempt integer NOT NULL DEFAULT 0, lease text NOT NULL DEFAULT '',
     leased_at double precision NOT NULL DEFAULT 0, until double precision NOT NULL DEFAULT 0,
-    deadline double precision, key text, reply_ttl double precision, askers integer NOT NULL DEFAULT 0,
+    due double precision, deadline double precision, key text, reply_ttl double precision, askers integer NOT NULL DEFAULT 0,
     history jsonb NOT NULL DEFAULT '[]', payload bytea NOT NULL, pushed_at double precision
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
         autovacuum_analyze_scale_factor = 0.2, autovacuum_vacuum_insert_scale_factor = 0.5);
 ALTER TABLE fray.items ALTER COLUMN payload SET STORAGE EXTERNAL;
 CREATE INDEX items_ready ON fray.items (queue, priority DESC, id) WHERE state = 0;
-CREATE INDEX items_held ON fray.items (queue, until) WHERE state = 1;
-CREATE INDEX items_dated ON fray.items (queue, deadline) WHERE state = 0 AND deadline IS NOT NULL;
+CREATE INDEX items_due ON fray.items (queue, due) WHERE due IS NOT NULL;  -- the end of a lease or a delay; else the deadline
 CREATE INDEX items_dead ON fray.items (queue, id) WHERE state = 2;
 CREATE UNIQUE INDEX items_key ON fray.items (queue, key) WHERE key IS NOT NULL;
 -- Of each client's connection: its newest request with the answer, and what it changed of the queue's counts.
@@ -33,8 +33,4 @@ CREATE TABLE fray.replies (
     until double precision NOT NULL, askers integer NOT NULL, PRIMARY KEY (queue, id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX replies_until ON fray.replies (queue, until);
--- Who waits: only then is anybody notified. A crash empties it, and who waits writes itself down again.
-CREATE UNLOGGED TABLE fray.waiters (
-    queue integer NOT NULL, session bigint NOT NULL, until timestamptz NOT NULL, PRIMARY KEY (queue, session)
-);
 INSERT INTO fray.store (version) VALUES (@VERSION@);
