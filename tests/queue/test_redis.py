@@ -2,6 +2,8 @@
 
 import pickle
 import re
+import socketserver
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -218,6 +220,26 @@ def test_a_connection_under_tls_checks_who_answers(tmp_path: Path, monkeypatch: 
         queue: Any = RedisQueue[Any](url, "q")
         queue.push("x")
         assert queue.pop().item == "x"
+
+
+def test_a_right_that_is_lacking_is_told_in_the_words_of_valkey_too() -> None:
+    """Its scripts say it in another sentence than those of Redis."""
+    refusal = b"-ERR ACL failure in script: User someone has no permissions to run the 'hget' command\r\n"
+
+    class Refusing(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            while data := self.request.recv(65536):
+                is_script = b"EVALSHA" in data
+                self.request.sendall(refusal if is_script else b"+OK\r\n" * data.count(b"*"))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refusing) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        queue = RedisQueue[str](f"redis://127.0.0.1:{server.server_address[1]}/0", "q", timeout=30.0)
+        with pytest.raises(AccessRefusedError, match=r"lacks a right.*hget"):
+            queue.push("x")
+        queue.close()
+        server.shutdown()
 
 
 # --- fail-over and clusters ---

@@ -31,6 +31,8 @@ _MOST_LISTS = 1000  # that one waiting question looks at
 _FORGOTTEN = 60  # seconds; nobody takes what was written to a list
 _KEYS = "ready held dated dead items state keys replies reply_until wake room"
 
+_NOT_ALLOWED = ("NOPERM", "The user executing the script", "ACL failure in script")  # the last is Valkey's
+
 
 class RedisStore:
     """A queue's keys, all of them in one slot of a cluster.
@@ -73,7 +75,7 @@ class RedisStore:
         if code == "FRAYFULL":
             live, new, most = map(int, words[:3])
             raise NoRoomError(full_message(live, new, most), ever=new <= most, count=new) from None
-        if "NOPERM" in text or "The user executing the script" in text:
+        if any(refusal in text for refusal in _NOT_ALLOWED):
             raise AccessRefusedError(
                 f"queue {self._name!r}: the user lacks a right that this call needs: {text}"
             ) from None
