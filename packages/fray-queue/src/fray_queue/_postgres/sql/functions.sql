@@ -168,8 +168,10 @@ DECLARE
     v_new bigint;
     v_id bigint;
 BEGIN
-    -- Keeps one who begins to wait until this transaction can be seen.
-    PERFORM pg_advisory_xact_lock_shared(@LOCK@, p_queue);
+    IF p_keys IS NULL THEN  -- who pushes a key may wait for another call, which must not wait for this lock
+        -- Keeps one who begins to wait until this transaction can be seen.
+        PERFORM pg_advisory_xact_lock_shared(@LOCK@, p_queue);
+    END IF;
     IF p_again THEN
 @ANSWERED@
         IF v_answer IS NOT NULL THEN RETURN v_answer; END IF;
@@ -205,6 +207,8 @@ BEGIN
             END LOOP;
             v_answer := v_answer || v_id;
         END LOOP;
+        v_waited := false;
+        PERFORM fray.tell_@V@(p_queue);
     ELSIF v_new = 1 THEN
         INSERT INTO fray.items (queue, state, priority, due, deadline, reply_ttl, askers, payload, pushed_at)
             VALUES (p_queue, (p_delay > 0)::integer, p_priority, least(v_now + nullif(p_delay, 0), v_now + p_ttl), v_now + p_ttl,
