@@ -4,6 +4,7 @@ import enum
 import logging
 import re
 import shutil
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ project = "Fray"
 author = "the authors of Fray"
 release = metadata.version("fray-core")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+sys.path.insert(0, str(DOCS))
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "_rooms"]
 # Directives are fenced with colons, so that ``` in a page is a block of code, always.
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3

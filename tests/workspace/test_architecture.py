@@ -1,6 +1,7 @@
 """The tree tells the architecture: arrows of import point one way."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -159,3 +160,16 @@ def test_whatever_a_wheel_offers_fray_knows_which_wheel_to_install_for_it(packag
                 uninstall_all(patch)
                 with pytest.raises(PluginNotFoundError, match=rf"pip install {project['name']}"):
                     find(group, name)
+
+
+def test_the_page_of_the_architecture_names_what_is_there() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    paths = set(re.findall(r"`((?:fray|fray_[a-z]+)/[\w./]+|tests/[\w./]+)`", page))
+    assert len(paths) > 10
+    homes = [ROOT, *ROOT.glob("packages/*/src")]
+    assert {path for path in paths if not any((home / path).exists() for home in homes)} == set()
+
+
+def test_the_page_of_the_architecture_has_a_picture_of_every_wheel() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    assert sorted(re.findall(r"^:::\{rooms\} (\w+)$", page, re.MULTILINE)) == [path.name for path in PACKAGES]
