@@ -22,7 +22,7 @@ PATIENCE = 60.0
 
 
 class Controller(BaseHTTPRequestHandler):
-    """Takes whatever it is told, and knows of nothing."""
+    """Takes whatever it gets, and knows of nothing."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))

@@ -21,7 +21,7 @@ DRAWN = settings(
 )
 TEXTS = st.binary(max_size=30) | st.sampled_from([b"OK", b"2:1", b"ok", b"\xff", b"NOSCRIPT x", b"9" * 400])
 ERRORS = TEXTS.map(lambda text: b"-ERR " + text.translate(None, b"\r\n") + b"\r\n")
-# What nobody writes: a client that waits for the rest of it is reported by its timeout.
+# What nobody writes: a client that waits for the rest of it is ended by its timeout.
 BROKEN = st.sampled_from(
     [b"", b"?\r\n", b"*-7\r\n", b"$x\r\n", b":\r\n", b"+\r\n", b"\xff\xff\r\n", b"*1\r\n$3\r\nab"]
 )
