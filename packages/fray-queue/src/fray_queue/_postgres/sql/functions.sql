@@ -297,7 +297,8 @@ BEGIN
         INTO v_done, v_ready, v_answer, v_replies FROM gone;
     END IF;
     IF v_answer IS NULL THEN  -- which are lost, counted from 0
-        v_answer := ARRAY(SELECT n - 1 FROM generate_series(1, cardinality(p_ids)) AS n WHERE n <> ALL (coalesce(v_done, '{}')));
+        v_answer := ARRAY(SELECT n - 1 FROM generate_series(1, cardinality(p_ids)) AS n
+                          EXCEPT SELECT place - 1 FROM unnest(v_done) AS place ORDER BY 1);
     END IF;
     IF v_replies IS NOT NULL OR v_size IS NOT NULL THEN
         FOREACH v_reply IN ARRAY coalesce(v_replies, '{}') LOOP PERFORM fray.answer_@V@(v_reply, v_now); END LOOP;
@@ -371,15 +372,17 @@ CREATE FUNCTION fray.extend_@V@(
 DECLARE
     v_now double precision := fray.time_@V@(p_now, p_queue);
     v_until double precision := v_now + p_seconds;
+    v_ends double precision[] := array_fill(NULL::double precision, ARRAY[cardinality(p_ids)]);
     v_held bigint[];
+    v_place bigint;
     v_back bigint;
 BEGIN
     WITH held AS MATERIALIZED (SELECT * FROM fray.held_@V@(v_now, p_queue, p_ids, p_tokens)), extended AS (
-        UPDATE fray.items SET until = v_until, due = v_until, state = 1 FROM held WHERE id = o_id
+        UPDATE fray.items SET until = v_until, due = v_until, state = 1 WHERE id = ANY (ARRAY(SELECT o_id FROM held))
     ) SELECT array_agg(o_place), count(*) FILTER (WHERE o_state = 0) INTO v_held, v_back FROM held;
     PERFORM fray.count_@V@(p_queue, -v_back, v_back, 0);
-    RETURN ARRAY(SELECT CASE WHEN n = ANY (v_held) THEN v_until END
-                 FROM generate_series(1, cardinality(p_ids)) AS n ORDER BY n);
+    FOREACH v_place IN ARRAY coalesce(v_held, '{}') LOOP v_ends[v_place] := v_until; END LOOP;
+    RETURN v_ends;
 END $$;
 
 CREATE FUNCTION fray.give_back_@V@(p_now double precision, p_queue integer, p_ids bigint[], p_tokens text[])
@@ -390,7 +393,7 @@ DECLARE
 BEGIN
     WITH held AS MATERIALIZED (SELECT * FROM fray.held_@V@(v_now, p_queue, p_ids, p_tokens)), given_back AS (
         UPDATE fray.items SET state = 0, attempt = attempt - 1, lease = '', leased_at = 0, until = 0, due = deadline
-        FROM held WHERE id = o_id
+        WHERE id = ANY (ARRAY(SELECT o_id FROM held))
     ) SELECT count(*) FILTER (WHERE o_state = 1) INTO v_back FROM held;
     PERFORM fray.tell_@V@(p_queue);
     PERFORM fray.count_@V@(p_queue, v_back, -v_back, 0);
