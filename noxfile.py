@@ -228,6 +228,42 @@ package_session(
 package_session("fray-queue", more=QUEUE_TESTS, options=SIDE_BY_SIDE, before=install_for_queues)
 
 
+def interpreter(version: str) -> str | None:
+    """Return the path of a Python of a version that runs; None where the machine has none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [
+        shutil.which(f"python{version}"),
+        *map(str, sorted(pyenv.glob(f"versions/{version}*/bin/python"))),
+    ]
+    for path in filter(None, found):
+        command = [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.stdout.strip() == version:
+            return path
+    return None
+
+
+@nox.session(default=False, venv_backend="none")
+@nox.parametrize("version", ["3.12", "3.13"])
+def pythons(session: nox.Session, version: str) -> None:
+    """Do core, local and queue work on a later Python, where the machine has one?"""
+    path = interpreter(version)
+    if path is None:
+        session.warn(f"NOT RUN: there is no Python {version} here")
+        return
+    install_for_queues(session)
+    folder = NOX_DIR / f"python-{version}"
+    python = str(folder / "bin" / "python")
+    session.run("uv", "venv", "--quiet", "--clear", "--python", path, str(folder), external=True)
+    needs = [*wheels("fray-local", "fray-queue"), *group("test"), *QUEUE_TESTS, "joblib"]
+    session.run("uv", "pip", "install", "--quiet", "--python", python, *needs, external=True)
+    session.env.update({"PYTHONPATH": None, "PYTHONDONTWRITEBYTECODE": None})
+    session.env["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    for name in ("core", "local", "queue"):
+        report = f"--junitxml={REPORTS / f'{name}-{version}'}.xml"
+        session.run(python, "-m", "pytest", "-q", report, f"tests/{name}", *SIDE_BY_SIDE, external=True)
+
+
 @nox.session
 def ui(session: nox.Session) -> None:
     """Does the page show what is there, in a real browser, and refuse what no page of ours asks for?"""
