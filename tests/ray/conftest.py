@@ -5,8 +5,8 @@ import os
 # Read once, when Ray is imported: a private cluster on the loopback needs no token, and writes none.
 os.environ["RAY_AUTH_MODE"] = "disabled"
 # As early: a machine that is busy takes longer than 30 s to start a node.
-os.environ["RAY_raylet_start_wait_time_s"] = "120"  # noqa: SIM112 - how Ray spells it
-os.environ["RAY_DASHBOARD_STARTUP_TIMEOUT_S"] = "180"
+os.environ["RAY_raylet_start_wait_time_s"] = "300"  # noqa: SIM112 - how Ray spells it
+os.environ["RAY_DASHBOARD_STARTUP_TIMEOUT_S"] = "300"
 
 import contextlib
 import sys
@@ -99,4 +99,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give a test time for the cluster that it may be the first to use, while another process makes one."""
     for item in items:
         if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(240))
+            item.add_marker(pytest.mark.timeout(480))

@@ -1,6 +1,7 @@
 """What fray-ray uses beyond Ray's public API does in this Ray what it did in the one it was read in."""
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from fray.testing.cluster import until
 from fray_ray._ray_internals import direct_calls
 from fray_ray._ray_internals.addresses import as_ray_says, dashboard_address, head_of_auto
+from fray_ray._ray_internals.agent_ports import agent_ports
 from fray_ray._ray_internals.calls import (
     actor_id,
     actor_sender,
@@ -93,6 +95,11 @@ def node(cluster: LocalRayCluster) -> Iterator[str]:
     yield node
     if node in cluster.node_ids():
         cluster.kill_node(node)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
 @ray.remote  # type: ignore[untyped-decorator]
@@ -187,19 +194,21 @@ def test_a_node_that_was_killed_is_known_in_the_end(cluster: LocalRayCluster, no
 
 
 def test_a_node_is_started_looked_at_and_ended(cluster: LocalRayCluster) -> None:
-    node = start_node(
-        head=False,
-        registers_within=150.0,
-        gcs_address=cluster.address,
-        node_ip_address="127.0.0.1",
-        num_cpus=1,
-        object_store_memory=80 << 20,
-        dashboard_agent_listen_port=0,
-        include_log_monitor=False,
-    )
+    with agent_ports() as ports:
+        node = start_node(
+            head=False,
+            registers_within=150.0,
+            gcs_address=cluster.address,
+            node_ip_address="127.0.0.1",
+            num_cpus=1,
+            object_store_memory=80 << 20,
+            include_log_monitor=False,
+            **ports,
+        )
     try:
         assert nodes_known_alive(cluster.address, [node.node_id], 30) == [True]
         assert dead_processes(node) == []
+        until(lambda: all(map(listens, ports.values())), "its agents listen where they were told to")
         (raylet,) = node.all_processes["raylet"]
         raylet.process.kill()
         until(lambda: "raylet" in dead_processes(node), "its death is seen")

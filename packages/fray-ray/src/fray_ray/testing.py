@@ -23,6 +23,7 @@ from unittest import mock
 import ray
 from ray.cluster_utils import Cluster
 
+from fray_ray._ray_internals.agent_ports import agent_ports
 from fray_ray._ray_internals.local_clusters import (
     KEEPS_LOOPBACK,
     announce_preemption,
@@ -38,7 +39,6 @@ _HEAD: dict[str, Any] = {
     **_NODE,
     "include_dashboard": True,
     "dashboard_port": 0,
-    "dashboard_agent_listen_port": 0,  # by default one that another Ray may have
     # A killed node refuses each look at once, and is noticed after 1 s instead of 15. One that lives is slow
     # where the machine is busy: Ray waits a minute before it takes it for dead, because a raylet that was
     # taken for dead exits, and with the head's every driver that is connected to it.
@@ -81,7 +81,8 @@ class LocalRayCluster:
         os.environ.pop("RAY_ADDRESS", None)  # it would win over every address given in code
         head = {"num_cpus": num_cpus, "memory": memory, "resources": dict(resources or {})}
         try:
-            self._cluster = Cluster(initialize_head=True, head_node_args={**_HEAD, **head})
+            with agent_ports() as ports:
+                self._cluster = Cluster(initialize_head=True, head_node_args={**_HEAD, **ports, **head})
         except BaseException:
             self._clean_up()
             raise
@@ -110,14 +111,16 @@ class LocalRayCluster:
         amounts = dict(resources or {})
         if gpu_type is not None:
             amounts[f"accelerator_type:{gpu_type}"] = 1.0
-        node = self._cluster.add_node(
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
-            memory=memory,
-            resources=amounts,
-            labels=dict(labels or {}),
-            **_NODE,
-        )
+        with agent_ports() as ports:
+            node = self._cluster.add_node(
+                num_cpus=num_cpus,
+                num_gpus=num_gpus,
+                memory=memory,
+                resources=amounts,
+                labels=dict(labels or {}),
+                **ports,
+                **_NODE,
+            )
         return str(node.node_id)
 
     def add_slice(self, name: str, type: str = "v5litepod-16", num_cpus: float = 2) -> list[str]:  # noqa: A002

@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 
+from fray_ray._ray_internals.agent_ports import agent_ports
 from fray_ray._ray_internals.node_processes import dead_processes, end_node, start_node
 
 _LEAST_STORE = 80 << 20  # bytes; Ray takes no smaller object store
@@ -29,22 +30,23 @@ class RayNode:
         place: dict[str, Any] = {"gcs_address": head, "include_log_monitor": False}
         if head is None:
             place = {"gcs_server_port": 0, "include_dashboard": False}
-        self._node = start_node(
-            head=head is None,
-            registers_within=_REGISTERS_WITHIN,
-            node_ip_address=own,
-            temp_dir=str(files),
-            num_cpus=cpus,
-            num_gpus=gpus,
-            memory=memory,
-            object_store_memory=max(_LEAST_STORE, int(memory * _SHARE_OF_STORE)),
-            # Ports that are free: this host may run other Rays.
-            node_manager_port=0,
-            min_worker_port=0,
-            max_worker_port=0,
-            dashboard_agent_listen_port=0,
-            **place,
-        )
+        with agent_ports() as ports:
+            self._node = start_node(
+                head=head is None,
+                registers_within=_REGISTERS_WITHIN,
+                node_ip_address=own,
+                temp_dir=str(files),
+                num_cpus=cpus,
+                num_gpus=gpus,
+                memory=memory,
+                object_store_memory=max(_LEAST_STORE, int(memory * _SHARE_OF_STORE)),
+                # Ports that are free: this host may run other Rays.
+                node_manager_port=0,
+                min_worker_port=0,
+                max_worker_port=0,
+                **ports,
+                **place,
+            )
 
     @property
     def head(self) -> str:
