@@ -193,6 +193,8 @@ def install_for_queues(session: nox.Session) -> None:
 
 # Most of what these tests do is to wait; modules run side by side, each process with servers of its own.
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
+# What touches most of Ray in two minutes: its internals, call by call, and what jobs promise beyond the rest.
+OLDEST_RAY = ("tests/ray/test_ray_internals.py", "tests/ray/test_seeds.py", "tests/ray/test_cluster_ray.py")
 
 
 def package_session(
@@ -218,11 +220,11 @@ def package_session(
 package_session("fray-resources")
 package_session("fray-core")
 package_session("fray-local", more=("joblib",), options=SIDE_BY_SIDE)  # which leaves processes behind
-# pip: with it Ray builds the environments of jobs, in a copy of the one that it runs in.
+# No pip: jobs' environments are made with uv then, as on every cluster whose own was. `ray_oldest` has pip.
 # Files in the order of their names: the last ones give the cluster TPU slices, which others do not expect.
 package_session(
     "fray-ray",
-    more=("pip", "uv", "jax"),  # jax: the wheel for CPUs
+    more=("uv", "jax"),  # jax: the wheel for CPUs
     options=(*SIDE_BY_SIDE, "--no-loadscope-reorder"),
 )
 package_session("fray-queue", more=QUEUE_TESTS, options=SIDE_BY_SIDE, before=install_for_queues)
@@ -329,6 +331,21 @@ def iris_source(folder: Path, source: Path) -> list[str]:
     stamp = f'BUILD_DATE = "{datetime.now(UTC).date().isoformat()}"\n'
     (folder / "iris" / "src" / "iris" / "_build_info.py").write_text(stamp)
     return copies
+
+
+@nox.session(name="ray-oldest", default=False)
+def ray_oldest(session: nox.Session) -> None:
+    """Do tasks, jobs and what is not Ray's public API work on the oldest Ray that the wheel allows?"""
+    needs = [need for need in wheels("fray-ray") if need != RAY]
+    session.install(*needs, f"ray[default]=={oldest_ray()}", *group("test"), "pip", "uv")
+    run_tests(session, *OLDEST_RAY)
+
+
+def oldest_ray() -> str:
+    """Return the lower bound of what fray-ray asks of Ray."""
+    project = nox.project.load_toml(ROOT / "packages" / "fray-ray" / "pyproject.toml")["project"]
+    (need,) = (each for each in project["dependencies"] if each.startswith("ray["))
+    return str(need.partition(">=")[2].partition(",")[0])
 
 
 @nox.session

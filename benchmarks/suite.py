@@ -44,6 +44,7 @@ BENCHMARKS: dict[str, tuple[list[str], int]] = {
     "queue_engines": (["--items", "1000", "--rounds", "3", "--turnover", "200000"], 420),
     "ray_contexts": ([], 420),
     "ray_jobs": ([], 150),
+    "ray_head": ([], 420),
     "slurm": ([], 300),
     "scaling": ([], 300),
 }

@@ -1,6 +1,7 @@
 """What RayCluster promises beyond the contract of every cluster."""
 
 import os
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,41 @@ def test_a_jobs_tasks_find_its_variables_and_whose_they_are(cluster: RayCluster)
 def test_a_job_without_an_accelerator_keeps_jax_off_it(cluster: RayCluster) -> None:
     info = run(cluster, Entrypoint.from_binary("sh", ["-c", "echo jax=$JAX_PLATFORMS"]))
     assert list(cluster.monitor(info.job_id)) == ["jax=cpu"]
+
+
+def test_packages_are_installed_for_a_job_and_its_tasks(cluster: RayCluster, tmp_path: Path) -> None:
+    def work() -> None:
+        from importlib import import_module
+
+        from fray import create_context
+
+        def name() -> str:
+            return str(import_module("installed_for_a_test").NAME)
+
+        # On the replica's own node: those of the tests have one folder, in which only one of them can build.
+        with create_context("ray?placement_group=current") as context:
+            print(name(), context.get(context.run(name)))
+
+    environment = create_environment(pip_packages=[str(wheel(tmp_path, "installed_for_a_test"))])
+    info = cluster.wait(cluster.launch(JobRequest("packages", work, environment=environment)), timeout=180)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    assert list(cluster.monitor(info.job_id)) == ["installed_for_a_test installed_for_a_test"]
+
+
+def wheel(folder: Path, name: str) -> Path:
+    """Make a wheel with one module, which needs nothing to be installed."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    about = f"{name}-1.0.dist-info"
+    files = {
+        f"{name}.py": f"NAME = {name!r}\n",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{file},,\n" for file in [*files, f"{about}/RECORD"])
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in [*files.items(), (f"{about}/RECORD", record)]:
+            archive.writestr(file, text)
+    return path
 
 
 def test_a_workspace_is_shipped_when_asked(ray_cluster: LocalRayCluster, tmp_path: Path) -> None:

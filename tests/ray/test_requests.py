@@ -7,9 +7,8 @@ import pytest
 from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
 from fray import GpuConfig, JobRequest, ResourceConfig
-from fray.cluster import EnvironmentConfig
+from fray.cluster import EnvironmentConfig, create_environment
 from fray_ray import deps
-from fray_ray._launcher.job_log import JobLog
 from fray_ray._options import ray_resources
 from fray_ray._plan import bundle_of, gpu_name, labels_of, marked_by_hand
 
@@ -89,20 +88,6 @@ def test_regions_become_a_label_and_what_stays_goes_to_the_head() -> None:
     assert bundle_of(resources, {})["node:__internal_head__"] == 0.001
 
 
-def test_a_log_is_taken_apart_by_replica_and_attempt() -> None:
-    text = (
-        "Runtime env is setting up.\n[fray] replica 1 starts, attempt 1\n[replica-1] one\n"
-        "[fray] replica 0 starts, attempt 1\n[replica-0] \n[fray] replica 1 starts, attempt 2\n"
-        "[replica-1] two\n[replica-1] half a li"
-    )
-    log = JobLog(lambda: text)
-    assert log.read(1, 1, 0) == b"one\n"
-    assert log.read(1, 2, 0) == b"two\n"
-    assert log.read(1, 2, 2) == b"o\n"
-    assert log.read(0, 1, 0) == b"\n"
-    assert log.read(None, 0, 0) == b""
-
-
 def test_extras_of_a_directory_that_is_no_project_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"pyproject\.toml.*tpu"):
         deps.build_runtime_env_for_packages(extra=["tpu"], workspace=tmp_path)
@@ -116,6 +101,39 @@ def test_a_projects_packages_and_variables_make_a_runtime_env(tmp_path: Path) ->
     assert made == {"pip": ["sample-package==1"], "env_vars": {"A": "1"}}
     with pytest.raises(ValueError, match="unheard-of"):
         deps.build_runtime_env_for_packages(extra=["unheard-of"], workspace=tmp_path)
+
+
+LOCK = """
+version = 1
+requires-python = ">=3.11"
+[[package]]
+name = "sample"
+version = "1"
+source = { virtual = "." }
+[package.dev-dependencies]
+train = [{ name = "locked-package" }]
+[package.metadata]
+[package.metadata.requires-dev]
+train = [{ name = "locked-package" }]
+[[package]]
+name = "locked-package"
+version = "2.0"
+source = { registry = "https://index.invalid/simple" }
+sdist = { url = "https://index.invalid/locked.tar.gz", hash = "sha256:HASH" }
+"""
+
+
+def test_a_dependency_group_is_what_the_lock_says(tmp_path: Path) -> None:
+    groups = '[dependency-groups]\ntrain = ["locked-package"]\n'
+    (tmp_path / "pyproject.toml").write_text(PROJECT + groups)
+    (tmp_path / "uv.lock").write_text(LOCK.replace("HASH", "0" * 64))
+    environment = create_environment(workspace=tmp_path, dependency_groups=["train"])
+    assert deps.pip_list(tmp_path, environment) == ("locked-package==2.0",)
+    with pytest.raises(ValueError, match="unheard-of"):
+        deps.pip_list(tmp_path, create_environment(workspace=tmp_path, dependency_groups=["unheard-of"]))
+    (tmp_path / "pyproject.toml").unlink()
+    with pytest.raises(ValueError, match=r"no dependency groups \['train'\]"):
+        deps.pip_list(tmp_path, environment)
 
 
 def test_a_package_that_is_named_twice_is_installed_once(tmp_path: Path) -> None:

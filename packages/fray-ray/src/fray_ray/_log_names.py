@@ -1,4 +1,7 @@
-"""The names of Fray's own files in the log folders of Ray's nodes, where the dashboard reads them out."""
+"""What writers and readers of logs agree on: files among the logs of a node, and lines in them."""
+
+MARK = "[fray] mark "
+"""How a line begins by which whoever reads the end of a job's log knows how it joins what was read before."""
 
 
 def usage_name(submission: str) -> str:

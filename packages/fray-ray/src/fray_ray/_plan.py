@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from fray.backend import is_secret_name
 from fray.cluster import GpuConfig, JobRequest, ResourceConfig, TpuConfig
+from fray_ray._installing import with_packages
 from fray_ray._options import A_LITTLE, stable_node
 
 REGION = "ray.io/availability-region"
@@ -153,8 +154,7 @@ def job_config(plan: Plan, config: str) -> str:
     runtime_env = told.get("runtime_env") or {}
     shown = {name: value for name, value in plan.environ.items() if name not in plan.confidential}
     runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **shown}
-    if plan.pip:
-        runtime_env["pip"] = list(plan.pip)
+    runtime_env = with_packages(runtime_env, plan.pip)
     # A node builds it for the first task that it runs; else every node of the cluster would at once.
     runtime_env["config"] = {**runtime_env.get("config", {}), "eager_install": False}
     return json.dumps({**told, "runtime_env": runtime_env})

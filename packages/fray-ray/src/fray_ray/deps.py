@@ -42,37 +42,42 @@ def build_runtime_env_for_packages(
 
 def pip_list(workspace: Path, environment: EnvironmentConfig, *, always: bool = False) -> tuple[str, ...]:
     """Return what pip installs for an environment, each requirement once; see `requirements`."""
-    own = requirements(workspace, tuple(environment.extras), always=always)
+    groups = tuple(environment.dependency_groups)
+    own = requirements(workspace, tuple(environment.extras), groups, always=always)
     return tuple(dict.fromkeys((*own, *environment.pip_packages)))
 
 
-def requirements(workspace: Path, extras: tuple[str, ...], *, always: bool = False) -> tuple[str, ...]:
-    """Return the locked requirements of a project with these extras; nothing where none are asked for.
+def requirements(
+    workspace: Path, extras: tuple[str, ...], groups: tuple[str, ...] = (), *, always: bool = False
+) -> tuple[str, ...]:
+    """Return the locked requirements of a project with these extras and dependency groups; none by default.
 
     Paths of this machine, as members of a uv workspace have, say nothing to a node: they are left out, as the
     project itself is, whose code comes as files.
 
     Args:
-        always: Also without extras.
+        always: Also where neither is asked for.
     """
     project = workspace / "pyproject.toml"
     if not project.is_file():
-        if extras:
-            raise ValueError(
-                f"{workspace} has no pyproject.toml, so there are no extras {list(extras)} to install"
-            )
+        for kind, names in (("extras", extras), ("dependency groups", groups)):
+            if names:
+                raise ValueError(
+                    f"{workspace} has no pyproject.toml, so there are no {kind} {list(names)} to install"
+                )
         return ()
-    if not extras and not always:
+    if not extras and not groups and not always:
         return ()
-    lines = _export(workspace, extras).splitlines()
+    lines = _export(workspace, extras, groups).splitlines()
     named = (line.strip() for line in lines if line.strip() and not line.startswith("#"))
     return tuple(line for line in named if _name(line) not in _ON_THE_CLUSTER and not _is_local(line))
 
 
-def _export(workspace: Path, extras: tuple[str, ...]) -> str:
+def _export(workspace: Path, extras: tuple[str, ...], groups: tuple[str, ...]) -> str:
     """Return the requirements of a project's lock, which uv makes where there is none, as pip reads them."""
     frozen = ["--frozen"] if (workspace / "uv.lock").is_file() else []
-    chosen = [word for extra in extras for word in ("--extra", extra)]
+    asked = [*(("--extra", name) for name in extras), *(("--group", name) for name in groups)]
+    chosen = [word for words in asked for word in words]
     done = subprocess.run(
         [_uv(), "export", *_PLAIN, *frozen, *chosen],
         cwd=workspace,
@@ -81,7 +86,8 @@ def _export(workspace: Path, extras: tuple[str, ...]) -> str:
         check=False,
     )
     if done.returncode:
-        raise ValueError(f"the requirements of {workspace} with extras {list(extras)}: {done.stderr.strip()}")
+        which = f"extras {list(extras)}" + (f" and groups {list(groups)}" if groups else "")
+        raise ValueError(f"the requirements of {workspace} with {which}: {done.stderr.strip()}")
     return done.stdout
 
 

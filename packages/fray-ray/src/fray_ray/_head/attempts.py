@@ -10,6 +10,7 @@ from ray import exceptions as rx
 
 from fray.cluster import ExitReason
 from fray_ray._head.replica_log import ReplicaLog
+from fray_ray._installing import setup_failure
 from fray_ray._plan import Plan
 
 
@@ -68,8 +69,7 @@ class Attempt:
         """Put into words what ended an attempt from outside."""
         which = f"replica {self._number}"
         if isinstance(error, rx.RuntimeEnvSetupError):
-            message = f"the environment of {which} could not be built: {error}"
-            return End(ExitReason.COULD_NOT_START, None, message)
+            return End(ExitReason.COULD_NOT_START, None, setup_failure(which, error))
         if isinstance(error, rx.OutOfMemoryError):
             return End(ExitReason.OUT_OF_MEMORY, None, f"{which} was ended by Ray because memory ran out")
         return End(ExitReason.LOST, None, f"{which} was lost: {error}{self._log.last_lines()}")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from fray.backend import complete_lines
 from fray.cluster import redacted
+from fray_ray._head.log_marks import LogMarks
 
 _LAST_LINES = 20
 
@@ -15,6 +16,7 @@ class ReplicaLog:
     """What a replica writes, attempt after attempt."""
 
     _one_at_a_time = threading.Lock()
+    _marks = LogMarks()
 
     def __init__(self, number: int, secrets: Iterable[str]) -> None:
         self._prefix, self._number = f"[replica-{number}] ", number
@@ -51,5 +53,5 @@ class ReplicaLog:
 
     def _print(self, text: str) -> None:
         with self._one_at_a_time:
-            sys.stdout.buffer.write(text.encode())
+            sys.stdout.buffer.write((text + self._marks.after(text)).encode())
             sys.stdout.flush()

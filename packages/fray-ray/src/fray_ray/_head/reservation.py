@@ -11,6 +11,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from fray_ray._head.line_tickets import Line
 from fray_ray._head.nodes import loss_is_known
 from fray_ray._head.placement import layout_of
+from fray_ray._installing import environment_of
 from fray_ray._on_node.replica_actor import ReplicaActor
 from fray_ray._options import ray_resources
 from fray_ray._plan import Plan
@@ -83,7 +84,7 @@ class Reservation:
         held = {name: amount for name, amount in self._layout.bundle.items() if name not in ("CPU", "memory")}
         options = {"num_cpus": 0, **ray_resources(held)}
         if self._plan.pip:
-            options["runtime_env"] = {"pip": list(self._plan.pip)}
+            options["runtime_env"] = environment_of(self._plan.pip)
         host = ray.remote(ReplicaActor).options(
             **options,
             max_concurrency=2,

@@ -21,6 +21,7 @@ from fray_ray._ray_internals.dashboard import (
     request,
     upload_workspace,
 )
+from fray_ray._ray_internals.processes import driver_log_name
 
 T = TypeVar("T")
 _NO_AGENT = "No available agent"
@@ -45,6 +46,7 @@ class JobsClient:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self._nodes: dict[str, str] = {}  # of the drivers of jobs
         with explained(address):
             self.url = dashboard_of(address)
             self._jobs = _without_ray_address(lambda: DashboardClient(self.url))
@@ -142,10 +144,24 @@ class JobsClient:
                 return ""
             raise
 
+    def last_lines(self, submission: str, lines: int) -> str:
+        """Return the last lines that a job has written, so many or more."""
+        if submission not in self._nodes and (entry := self.entry(submission)) is not None and entry.node:
+            self._nodes[submission] = entry.node
+        node = self._nodes.get(submission)
+        # One more: the last one may be in the making.
+        found = node and self._file(node, driver_log_name(submission), lines + 1)
+        return found or self.log(submission)
+
     def file_of_node(self, node: str, name: str) -> str:
         """Return a file among the logs of a node; nothing where it, or the node, is not there."""
-        answer = self._look(lambda: request(self._jobs, "GET", log_file(node, name)))
-        return str(answer.text) if answer.status_code == requests.codes.ok else ""
+        return self._file(node, name, -1) or ""
+
+    def _file(self, node: str, name: str, lines: int) -> str | None:
+        answer = self._look(lambda: request(self._jobs, "GET", log_file(node, name, lines)))
+        if answer.status_code != requests.codes.ok:
+            return None
+        return bytes(answer.content).decode(errors="replace")
 
     def stop(self, submission: str) -> None:
         """Have Ray stop a job's driver."""

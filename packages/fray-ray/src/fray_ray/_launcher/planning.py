@@ -139,10 +139,10 @@ def check_supported(request: JobRequest) -> None:
     """
     environment = request.environment or EnvironmentConfig()
     refuse_fields("RayCluster", request, _SUPPORTED)
-    if wanted := [*environment.dependency_groups, *([environment.python] if environment.python else ())]:
+    if environment.python:
         raise UnsupportedError(
-            f"RayCluster installs no dependency groups and no Python ({', '.join(wanted)}); "
-            "its jobs have the Python of its nodes, with pip_packages= and extras="
+            f"RayCluster installs no Python ({environment.python}); its jobs have the Python of its nodes, "
+            "with pip_packages=, extras= and dependency_groups="
         )
     image = environment.docker_image
     if image is not None:

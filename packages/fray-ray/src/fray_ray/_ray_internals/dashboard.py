@@ -39,9 +39,9 @@ def package(name: str) -> str:
     return f"/api/packages/gcs/{name}"
 
 
-def log_file(node: str, name: str) -> str:
-    """Return the path of a whole file among the logs of a node. Read in Ray 2.60."""
-    return f"/api/v0/logs/file?{urlencode({'node_id': node, 'filename': name, 'lines': -1})}"
+def log_file(node: str, name: str, lines: int = -1) -> str:
+    """Return the path of the last lines of a file among the logs of a node; -1 for all. Read in Ray 2.60."""
+    return f"/api/v0/logs/file?{urlencode({'node_id': node, 'filename': name, 'lines': lines})}"
 
 
 def living_addresses(summary: Any) -> set[str]:

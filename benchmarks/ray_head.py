@@ -1,0 +1,168 @@
+"""What jobs on Ray cost the head: running ones, those that wait, and looks beside many that ended.
+
+Goal: a running job costs the head at most 25 MiB beyond what the same costs by hand, which is Ray's own
+supervisor of it and the program. All is on one machine; what a cluster has on other nodes is not counted.
+"""
+
+import os
+
+os.environ["RAY_AUTH_MODE"] = "disabled"  # of a private cluster; read when Ray is imported
+
+import contextlib
+import itertools
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import ray
+from measure import at_most, columns, fewer, interleave, judge, timed
+from ray.experimental import internal_kv
+from ray.job_submission import JobSubmissionClient
+
+from fray.cluster import Entrypoint, JobRequest, JobStatus, ResourceConfig
+from fray_ray import RayCluster
+from fray_ray.testing import LocalRayCluster
+
+_MIB = 1 << 20
+_SETTLES = 5.0  # seconds after the last start
+# What runs on other nodes of a real cluster, and workers that wait for any work.
+_ELSEWHERE = ("ReplicaActor", "sleep 600", "process_supervisor", "ray::IDLE")
+_names = itertools.count()
+_SLEEP = Entrypoint.from_binary("sleep", ["600"])
+_SMALL = ResourceConfig(cpu=0.01, ram="16m")
+_NO_ROOM = ResourceConfig(cpu=1_000)
+Cost = tuple[float, int, int]
+"""MiB (each process's own and its share of what it shares), threads, processes."""
+
+
+def cost(temporary: str) -> Cost:
+    """Return what all processes of a cluster take that are its head's."""
+    memory, threads, count = 0.0, 0, 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("RAY_TMPDIR") != temporary or process.pid == os.getpid():
+                continue
+            if any(name in " ".join(process.cmdline()) for name in _ELSEWHERE):
+                continue
+            memory += process.memory_full_info().pss / _MIB
+            threads += process.num_threads()
+            count += 1
+    return memory, threads, count
+
+
+def by_hand(client: JobSubmissionClient) -> Callable[[int], Callable[[], None]]:
+    def start(count: int) -> Callable[[], None]:
+        ids = [
+            client.submit_job(entrypoint="sleep 600", submission_id=f"h{next(_names)}") for _ in range(count)
+        ]
+        wait_for(lambda: all(client.get_job_status(one) == "RUNNING" for one in ids))
+
+        def stop() -> None:
+            for one in ids:
+                client.stop_job(one)
+            wait_for(lambda: all(client.get_job_status(one).is_terminal() for one in ids))
+
+        return stop
+
+    return start
+
+
+def by_fray(cluster: RayCluster) -> Callable[[int], Callable[[], None]]:
+    def start(count: int) -> Callable[[], None]:
+        ids = [cluster.launch(JobRequest("bench", _SLEEP, resources=_SMALL)) for _ in range(count)]
+        wait_for(lambda: all(cluster.poll(one).status is JobStatus.RUNNING for one in ids))
+
+        def stop() -> None:
+            for one in ids:
+                cluster.terminate(one, grace=0.0)
+
+        return stop
+
+    return start
+
+
+def waiting(cluster: RayCluster) -> Callable[[int], Callable[[], None]]:
+    """Members of a sweep: a job of its own costs Ray a supervisor, wherever it waits."""
+
+    def start(count: int) -> Callable[[], None]:
+        request = JobRequest("bench", _SLEEP, resources=_NO_ROOM)
+        sweep = cluster.launch_many([request] * count, max_parallel=1)
+        wait_for(lambda: "room" in (cluster.poll(f"{sweep}/0").pending_reason or ""))
+        return lambda: cluster.terminate(sweep, grace=0.0)
+
+    return start
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.2)
+
+
+def measured(temporary: str, start: Callable[[int], Callable[[], None]], count: int) -> Cost:
+    """Return what so many jobs add to what the cluster takes without them."""
+    before = cost(temporary)
+    stop = start(count)
+    time.sleep(_SETTLES)
+    after = cost(temporary)
+    stop()
+    return after[0] - before[0], after[1] - before[1], after[2] - before[2]
+
+
+def finished_jobs(cluster: RayCluster, count: int, replicas: int) -> str:
+    """Fill Ray's job table with jobs that have ended, copies of one; return the id of one."""
+    job_id = cluster.launch(JobRequest("ended", Entrypoint.from_binary("true"), resources=_SMALL))
+    cluster.wait(job_id, raise_on_failure=True)
+    key = next(
+        name.decode()
+        for name in internal_kv._internal_kv_list("", namespace=b"job")
+        if name.decode().endswith(job_id)
+    )
+    data: Any = internal_kv._internal_kv_get(key, namespace=b"job")
+    for number in range(count):
+        entry = json.loads(data)
+        info = json.loads(entry["metadata"]["fray.info"])
+        info["job_id"] = f"ended-{number:06}"
+        info["tasks"] = [{**info["tasks"][0], "replica": replica} for replica in range(replicas)]
+        entry["metadata"] |= {"fray.job_id": info["job_id"], "fray.info": json.dumps(info)}
+        internal_kv._internal_kv_put(
+            key.replace(job_id, info["job_id"]), json.dumps(entry).encode(), namespace=b"job"
+        )
+    return "ended-000000"
+
+
+def main() -> None:
+    with LocalRayCluster(num_cpus=2, memory=64 << 30) as ray_cluster:
+        temporary = os.environ["RAY_TMPDIR"]
+        ray.init(ray_cluster.address, log_to_driver=False)
+        client, cluster = JobSubmissionClient(ray_cluster.dashboard), RayCluster(ray_cluster.address)
+        hand, fray = by_hand(client), by_fray(cluster)
+        measured(temporary, fray, 1)  # what the first job of a cluster starts stays
+        rows, each = [], {}
+        for count in (1, fewer(10, 2), fewer(30, 3)):
+            for name, start in (("by hand", hand), ("fray", fray)):
+                memory, threads, processes = measured(temporary, start, count)
+                each[name] = memory / count
+                figures = f"{memory / count:.1f}", f"{threads / count:.1f}", f"{processes / count:.1f}"
+                rows.append((f"{count} running, {name}: of each", *figures))
+        members = fewer(1_000, 20)
+        memory, threads, processes = measured(temporary, waiting(cluster), members)
+        rows.append((f"{members} that wait, in a sweep: all", f"{memory:.1f}", str(threads), str(processes)))
+        columns("What jobs take of the head", ["MiB", "threads", "processes"], rows)
+        judge(
+            "Memory of a running job beyond that by hand", each["fray"] - each["by hand"], at_most(25), " MiB"
+        )
+        ended = fewer(1_000, 20)
+        one = finished_jobs(cluster, ended, 256)
+        looks = {
+            "poll one of them": lambda: timed(lambda: cluster.poll(one)),
+            "list all": lambda: timed(cluster.list_jobs),
+        }
+        medians = interleave(looks, rounds=5)
+        cells = [(name, f"{median * 1e3:,.1f}") for name, median in medians.items()]
+        columns(f"Looks beside {ended} jobs of 256 replicas that ended", ["ms"], cells)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Who installs a job's packages on its nodes, and what is said where that fails.
+
+Ray copies the environment that it runs in, and installs into the copy: with pip, where that environment has
+it, or with uv. Environments that uv made have no pip, and often no uv of their own: then the node's does.
+"""
+
+import importlib.util
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+_UV = Path(__file__).parent / "_on_node" / "uv_of_node"
+_PATH = "PYTHONPATH"
+_OUTPUT = "lines of stdout:"  # behind it Ray quotes what the installer said
+_CAUSES = ("error:", "ERROR:", "fray:", "\N{MULTIPLICATION SIGN}")
+_GOES_ON = (
+    "\N{BOX DRAWINGS LIGHT ARC UP AND RIGHT}\N{BOX DRAWINGS LIGHT HORIZONTAL}"  # uv draws a tree of causes
+)
+_MOST_LINES = 20
+
+
+def environment_of(packages: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of a `runtime_env` that have packages installed, by whom this environment has.
+
+    Called on the cluster: all nodes of one have the same environment.
+    """
+    wanted = list(packages)
+    if not wanted:
+        return {}
+    if importlib.util.find_spec("pip") is not None:
+        return {"pip": wanted}
+    path = os.pathsep.join([os.fspath(_UV), *filter(None, [os.environ.get(_PATH)])])
+    # Ray's default is to keep no cache, which has everything fetched again for each job.
+    return {"uv": {"packages": wanted, "uv_pip_install_options": []}, "env_vars": {_PATH: path}}
+
+
+def with_packages(runtime_env: Mapping[str, Any], packages: Iterable[str]) -> dict[str, Any]:
+    """Return an environment that has packages too."""
+    more = environment_of(packages)
+    merged = {**runtime_env, **more}
+    variables = {**more.get("env_vars", {}), **runtime_env.get("env_vars", {})}
+    return merged | ({"env_vars": variables} if variables else {})
+
+
+def setup_failure(which: str, error: object) -> str:
+    """Say why an environment could not be built: the cause first, then what the installer said.
+
+    Args:
+        which: Whose it is.
+        error: What Ray said: a trace of its own, with the output of the program that failed somewhere in it.
+    """
+    text = str(error)
+    _, quoted, output = text.partition(_OUTPUT)
+    lines = [line.strip() for line in (output if quoted else text).splitlines() if line.strip()]
+    said = "".join(f"\n  {line}" for line in lines[-_MOST_LINES:]) if quoted else ""
+    return f"the environment of {which} could not be built: {_cause(lines)}{said}"
+
+
+def _cause(lines: list[str]) -> str:
+    for number, line in enumerate(lines):
+        if line.startswith(_CAUSES):
+            following = lines[number + 1] if number + 1 < len(lines) else ""
+            more = following.lstrip(f"{_GOES_ON}\N{BLACK RIGHT-POINTING TRIANGLE} ")
+            return f"{line} {more}" if following.startswith(_GOES_ON) else line
+    return lines[-1] if lines else "Ray does not say why"
