@@ -8,7 +8,9 @@ from fray_iris._connection import Iris
 from fray_iris._in_task.words import END
 from fray_iris._reports import HIDDEN
 
-_LAST_LINES_WITHIN = 2.0  # seconds in which a worker delivers what an attempt that has ended wrote last
+# Seconds in which a worker delivers what an attempt that has ended wrote last: where nobody knows whether it
+# could say that this was all, and where it has said so, so that its last line comes for sure.
+_LAST_LINES_WITHIN, _LAST_LINE_COMES = 2.0, 60.0
 _PAUSE = 0.05
 
 
@@ -17,10 +19,11 @@ class IrisLog:
 
     Args:
         key: What Iris calls the log.
-        ended: Whether the attempt has ended, as far as that is known.
+        ended: True where the attempt said that it has ended, False where it ended without a word; None where
+            it is not known to have ended.
     """
 
-    def __init__(self, iris: Iris, key: str, ended: Callable[[], bool]) -> None:
+    def __init__(self, iris: Iris, key: str, ended: Callable[[], bool | None]) -> None:
         self._iris, self._key, self._ended = iris, key, ended
         self._cursor = 0
         self._data = bytearray()
@@ -58,9 +61,9 @@ class IrisLog:
         """Get what has come; of an attempt that has ended, up to its last line."""
         if self._whole:
             return
-        deadline = time.monotonic() + _LAST_LINES_WITHIN
-        ended = self._ended()
-        while not self._take() and not self._whole and ended:
+        said = self._ended()
+        deadline = time.monotonic() + (_LAST_LINE_COMES if said else _LAST_LINES_WITHIN)
+        while not self._take() and not self._whole and said is not None:
             if time.monotonic() >= deadline:
                 self._whole = True  # the replica was killed before it could say that this was all
             time.sleep(_PAUSE)

@@ -12,7 +12,7 @@ from fray_iris._connection import Iris
 from fray_iris._ids import IrisTask, iris_name, is_job_id, job_id_of
 from fray_iris._logs import EmptyLog, IrisLog
 from fray_iris._requests import about_of
-from fray_iris._states import job_info, seconds_of
+from fray_iris._states import attempts_that_said_their_end, job_info, seconds_of
 
 _AT_ONCE = 8  # jobs that are asked for side by side
 _FORGETS = 4096  # jobs whose requests are remembered here
@@ -29,7 +29,7 @@ class JobReader:
     def __init__(self, iris: Iris, user: Callable[[], str]) -> None:
         self._iris, self._user = iris, user
         self._abouts: dict[str, tuple[float | None, Mapping[str, Any]]] = {}
-        self._ended: set[tuple[str, int, int]] = set()
+        self._ended: dict[tuple[str, int, int], bool] = {}
         self._lock = threading.Lock()
 
     def info(self, job_id: str) -> JobInfo | None:
@@ -79,7 +79,7 @@ class JobReader:
         if replica is None or attempt < 1:
             return EmptyLog()
         key = IrisTask(self._name(job_id), replica, attempt - 1).log_key
-        return IrisLog(self._iris, key, lambda: (job_id, replica, attempt) in self._ended)
+        return IrisLog(self._iris, key, lambda: self._ended.get((job_id, replica, attempt)))
 
     def _name(self, job_id: str) -> str:
         return iris_name(self._user(), job_id)
@@ -90,9 +90,13 @@ class JobReader:
     def _read(self, job_id: JobId, job: Mapping[str, Any], about: Mapping[str, Any]) -> JobInfo:
         tasks = self._iris.tasks(self._name(job_id), whole=True)
         info = job_info(job_id, job, tasks, about)
+        said = attempts_that_said_their_end(tasks) if about else set()
         for task in info.tasks:
             latest = task.attempt + (info.finished or task.status.finished)
-            self._ended.update((job_id, task.replica, attempt) for attempt in range(1, latest))
+            self._ended |= {
+                (job_id, task.replica, attempt): (task.replica, attempt) in said
+                for attempt in range(1, latest)
+            }
         return info
 
     def _about(self, job_id: JobId, job: Mapping[str, Any]) -> Mapping[str, Any]:

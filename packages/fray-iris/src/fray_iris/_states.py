@@ -138,6 +138,19 @@ def _says_ended(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> bool:
     return "ended" in said and said.get("attempt") == int(attempt.get("attempt_id", 0))
 
 
+def attempts_that_said_their_end(tasks: Sequence[Mapping[str, Any]]) -> set[tuple[int, int]]:
+    """Return the replicas and attempts (from 1) that said how they ended, of a job that Fray launched.
+
+    That is the last line of their logs, and it comes, however late; others were killed, or never ran.
+    """
+    return {
+        (IrisTask.parse(task["task_id"]).replica, int(attempt.get("attempt_id", 0)) + 1)
+        for task in tasks
+        for attempt in task.get("attempts", ())
+        if attempt.get("state") == "TASK_STATE_SUCCEEDED" or end_of(attempt.get("error", ""))
+    }
+
+
 def job_info(
     job_id: JobId,
     job: Mapping[str, Any],
