@@ -95,11 +95,14 @@ class RedisStore:
         arguments = [secrets.token_hex(4), *bounds]
         while True:
             try:
-                tag, *found = self._evaluate(scripts.script("open"), *arguments)
+                answer = self._evaluate(scripts.script("open"), *arguments)
                 break
             except QueueVersionError:
                 if not self._upgrade():
                     raise
+        if not isinstance(answer, list) or len(answer) != len(arguments):
+            raise QueueUnavailableError(f"queue {self._name!r}: what answers {answer!r} is no Redis")
+        tag, *found = answer
         self._tag = tag.decode()
         self._refuse_eviction()
         return Settings(*(int(value) if value else None for value in found))
