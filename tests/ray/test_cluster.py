@@ -6,10 +6,11 @@ from fray.testing.cluster import ClusterContract
 from fray_ray.testing import LocalRayCluster
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 class TestRayCluster(ClusterContract):
     HAS_TPUS = True
-    PATIENCE = 120.0  # Ray copies its own environment before it installs what a job asks for
+    PATIENCE = 300.0  # Ray copies its own environment before it installs what a job asks for
+    DEADLINE = 400.0
 
     @pytest.fixture
     def spec(self, ray_cluster: LocalRayCluster) -> str:
