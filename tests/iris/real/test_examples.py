@@ -119,15 +119,3 @@ def test_a_training_on_a_slice_that_lost_a_host_has_the_result_of_one_that_did_n
     assert len(starts) == info.tasks[0].attempt == 2
     assert starts[1] in ("starts at step 50", "starts at step 100")
     assert (disturbed / "result.json").read_text() == (undisturbed / "result.json").read_text()
-
-
-def test_a_job_that_has_no_retries_left_ends_with_its_worker(iris: "LocalIris", cluster: Cluster) -> None:
-    code = "import time; print('here', flush=True); time.sleep(600)"
-    program = Entrypoint.from_binary("python", ["-c", code])
-    slice_ = ResourceConfig.with_tpu("v4-16")  # what the training left
-    job_id = cluster.launch(JobRequest("stays", program, resources=slice_, max_retries_preemption=0))
-    assert next(line for line in cluster.monitor(job_id, replica=0) if line == "here")
-    end_worker(iris, cluster, job_id, 0)
-    info = cluster.wait(job_id, timeout=PATIENCE)
-    assert info.status is JobStatus.FAILED
-    assert (info.tasks[0].attempt, info.tasks[0].reason) == (1, ExitReason.PREEMPTED)

@@ -18,6 +18,7 @@ from fray.cluster import (
     create_cluster,
     create_environment,
 )
+from fray.testing.cluster import until
 
 PATIENCE = 100.0
 
@@ -160,5 +161,6 @@ def test_jobs_that_others_launched_are_read_too(cluster: Any, address: str) -> N
         )
     info = cluster.wait("native-job", timeout=PATIENCE)
     assert (info.status, info.name, info.exit_code) == (JobStatus.FAILED, "native-job", 4)
-    assert list(cluster.monitor("native-job")) == ["from iris"]
+    # Nothing says which line of it is the last, so that a look may come before its lines.
+    until(lambda: list(cluster.monitor("native-job")) == ["from iris"], "its line is there", PATIENCE)
     assert "native-job" in [each.job_id for each in cluster.list_jobs()]
