@@ -144,6 +144,16 @@ def stored_entry(submission: str) -> JobEntry | None:
     return None if entry is None else JobEntry.of({**entry, "submission_id": submission})
 
 
+def is_lost(entry: JobEntry) -> bool:
+    """Whether a job has ended for Ray, without the last word of a driver that had begun."""
+    if entry.status not in TERMINAL or _INFO not in entry.metadata:
+        return False
+    try:
+        return not JobInfo.from_dict(json.loads(entry.metadata[_INFO])).finished
+    except (AttributeError, KeyError, TypeError, ValueError):  # `read` says that it cannot be read
+        return False
+
+
 class TableEntry:
     """The entry of one job, as its driver keeps it."""
 

@@ -294,7 +294,12 @@ class RayCluster(ClusterCalls):
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.terminate`."""
         check_seconds("grace", grace, zero=True)
-        stop_found(self._client, lambda: self._find(job_id), grace)
+        stop_found(
+            self._client,
+            lambda: self._find(job_id),
+            grace,
+            lambda submission: entrypoints.lost(submission, here=not self._planner().remote),
+        )
 
     def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.restart`. A gang is started again as a whole."""

@@ -23,6 +23,11 @@ def sweep(submission: str, *, here: bool) -> str:
     return _command(SWEEP, submission, here=here)
 
 
+def lost(submission: str, *, here: bool) -> str:
+    """Return the command that ends what is left of a job which Ray has lost."""
+    return _command("fray_ray._head.lost_job", submission, here=here)
+
+
 def again(first: str, submission: str, metadata: Mapping[str, str], *, here: bool) -> str:
     """Return the command of what runs a job again by the plan that its first run had."""
     return _command(SWEEP if MEMBERS in metadata else DRIVER, submission, first, here=here)
