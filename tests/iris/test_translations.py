@@ -223,6 +223,19 @@ def test_a_job_has_ended_when_its_workers_have_confirmed_it() -> None:
     assert status(confirmed, 1_700_000_011.0) is JobStatus.STOPPED
 
 
+def test_a_gang_whose_tasks_are_all_lost_has_ended_though_iris_says_it_runs() -> None:
+    def task(number: int, state: str) -> dict[str, Any]:
+        return {"task_id": f"/ada/job-1/{number}", "state": state, "attempts": []}
+
+    lost, running = task(0, "TASK_STATE_WORKER_FAILED"), task(1, "TASK_STATE_RUNNING")
+    job = {"state": "JOB_STATE_RUNNING"}
+    assert job_info(JobId("job-1"), job, [lost, running], {}).status is JobStatus.RUNNING
+    assert (
+        job_info(JobId("job-1"), job, [lost, {**lost, "task_id": "/ada/job-1/1"}], {}).status
+        is JobStatus.FAILED
+    )
+
+
 def test_what_a_replica_says_of_itself_is_read_from_its_error_and_its_status() -> None:
     said = (
         'fray-replica-ended {"reason": "exited", "exit_code": 3, "message": "replica 1 exited with code 3"}'

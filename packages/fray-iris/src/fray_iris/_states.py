@@ -20,6 +20,8 @@ ENDED_JOBS = {
     "JOB_STATE_UNSCHEDULABLE": JobStatus.FAILED,
 }
 _WAITING = frozenset({"TASK_STATE_PENDING", "TASK_STATE_ASSIGNED", "TASK_STATE_BUILDING"})
+_LOST = frozenset({"TASK_STATE_WORKER_FAILED", "TASK_STATE_PREEMPTED"})
+_SUCCEEDED = "TASK_STATE_SUCCEEDED"
 _PEER = "Coscheduled sibling"  # how Iris begins the error of a task that it ended with another of its gang
 _OWN_EXIT = "Exit code"  # how Iris begins the error of a container that ended by itself
 _CONFIRMED_WITHIN = 45.0  # seconds after which an end is taken for one, though no worker has confirmed it
@@ -138,6 +140,19 @@ def _says_ended(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> bool:
     return "ended" in said and said.get("attempt") == int(attempt.get("attempt_id", 0))
 
 
+def _as_it_ended(job: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return a job with the state that its tasks give it by Iris's own rule.
+
+    Of a gang that lost a worker and may not start again Iris ends the last tasks, and leaves the job running.
+    """
+    states = {task.get("state", "") for task in tasks}
+    if job.get("state") in ENDED_JOBS or not states & _LOST or not states <= _LOST | {_SUCCEEDED}:
+        return job
+    times = [attempt.get("finished_at") for task in tasks for attempt in task.get("attempts", ())]
+    last = max(filter(seconds_of, times), key=lambda time_: seconds_of(time_) or 0.0, default=None)
+    return {**job, "state": "JOB_STATE_WORKER_FAILED", "finished_at": last}
+
+
 def attempts_that_said_their_end(tasks: Sequence[Mapping[str, Any]]) -> set[tuple[int, int]]:
     """Return the replicas and attempts (from 1) that said how they ended, of a job that Fray launched.
 
@@ -164,6 +179,7 @@ def job_info(
         about: What was noted of the request at its launch; nothing for jobs that Fray did not launch.
         now: Seconds since the epoch.
     """
+    job = _as_it_ended(job, tasks)
     shown = sorted(map(task_status, tasks), key=lambda task: task.replica)
     status = _status(job, shown, settled=is_settled(job, tasks, now))
     pending = job.get("pending_reason") or "a worker" if status is JobStatus.PENDING else None
