@@ -1,1 +1,1 @@
-"""On the head of the cluster: the driver of each job."""
+"""On the head of the cluster: the driver of each job, which places its replicas and writes its state."""

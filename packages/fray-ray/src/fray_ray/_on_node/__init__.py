@@ -1,1 +1,1 @@
-"""Programs that run on the nodes of a job which brings its own Ray."""
+"""On the nodes: the actor and the process supervisor of each replica, and the Ray that a gang starts."""
