@@ -1,4 +1,4 @@
-"""What it costs that somebody might listen, when nobody does; and what listening costs.
+"""What events cost without a listener, and what they cost with one.
 
 Goal: with no listener a task costs what it did before there were events, and so does a lease. The peer
 of a task is the same context with the `run` of before. A queue's methods are those of before until

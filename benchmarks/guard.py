@@ -1,4 +1,4 @@
-"""Has something become half as fast? A few ratios to peers, each beside twice what was measured.
+"""Has something become half as fast? A few ratios to peers, each with a bound of twice the measured ratio.
 
 python benchmarks/guard.py            all; ends with 1 if a ratio is over its bound in each of twelve attempts
 python benchmarks/guard.py threads    one

@@ -4,16 +4,16 @@ from typing import Any
 
 HEAD = """# Performance
 
-Written by `python noxfile.py -s bench`, which installs the peers and runs everything again.
+`python noxfile.py -s bench` writes this page: it installs the peers and runs all benchmarks again.
 Figures are medians of interleaved rounds on one machine. **Ratios hold between machines, figures do not.**
-A goal is a bound that was set before it was measured; a goal that is missed stays here as missed.
-How cost grows with size, and where each backend ends, is in [Scaling](scaling.md).
+A goal is a bound that was set before the measurement. A goal that is missed stays on this page.
+[Scaling](scaling.md) says how costs grow with size, and where the limits of each backend are.
 """
 
 QUICK = """
 :::{warning}
-Some of these results are from a quick run: small sizes, few rounds, other work on the machine. They show that
-the benchmarks run. They are not for the record; `python noxfile.py -s bench` makes those that are.
+Some of these results are from a quick run: small sizes, few rounds, and other work on the machine. They show
+only that the benchmarks run. `python noxfile.py -s bench` measures the figures for the record.
 :::
 """
 
@@ -29,7 +29,7 @@ def written(results: list[dict[str, Any]]) -> str:
         parts.append(f"\n## Goals\n\n{sum(judged)} of {len(judged)} are met.\n")
         if len(judged) < len(goals):
             parts.append(
-                f"Beside them {len(goals) - len(judged)} figures of quick runs, which judge nothing.\n"
+                f"{len(goals) - len(judged)} more figures are from quick runs, and are not judged.\n"
             )
         rows = [
             [f"[{result['name']}](#{result['name'].replace('_', '-')})", *_goal(note, quick=result["quick"])]

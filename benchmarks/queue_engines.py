@@ -1,4 +1,4 @@
-"""Queues on Redis and PostgreSQL beside what one writes by hand on them, and beside other libraries.
+"""Queues on Redis and PostgreSQL, compared with hand-written leases on them and with other libraries.
 
 python benchmarks/queue_engines.py                          everything; half an hour on two cores
 python benchmarks/queue_engines.py --only redis --items 500 --depth 10000 --turnover 0

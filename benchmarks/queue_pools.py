@@ -1,4 +1,4 @@
-"""What a pool gets from a queue: `work` and `awork` over HTTP, and beanstalkd with a hand-written loop.
+"""How many items a pool handles: `work` and `awork` over HTTP, and beanstalkd with a hand-written loop.
 
 Needs beanstalkd, and `pip install greenstalk`. Figures are medians of interleaved rounds; ratios hold between
 machines, figures do not.

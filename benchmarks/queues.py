@@ -1,4 +1,4 @@
-"""What an item costs in each queue, push, pop and done together, against queues that people use.
+"""What an item costs in each queue, for push, pop and done together, compared with other queues.
 
 Needs beanstalkd and redis-server, and `pip install greenstalk redis persist-queue litequeue`. Each figure is
 the median of interleaved rounds in items per second; ratios hold between machines, figures do not.

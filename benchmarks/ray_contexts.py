@@ -1,4 +1,4 @@
-"""What RayContext costs over the same thing written by hand with `ray.remote`.
+"""What RayContext costs, compared with the same program written with `ray.remote`.
 
 Goals, as ratios to Ray of times per item: tasks 1.05, actor calls 1.0, `put` and `get` 1.05, 10 MB
 arguments 1.05, `wait` for 100 of 1,000 1.2, `map` to `Pool.map` 1.0, 50,000 submits of a function of the

@@ -1,4 +1,4 @@
-"""What jobs on Ray cost the head: running ones, those that wait, and looks beside many that ended.
+"""What jobs on Ray cost the head: running jobs, waiting jobs, and polls among many finished jobs.
 
 Goal: a running job costs the head at most 25 MiB beyond what the same costs by hand, which is Ray's own
 supervisor of it and the program. All is on one machine; what a cluster has on other nodes is not counted.

@@ -1,4 +1,4 @@
-"""What a job costs through RayCluster over the same by hand with `JobSubmissionClient`, launch to done.
+"""What a job costs through RayCluster, compared with the same by `JobSubmissionClient`, from launch to done.
 
 Goal: within 10 % where the same runs. By hand a job is one process on the head, unseen by the scheduler;
 a Fray job has its driver there and its replica, a process more, in a place of its own. Runs on one node

@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm of this machine, beside submitit: launch to done, and many jobs.
+"""Jobs on a real Slurm of this machine, compared with submitit: from launch to done, and many jobs.
 
     python noxfile.py -s bench -- slurm
 
