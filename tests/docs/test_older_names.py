@@ -22,23 +22,25 @@ from fray.testing.older_names import forget_warnings
 PAGE = Path(__file__).parents[2] / "docs" / "older-names.md"
 HEAD = """# Older names
 
-Fray grew through several generations whose names differ. Which of the older ones work, and what is the name
-today? All in these tables works and is the same thing. What is marked ⚠ issues a `DeprecationWarning`
-with today's spelling, once in a process. `hasattr(fray.cluster, "RayCluster")` is False where the wheel is
-not installed, and `from fray.cluster import RayCluster` says which wheel to install.
+Fray grew through several generations, whose names differ. The older names in the first three tables still
+work, and mean the same as the names of today beside them. A name that is marked ⚠ issues a
+`DeprecationWarning` with today's spelling, once in a process. Where a wheel is not installed, its names are
+missing: `hasattr(fray.cluster, "RayCluster")` is False, and `from fray.cluster import RayCluster` says which
+wheel to install.
 
-This page is made of the table that serves the names, by a test that tries each row.
+A test generates this page from the table that the code uses, and tries each row.
 """
 TAIL = """## What changed its meaning
 
-- A job's `resources` are those of one replica, and `replicas` of them run; of a TPU job, `replicas` is the
+- A job's `resources` are those of one replica; `replicas` says how many run. For a TPU job, `replicas` is the
   number of slices.
 - `ram="16"` is GiB; `ram=16` is 16 bytes. Write the unit.
-- `RuntimeEnv(package_requirements=[...])` of a local job builds an environment; an older local backend passed
-  it over.
-- `cluster.monitor` returns lines, and has the fields of the final `JobInfo`, for which it waits.
-- `create_job` of `LocalClusterContext` and `RayClusterContext` takes a shell command, or a function that is
-  handed the job's context. `delete_job` stops a job and keeps its record.
+- `RuntimeEnv(package_requirements=[...])` of a local job builds an environment. An older local backend
+  ignored it.
+- `cluster.monitor` returns lines. The object that it returns also has the fields of the final `JobInfo`;
+  reading one waits for the job's end.
+- `create_job` of `LocalClusterContext` and `RayClusterContext` takes a shell command, or a function that gets
+  the job's context as its argument. `delete_job` stops a job and keeps its record.
 - `pip install fray` is `pip install fray-local`; `fray[ray]` is `fray-ray`.
 """
 
