@@ -111,6 +111,20 @@ def test_a_tree_ends_when_its_worker_asks_for_it(address: str, tmp_path: Path) -
         os.kill(child, 0)
 
 
+def test_a_replica_that_is_killed_leaves_no_folder(address: str, tmp_path: Path) -> None:
+    code = (
+        "import os, time; print(os.getpid(), os.environ['FRAY_PREEMPTION_NOTICE'], flush=True);"
+        "time.sleep(600)"
+    )
+    process = start(address, tmp_path, code)
+    assert process.stderr is not None
+    child, notice = process.stderr.readline().split()
+    process.kill()
+    os.kill(int(child), signal.SIGKILL)
+    process.communicate(timeout=PATIENCE)
+    assert not Path(notice).parent.exists()
+
+
 def test_an_attempt_ends_at_its_limit(address: str, tmp_path: Path) -> None:
     code_, _, end = ended(start(address, tmp_path, "import time; time.sleep(600)", timeout=0.2))
     assert (code_, end["reason"]) == (124, "timed_out")

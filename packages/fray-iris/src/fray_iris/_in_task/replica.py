@@ -56,7 +56,6 @@ class Replica:
 
     def run(self) -> int:
         """Run the program to its end; returns the code that the task ends with."""
-        os.makedirs(self.place, mode=0o700, exist_ok=True)
         self.tree = Tree()
         signal.signal(signal.SIGTERM, self._on_terminate)
         if self.controller.has_ended_this():
@@ -148,6 +147,8 @@ class Replica:
         self.terminated = True
 
     def _notice(self) -> None:
+        # Only now: one that is ended by SIGKILL removes nothing.
+        os.makedirs(self.place, mode=0o700, exist_ok=True)
         with open(os.path.join(self.place, "notice"), "w") as file:
             file.write(str(time.time() + _GRACE))
 
@@ -181,8 +182,9 @@ class Replica:
         report = {"reason": "stopped", "exit_code": None, "message": f"replica {self.index} was stopped"}
         self.lines.write(END + json.dumps(report))
         self.controller.tell(ended=report)
-        with open(os.path.join(self.place, "ended"), "w"):
-            pass
+        if os.path.isdir(self.place):  # else nobody waits for it
+            with open(os.path.join(self.place, "ended"), "w"):
+                pass
         return 143
 
     def _end(self, reason: str, code: int, how: str, exit_code: "int | None" = None) -> int:
