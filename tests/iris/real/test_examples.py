@@ -119,3 +119,18 @@ def test_a_training_on_a_slice_that_lost_a_host_has_the_result_of_one_that_did_n
     assert len(starts) == info.tasks[0].attempt == 2
     assert starts[1] in ("starts at step 50", "starts at step 100")
     assert (disturbed / "result.json").read_text() == (undisturbed / "result.json").read_text()
+
+
+def test_a_gang_that_has_no_retries_left_ends_with_its_worker(iris: "LocalIris", cluster: Cluster) -> None:
+    code = "import time; print('here', flush=True); time.sleep(600)"
+    program = Entrypoint.from_binary("python", ["-c", code])
+    slice_ = ResourceConfig.with_tpu("v4-16")  # the one that the training left
+    job_id = cluster.launch(JobRequest("stays", program, resources=slice_, max_retries_preemption=0))
+    for replica in range(2):
+        assert next(line for line in cluster.monitor(job_id, replica=replica) if line == "here")
+    end_worker(iris, cluster, job_id, 0)
+    info = cluster.wait(job_id, timeout=PATIENCE)
+    assert info.status is JobStatus.FAILED
+    assert [task.attempt for task in info.tasks] == [1, 1]
+    assert info.tasks[0].reason is ExitReason.PREEMPTED
+    assert next(each for each in cluster.list_jobs() if each.job_id == job_id).status is JobStatus.FAILED
