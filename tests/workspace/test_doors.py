@@ -32,8 +32,15 @@ ATTRIBUTES: dict[str, tuple[set[str], str]] = {
     "tests/core/test_backend_actors.py": ({"_future"}, "what a context's author implements"),
     "tests/docs/test_kubernetes.py": ({"_stop"}, "what a cluster's author implements"),
     "tests/iris/helpers/local_iris.py": (
-        {"_container_handle", "_heartbeat_deadline", "_server", "_tasks", "_worker_id"},
-        "Iris has no public way to lose a worker",
+        {
+            "_container_handle",
+            "_heartbeat_deadline",
+            "_run_autoscaler_loop",
+            "_server",
+            "_tasks",
+            "_worker_id",
+        },
+        "Iris has no public way to lose a worker, or to begin them when its controller listens",
     ),
     "tests/queue/test_file.py": ({"_done"}, "a crash between two requests"),
     "tests/queue/test_file_batches.py": (

@@ -9,14 +9,18 @@ What a line on stdin asks is done:
 """
 
 import json
+import logging
 import os
 import signal
 import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 WORKERS = {"cpus": 2, "gpus": 2, "slice": 4, "spare": 4}
+PATIENCE = 60.0
+LISTENS = threading.Event()
 
 
 def config() -> Any:
@@ -81,21 +85,47 @@ def add_group(
 
 def main() -> None:
     """Start it, say where it is, and do what is asked."""
+    logging.basicConfig(level=logging.WARNING)  # Iris itself sends its log to its own log server alone
     from iris.cluster.providers.local.cluster import LocalCluster
 
+    begin_workers_when_it_listens()
     cluster = LocalCluster(config())
     address = cluster.start()
     try:
+        if not LISTENS.wait(PATIENCE):
+            raise TimeoutError("the controller does not listen")
         await_workers(address)
         print(json.dumps({"address": address}), flush=True)
         for line in sys.stdin:
             word, _, rest = line.strip().partition(" ")
             answer = {"kill": kill}.get(word, unknown)(rest)
             print(json.dumps(answer), flush=True)
+    except BaseException:
+        traceback.print_exc()
+        raise
     finally:
         threading.Timer(10.0, os._exit, [1]).start()  # a thread of Iris's that does not end holds up nobody
         cluster.close()
         os._exit(0)
+
+
+def begin_workers_when_it_listens() -> None:
+    """Hold up the workers until the controller listens.
+
+    Iris begins both at once. A worker that does not reach the controller fails with its slice, of whose group
+    Iris then makes no other for five minutes.
+    """
+    from iris.cluster.controller.controller import Controller
+
+    begin = Controller._run_autoscaler_loop
+
+    def begin_later(self: Any, stop_event: threading.Event) -> None:
+        while not self._server.started and not stop_event.wait(0.02):
+            continue
+        LISTENS.set()
+        begin(self, stop_event)
+
+    Controller._run_autoscaler_loop = begin_later
 
 
 def await_workers(address: str) -> None:
@@ -104,7 +134,7 @@ def await_workers(address: str) -> None:
     from iris.rpc.controller_pb2 import Controller
 
     client = ControllerServiceClientSync(address=address, timeout_ms=30_000)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         workers = client.list_workers(Controller.ListWorkersRequest()).workers
         found = [

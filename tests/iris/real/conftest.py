@@ -11,7 +11,6 @@ import pytest
 
 from fray.testing.leaks import leaks_nothing, own_temporary_folder  # noqa: F401
 
-TRIES = 4
 PROGRAM = Path(__file__).parent.parent / "helpers" / "local_iris.py"
 
 
@@ -64,18 +63,8 @@ class LocalIris:
 
 @pytest.fixture(scope="session")
 def iris(own_temporary_folder: Path) -> Iterator[LocalIris]:  # noqa: F811
-    """The Iris that all tests share.
-
-    On a busy machine a worker may say too late that it is there: then Iris makes no other of its kind for
-    minutes.
-    """
-    for number in range(TRIES):
-        try:
-            started = LocalIris(own_temporary_folder / f"iris-{number}")
-            break
-        except AssertionError:
-            if number == TRIES - 1:
-                raise
+    """The Iris that all tests share."""
+    started = LocalIris(own_temporary_folder / "iris")
     yield started
     started.close()
 
