@@ -1,5 +1,6 @@
 """What a driver books, and how long its replicas pause; nothing here needs a cluster."""
 
+import importlib.util
 import json
 import time
 from dataclasses import replace
@@ -24,7 +25,8 @@ from fray_ray._plan import Plan, job_config
 TIMED_OUT = Outcome(JobStatus.FAILED, ExitReason.TIMED_OUT, "ran longer than its timeout")
 
 
-def test_what_a_replica_tells_ray_is_the_environment_of_its_job() -> None:
+def test_what_a_replica_tells_ray_is_the_environment_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # an environment that has pip
     told = {"runtime_env": {"working_dir": "gcs://a.zip", "env_vars": {"A": "ray's"}}, "metadata": {"b": "c"}}
     environ = {"FRAY_JOB_ID": "job-1", "TOKEN": "of the request"}
     asked = replace(plan(), environ=environ, confidential=("TOKEN",), pip=("numpy==2.0", "./x.whl"))
@@ -140,10 +142,10 @@ def test_a_node_that_vanishes_while_a_replica_starts_there_is_a_preemption(
 
 def test_what_fails_while_room_is_looked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(independent_replicas, "Reservation", NoReservation)
-    crew = IndependentReplicas(plan(), Progress(plan(), listed=False))
+    replicas = IndependentReplicas(plan(), Progress(plan(), listed=False))
     with pytest.raises(OSError, match="no head answers"):
-        crew.run()
-    assert crew.outcome.message == "its driver failed: OSError('no head answers')"
+        replicas.run()
+    assert replicas.outcome.message == "its driver failed: OSError('no head answers')"
 
 
 def test_what_many_attempts_used_is_written_beside_the_log_and_stays_small(tmp_path: Path) -> None:

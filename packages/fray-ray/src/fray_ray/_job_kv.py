@@ -89,7 +89,7 @@ def names_below(prefix: str) -> list[str]:
 
 
 def stopped_members(sweep: str) -> dict[str, str]:
-    """Return the members of a sweep that were told to stop: number -> the package that says so."""
+    """Return the members of a sweep that are to be stopped: number -> the package that says so."""
     prefix = f"{_PACKAGES}fray-{sweep}~"
     found = {}
     for name in kv_list(prefix):

@@ -1,7 +1,7 @@
 """Jobs in Ray's own job table: who they are at submission, how they are doing ever after.
 
-Everything is in the metadata of the job's entry, so that whoever reads the table (another process,
-`ray job list`, the dashboard) reads the same. The driver of a job is the only one that writes there
+Everything is in the metadata of the job's entry, so that all readers of the table (another process,
+`ray job list`, the dashboard) see the same. The driver of a job is the only one that writes there
 between Ray's own note that it runs and Ray's own note that it ended. Each run of a job that is retried
 has an entry of its own; a member of a sweep has one as soon as it is started.
 """

@@ -1,7 +1,7 @@
 """What writers and readers of logs agree on: files among the logs of a node, and lines in them."""
 
 MARK = "[fray] mark "
-"""How a line begins by which whoever reads the end of a job's log knows how it joins what was read before."""
+"""The beginning of a line by which a reader of a log's end knows how it joins what was read before."""
 
 
 def usage_name(submission: str) -> str:

@@ -12,7 +12,7 @@ from fray_ray._options import A_LITTLE, stable_node
 REGION = "ray.io/availability-region"
 """The label that says where a node is."""
 # What Ray calls a node's GPUs, by what their driver says, where that is not our name of the type. Every A100
-# is "A100": nodes of one size are told apart where whoever starts them gives them that size's resource too.
+# is "A100": nodes of one size are distinguished only where they are started with that size's resource.
 _GPU_NAMES = {
     "A100-40G": "A100",
     "RTX-3090": "GeForce-RTX-3090",

@@ -38,10 +38,10 @@ class Attempt:
     """One run of a replica.
 
     Args:
-        variables: What it finds in its environment beside what the plan says; these win.
-        on_notice: Is told why when the machine's provider announces that it takes the machine away.
-        on_ports: Is told the ports that it was given.
-        on_samples: Is told what it has used over time, as `UsageHistory` writes it.
+        variables: Variables of its environment; they override those of the plan.
+        on_notice: Called with the reason when the provider announces that it takes the machine away.
+        on_ports: Called with the ports that the replica was given.
+        on_samples: Called with what the replica has used over time, as `UsageHistory` writes it.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ _LOOK = 0.2  # seconds between looks at what the job is asked to do
 _LOOK_AT_OTHERS = 1.0  # seconds between looks at the jobs that it runs after
 _RAYS_GRACE = 2.0  # seconds: Ray kills a driver three seconds after its SIGTERM
 _LAST_GRACE = 10.0  # seconds that a replica has after SIGTERM when its time is up
-_HEARD_WITHIN = 5.0  # seconds that the one who stopped the job has to tell Ray so
+_STOPPED_BY_RAY_WITHIN = 5.0  # seconds in which the caller of `terminate` has Ray stop this process
 
 
 class StopRequested(Exception):  # noqa: N818 - not an error
@@ -114,7 +114,7 @@ class Driver:
         return self._replicas.outcome
 
     def _look(self, seconds: float = _LOOK) -> None:
-        """Wait for news, tell them, and do what the job is asked to do."""
+        """Wait for changes, publish them, and do what the job is asked to do."""
         self._progress.publish(seconds)
         if self._told_by_ray.is_set():
             raise StopRequested(_RAYS_GRACE)
@@ -165,10 +165,10 @@ def main(submission: str, first: str | None = None) -> int:
 
 
 def leave_to_ray(status: JobStatus) -> None:
-    """Whoever stopped a job now has Ray stop this process, so that it reads STOPPED in Ray's table too."""
+    """Wait for Ray to stop this process of a stopped job, which makes it STOPPED in Ray's table, too."""
     if status is JobStatus.STOPPED:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        time.sleep(_HEARD_WITHIN)
+        time.sleep(_STOPPED_BY_RAY_WITHIN)
 
 
 def _plan_of(submission: str) -> Plan | None:

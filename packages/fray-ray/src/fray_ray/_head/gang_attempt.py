@@ -1,9 +1,9 @@
 """One attempt of a gang: all replicas start when the last of their actors is up, and end together.
 
 assembling  an actor for each replica comes up, and the first says where all may meet
-running     every replica runs; the first that ends badly, or whose node is told to go, ends the attempt
-saving      a replica was told that its node goes; its peers run on, as they may save with it
-stopping    the others have SIGTERM, then SIGKILL; who does not answer loses its actor
+running     every replica runs; the first that fails, or whose node gets notice, ends the attempt
+saving      a replica has notice that its node goes; its peers run on, as they may save with it
+stopping    the others get SIGTERM, then SIGKILL; the actor of one that does not answer is killed
 """
 
 import queue
@@ -45,7 +45,7 @@ class GangAttempt:
         self._logs, self._number = logs, number
         self._nodes = room.nodes()
         self._hosts: dict[int, Any] = {}
-        self._news: queue.SimpleQueue[tuple[int, End | str]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[int, End | str]] = queue.SimpleQueue()
         self._ends: dict[int, End] = {}
         self._culprit: int | None = None
         self._noticed: dict[int, str] = {}
@@ -119,7 +119,7 @@ class GangAttempt:
         except Exception as error:  # noqa: BLE001 - a replica that nobody watches must not read running for ever
             end = attempt.broken(error)
         self._logs[number].end()
-        self._news.put((number, end))
+        self._events.put((number, end))
 
     def _attempt(self, number: int, variables: dict[str, str] | None = None) -> Attempt:
         return Attempt(
@@ -127,7 +127,7 @@ class GangAttempt:
             number,
             self._logs[number],
             variables or {},
-            lambda why: self._news.put((number, why)),
+            lambda why: self._events.put((number, why)),
             lambda ports: self._progress.ports(number, ports),
             lambda samples: self._progress.used(number, samples),
         )
@@ -136,7 +136,7 @@ class GangAttempt:
         """Book the ends and the notices, and do what follows from them, until no replica is left."""
         ended_by_user = False
         while self._running:
-            self._book_news()
+            self._book_event()
             if stopping.is_set() and not ended_by_user:
                 ended_by_user = True
                 self._grace, _ = stop_of()
@@ -160,17 +160,17 @@ class GangAttempt:
     def _saving(self) -> bool:
         return any(number not in self._ends for number in self._noticed)
 
-    def _book_news(self) -> None:
+    def _book_event(self) -> None:
         try:
-            number, news = self._news.get(timeout=_LOOK)
+            number, event = self._events.get(timeout=_LOOK)
         except queue.Empty:
             return
-        if isinstance(news, str):
-            self._notice(number, news, _LONGEST_GRACE - _RESERVE)
+        if isinstance(event, str):
+            self._notice(number, event, _LONGEST_GRACE - _RESERVE)
             return
-        self._ends[number] = news
-        if not news.good and not self._told and self._culprit is None:
-            self._blame(number, news)
+        self._ends[number] = event
+        if not event.good and not self._told and self._culprit is None:
+            self._blame(number, event)
 
     def _blame(self, number: int, end: End) -> None:
         self._ends[number] = end

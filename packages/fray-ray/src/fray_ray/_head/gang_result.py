@@ -14,7 +14,7 @@ class GangResult:
     Args:
         ends: How each replica ended.
         culprit: The one for which the others were ended; None where all ended by themselves, well.
-        told: Those that were told to stop because of it, and so did.
+        told: Those that were asked to stop because of it, and stopped.
         preempted: Why each replica was preempted that was.
         lost: The nodes that are gone, or will be soon.
     """

@@ -17,7 +17,7 @@ class IndependentReplicas(threading.Thread):
     """The replicas of a job, each with its own retries."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
-        super().__init__(name="crew", daemon=True)
+        super().__init__(name="independent-replicas", daemon=True)
         self._plan, self._progress = plan, progress
         self._room = Reservation(plan)
         self._stopping = threading.Event()

@@ -27,7 +27,7 @@ class Progress:
     """The state of a job; safe to use from the threads of its replicas.
 
     Args:
-        listed: Whether the job is in Ray's table, to be told how it is doing.
+        listed: Whether the job is in Ray's table, where its state is then written.
         earlier: How its replicas ended in its run before this one.
         log: Where the job's log is.
         usage: Where what its attempts use over time is written; None for nowhere.
@@ -57,7 +57,7 @@ class Progress:
         self._entry = TableEntry(plan.submission) if listed else None
         self._beyond: tuple[TaskStatus, ...] = ()
         self._changed = threading.Condition()
-        self._news = False
+        self._unpublished = False
         self._preemptions = 0
         self._ran = 0.0
         self._running_since: float | None = None
@@ -76,7 +76,7 @@ class Progress:
             if task.status is JobStatus.FAILED and self._first_failure is None:
                 self._first_failure = task.error_message
             self._count_time()
-            self._news = True
+            self._unpublished = True
             self._changed.notify_all()
             return task
 
@@ -144,7 +144,7 @@ class Progress:
             same = ("name", "replica")
             others = [one for one in self._endpoints if any(one[key] != endpoint[key] for key in same)]
             self._endpoints = [*others, endpoint]
-            self._news = True
+            self._unpublished = True
 
     @property
     def tasks(self) -> tuple[TaskStatus, ...]:
@@ -161,7 +161,7 @@ class Progress:
         with self._changed:
             tasks = (*self._info.tasks, *self._beyond)
             self._info, self._beyond = replace(self._info, tasks=tasks[:replicas]), tasks[replicas:]
-            self._news = True
+            self._unpublished = True
 
     def seconds_running(self) -> float:
         """Return how long replicas of the job have run, without the waits in which none did."""
@@ -180,17 +180,17 @@ class Progress:
         with self._changed:
             if self._info.pending_reason != reason:
                 self._info = replace(self._info, pending_reason=reason)
-                self._news = True
+                self._unpublished = True
 
     def publish(self, seconds: float) -> None:
-        """Wait for news, at most so long, and write them into the table."""
+        """Wait for changes, at most so long, and write them into the table."""
         self._usage.write()
         with self._changed:
-            if not self._news:
+            if not self._unpublished:
                 self._changed.wait(seconds)
-            if not self._news:
+            if not self._unpublished:
                 return
-            self._news, info = False, self._info
+            self._unpublished, info = False, self._info
             endpoints = [one for one in self._endpoints if runs(info, one["replica"], one["attempt"])]
             self._endpoints = endpoints
         if self._entry is not None:

@@ -1,4 +1,4 @@
-"""Lines by which whoever reads the end of a job's log knows how it joins what was read before."""
+"""Lines by which a reader of the end of a job's log knows how it joins what was read before."""
 
 import secrets
 

@@ -1,4 +1,4 @@
-"""What becomes of nodes: who lives, who was told to go, who is gone and Ray does not know it yet."""
+"""What becomes of nodes: which live, which are drained, and which are gone before Ray knows it."""
 
 import socket
 import time
@@ -38,12 +38,12 @@ def loss_is_known(node_id: str | None) -> bool:
 
 
 def is_drained(node_id: str | None) -> bool:
-    """Whether a node was told that it will be taken away; programs on it hear of that, and may end for it."""
+    """Whether a node is drained; programs on it get notice, and may end because of it."""
     return node_id in draining_nodes()
 
 
 def draining() -> dict[str, float]:
-    """Return the nodes that were told to go, each with the seconds that it has left."""
+    """Return the nodes that are drained, each with the seconds that it has left."""
     told = draining_nodes().items()
     return {
         node_id: max(0.0, deadline / 1000 - time.time()) if deadline else _NO_DEADLINE

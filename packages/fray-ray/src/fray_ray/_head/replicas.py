@@ -39,7 +39,7 @@ class Replica(threading.Thread):
         self._stopping: tuple[float, ExitReason] | None = None
         self._wakes = threading.Event()  # set when it is to stop
         self._restarting: int | None = None  # the attempt that is ended for another
-        self._noticed = False  # whether this attempt was told that its node goes
+        self._noticed = False  # whether this attempt has notice that its node goes
         self._failures = 0
 
     @property

@@ -111,7 +111,7 @@ class Coordinator:
         self._look_for_stopped()
 
     def _look_for_stopped(self) -> None:
-        """Settle the members that were told to stop before their turn came."""
+        """Settle the members that were stopped before they began."""
         first = submission_of(self._plan.job_id)
         for number, package in _job_kv.stopped_members(first).items():
             position = int(number)

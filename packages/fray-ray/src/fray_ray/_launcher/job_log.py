@@ -90,13 +90,13 @@ class JobLog:
             return
         begun = time.monotonic()
         if self._started:
-            self._take(self._news())
+            self._take(self._new_text())
         else:
             self._read_back(_FEW)
         took = time.monotonic() - begun
         self._rests_until = begun + took + max(_FRESH, took / _SHARE - took)
 
-    def _news(self) -> str:
+    def _new_text(self) -> str:
         """Return what is behind that which was read."""
         if not self._mark:  # then it is all that was written, and little
             return _complete(self._fetch(None))[self._behind :]

@@ -219,7 +219,7 @@ def _too_large(runtime_env: dict[str, Any]) -> str:
 
 
 def _without_ray_address(act: Callable[[], T]) -> T:
-    """Connect where we are told to: Ray's client prefers what is in its variable."""
+    """Connect to the given address: Ray's client prefers what is in its variable."""
     given = os.environ.pop("RAY_ADDRESS", None)
     try:
         return act()

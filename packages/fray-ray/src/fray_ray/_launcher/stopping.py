@@ -34,7 +34,7 @@ def stop_found(
         if found.runs:
             stop_job(client, found.submission, grace)
             return
-        if not told:  # a member that waits: its sweep is told, unless it starts it in this moment
+        if not told:  # a member that waits: its sweep gets a request, unless it starts it now
             client.upload(_job_kv.stop_name(found.submission), str(grace).encode())
             told = True
         time.sleep(delay)

@@ -142,7 +142,7 @@ class Member:
             "RAY_USAGE_STATS_ENABLED": "0",
         }
         if self._own.startswith("127."):
-            # Ray turns a loopback address into the machine's own, unless it is told that there is only one.
+            # Ray turns a loopback address into the machine's own, unless this says that there is only one.
             found["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         return found
 

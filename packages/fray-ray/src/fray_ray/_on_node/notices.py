@@ -22,7 +22,7 @@ class NoticeWatch:
         # A daemon: it may hang in a look-up of names where there is no such server, and then gives up.
         threading.Thread(target=self._watch, name="notices", daemon=True).start()
 
-    def news(self) -> str | None:
+    def take(self) -> str | None:
         """Return the notice, once."""
         notice, self._notice = self._notice, None
         return notice

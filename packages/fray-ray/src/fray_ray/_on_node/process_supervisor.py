@@ -2,8 +2,8 @@
 
     python -c "... main()" < lifeline > output 2> verdict
 
-The first line of stdin is the plan as JSON; later lines are `stop SECONDS`. When stdin ends, whoever
-started this is gone, and so is the replica a moment later: after its `orphan_grace`, in seconds. Output
+The first line of stdin is the plan as JSON; later lines are `stop SECONDS`. When stdin ends, the
+process that started this one is gone. The replica is ended, too, after its `orphan_grace`, in seconds. Output
 of the replica goes to stdout, the verdict, one line of JSON, to stderr. It is no child of the worker: Ray
 kills those, and then nobody would be left to end what the replica started. Its own parent is a guardian,
 which does so when this process is killed.

@@ -23,7 +23,7 @@ from fray.backend import (
     runner,
 )
 from fray_ray._on_node.notices import NoticeWatch
-from fray_ray._on_node.usage_samples import SamplesNews
+from fray_ray._on_node.usage_samples import NewSamples
 from fray_ray._placement import VARIABLE, current_placement_group
 from fray_ray._ray_internals.environment import ADDRESS, is_of_one_process
 
@@ -81,16 +81,16 @@ class ReplicaActor:
             if self._stopped is not None:
                 self._tell(f"stop {self._stopped}")
             watch = NoticeWatch() if plan["gang"] else None
-            used = SamplesNews(told["private"])
+            used = NewSamples(told["private"])
             while True:
                 ready, _, _ = select.select([self._supervisor.stdout], [], [], _LOOK)
                 if ready:
                     if not (chunk := os.read(self._supervisor.stdout.fileno(), _CHUNK)):
                         break
                     yield chunk
-                if watch is not None and (notice := watch.news()):
+                if watch is not None and (notice := watch.take()):
                     yield notice
-                if samples := used.news():
+                if samples := used.take():
                     yield {"samples": samples}
             verdict = self._supervisor.stderr.read()
         yield json.loads(verdict) if verdict.startswith(b"{") else {"lost": verdict.decode(errors="replace")}

@@ -14,8 +14,8 @@ def samples_of(private: str) -> str:
         return ""
 
 
-class SamplesNews:
-    """Says what is new, and less and less often: many replicas tell one driver."""
+class NewSamples:
+    """Returns samples when they changed, and less and less often: many replicas report to one driver."""
 
     def __init__(self, private: str) -> None:
         self._private = private
@@ -23,7 +23,7 @@ class SamplesNews:
         self._next = time.monotonic() + _FIRST
         self._sent = ""
 
-    def news(self) -> str | None:
+    def take(self) -> str | None:
         """Return all samples, where there are others and it is time; else None."""
         if time.monotonic() < self._next:
             return None
