@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -20,7 +22,8 @@ from fray.cluster import (
 )
 from fray.testing.cluster import until
 
-PATIENCE = 100.0
+PATIENCE = 300.0  # on a busy machine
+pytestmark = pytest.mark.timeout(700)
 
 
 @pytest.fixture
@@ -41,6 +44,40 @@ def test_a_controller_that_is_not_there_is_named(cluster: Any) -> None:
         create_cluster("iris?controller=http://127.0.0.1:9", user="ada").poll("job-1")
     (finding,) = cluster.diagnose()
     assert "workers are healthy" in finding.found
+
+
+class LateLogServer(BaseHTTPRequestHandler):
+    """Answers as a controller whose log server is late once, and then has nothing to say."""
+
+    asked = 0
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        LateLogServer.asked += 1
+        late = LateLogServer.asked == 1
+        answer = b'{"code": "deadline_exceeded", "message": "Request timed out"}' if late else b""
+        self.send_response(504 if late else 200)
+        self.send_header("Content-Type", "application/json" if late else "application/proto")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *args: Any) -> None:
+        return
+
+
+def test_a_log_server_that_is_late_is_asked_again() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), LateLogServer) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        cluster: Any = create_cluster(f"iris?controller=http://127.0.0.1:{server.server_port}", user="ada")
+        try:
+            assert cluster.iris.log("/ada/job-1/0:0", 0) == ([], 0)
+            assert LateLogServer.asked == 2
+        finally:
+            cluster.iris.close()
+            server.shutdown()
+            thread.join()
 
 
 def test_a_job_runs_where_it_is_asked_to(cluster: Any) -> None:
@@ -105,7 +142,9 @@ INSIDE = """
 import json, os, subprocess, time
 
 def fray(*words):
-    return subprocess.run(["fray", *words], check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(["fray", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 program = ["sh", "-c", "echo from the child; sleep 600"]
 child = json.loads(fray("run", "--name", "child", "--detach", "--json", "--", *program))["job_id"]

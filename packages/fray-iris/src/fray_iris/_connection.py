@@ -207,11 +207,13 @@ class Iris:
 
     def _called(self, method: str, call: Callable[[], Any]) -> Any:
         errors, code = _load("connectrpc.errors"), _load("connectrpc.code").Code
+        # The controller passes on what is asked of logs, and gives its log server ten seconds.
+        away = {code.UNAVAILABLE, *([code.DEADLINE_EXCEEDED] if method == "fetch_logs" else [])}
         for pause in (*_PAUSES, None) if method != "exec_in_container" else (None,):
             try:
                 return call()
             except errors.ConnectError as error:
-                if pause is None or error.code is not code.UNAVAILABLE:
+                if pause is None or error.code not in away:
                     raise self._translated(method, error, code) from error
                 time.sleep(pause)
         raise AssertionError  # the last try returns or raises
