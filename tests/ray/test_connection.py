@@ -18,6 +18,7 @@ from fray import ClusterUnavailableError, FrayError, JobRequest, JobStatus, Unsu
 from fray.cluster import Entrypoint, create_environment
 from fray_ray import RayCluster
 from fray_ray._launcher import jobs_client
+from fray_ray._ray_internals import dashboard
 
 pytestmark = pytest.mark.timeout(240)
 TOKEN = "0123456789abcdef-never-to-be-seen"  # not secret: of a cluster that lives for this file
@@ -147,6 +148,7 @@ def test_a_lost_head_is_an_error_on_every_call_and_no_hang(
         from fray import ClusterUnavailableError
         from fray.cluster import Entrypoint, JobRequest, RayCluster
         from fray_ray._launcher import jobs_client
+from fray_ray._ray_internals import dashboard
 
         jobs_client._RIDE_OUT = 0.5
         cluster = RayCluster(sys.argv[1])
@@ -202,7 +204,7 @@ def test_an_address_where_nothing_listens_is_named() -> None:
 
 
 def test_a_head_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs_client, "_TIMEOUTS", (5.0, 0.2))
+    monkeypatch.setattr(dashboard, "_TIMEOUTS", (5.0, 0.2))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ClusterUnavailableError, match="timed out"):

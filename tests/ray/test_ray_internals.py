@@ -17,7 +17,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from fray.testing.cluster import until
 from fray_ray._ray_internals import direct_calls
 from fray_ray._ray_internals.addresses import as_ray_says, dashboard_address, head_of_auto
-from fray_ray._ray_internals.agent_ports import agent_ports
+from fray_ray._ray_internals.agent_ports import agent_ports, await_agent
 from fray_ray._ray_internals.calls import (
     actor_id,
     actor_sender,
@@ -100,6 +100,14 @@ def node(cluster: LocalRayCluster) -> Iterator[str]:
 def listens(port: int) -> bool:
     with socket.socket() as sock:
         return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_an_agent_is_waited_for_and_one_that_never_comes_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as agent:
+        await_agent({"dashboard_agent_listen_port": agent.getsockname()[1]}, 60.0)
+        port = agent.getsockname()[1]
+    with pytest.raises(TimeoutError, match=str(port)):
+        await_agent({"dashboard_agent_listen_port": port}, 0.0)
 
 
 @ray.remote  # type: ignore[untyped-decorator]

@@ -23,7 +23,7 @@ from unittest import mock
 import ray
 from ray.cluster_utils import Cluster
 
-from fray_ray._ray_internals.agent_ports import agent_ports
+from fray_ray._ray_internals.agent_ports import agent_ports, await_agent
 from fray_ray._ray_internals.local_clusters import (
     KEEPS_LOOPBACK,
     announce_preemption,
@@ -83,7 +83,10 @@ class LocalRayCluster:
         try:
             with agent_ports() as ports:
                 self._cluster = Cluster(initialize_head=True, head_node_args={**_HEAD, **ports, **head})
+            await_agent(ports)
         except BaseException:
+            with contextlib.suppress(AttributeError):  # there is none yet
+                self._cluster.shutdown()  # type: ignore[no-untyped-call]
             self._clean_up()
             raise
 

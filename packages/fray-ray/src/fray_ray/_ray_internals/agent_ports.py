@@ -3,6 +3,7 @@
 import contextlib
 import random
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,6 +40,26 @@ def agent_ports() -> Iterator[dict[str, Any]]:
         yield ports
     finally:
         services.start_ray_process = start
+
+
+def await_agent(ports: dict[str, Any], patience: float = 300.0) -> None:
+    """Wait until a node's agent answers at its port: until then the head takes no job. Read in Ray 2.60.
+
+    Raises:
+        TimeoutError: It did not within `patience` seconds. One whose port was taken meanwhile never does.
+    """
+    address = ("127.0.0.1", ports[_LISTENS])
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            with socket.create_connection(address, 5.0):
+                return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"Ray's agent did not answer at {address} within {patience:.0f} s"
+                ) from error
+        time.sleep(0.05)
 
 
 def _is_free(port: int) -> bool:
