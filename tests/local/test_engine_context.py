@@ -15,6 +15,7 @@ from fray.testing.installation import forget_plugins
 
 ENTRY_POINTS = """[fray.contexts]
 memory-engine = memory_engine:MemoryContext
+task-engine = memory_engine:TaskOnlyContext
 """
 
 
@@ -41,6 +42,18 @@ class TestMemoryEngine(ContextContract):
     @pytest.fixture
     def spec(self) -> str:
         return "memory-engine"
+
+
+class TestTaskEngine(ContextContract):
+    """An engine that has no more than it must: what it cannot do is refused, and the rest is kept."""
+
+    CHAIN = 200
+    DEPTH = 50
+    PROGRAMS = 10
+
+    @pytest.fixture
+    def spec(self) -> str:
+        return "task-engine"
 
 
 def test_an_engine_that_runs_tasks_alone_declares_and_refuses_the_rest() -> None:

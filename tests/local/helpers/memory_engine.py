@@ -89,10 +89,10 @@ class MemoryEngine(TaskEngine):
         """Nothing was lent."""
 
 
-class MemoryContext(EngineContext):
-    """A context over the engine."""
+class TaskOnlyContext(EngineContext):
+    """A context over an engine that can run tasks and nothing else."""
 
-    engine_type = MemoryEngine
+    engine_type = TaskEngine
 
     def __init__(
         self,
@@ -103,13 +103,10 @@ class MemoryContext(EngineContext):
         max_retries: int | None = None,
         namespace: str | None = None,
     ) -> None:
-        super().__init__(MemoryEngine(), max_workers, max_retries=max_retries, namespace=namespace)
+        super().__init__(self.engine_type(), max_workers, max_retries=max_retries, namespace=namespace)
 
 
-class TaskOnlyContext(EngineContext):
-    """A context over an engine that can run tasks and nothing else."""
+class MemoryContext(TaskOnlyContext):
+    """A context over the whole engine."""
 
-    engine_type = TaskEngine
-
-    def __init__(self) -> None:
-        super().__init__(TaskEngine())
+    engine_type = MemoryEngine

@@ -140,7 +140,7 @@ class ContextBase(ABC):
             if "name" in kwargs and not takes(fn, "name"):
                 options = replace(self._task_options, name=kwargs.pop("name"))
                 return self.create_task(fn, *args, options=options, **kwargs)
-            if not self.capabilities.streams:
+            if self._task_options.max_retries or not self.capabilities.streams:
                 check_task(self.capabilities, type(self).__name__, fn, self._task_options)
             if _listeners.watching and _listeners.listening():
                 fn = _observed("task", fn, None)

@@ -65,9 +65,11 @@ class RemoteEngine(Protocol):
         """Let `run_call(call, values)` run on some worker, with the values of the dependencies, in order.
 
         What it returns is the value of `key`; where it raises, `key` has failed with that. The dependencies
-        have values already. Where a worker dies the engine runs its calls again, as it also may for a value
-        that was lost: `claim` tells a first run from a second. An engine that gives up lets the key fail
-        with an error of its own. `submit` does not wait for the call to run.
+        have values already; the engine keeps them until the call is over, and the submitter may
+        release them at once. Where a worker dies the engine runs its calls again, however often, as it also
+        may for a value that was lost: `run_call` ends that by `claim`. An engine without `claim` runs no call
+        twice: it lets the key fail. An engine that gives up lets the key fail with an error of its own.
+        `submit` does not wait for the call to run.
         """
 
     def store(self, key: Key, outcome: bytes | CallFailed) -> None:
@@ -89,13 +91,20 @@ class RemoteEngine(Protocol):
         """
 
     def release(self, keys: Sequence[Key]) -> None:
-        """Let go of keys: what no program holds may be forgotten. It never blocks: finalizers call it."""
+        """Let go of keys: what no program holds may be forgotten. It never blocks: finalizers call it.
+
+        A program holds a key or does not, however often it asked for it. A call that waits or runs, and
+        whose key nobody holds, may go unrun.
+        """
 
     def workers(self) -> Mapping[str, float]:
         """Return the names of the living workers, each with its number of CPUs. It may block."""
 
     def close(self) -> None:
-        """Let go of everything; the engine itself goes on for others. Called once, as the last; it blocks."""
+        """Let go of everything; the engine itself goes on for others. Called once, as the last; it blocks.
+
+        It is called on what arrived in a worker, too.
+        """
 
 
 class AskingEngine(RemoteEngine, Protocol):
@@ -121,7 +130,10 @@ class AskingEngine(RemoteEngine, Protocol):
         """
 
     def lend(self) -> None:
-        """Free the place of the call that this thread runs, which is about to wait."""
+        """Free the place of the call that this thread runs, which is about to wait.
+
+        Called on the thread that called `run_call`, and on no other: actors and streams have no place.
+        """
 
     def reclaim(self) -> None:
         """Take a place again: the wait is over. It may block until there is one."""

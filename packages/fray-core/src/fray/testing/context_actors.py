@@ -6,10 +6,11 @@ from fray._contracts.context import JobContext
 from fray._discovery.current import create_context
 from fray._values.errors import ActorAlreadyExistsError, ActorDiedError, ActorNotFoundError
 from fray._values.options import ActorOptions, Lifetime
-from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.context_fixtures import ContextFixtures, needs
 from fray.testing.tasks import Counter
 
 
+@needs("actors")
 class ActorContract(ContextFixtures):
     """Rule 6: making, finding and ending actors."""
 

@@ -16,7 +16,7 @@ from fray._contracts.context import JobContext
 from fray._discovery.current import get_job_context
 from fray._values.errors import GetTimeoutError, SerializationError
 from fray.testing import tasks
-from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.context_fixtures import ContextFixtures, needs
 from fray.testing.notes import Note
 
 
@@ -144,6 +144,7 @@ class AsyncContract(ContextFixtures):
 
         assert asyncio.run(run()) == 2
 
+    @needs("streams")
     def test_a_stream_is_iterated(self, context: JobContext) -> None:
         async def run() -> list[int]:
             stream: Any = context.run(tasks.numbers, 30)
@@ -151,6 +152,7 @@ class AsyncContract(ContextFixtures):
 
         assert asyncio.run(run()) == list(range(30))
 
+    @needs("streams")
     def test_many_streams_are_read_at_once(self, context: JobContext) -> None:
         async def total(stream: Any) -> int:
             return sum([await context.aget(ref) async for ref in stream])
@@ -161,6 +163,7 @@ class AsyncContract(ContextFixtures):
 
         assert asyncio.run(run()) == [10] * 12
 
+    @needs("streams")
     def test_a_cancelled_reader_loses_no_item(self, context: JobContext, gate: Note) -> None:
         if self.can.inline:
             self.moot("inline")
@@ -197,6 +200,7 @@ class AsyncContract(ContextFixtures):
 
         assert asyncio.run(run()) == [1, 2, 3, 4, 5]
 
+    @needs("nested_tasks")
     def test_a_coroutine_that_waits_for_tasks_holds_no_worker(self, narrow: JobContext) -> None:
         assert narrow.get(narrow.create_task(add_by_tasks, 10), timeout=60) == 100
 

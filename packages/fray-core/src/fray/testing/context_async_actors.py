@@ -7,7 +7,7 @@ import pytest
 
 from fray._contracts.context import JobContext
 from fray._discovery.current import create_context
-from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.context_fixtures import ContextFixtures, needs
 
 
 class Board:
@@ -71,6 +71,7 @@ class Board:
             await asyncio.sleep(0.2)
 
 
+@needs("actors")
 class AsyncActorContract(ContextFixtures):
     """An async actor keeps one event loop: its calls, locks and background tasks live on it together."""
 

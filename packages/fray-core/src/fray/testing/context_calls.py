@@ -9,11 +9,12 @@ from fray._contracts.context import JobContext
 from fray._values.errors import UnsupportedError
 from fray._values.options import ActorOptions
 from fray.testing import tasks
-from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.context_fixtures import ContextFixtures, needs
 from fray.testing.notes import Note
 from fray.testing.tasks import Counter
 
 
+@needs("actors")
 class ActorCallContract(ContextFixtures):
     """Rule 6: order, overlap, failures, callers."""
 

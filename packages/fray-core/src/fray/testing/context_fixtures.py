@@ -1,6 +1,8 @@
 """What the tests of a context share: the context, and notes to meet its tasks at."""
 
 from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -11,6 +13,35 @@ from fray.testing.notes import Note, NoteServer, notes_kept
 from fray.testing.promises import Promises
 
 _declared: dict[str, ContextCapabilities] = {}
+
+T = TypeVar("T", bound=Callable[..., None] | type)
+
+
+def needs(*capabilities: str) -> Callable[[T], T]:
+    """Mark a test, or all of an area, that asks for what a context need not have: it is moot without.
+
+    Args:
+        capabilities: Fields of `ContextCapabilities` that the context has to declare.
+    """
+
+    def mark(target: T) -> T:
+        if isinstance(target, type):
+            for name, promise in list(vars(target).items()):
+                if name.startswith("test_"):
+                    setattr(target, name, mark(promise))
+            return target
+
+        @wraps(target)
+        def test(self: ContextFixtures, *args: Any, **kwargs: Any) -> None:
+            for name in capabilities:
+                if not getattr(self.can, name):
+                    self.moot(name)
+                    return
+            target(self, *args, **kwargs)
+
+        return cast("T", test)
+
+    return mark
 
 
 class ContextFixtures(Promises):

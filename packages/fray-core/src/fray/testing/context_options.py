@@ -22,8 +22,20 @@ def fail_and_note(diary: Note) -> None:
 class OptionsContract(ContextFixtures):
     """`max_workers`, `num_cpus`, `memory`, `max_retries` and `namespace` are taken by every context."""
 
+    @property
+    def retries(self) -> int:
+        """How often a task may be asked to run again."""
+        return int(self.can.retries or not self.can.isolation)
+
+    def test_retries_that_cannot_be_are_refused(self, spec: str) -> None:
+        if self.retries:
+            self.moot("retries")
+            return
+        with create_context(spec, max_retries=1) as context, self.refuses("max_retries"):
+            context.run(tasks.add, 1)
+
     def test_every_portable_option_is_taken(self, spec: str) -> None:
-        said: dict[str, Any] = {"max_workers": 2, "num_cpus": 1, "memory": "64m", "max_retries": 1}
+        said: dict[str, Any] = {"max_workers": 2, "num_cpus": 1, "memory": "64m", "max_retries": self.retries}
         with create_context(spec, **said, namespace=f"options-{os.getpid()}") as context:
             assert context.get(context.run(tasks.add, 1), timeout=60) == 2
         with create_context(spec, **dict.fromkeys(said), namespace=None) as context:
@@ -42,7 +54,11 @@ class OptionsContract(ContextFixtures):
             assert context.get(context.run(die_at_first, notes.note("diary"), 2), timeout=60) == 3
 
     def test_a_tasks_own_exception_is_no_reason_to_run_it_again(self, spec: str, notes: NoteServer) -> None:
-        with create_context(spec, max_retries=2) as context, pytest.raises(ValueError, match="of the task"):
+        retries = 2 * self.retries
+        with (
+            create_context(spec, max_retries=retries) as context,
+            pytest.raises(ValueError, match="of the task"),
+        ):
             context.get(context.run(fail_and_note, notes.note("diary")), timeout=60)
         assert notes.note("diary").read() == "x"
 

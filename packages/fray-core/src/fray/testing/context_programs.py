@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fray._contracts.context import JobContext
 from fray._discovery.current import create_context
-from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.context_fixtures import ContextFixtures, needs
 from fray.testing.program_steps import StepLog, combine, nested, nested_plain, refuse, spread
 
 Outcome = tuple[str, Any]
@@ -134,6 +134,7 @@ def _collect(items: Iterator[Any], get: Callable[[Any], Any]) -> list[Outcome]:
 class ProgramContract(ContextFixtures):
     """Every rule at once."""
 
+    @needs("actors", "streams")
     def test_random_programs_come_out_as_evaluated_by_hand(self, spec: str) -> None:
         with create_context(spec) as context:
 

@@ -9,7 +9,7 @@ from fray import get_job_context
 from fray._contracts.context import JobContext
 from fray._values.errors import SerializationError
 from fray.testing import tasks
-from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.context_fixtures import ContextFixtures, needs
 from fray.testing.notes import NoteServer
 from fray.testing.tasks import Counter
 
@@ -21,6 +21,7 @@ class SharingContract(ContextFixtures):
         ref = context.run(tasks.add, 1)
         assert context.get(pickle.loads(pickle.dumps(ref))) == 2
 
+    @needs("actors")
     def test_a_handle_pickles(self, context: JobContext) -> None:
         counter = context.create_actor(Counter)
         assert context.get(pickle.loads(pickle.dumps(counter)).increment()) == 1
@@ -34,6 +35,7 @@ class SharingContract(ContextFixtures):
         ref = context.put("value")
         assert context.get(context.run(tasks.get_with, context, [ref])) == "value"
 
+    @needs("actors")
     def test_a_handle_can_be_passed_to_an_actor(self, context: JobContext) -> None:
         class Forwarder:
             def __init__(self, target: object) -> None:
@@ -46,11 +48,13 @@ class SharingContract(ContextFixtures):
         counter = context.create_actor(Counter)
         assert context.get(context.create_actor(Forwarder, counter).forward()) == 1
 
+    @needs("named_actors")
     def test_the_current_context_inside_a_task_is_the_one_that_runs_it(self, context: JobContext) -> None:
         counter = context.create_actor(Counter, name="here")
         context.get(context.run(tasks.increment_by_name, "here"))
         assert context.get(counter.value()) == 1
 
+    @needs("named_actors")
     def test_the_current_context_inside_an_actor_is_the_one_that_runs_it(self, context: JobContext) -> None:
         class Finder:
             def find(self, name: str) -> int:
@@ -116,6 +120,7 @@ class SerializationContract(ContextFixtures):
         else:
             self.moot("serializes")
 
+    @needs("actors")
     def test_a_constructor_argument_that_cannot_be_pickled_is_named(self, context: JobContext) -> None:
         if self.can.serializes:
             with pytest.raises(SerializationError, match=r"argument 1 \('start'\) of Counter\(\)"):

@@ -7,11 +7,12 @@ import pytest
 from fray._contracts.context import JobContext
 from fray._values.errors import TaskCancelledError
 from fray.testing import tasks
-from fray.testing.context_fixtures import ContextFixtures
+from fray.testing.context_fixtures import ContextFixtures, needs
 from fray.testing.gates import until
 from fray.testing.notes import Note, NoteServer
 
 
+@needs("streams")
 class StreamContract(ContextFixtures):
     """Rule 5: what flows out of a generator task."""
 
@@ -96,6 +97,7 @@ class StreamContract(ContextFixtures):
         assert len(diary.read()) <= 5 + self.can.run_ahead
         context.cancel(stream)
 
+    @needs("nested_tasks")
     def test_a_producer_that_waits_for_its_consumer_holds_no_worker(
         self, narrow: JobContext, notes: NoteServer
     ) -> None:

@@ -6,10 +6,12 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import Any
+from types import FrameType
 
 SECONDS = 110.0
 """That a test of the kit may take."""
+_CALLERS = {"pytest_pyfunc_call", "call_fixture_func", "_teardown_yield_fixture"}
+"""What of pytest calls a test, and what a fixture does before and after it."""
 _AGAIN = 10.0
 """Seconds until what hangs after that, in the clean-up of the test, fails as well."""
 
@@ -19,6 +21,15 @@ class DeadlinePassedError(BaseException):
 
     No `except Exception` holds it up, and Hypothesis does not look for a smaller program that hangs.
     """
+
+
+def _is_of_a_test(frame: FrameType | None) -> bool:
+    """Whether a test's own code runs: an exception that is raised in pytest's ends the whole run."""
+    while frame is not None:
+        if frame.f_code.co_name in _CALLERS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextlib.contextmanager
@@ -34,8 +45,8 @@ def deadline(seconds: float = SECONDS, again: float = _AGAIN) -> Iterator[None]:
         return
     over = threading.Event()
 
-    def fail(_number: int, _frame: Any) -> None:
-        if over.is_set():
+    def fail(_number: int, frame: FrameType | None) -> None:
+        if over.is_set() and _is_of_a_test(frame):
             raise DeadlinePassedError(f"not done within {seconds:g} s; where all threads were:\n{_stacks()}")
 
     done = threading.Event()

@@ -66,7 +66,8 @@ def leaks_nothing(
     """Fail a test that leaves a thread, a process, an open file, a file or shared memory behind."""
     before = snapshot()
     yield
-    request.node.funcargs.clear()  # pytest holds them longer, with the connections of a client among them
+    if request.node.funcargs:  # pytest holds them longer, with the connections of a client among them
+        request.node.funcargs.clear()
     left = remaining(before, process_wide)
     assert not left, "the test left behind:\n" + "\n".join(sorted(left))
 
@@ -75,13 +76,19 @@ def remaining(before: set[str], process_wide: tuple[str, ...] = (), patience: fl
     """Wait until nothing is left that was not there before, `patience` seconds at most; return what is."""
     deadline = time.monotonic() + patience
     allowed = [re.compile(pattern) for pattern in process_wide]
+    known = {_identity(line) for line in before}
     while True:
-        new = snapshot() - before
-        left = {line for line in new if not any(pattern.search(line) for pattern in allowed)}
+        left = {line for line in snapshot() if _identity(line) not in known}
+        left = {line for line in left if not any(pattern.search(line) for pattern in allowed)}
         if not left or time.monotonic() > deadline:
             return left
         gc.collect()  # what only a cycle holds is not lost
         time.sleep(0.01)
+
+
+def _identity(line: str) -> str:
+    """What stays the same of a line: a process that has just begun takes another command line."""
+    return line.partition(": ")[0] if line.startswith("process ") else line
 
 
 def _threads() -> set[str]:
