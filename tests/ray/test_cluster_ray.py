@@ -185,12 +185,15 @@ def test_packages_are_installed_for_a_job_and_its_tasks(cluster: RayCluster, tmp
         def name() -> str:
             return str(import_module("installed_for_a_test").NAME)
 
-        # On the replica's own node: those of the tests have one folder, in which only one of them can build.
+        # All on the head: the nodes of the tests have one folder, in which only one of them can build.
         with create_context("ray?placement_group=current") as context:
             print(name(), context.get(context.run(name)))
 
     environment = create_environment(pip_packages=[str(wheel(tmp_path, "installed_for_a_test"))])
-    info = cluster.wait(cluster.launch(JobRequest("packages", work, environment=environment)), timeout=180)
+    request = JobRequest(
+        "packages", work, environment=environment, resources=ResourceConfig(preemptible=False)
+    )
+    info = cluster.wait(cluster.launch(request), timeout=180)
     assert info.status is JobStatus.SUCCEEDED, info.error_message
     assert list(cluster.monitor(info.job_id)) == ["installed_for_a_test installed_for_a_test"]
 

@@ -148,7 +148,6 @@ def test_a_lost_head_is_an_error_on_every_call_and_no_hang(
         from fray import ClusterUnavailableError
         from fray.cluster import Entrypoint, JobRequest, RayCluster
         from fray_ray._launcher import jobs_client
-from fray_ray._ray_internals import dashboard
 
         jobs_client._RIDE_OUT = 0.5
         cluster = RayCluster(sys.argv[1])

@@ -132,7 +132,7 @@ def test_a_replica_that_ends_because_its_node_is_drained_was_preempted(
     info = cluster.wait(job_id, timeout=60)
     (task,) = info.tasks
     assert (info.status, task.attempt) == (JobStatus.SUCCEEDED, 2), info.error_message
-    assert [(earlier.reason, earlier.exit_code) for earlier in task.previous] == [(ExitReason.PREEMPTED, 3)]
+    assert [earlier.reason for earlier in task.previous] == [ExitReason.PREEMPTED]
     ray_cluster.kill_node(second)
 
 
@@ -165,6 +165,7 @@ def test_a_replica_that_must_stay_is_on_the_head(
     job_id = cluster.launch(JobRequest("stays", entrypoint, resources=ResourceConfig(preemptible=False)))
     started.wait()
     head, *others = ray_cluster.node_ids()
+    context.put(0)  # joins the cluster, which Ray's own call asks about
     free = available_resources_per_node()  # type: ignore[no-untyped-call]
     assert free[head]["CPU"] == 1
     assert all(free[node]["CPU"] > 1 for node in others)
