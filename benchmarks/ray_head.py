@@ -11,8 +11,10 @@ os.environ["RAY_AUTH_MODE"] = "disabled"  # of a private cluster; read when Ray 
 import contextlib
 import itertools
 import json
+import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -21,8 +23,9 @@ from measure import at_most, columns, fewer, interleave, judge, timed
 from ray.experimental import internal_kv
 from ray.job_submission import JobSubmissionClient
 
-from fray.cluster import Entrypoint, JobRequest, JobStatus, ResourceConfig
+from fray.cluster import Entrypoint, JobId, JobRequest, JobStatus, ResourceConfig, TaskStatus
 from fray_ray import RayCluster
+from fray_ray._job_table import state_metadata
 from fray_ray.testing import LocalRayCluster
 
 _MIB = 1 << 20
@@ -110,6 +113,19 @@ def measured(temporary: str, start: Callable[[int], Callable[[], None]], count: 
     return after[0] - before[0], after[1] - before[1], after[2] - before[2]
 
 
+def used(task: TaskStatus, replica: int) -> TaskStatus:
+    """Return a replica that is like another, with times and figures of its own."""
+    chance = random.Random(replica)
+    return replace(
+        task,
+        replica=replica,
+        started_at=(task.started_at or 0.0) + chance.random(),
+        finished_at=(task.finished_at or 0.0) + chance.random(),
+        peak_memory=chance.randrange(1 << 34),
+        cpu_time=chance.random(),
+    )
+
+
 def finished_jobs(cluster: RayCluster, count: int, replicas: int) -> str:
     """Fill Ray's job table with jobs that have ended, copies of one; return the id of one."""
     job_id = cluster.launch(JobRequest("ended", Entrypoint.from_binary("true"), resources=_SMALL))
@@ -120,15 +136,13 @@ def finished_jobs(cluster: RayCluster, count: int, replicas: int) -> str:
         if name.decode().endswith(job_id)
     )
     data: Any = internal_kv._internal_kv_get(key, namespace=b"job")
+    ended = cluster.poll(job_id)
     for number in range(count):
-        entry = json.loads(data)
-        info = json.loads(entry["metadata"]["fray.info"])
-        info["job_id"] = f"ended-{number:06}"
-        info["tasks"] = [{**info["tasks"][0], "replica": replica} for replica in range(replicas)]
-        entry["metadata"] |= {"fray.job_id": info["job_id"], "fray.info": json.dumps(info)}
-        internal_kv._internal_kv_put(
-            key.replace(job_id, info["job_id"]), json.dumps(entry).encode(), namespace=b"job"
-        )
+        entry, own = json.loads(data), f"ended-{number:06}"
+        tasks = [used(ended.tasks[0], replica) for replica in range(replicas)]
+        info = replace(ended, job_id=JobId(own), tasks=tuple(tasks))
+        entry["metadata"] |= {"fray.job_id": own, **state_metadata(info)}
+        internal_kv._internal_kv_put(key.replace(job_id, own), json.dumps(entry).encode(), namespace=b"job")
     return "ended-000000"
 
 
@@ -158,6 +172,7 @@ def main() -> None:
         looks = {
             "poll one of them": lambda: timed(lambda: cluster.poll(one)),
             "list all": lambda: timed(cluster.list_jobs),
+            "list all by hand": lambda: timed(client.list_jobs),
         }
         medians = interleave(looks, rounds=5)
         cells = [(name, f"{median * 1e3:,.1f}") for name, median in medians.items()]

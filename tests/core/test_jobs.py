@@ -1,5 +1,6 @@
 """Requests, entry points, environments and states: checked when they are made, the same after any journey."""
 
+import copy
 import dataclasses
 import functools
 import json
@@ -11,6 +12,7 @@ import pytest
 
 import fray
 import fray.cluster
+from fray.backend import defer_tasks
 from fray.cluster import (
     Entrypoint,
     EnvironmentConfig,
@@ -240,6 +242,28 @@ def test_a_state_survives_json_and_pickle_and_keys_of_later_versions() -> None:
     with pytest.raises(ValueError, match="sleeping"):
         TaskStatus(replica=0, status="sleeping")  # type: ignore[arg-type]
     assert JobRequest("job", "train", resources=ResourceConfig(cpu=2)).to_dict()["resources"]["cpu"] == 2
+
+
+def test_replicas_that_are_deferred_are_read_once_and_only_for_who_looks_at_them() -> None:
+    whole = job(failed(0, ExitReason.EXITED, 3), failed(1, ExitReason.SIGNALLED, -9))
+    reads = 0
+
+    def read() -> tuple[TaskStatus, ...]:
+        nonlocal reads
+        reads += 1
+        return whole.tasks
+
+    deferred = defer_tasks(dataclasses.replace(whole, tasks=()), read)
+    assert (deferred.name, deferred.finished, reads) == ("job", True, 0)
+    changed = dataclasses.replace(deferred, tasks=(), labels={"team": "a"})
+    assert (changed.labels, changed.tasks, reads) == ({"team": "a"}, (), 0)
+    assert (deferred, deferred.exit_code, repr(deferred)) == (whole, 3, repr(whole))
+    assert deferred.to_dict() == whole.to_dict()
+    assert reads == 1
+    again = defer_tasks(deferred, read)
+    assert pickle.loads(pickle.dumps(again)) == copy.deepcopy(again) == whole
+    assert reads == 2
+    assert not hasattr(deferred, "task")
 
 
 def test_none_in_an_environment_is_not_said() -> None:

@@ -19,6 +19,7 @@ OTHERS = {"os": {"_exit"}, "sys": {"_getframe"}}
 
 # Why a file may name private modules.
 MODULES = {
+    "benchmarks/ray_head.py": "a thousand jobs that ended are written, not run",
     "benchmarks/ray_scheduler_model.py": "it drives the loop of the scheduler on a made-up cluster",
     "tests/core/test_import.py": "it tells which rooms an import loads",
     "tests/ray/": "pure parts of jobs on Ray without a cluster; each call of Ray's that is not public",

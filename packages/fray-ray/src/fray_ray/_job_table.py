@@ -1,9 +1,10 @@
 """Jobs in Ray's own job table: who they are at submission, how they are doing ever after.
 
-Everything is in the metadata of the job's entry, so that all readers of the table (another process,
+The state is in the metadata of the job's entry, so that all readers of the table (another process,
 `ray job list`, the dashboard) see the same. The driver of a job is the only one that writes there
 between Ray's own note that it runs and Ray's own note that it ended. Each run of a job that is retried
-has an entry of its own; a member of a sweep has one as soon as it is started.
+has an entry of its own; a member of a sweep has one as soon as it is started. Ray answers a list with
+all metadata of all entries, so an entry is small, however many replicas and attempts there are.
 """
 
 import getpass
@@ -13,12 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fray.backend import defer_tasks
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, ResourceConfig, TaskStatus
+from fray_ray._attempts_file import AttemptsFile, earlier_attempts
+from fray_ray._log_names import attempts_name
+from fray_ray._packed_tasks import PackedTasks, pack, shortened
 from fray_ray._ray_internals.kv import table_entry, write_table_entry
+from fray_ray._ray_internals.processes import log_folder
 
 _ID, _NAME, _OWNER, _REPLICAS, _INFO = (
     f"fray.{name}" for name in ("job_id", "name", "owner", "replicas", "info")
 )
+_TASKS, _EARLIER = "fray.tasks", "fray.earlier"
 _ABOUT, _TRIES, KEY, MEMBERS, ENDPOINTS, UNSTARTED, KEPT = (
     f"fray.{name}" for name in ("about", "tries", "key", "members", "endpoints", "unstarted", "kept")
 )
@@ -127,15 +134,39 @@ def read(entry: JobEntry) -> JobInfo | None:
         return None
     status = entry.status
     try:
-        info = (
-            JobInfo.from_dict(json.loads(metadata[_INFO])) if _INFO in metadata else _before_the_driver(entry)
-        )
-        info = _described(info, json.loads(metadata.get(_ABOUT, "{}")))
+        info = _written(metadata) if _INFO in metadata else _before_the_driver(entry)
+        info = _with_tasks(_described(info, json.loads(metadata.get(_ABOUT, "{}"))), metadata)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         return _unreadable(metadata[_ID], status, error)
     if info.finished or status not in _ENDED:
         return info
     return _after_the_driver(info, _ENDED[status], entry)
+
+
+def info_in(metadata: Mapping[str, str]) -> JobInfo:
+    """Return the state that a driver wrote, without what was asked for.
+
+    Raises:
+        KeyError: It has written none, or none that can be read.
+        TypeError: It cannot be read.
+        ValueError: As well.
+    """
+    return _with_tasks(_written(metadata), metadata)
+
+
+def earlier_in(entry: JobEntry) -> int:
+    """Return how many earlier attempts a job has had, whether its entry holds them or not."""
+    given = entry.metadata.get(_EARLIER, "0")
+    return int(given) if given.isdecimal() else 0
+
+
+def _written(metadata: Mapping[str, str]) -> JobInfo:
+    """Return what a driver wrote of a job; the replicas only where an earlier version wrote it."""
+    return JobInfo.from_dict({"tasks": (), **json.loads(metadata[_INFO])})
+
+
+def _with_tasks(info: JobInfo, metadata: Mapping[str, str]) -> JobInfo:
+    return defer_tasks(info, PackedTasks(metadata[_TASKS]).unpacked) if _TASKS in metadata else info
 
 
 def stored_entry(submission: str) -> JobEntry | None:
@@ -149,7 +180,7 @@ def is_lost(entry: JobEntry) -> bool:
     if entry.status not in TERMINAL or _INFO not in entry.metadata:
         return False
     try:
-        return not JobInfo.from_dict(json.loads(entry.metadata[_INFO])).finished
+        return not _written(entry.metadata).finished
     except (AttributeError, KeyError, TypeError, ValueError):  # `read` says that it cannot be read
         return False
 
@@ -159,15 +190,25 @@ class TableEntry:
 
     def __init__(self, submission: str) -> None:
         self._submission = submission
+        self._attempts = AttemptsFile(lambda: f"{log_folder()}/{attempts_name(submission)}")
 
     def write(self, info: JobInfo, **beside: Any) -> None:
         """Replace the state, and what there is beside it (`endpoints=`, `unstarted=`), fit for JSON."""
         entry = table_entry(self._submission)
         if entry is None:  # somebody removed the job while it ran
             return
+        self._attempts.note(info.tasks)
         more = {f"fray.{name}": json.dumps(value) for name, value in beside.items()}
-        entry["metadata"] = {**(entry.get("metadata") or {}), _INFO: json.dumps(info.to_dict()), **more}
+        entry["metadata"] = {**(entry.get("metadata") or {}), **state_metadata(info), **more}
         write_table_entry(self._submission, entry)
+
+
+def state_metadata(info: JobInfo) -> dict[str, str]:
+    """Return the metadata that holds a job's state, small however many replicas and attempts it has."""
+    own = replace(info, tasks=(), error_message=shortened(info.error_message)).to_dict()
+    stated = {name: value for name, value in own.items() if value not in (None, []) and name != "tasks"}
+    earlier = str(earlier_attempts(info.tasks))
+    return {_INFO: json.dumps(stated), _TASKS: pack(info.tasks), _EARLIER: earlier}
 
 
 def _described(info: JobInfo, about: Mapping[str, Any]) -> JobInfo:

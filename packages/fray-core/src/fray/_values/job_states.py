@@ -5,7 +5,7 @@ What a job's supervisor itself keeps, and writes down, is `fray._jobs.states`.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
@@ -176,6 +176,20 @@ class JobInfo:
             _set(self, name, dict(getattr(self, name)))
         _set(self, "progress", None if self.progress is None else dict(self.progress))
 
+    if not TYPE_CHECKING:  # mypy would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            read = self.__dict__.get("_read_tasks") if name == "tasks" else None
+            if read is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            _set(self, "tasks", tuple(read()))
+            return self.tasks
+
+    def __getstate__(self) -> dict[str, Any]:
+        whole = {**vars(self), "tasks": self.tasks}
+        whole.pop("_read_tasks", None)
+        return whole
+
     @property
     def finished(self) -> bool:
         """Whether nothing about the job will change any more."""
@@ -233,6 +247,18 @@ class JobInfo:
 
             known["resources"] = ResourceConfig.from_dict(known["resources"])
         return cls(**known | {"tasks": tasks, "last_seen": LastSeen(**seen) if seen else None})
+
+
+def defer_tasks(info: JobInfo, read: Callable[[], tuple[TaskStatus, ...]]) -> JobInfo:
+    """Return a job whose replicas are read once somebody looks at them: few readers of a long list do.
+
+    Args:
+        read: Returns them. It is not to fail: what is stored should be checked before.
+    """
+    deferred = object.__new__(JobInfo)
+    vars(deferred).update({**vars(info), "_read_tasks": read})
+    vars(deferred).pop("tasks", None)
+    return deferred
 
 
 def _shell_code(task: TaskStatus) -> int:

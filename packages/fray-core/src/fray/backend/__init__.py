@@ -218,6 +218,7 @@ if TYPE_CHECKING:
     from fray._values.delays import poll_delays, poll_until, retry_delays
     from fray._values.errors import did_you_mean
     from fray._values.findings import Finding, Health
+    from fray._values.job_states import defer_tasks
     from fray._values.leases import with_end
     from fray._values.light_json import to_json
     from fray._values.light_tuples import NamedTuple
@@ -377,6 +378,7 @@ __all__ = [
     "current_call",
     "current_context_var",
     "dead_letter",
+    "defer_tasks",
     "descendants",
     "describe",
     "did_you_mean",
@@ -683,6 +685,7 @@ _HOMES = {
     "current_call": "_engine.calls",
     "current_context_var": "_contracts.current_context",
     "dead_letter": "_queues.reading",
+    "defer_tasks": "_values.job_states",
     "descendants": "_jobs.process_tree",
     "did_you_mean": "_values.errors",
     "die_with_parent": "_jobs.process_tree",

@@ -39,6 +39,7 @@ from fray.cluster import (
 )
 from fray_ray import _job_kv, _job_table, _plan
 from fray_ray._launcher import entrypoints, logs, lookup
+from fray_ray._launcher.earlier_attempts import EarlierAttempts
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._launcher.planning import Planner, about, check_supported, workspace_of
 from fray_ray._launcher.stopping import stop_found
@@ -108,6 +109,7 @@ class RayCluster(ClusterCalls):
             Spec("ray", {key: str(value) for key, value in options.items() if value is not None})
         )
         self._client = JobsClient(dashboard_address or address or _current_address())
+        self._attempts = EarlierAttempts(self._client)
         self._placement_timeout, self._ship = placement_timeout, ship_workspace
 
     def __repr__(self) -> str:
@@ -226,7 +228,7 @@ class RayCluster(ClusterCalls):
 
     def poll(self, job_id: str, /) -> JobInfo:
         """See `fray.cluster.Cluster.poll`."""
-        return self._find(job_id).info
+        return self._attempts.complete(self._find(job_id))
 
     def _find(self, job_id: str) -> lookup.FoundJob:
         found = lookup.find(self._client.entry, job_id) if _ID.fullmatch(job_id) else None

@@ -1,0 +1,78 @@
+"""All earlier attempts of a run's replicas: a file beside the driver's log, a line for each attempt.
+
+There is one only where there are more than an entry of Ray's job table holds, so that the table stays small.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fray.cluster import TaskStatus
+from fray_ray._packed_tasks import EARLIER_IN_ENTRY
+
+Attempts = Mapping[tuple[int, int], TaskStatus]
+"""Earlier attempts by replica and number."""
+
+
+def earlier_attempts(tasks: Iterable[TaskStatus]) -> int:
+    """Return how many attempts of replicas there were before those that they are in."""
+    return sum(max(0, task.attempt - 1) for task in tasks)
+
+
+class AttemptsFile:
+    """That of one run of a job, where it is written.
+
+    Args:
+        path: Returns where it is; called when it is needed.
+    """
+
+    def __init__(self, path: Callable[[], str]) -> None:
+        self._path = path
+        self._noted: dict[int, int] = {}  # the last attempt of each replica that the file has
+
+    def note(self, tasks: Iterable[TaskStatus]) -> None:
+        """Append the earlier attempts that it does not have, where there are more than an entry holds."""
+        tasks = tuple(tasks)
+        if sum(len(task.previous) for task in tasks) <= EARLIER_IN_ENTRY:
+            return
+        lines = []
+        for task in tasks:
+            noted = self._noted.get(task.replica, 0)
+            lines += [json.dumps(each.to_dict()) + "\n" for each in task.previous if each.attempt > noted]
+            if task.previous:
+                self._noted[task.replica] = max(noted, task.previous[-1].attempt)
+        if not lines:
+            return
+        try:
+            with Path(self._path()).open("a", encoding="utf-8") as file:
+                file.write("".join(lines))
+        except OSError:  # a full disk costs the history of the job, not the job
+            return
+
+
+def read_attempts(text: str) -> dict[tuple[int, int], TaskStatus]:
+    """Return what a file has.
+
+    A line that was cut off, by a full disk or because it is being written, is no attempt.
+    """
+    found = {}
+    for line in text.splitlines():
+        try:
+            attempt = TaskStatus.from_dict(json.loads(line))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue
+        found[attempt.replica, attempt.attempt] = attempt
+    return found
+
+
+def completed(tasks: Iterable[TaskStatus], attempts: Attempts) -> tuple[TaskStatus, ...]:
+    """Return replicas with those of their earlier attempts that their job's entry does not hold."""
+    by_replica: dict[int, dict[int, TaskStatus]] = {}
+    for (replica, number), attempt in attempts.items():
+        by_replica.setdefault(replica, {})[number] = attempt
+    found = []
+    for task in tasks:
+        known = by_replica.get(task.replica, {}) | {each.attempt: each for each in task.previous}
+        found.append(replace(task, previous=tuple(known[number] for number in sorted(known))))
+    return tuple(found)

@@ -1,0 +1,114 @@
+"""The replicas of a job as its entry in Ray's job table holds them: small, because a list reads every entry.
+
+There is a column for each field, and all are compressed. An entry holds the state of each replica and the
+latest of the earlier attempts; `_attempts_file` has the others. Long messages are cut: the job's log has the
+whole of them.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from fray.cluster import ExitReason, JobStatus, TaskStatus
+
+EARLIER_IN_ENTRY = 64
+"""How many earlier attempts, of all replicas together, an entry holds."""
+_LONGEST = 64 * 1024  # characters of messages, of all replicas together
+_SHORTEST = 400  # characters that each message may have however many there are
+_COLUMNS = tuple(each.name for each in fields(TaskStatus) if each.name != "previous")
+
+
+def pack(tasks: Sequence[TaskStatus]) -> str:
+    """Return replicas as text for an entry."""
+    data = {"tasks": _rows(tasks), "earlier": _rows(_latest_of_earlier(tasks))}
+    return base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode())).decode()
+
+
+def shortened(message: str | None, most: int = _LONGEST) -> str | None:
+    """Return a message with its beginning and its end, and less between where it is longer than that."""
+    if message is None or len(message) <= most:
+        return message
+    return f"{message[: most // 3]} … {message[-(most - most // 3) :]}"
+
+
+class PackedTasks:
+    """What `pack` gave; unpacked only where somebody looks at the replicas.
+
+    Raises:
+        ValueError: The text is damaged, or a later version's.
+        TypeError: As well.
+        KeyError: As well.
+    """
+
+    def __init__(self, text: str) -> None:
+        try:
+            data = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+        except zlib.error as error:
+            raise ValueError(f"the packed replicas are damaged: {error}") from error
+        self._tasks, self._earlier = _Columns(data["tasks"]), _Columns(data["earlier"])
+
+    def unpacked(self) -> tuple[TaskStatus, ...]:
+        """Return the replicas."""
+        earlier: dict[int, list[TaskStatus]] = {}
+        for row in self._earlier.rows():
+            earlier.setdefault(row["replica"], []).append(TaskStatus(**row))
+        return tuple(
+            TaskStatus(**row, previous=tuple(earlier.get(row["replica"], ()))) for row in self._tasks.rows()
+        )
+
+
+class _Columns:
+    """The fields of replicas, checked as far as `rows` needs it. Those of a later version are passed over."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self._count = data["count"]
+        self._columns = {name: data[name] for name in _COLUMNS if name in data}
+        for name, column in self._columns.items():
+            if not isinstance(column, dict) and len(column) != self._count:
+                raise ValueError(f"{name} of the packed replicas has not {self._count} values")
+        _check(self._columns["status"], JobStatus)
+        _check(self._columns["reason"], ExitReason)
+
+    def rows(self) -> Iterable[dict[str, Any]]:
+        columns = [
+            [column["all"]] * self._count if isinstance(column, dict) else column
+            for column in self._columns.values()
+        ]
+        return (dict(zip(self._columns, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _latest_of_earlier(tasks: Sequence[TaskStatus]) -> list[TaskStatus]:
+    earlier = [attempt for task in tasks for attempt in task.previous]
+    if len(earlier) > EARLIER_IN_ENTRY:
+        earlier.sort(key=lambda attempt: attempt.finished_at or 0.0)
+        earlier = earlier[-EARLIER_IN_ENTRY:]
+    return sorted(earlier, key=lambda attempt: (attempt.replica, attempt.attempt))
+
+
+def _rows(tasks: Sequence[TaskStatus]) -> dict[str, Any]:
+    columns = {name: [getattr(task, name) for task in tasks] for name in _COLUMNS}
+    columns["error_message"] = _shortened(columns["error_message"])
+    columns["ports"] = list(map(dict, columns["ports"]))
+    return {"count": len(tasks), **{name: _column(values) for name, values in columns.items()}}
+
+
+def _shortened(messages: Sequence[str | None]) -> list[str | None]:
+    count = sum(message is not None for message in messages)
+    most = max(_SHORTEST, _LONGEST // max(1, count))
+    return [shortened(message, most) for message in messages]
+
+
+def _column(values: list[Any]) -> Any:
+    """Return the values, or what all of them are."""
+    same = bool(values) and all(value == values[0] for value in values)
+    return {"all": values[0]} if same else values
+
+
+def _check(column: Any, known: type[JobStatus] | type[ExitReason]) -> None:
+    values = {column["all"]} if isinstance(column, dict) else set(column)
+    unknown = values - {None, *known}
+    if unknown:
+        raise ValueError(f"{known.__name__} has no {sorted(map(str, unknown))}")
