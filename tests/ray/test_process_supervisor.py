@@ -1,14 +1,23 @@
-"""Who is left when the process that keeps an attempt of a replica is killed; nothing here needs a cluster."""
+"""Who and what is left when the process that keeps an attempt is killed; nothing here needs a cluster."""
 
+import base64
+import contextlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from fray.backend import payload_of, runner
+from fray.cluster import Entrypoint
 from fray.testing.cluster_fixtures import running
 from fray.testing.gates import until
+from fray_ray._on_node.memory_file import memory_files
 
 START = "from fray_ray._on_node.process_supervisor import main; main()"
 # Notes its supervisor, itself, and a daemon with a session and an environment of its own.
@@ -28,28 +37,46 @@ time.sleep(600)
 """
 
 
-def start(folder: Path) -> tuple["subprocess.Popen[bytes]", dict[str, int]]:
-    """Start a supervisor as the actor of a replica does; return it, and the processes that there are."""
+def start(
+    folder: Path, command: list[str], payload: bytes | None = None, *, returns: bool = False
+) -> "subprocess.Popen[bytes]":
+    """Start a supervisor as the actor of a replica does; `FILES` in a command is what is handed over."""
     (folder / "private").mkdir()
-    plan = {
-        "command": [sys.executable, "-c", PROGRAM, os.fspath(folder)],
-        "cwd": os.fspath(folder),
-        "environ": dict(os.environ),
-        "private": os.fspath(folder / "private"),
-        "result": None,
-        "orphan_grace": 0.0,
-    }
     pipe = subprocess.PIPE
-    started = subprocess.Popen([sys.executable, "-c", START], stdin=pipe, stdout=pipe, stderr=pipe)
+    with memory_files(payload, b"" if returns else None) as files:
+        held = [file for file in files if file is not None]
+        words = [f"fd:{file}" for file in held]
+        plan = {
+            "command": [each for word in command for each in (words if word == "FILES" else [word])],
+            "cwd": os.fspath(folder),
+            "environ": dict(os.environ),
+            "private": os.fspath(folder / "private"),
+            "payload": files[0],
+            "result": files[1],
+            "orphan_grace": 0.0,
+        }
+        started = subprocess.Popen(
+            [sys.executable, "-c", START], stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=held
+        )
     assert started.stdin is not None
     started.stdin.write(json.dumps(plan).encode() + b"\n")
     started.stdin.flush()
+    return started
+
+
+def start_family(folder: Path) -> tuple["subprocess.Popen[bytes]", dict[str, int]]:
+    """Start a supervisor of a program with a daemon; return it, and the processes that there are."""
+    started = start(folder, [sys.executable, "-c", PROGRAM, os.fspath(folder)])
     until((folder / "program").exists, "the program runs")
     return started, {name: int((folder / name).read_text()) for name in ("supervisor", "daemon", "program")}
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def test_what_a_replica_started_ends_with_the_process_that_keeps_it(tmp_path: Path) -> None:
-    started, processes = start(tmp_path)
+    started, processes = start_family(tmp_path)
     os.kill(processes["supervisor"], signal.SIGKILL)
     assert started.stdin is not None
     output, verdict = started.communicate(timeout=60)
@@ -60,12 +87,85 @@ def test_what_a_replica_started_ends_with_the_process_that_keeps_it(tmp_path: Pa
 
 
 def test_it_is_stopped_as_before_when_its_guardian_is_killed(tmp_path: Path) -> None:
-    started, processes = start(tmp_path)
-    stat = Path(f"/proc/{processes['supervisor']}/stat").read_text()
-    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    started, processes = start_family(tmp_path)
+    os.kill(parent_of(processes["supervisor"]), signal.SIGKILL)
     assert started.stdin is not None
     started.stdin.write(b"stop 0\n")
     started.stdin.flush()
     output, verdict = started.communicate(timeout=60)
     assert (output, json.loads(verdict)["exit_code"]) == (b"up\n", -9)
     until(lambda: not any(map(running, processes.values())), "no process is left")
+
+
+SECRET = "8c1f7e-of-the-payload"
+
+
+def call_of(function: Any, *args: Any) -> bytes:
+    payload = payload_of(Entrypoint.from_callable(function, list(args)), [])
+    assert payload is not None
+    return payload
+
+
+def has_memory_files(pid: int) -> bool:
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has just been closed
+            if "memfd" in str(each.readlink()):
+                return True
+    return False
+
+
+def files_with_the_secret(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    "killed", ["program", "supervisor", "guardian", "supervisor guardian", "guardian supervisor program"]
+)
+def test_what_is_handed_over_is_in_no_file_whoever_is_killed(tmp_path: Path, killed: str) -> None:
+    def note_and_wait(folder: Path, secret: str) -> None:
+        import os
+        import time
+        from pathlib import Path
+
+        Path(folder, "draft").write_text(f"{os.getpid()} {os.getppid()} {len(secret)}")
+        Path(folder, "draft").rename(Path(folder, "up"))
+        time.sleep(600)
+
+    payload = call_of(note_and_wait, tmp_path, SECRET)
+    assert SECRET.encode() in payload
+    started = start(tmp_path, [sys.executable, runner.__file__, "FILES"], payload)
+    until((tmp_path / "up").exists, "the program runs")
+    program, supervisor, length = map(int, (tmp_path / "up").read_text().split())
+    assert length == len(SECRET)
+    pids = {"program": program, "supervisor": supervisor, "guardian": parent_of(supervisor)}
+    until(lambda: not any(map(has_memory_files, pids.values())), "what was read is freed")
+    assert not files_with_the_secret(tmp_path)
+    for name in killed.split():
+        with contextlib.suppress(ProcessLookupError):  # it ended with the one before
+            os.kill(pids[name], signal.SIGKILL)
+    assert started.stdin is not None
+    started.stdin.close()  # whoever started it is gone, too
+    started.stdin = None
+    started.communicate(timeout=60)
+    until(lambda: not any(map(running, pids.values())), "no process is left")
+    assert not files_with_the_secret(tmp_path)
+
+
+def test_what_a_function_returns_or_raises_is_handed_back_without_a_file(tmp_path: Path) -> None:
+    def returns() -> str:
+        return SECRET
+
+    def fails() -> None:
+        raise ValueError(SECRET)
+
+    for name, function in (("returned", returns), ("raised", fails)):
+        folder = tmp_path / name
+        folder.mkdir()
+        command = [sys.executable, runner.__file__, "FILES"]
+        with start(folder, command, call_of(function), returns=True) as started:
+            assert started.stderr is not None
+            verdict = started.stderr.read()
+        result = base64.b64decode(json.loads(verdict)["result"])
+        assert result.startswith(pickle.dumps(name))
+        assert SECRET.encode() in result
+        assert not files_with_the_secret(folder)

@@ -111,6 +111,12 @@ def left_in_ray() -> list[str]:
     return found
 
 
+def pids_of_replicas() -> list[int]:
+    """The processes of the actors that run replicas now."""
+    actors = state.actor_table(None, None, "ALIVE").values()
+    return [actor["Pid"] for actor in actors if actor["ActorClassName"] == "ReplicaActor"]
+
+
 def slices_in_use() -> set[str]:
     """The names of the slices that a placement group is on."""
     names = {node["NodeID"]: node["Labels"].get("ray.io/tpu-slice-name") for node in ray.nodes()}

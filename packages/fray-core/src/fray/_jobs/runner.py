@@ -1,4 +1,7 @@
-"""Call the pickled callable of a job: `python runner.py PAYLOAD [RESULT]`, or `-` for its standard input.
+"""Call the pickled callable of a job: `python runner.py PAYLOAD [RESULT]`.
+
+PAYLOAD is a path, `-` for standard input, or `fd:N` for a file that this process was given open; RESULT is a
+path or `fd:N`.
 
 Run by its path, and with the standard library alone (and, through pickle, cloudpickle): an environment built
 for the job holds no Fray. It takes Fray where a RESULT is asked for: a file for what the call returns or
@@ -11,12 +14,14 @@ import pickle
 import sys
 import traceback
 
+_GIVEN = "fd:"
+
 
 def main(payload: str, result: str | None = None) -> None:
     """Load the payload and make the call; an exception is exit code 1."""
     # Python put the folder of this file first, where only Fray's own modules are.
     sys.path[0] = os.getcwd()
-    with sys.stdin.buffer if payload == "-" else open(payload, "rb") as file:
+    with sys.stdin.buffer if payload == "-" else open(_place(payload), "rb") as file:
         sys.path.extend(path for path in pickle.load(file) if path not in sys.path)
         function, args, kwargs = pickle.load(file)
     if os.environ.get("FRAY_LISTENERS"):
@@ -37,17 +42,22 @@ def main(payload: str, result: str | None = None) -> None:
         sys.exit(1)
 
 
+def _place(given: str) -> int | str:
+    """Return a path, or the number of an open file; who opens that closes it."""
+    return int(given[len(_GIVEN) :]) if given.startswith(_GIVEN) else given
+
+
 def _return(value: object, place: str) -> None:
     from fray._serialization.values import dumps
 
-    with open(place, "wb") as file:
+    with open(_place(place), "wb") as file:
         file.write(pickle.dumps("returned") + dumps(value, "what the function returned"))
 
 
 def _fail(error: Exception, place: str) -> None:
     from fray._serialization.values import pack_exception
 
-    with open(place, "wb") as file:
+    with open(_place(place), "wb") as file:
         file.write(pickle.dumps("raised") + pickle.dumps(pack_exception(error)))
 
 

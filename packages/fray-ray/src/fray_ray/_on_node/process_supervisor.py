@@ -6,7 +6,8 @@ The first line of stdin is the plan as JSON; later lines are `stop SECONDS`. Whe
 process that started this one is gone. The replica is ended, too, after its `orphan_grace`, in seconds. Output
 of the replica goes to stdout, the verdict, one line of JSON, to stderr. It is no child of the worker: Ray
 kills those, and then nobody would be left to end what the replica started. Its own parent is a guardian,
-which does so when this process is killed.
+which does so when this process is killed. The plan names the descriptors of two files that are in no folder:
+the payload, and what the entry point returns.
 """
 
 import base64
@@ -18,7 +19,6 @@ import shutil
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from fray.backend import (
@@ -30,6 +30,7 @@ from fray.backend import (
     process_tree,
     start_program,
 )
+from fray_ray._on_node.memory_file import whole_file
 from fray_ray._on_node.usage_samples import samples_of
 
 _LIFELINE = 0
@@ -44,7 +45,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
-    _leave_a_guardian(plan["private"])
+    _leave_a_guardian(plan["private"], [plan["payload"], plan["result"]])
     become_subreaper()
     wake, wakened = os.pipe()
     os.set_blocking(wakened, False)
@@ -58,20 +59,28 @@ def main() -> None:
     except OSError as error:
         verdict: dict[str, Any] = {"not_started": error.strerror}
     else:
+        _close([plan["payload"]])
         os.close(1)  # the output ends when those who write it have ended
         tree = Tree(pid, wake, plan["orphan_grace"], UsageHistory(plan["private"], 0, 0))
         code = tree.keep()
         verdict = {"exit_code": code, "oom": code in (-9, 137) and oom_kills() > killed_before}
         verdict |= {"peak_memory": tree.usage.peak_memory, "cpu_time": tree.usage.cpu_time}
         verdict["samples"] = samples_of(plan["private"])
-        if plan["result"] and os.path.exists(plan["result"]):  # noqa: PTH110 - a name, from JSON
-            verdict["result"] = base64.b64encode(Path(plan["result"]).read_bytes()).decode()
+        if plan["result"] is not None and (result := whole_file(plan["result"])):
+            verdict["result"] = base64.b64encode(result).decode()
     if plan["private"]:  # made by who started this, and may be gone
         shutil.rmtree(plan["private"], ignore_errors=True)
     sys.stderr.write(json.dumps(verdict))
 
 
-def _leave_a_guardian(private: str) -> None:
+def _close(files: list[int | None]) -> None:
+    """Close files that others have open: their bytes are freed when nobody has."""
+    for file in files:
+        if file is not None:
+            os.close(file)
+
+
+def _leave_a_guardian(private: str, files: list[int | None]) -> None:
     """Go on in a child; this process ends what that leaves behind when it is killed, and says so."""
     become_subreaper()
     child = os.fork()
@@ -79,8 +88,7 @@ def _leave_a_guardian(private: str) -> None:
         return
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    os.close(_LIFELINE)
-    os.close(1)
+    _close([_LIFELINE, 1, *files])
     status = 0
     while True:
         pid, ended = os.wait()

@@ -22,6 +22,7 @@ from fray.backend import (
     replace_file,
     runner,
 )
+from fray_ray._on_node.memory_file import memory_files
 from fray_ray._on_node.notices import NoticeWatch
 from fray_ray._on_node.usage_samples import NewSamples
 from fray_ray._placement import VARIABLE, current_placement_group
@@ -67,14 +68,18 @@ class ReplicaActor:
     def _run(
         self, plan: dict[str, Any], payload: bytes | None, ports: dict[str, int]
     ) -> Iterator[bytes | str | dict[str, Any]]:
-        told = self._complete(plan, payload, ports)
-        with subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _SUPERVISOR, *sys.path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd="/",
-        ) as self._supervisor:
+        returns = payload is not None and plan["returns"]
+        with memory_files(payload, b"" if returns else None) as files:
+            told = self._complete(plan, files, ports)
+            started = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _SUPERVISOR, *sys.path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                pass_fds=[file for file in files if file is not None],
+            )
+        with started as self._supervisor:
             assert self._supervisor.stdout is not None
             assert self._supervisor.stderr is not None
             self._tell(json.dumps(told))
@@ -120,17 +125,15 @@ class ReplicaActor:
         except (BrokenPipeError, ValueError):  # it has ended meanwhile
             return
 
-    def _complete(self, plan: dict[str, Any], payload: bytes | None, ports: dict[str, int]) -> dict[str, Any]:
-        """Fill in what only this node knows: the interpreter, the variables, the place of the payload."""
-        python, result = sys.executable, None
+    def _complete(
+        self, plan: dict[str, Any], files: tuple[int | None, ...], ports: dict[str, int]
+    ) -> dict[str, Any]:
+        """Fill in what only this node knows: the interpreter, the variables, the attempt's open files."""
+        python = sys.executable
         private = self._private = tempfile.mkdtemp(prefix="fray-")
+        payload, result = files
         if payload is not None:
-            place = Path(private) / "payload.pkl"
-            place.write_bytes(payload)
-            command = [python, _RUNNER, os.fspath(place)]
-            if plan["returns"]:
-                result = os.fspath(Path(private) / "result.pkl")
-                command.append(result)
+            command = [python, _RUNNER, *(f"fd:{file}" for file in files if file is not None)]
         else:
             program, *words = plan["command"]
             command = [python if program in ("python", "python3") else program, *words]
@@ -144,6 +147,7 @@ class ReplicaActor:
             "cwd": plan["cwd"] or os.fspath(Path.cwd()),
             "environ": environ,
             "private": private,
+            "payload": payload,
             "result": result,
             "orphan_grace": _TIME_TO_SAVE if plan["gang"] else 0.0,
         }

@@ -1,0 +1,80 @@
+"""What a job was given is in no file of its nodes, also when all that could clean up are killed at once."""
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray as typed_ray
+from gang_hosts import pids_of_replicas
+
+from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, create_environment
+from fray.testing.cluster_fixtures import running
+from fray.testing.gates import until
+from fray_ray import RayCluster
+from fray_ray.testing import LocalRayCluster
+
+ray: Any = typed_ray
+ARGUMENT, VARIABLE = "5d02c1-an-argument", "91ab7f-a-variable"
+
+
+@pytest.fixture
+def cluster(ray_cluster: LocalRayCluster) -> Iterator[RayCluster]:
+    ray.init(ray_cluster.address, ignore_reinit_error=True, log_to_driver=False)
+    with RayCluster(ray_cluster.address) as cluster:
+        yield cluster
+
+
+def work(folder: Path, argument: str) -> None:
+    """Note what there is to know of this attempt, and wait."""
+    import os
+    import time
+    from pathlib import Path
+
+    assert argument
+    assert os.environ["SERVICE_KEY"]
+    private = Path(os.environ["FRAY_PREEMPTION_NOTICE"]).parent
+    draft = Path(folder, "draft")
+    draft.write_text(f"{os.getpid()} {os.getppid()} {private}")
+    draft.rename(Path(folder, "up"))
+    time.sleep(600)
+
+
+def files_with(words: list[str], *folders: Path) -> list[Path]:
+    """Return the files that hold one of these words."""
+    found = []
+    for folder in folders:
+        for path in folder.rglob("*"):
+            try:
+                data = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+            except OSError:  # it has just been removed
+                continue
+            found += [path for word in words if word.encode() in data]
+    return found
+
+
+def test_arguments_and_variables_are_in_no_file_when_all_processes_of_a_replica_are_killed(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    environment = create_environment(env_vars={"SERVICE_KEY": VARIABLE})
+    entrypoint = Entrypoint.from_callable(work, [tmp_path, ARGUMENT])
+    job_id = cluster.launch(JobRequest("secret", entrypoint, environment=environment))
+    until((tmp_path / "up").exists, "the program runs")
+    program, supervisor, private = (tmp_path / "up").read_text().split()
+    guardian = Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()[1]
+    places = Path(os.environ["RAY_TMPDIR"]), Path(private)
+    assert not files_with([ARGUMENT, VARIABLE], *places)
+    (actor,) = pids_of_replicas()
+    everybody = [int(guardian), int(supervisor), int(program), actor]
+    for pid in everybody:
+        with contextlib.suppress(ProcessLookupError):  # it ended with the one before
+            os.kill(pid, signal.SIGKILL)
+    info = cluster.wait(job_id, timeout=120)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    until(lambda: not any(map(running, everybody)), "no process is left")
+    assert not files_with([ARGUMENT, VARIABLE], *places)
+    shutil.rmtree(private, ignore_errors=True)  # an empty one: nobody was left to remove it
