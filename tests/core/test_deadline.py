@@ -1,6 +1,9 @@
 """A test of the kit that hangs fails, and so does one whose clean-up hangs after that."""
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +38,43 @@ def test_a_block_that_ends_in_time_leaves_no_thread() -> None:
     with deadline(100):
         pass
     assert threading.active_count() == before
+
+
+SLOW_REPORT = """
+import time
+import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    time.sleep(0.5)  # longer than `again`: the report of what hung is slow to write
+    return (yield)
+"""
+HANGS = """
+import threading
+import pytest
+from fray.testing.deadline import deadline
+
+
+@pytest.fixture(autouse=True)
+def in_time():
+    with deadline(0.1, again=0.1):
+        yield
+
+
+def test_hangs():
+    threading.Event().wait()
+
+
+def test_passes():
+    pass
+"""
+
+
+def test_a_deadline_that_passes_while_pytest_reports_fails_its_test_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(SLOW_REPORT)
+    (tmp_path / "test_it.py").write_text(HANGS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+    assert "1 failed, 1 passed" in done.stdout, done.stdout

@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fray.testing.gates import until
+from fray.testing.leaks import remaining, snapshot
+
 RUN = """
 import pathlib, tempfile
 from fray.testing.leaks import own_temporary_folder, remaining, snapshot
@@ -31,3 +34,16 @@ def test_files_are_counted_in_a_folder_of_the_sessions_own_alone(tmp_path: Path)
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_process_that_was_there_before_may_become_another_program() -> None:
+    becomes = "import os, sys; sys.stdin.readline(); os.execvp('sleep', ['sleep', '600'])"
+    with subprocess.Popen([sys.executable, "-c", becomes], stdin=subprocess.PIPE, text=True) as child:
+        command = Path(f"/proc/{child.pid}/cmdline")
+        before = snapshot()
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        until(lambda: command.read_bytes().startswith(b"sleep"), "it is another program")
+        assert remaining(before, patience=0.0) == set()
+        child.kill()

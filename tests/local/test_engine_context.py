@@ -8,7 +8,7 @@ import pytest
 from memory_engine import MemoryContext, MemoryEngine, TaskOnlyContext
 
 from fray import UnsupportedError, create_context
-from fray.backend import EngineContext, sessions
+from fray.backend import EngineContext, capabilities_of, sessions
 from fray.testing import tasks
 from fray.testing.context import ContextContract
 from fray.testing.installation import forget_plugins
@@ -68,6 +68,22 @@ def test_an_engine_that_runs_tasks_alone_declares_and_refuses_the_rest() -> None
             context.create_actor(tasks.Counter)
         with pytest.raises(UnsupportedError, match="a generator function as a task"):
             context.run(tasks.numbers, 3)
+
+
+class Unclaimed(MemoryEngine):
+    """An engine whose workers may die, and where nobody can tell a first run from a second."""
+
+    processes = True
+    claim = property()  # as if it had none
+
+
+def test_retries_that_the_engine_cannot_keep_apart_are_refused_by_run_and_create_task() -> None:
+    assert not capabilities_of(Unclaimed()).retries
+    with EngineContext(Unclaimed(), max_retries=1) as context:
+        with pytest.raises(UnsupportedError, match="max_retries"):
+            context.run(tasks.add, 1)
+        with pytest.raises(UnsupportedError, match="max_retries"):
+            context.create_task(tasks.add, 1)
 
 
 def test_every_primitive_adds_what_it_is_for() -> None:

@@ -105,10 +105,12 @@ def test_a_replica_that_ends_because_its_node_is_drained_was_preempted(
     ray_cluster: LocalRayCluster, tmp_path: Path
 ) -> None:
     def end_when_told(started: Gate, told: Gate) -> None:
+        import signal
         import sys
 
         if started.is_open():  # the second attempt
             return
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))  # which the notice sends, where it is first
         started.open()
         told.wait()
         sys.exit(3)
@@ -132,7 +134,7 @@ def test_a_replica_that_ends_because_its_node_is_drained_was_preempted(
     info = cluster.wait(job_id, timeout=60)
     (task,) = info.tasks
     assert (info.status, task.attempt) == (JobStatus.SUCCEEDED, 2), info.error_message
-    assert [earlier.reason for earlier in task.previous] == [ExitReason.PREEMPTED]
+    assert [(earlier.reason, earlier.exit_code) for earlier in task.previous] == [(ExitReason.PREEMPTED, 3)]
     ray_cluster.kill_node(second)
 
 

@@ -10,8 +10,6 @@ from types import FrameType
 
 SECONDS = 110.0
 """That a test of the kit may take."""
-_CALLERS = {"pytest_pyfunc_call", "call_fixture_func", "_teardown_yield_fixture"}
-"""What of pytest calls a test, and what a fixture does before and after it."""
 _AGAIN = 10.0
 """Seconds until what hangs after that, in the clean-up of the test, fails as well."""
 
@@ -23,10 +21,10 @@ class DeadlinePassedError(BaseException):
     """
 
 
-def _is_of_a_test(frame: FrameType | None) -> bool:
-    """Whether a test's own code runs: an exception that is raised in pytest's ends the whole run."""
+def _fails_a_test(frame: FrameType | None) -> bool:
+    """Whether pytest makes a test's failure of what is raised here; between tests it would end the run."""
     while frame is not None:
-        if frame.f_code.co_name in _CALLERS:
+        if frame.f_code.co_name == "from_call" and frame.f_code.co_filename.endswith("runner.py"):
             return True
         frame = frame.f_back
     return False
@@ -46,7 +44,7 @@ def deadline(seconds: float = SECONDS, again: float = _AGAIN) -> Iterator[None]:
     over = threading.Event()
 
     def fail(_number: int, frame: FrameType | None) -> None:
-        if over.is_set() and _is_of_a_test(frame):
+        if over.is_set() and _fails_a_test(frame):
             raise DeadlinePassedError(f"not done within {seconds:g} s; where all threads were:\n{_stacks()}")
 
     done = threading.Event()
