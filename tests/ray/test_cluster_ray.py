@@ -185,8 +185,8 @@ def test_packages_are_installed_for_a_job_and_its_tasks(cluster: RayCluster, tmp
         def name() -> str:
             return str(import_module("installed_for_a_test").NAME)
 
-        # All on the head: the nodes of the tests have one folder, in which only one of them can build.
-        with create_context("ray?placement_group=current") as context:
+        # The job is on the head, which has two CPUs: a task that takes three has its node install them too.
+        with create_context("ray?num_cpus=3") as context:
             print(name(), context.get(context.run(name)))
 
     environment = create_environment(pip_packages=[str(wheel(tmp_path, "installed_for_a_test"))])

@@ -76,6 +76,7 @@ class LocalRayCluster:
         self._slices: dict[str, dict[int, tuple[str, str, float]]] = {}
         self._drained: set[str] = set()
         self._killed: set[str] = set()  # of which Ray may not know yet
+        self._added = 0  # nodes beside the head
         self._environ.start()
         self._constant.start()
         os.environ.pop("RAY_ADDRESS", None)  # it would win over every address given in code
@@ -114,6 +115,7 @@ class LocalRayCluster:
         amounts = dict(resources or {})
         if gpu_type is not None:
             amounts[f"accelerator_type:{gpu_type}"] = 1.0
+        self._added += 1
         with agent_ports() as ports:
             node = self._cluster.add_node(
                 num_cpus=num_cpus,
@@ -121,6 +123,9 @@ class LocalRayCluster:
                 memory=memory,
                 resources=amounts,
                 labels=dict(labels or {}),
+                # Each builds environments in a folder of its own, as on a machine of its own: in one folder
+                # the node that comes second takes away what the first has built.
+                runtime_env_dir_name=f"runtime_resources_{self._added}",
                 **ports,
                 **_NODE,
             )
