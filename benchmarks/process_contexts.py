@@ -9,16 +9,13 @@ Peers that are missing are left out: `pip install numpy loky joblib distributed 
 pools as arguments, of those only: `process_contexts.py fray ProcessPoolExecutor ray`.
 """
 
-import csv
 import functools
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -37,6 +34,7 @@ from measure import (
 )
 from process_limits import first_answer, four_wake_ups, processor_time, two_wake_ups
 from process_peers import WORKERS, Opener, Pool, available, fray, standard_forkserver
+from process_streams import flows
 
 from fray import create_context
 
@@ -175,26 +173,16 @@ def large(pools: dict[str, Pool]) -> None:
         few = name in (PEER, "multiprocessing.Pool", "loky")
         count, scale = (10, 10) if few else (100, 1)
         subjects[name] = lambda pool=pool, count=count, scale=scale: scale * read_shared(pool, array, count)  # type: ignore[misc]
-    compare(
-        "100 MB stored once and read by 100 tasks",
-        subjects,
-        peer=_peer(subjects, "ray"),
-        rounds=3,
-        unit="ms",
-        scale=1e3,
-        goals=_goal(1.0),
-    )
+    beside_ray("100 MB stored once and read by 100 tasks", subjects, rounds=3)
     tenth = array[: len(array) // 10].copy()
     subjects = {name: functools.partial(in_and_out, pool, tenth, 20) for name, pool in pools.items()}
-    compare(
-        "10 MB in and out, each time",
-        subjects,
-        peer=_peer(subjects, "ray"),
-        rounds=5,
-        unit="ms",
-        scale=1e3,
-        goals=_goal(1.0),
-    )
+    beside_ray("10 MB in and out, each time", subjects, rounds=5)
+
+
+def beside_ray(title: str, subjects: dict[str, Timed], *, rounds: int) -> None:
+    """Compare what is done with arrays."""
+    peer = _peer(subjects, "ray")
+    compare(title, subjects, peer=peer, rounds=rounds, unit="ms", scale=1e3, goals=_goal(1.0))
 
 
 def starts(openers: dict[str, Opener]) -> None:
@@ -234,72 +222,6 @@ def tiny(count: int) -> dict[str, Callable[[], Any]]:
         "multiprocessing.Pool.imap, 1000": in_pool,
         "fray": in_fray,
     }
-
-
-def items(count: int) -> Iterator[int]:
-    yield from range(count)
-
-
-def stream(spec: str, count: int) -> float:
-    """Return the seconds that each item of a stream takes."""
-    with create_context(spec, max_workers=WORKERS) as context:
-        context.get(context.run(noop, 0))
-        return timed(lambda: [context.get(ref) for ref in context.run(items, count)]) / count
-
-
-def group(path: Path) -> Iterator[list[list[str]]]:
-    """Yield the rows of a file in 16 groups, by their first column."""
-    groups: list[list[list[str]]] = [[] for _ in range(16)]
-    with path.open(newline="") as file:
-        for row in csv.reader(file):
-            groups[int(row[0]) % 16].append(row)
-    yield from groups
-
-
-def write(path: Path, *parts: list[list[str]]) -> int:
-    """Write the parts of a group as one file, and return its rows."""
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows(row for part in parts for row in part)
-    return sum(map(len, parts))
-
-
-def shuffle(spec: str, folder: Path) -> float:
-    """Return the seconds of a shuffle: 20 files of 2,000 rows, each grouped into 16, a file for each."""
-    with create_context(spec, max_workers=WORKERS) as context:
-
-        def work() -> None:
-            streams = [context.run(group, path) for path in sorted(folder.glob("in*.csv"))]
-            parts = list(zip(*streams, strict=True))
-            written = [
-                context.run(write, folder / f"out{index}.csv", *one) for index, one in enumerate(parts)
-            ]
-            assert sum(context.get(written)) == 40_000
-
-        return timed(work)
-
-
-def flows() -> None:
-    specs = ("threadpool", "process")
-    subjects: dict[str, Timed] = {
-        spec: functools.partial(stream, spec, fewer(20_000, 2_000)) for spec in specs
-    }
-    found = compare("An item of a stream", subjects, peer="threadpool", rounds=3)
-    judge("An item of a stream on process", found["process"] * 1e6, at_most(50), " µs")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for index in range(20):
-            with (folder / f"in{index:02}.csv").open("w", newline="") as file:
-                csv.writer(file).writerows([row * 7 + index, "x" * 40, row] for row in range(2_000))
-        subjects = {spec: functools.partial(shuffle, spec, folder) for spec in specs}
-        compare(
-            "A shuffle of 20 files of 2,000 rows",
-            subjects,
-            peer="threadpool",
-            rounds=3,
-            unit="ms",
-            scale=1e3,
-            goals={"process": at_most(1.5)},
-        )
 
 
 def shapes() -> None:

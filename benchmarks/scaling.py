@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -99,56 +99,47 @@ def tasks(context: JobContext, count: int, folder: str) -> Figures:
     return found
 
 
-def tasks_threadpool(count: int, folder: str) -> Figures:
-    with create_context("threadpool", max_workers=2) as context:
-        return tasks(context, count, folder)
-
-
-def tasks_process(count: int, folder: str) -> Figures:
-    with create_context("process", max_workers=2) as context:
-        return tasks(context, count, folder)
-
-
-def tasks_ray(count: int, folder: str) -> Figures:
-    with ray_cluster() as (context, _):
-        return tasks(context, count, folder)
-
-
-def values(context: JobContext, count: int) -> Figures:
+def values(context: JobContext, count: int, _: str) -> Figures:
     """Small values of `put` that somebody still refers to."""
     refs = [context.put(number) for number in range(count)]
     return {"memory": memory(), "kept": float(len(refs))}
 
 
-def values_threadpool(count: int, _: str) -> Figures:
-    with create_context("threadpool") as context:
-        return values(context, count)
-
-
-def values_process(count: int, _: str) -> Figures:
-    with create_context("process", max_workers=2) as context:
-        return values(context, count)
-
-
-def actors(context: JobContext, count: int) -> Figures:
+def actors(context: JobContext, count: int, _: str) -> Figures:
     handles = [context.create_actor(Empty) for _ in range(count)]
     context.get([handle.method() for handle in handles])
     return {"memory": memory(), "processes": float(processes()), "threads": float(threading.active_count())}
 
 
-def actors_threadpool(count: int, _: str) -> Figures:
-    with create_context("threadpool") as context:
-        return actors(context, count)
+def on(
+    opened: Callable[[], AbstractContextManager[JobContext]],
+    measure: Callable[[JobContext, int, str], Figures],
+) -> Callable[[int, str], Figures]:
+    """Return a measure with the context that it is taken on."""
+
+    def measured(count: int, folder: str) -> Figures:
+        with opened() as context:
+            return measure(context, count, folder)
+
+    return measured
 
 
-def actors_process(count: int, _: str) -> Figures:
-    with create_context("process", max_workers=2) as context:
-        return actors(context, count)
+def two_threads() -> AbstractContextManager[JobContext]:
+    return create_context("threadpool", max_workers=2)
 
 
-def actors_ray(count: int, _: str) -> Figures:
-    with ray_cluster() as (context, _cluster):
-        return actors(context, count)
+def threads() -> AbstractContextManager[JobContext]:
+    return create_context("threadpool")
+
+
+def workers() -> AbstractContextManager[JobContext]:
+    return create_context("process", max_workers=2)
+
+
+@contextmanager
+def ray() -> Iterator[JobContext]:
+    with ray_cluster() as (context, _):
+        yield context
 
 
 def fill(queue: Any, count: int) -> None:
@@ -279,12 +270,12 @@ def ray_cluster() -> Iterator[tuple[JobContext, Any]]:
 
 # What is measured: the function, two sizes, the unit.
 MEASURED: dict[str, tuple[Callable[[int, str], Figures], tuple[int, int], str]] = {
-    "tasks_threadpool": (tasks_threadpool, (5_000, 50_000), "waiting task"),
-    "tasks_process": (tasks_process, (5_000, 50_000), "waiting task"),
-    "values_threadpool": (values_threadpool, (5_000, 50_000), "small value"),
-    "values_process": (values_process, (5_000, 50_000), "small value"),
-    "actors_threadpool": (actors_threadpool, (10, 200), "actor"),
-    "actors_process": (actors_process, (2, 12), "actor"),
+    "tasks_threadpool": (on(two_threads, tasks), (5_000, 50_000), "waiting task"),
+    "tasks_process": (on(workers, tasks), (5_000, 50_000), "waiting task"),
+    "values_threadpool": (on(threads, values), (5_000, 50_000), "small value"),
+    "values_process": (on(workers, values), (5_000, 50_000), "small value"),
+    "actors_threadpool": (on(threads, actors), (10, 200), "actor"),
+    "actors_process": (on(workers, actors), (2, 12), "actor"),
     "items_memory": (items_memory, (5_000, 50_000), "item of 100 B"),
     "items_sqlite": (items_sqlite, (5_000, 50_000), "item of 100 B"),
     "items_file": (items_file, (500, 3_000), "item of 100 B"),
@@ -296,8 +287,8 @@ MEASURED: dict[str, tuple[Callable[[int, str], Figures], tuple[int, int], str]] 
     "jobs_running": (jobs_running, (2, 22), "running job"),
     "replicas_running": (replicas_running, (2, 42), "running replica"),
     "logs": (logs, (1, 51), "MB of log"),
-    "tasks_ray": (tasks_ray, (1_000, 6_000), "waiting task"),
-    "actors_ray": (actors_ray, (1, 4), "actor"),
+    "tasks_ray": (on(ray, tasks), (1_000, 6_000), "waiting task"),
+    "actors_ray": (on(ray, actors), (1, 4), "actor"),
     "jobs_ray": (jobs_ray, (1, 4), "running job"),
 }
 NEEDED = {"items_redis": "redis-server", "items_postgresql": "pg_ctlcluster"}
