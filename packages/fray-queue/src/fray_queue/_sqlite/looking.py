@@ -7,7 +7,8 @@ from typing import Any
 from fray_queue._items import Taken
 from fray_queue._sqlite.rows import QueueRow, load_history, seq_of
 from fray_queue._sqlite.schema import DEAD, HELD, RETURNED
-from fray_queue._sqlite.store import DEADLINE, FRESH_PLAIN, FRESH_SPECIAL, QueueStore
+from fray_queue._sqlite.store import DEADLINE, QueueStore
+from fray_queue._sqlite.takeable import FRESH_PLAIN, FRESH_SPECIAL
 
 # Of a row whose lease or delay ran out by ?3: it is given up. `lease_machine.is_over`, in SQL.
 _OVER = f"(lease_id <> '' AND attempt >= ?1 OR {DEADLINE} <= ?3)"

@@ -4,23 +4,19 @@ The rules are those of the lease machine. Where a rule is cheaper in SQL it is t
 compare the two. A call that refuses raises before it writes.
 """
 
-import contextlib
 import math
 import secrets
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from fray import LeaseExpiredError
 from fray.backend import PLAIN, LeaseState, PushOptions, lease_machine
-from fray_queue._errors import LimitError, QueueExistsError, QueueNotFoundError
-from fray_queue._items import Settings, Taken
-from fray_queue._sqlite import pushing, replies
+from fray_queue._items import Taken
+from fray_queue._sqlite import dead, pushing, replies
 from fray_queue._sqlite.connection import StoreFile
+from fray_queue._sqlite.queue_table import QueueTable
 from fray_queue._sqlite.rows import (
     STATE,
     QueueRow,
-    differs,
     dump_history,
     lease_id_of,
     seq_of,
@@ -28,39 +24,21 @@ from fray_queue._sqlite.rows import (
     state_number,
     state_of,
 )
-from fray_queue._sqlite.schema import DEAD, HELD, LAST_NUMBER, RETURNED
+from fray_queue._sqlite.schema import DEAD, HELD, RETURNED
+from fray_queue._sqlite.takeable import takeable
 
-Takeable = tuple[int, str | None, bytes, float, LeaseState | None, bool]
-"""A row that may be leased: its id, item id, payload, push, state, and whether an answer may be wanted."""
-FRESH_PLAIN = "SELECT id, item_id, payload, pushed_at FROM items WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
-FRESH_SPECIAL = (
-    "SELECT id, item_id, payload, pushed_at FROM items WHERE id > ? AND id <= ? "
-    "AND NOT EXISTS (SELECT 1 FROM leases WHERE leases.id = items.id) ORDER BY id LIMIT ?"
-)
 DEADLINE = "ifnull(deadline, 9e999)"
 
 _TOKENS = 64  # asked for together
-_COLUMNS = (
-    "number, name, tag, max_attempts, pushed, cursor, returned, held, dead, bytes, seen, fresh, max_size, "
-    "max_dead, dropped, special"
-)
 
 
-class QueueStore:
-    """The queues of one store.
-
-    Args:
-        shared: Whether others write to the file, so that what was read before the transaction is old.
-    """
+class QueueStore(QueueTable):
+    """The queues of one store."""
 
     def __init__(self, file: StoreFile, *, shared: bool) -> None:
-        self.file = file
-        self._shared = shared
-        self._execute: Callable[..., Any] = file.connection.execute
-        self._rows: dict[str, QueueRow] = {}
+        super().__init__(file, shared=shared)
         self.on_reply: Callable[[str, str | None], None] | None = None
         self.synced = -1  # changes that are on the disk; `commits.sync` counts them
-        self._complete = False  # whether all queues are in `_rows`
         self._tokens: list[str] = []
 
     def _token(self) -> str:
@@ -69,155 +47,6 @@ class QueueStore:
             text = secrets.token_hex(8 * _TOKENS)
             self._tokens = [text[start : start + 16] for start in range(0, len(text), 16)]
         return self._tokens.pop()
-
-    # --- transactions ---
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Open a transaction; the changes of a block that raises are undone."""
-        if self.file.in_memory:
-            yield
-            return
-        if self._shared:
-            self._forget()
-        try:
-            with self.file.writing():
-                yield
-                self._flush()
-        except BaseException:
-            self._forget()
-            raise
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """See one state of the store."""
-        if self.file.in_memory:
-            yield
-            return
-        if self._shared:
-            self._forget()
-        with self.file.reading():
-            yield
-
-    def _forget(self) -> None:
-        self._rows.clear()
-        self._complete = False
-
-    def _flush(self) -> None:
-        for row in self._rows.values():
-            if row.changed:
-                self._execute(
-                    "UPDATE queues SET max_attempts = ?, pushed = ?, cursor = ?, returned = ?, held = ?, "
-                    "dead = ?, bytes = ?, seen = ?, fresh = ?, max_size = ?, max_dead = ?, dropped = ?, "
-                    "special = ? WHERE number = ?",
-                    (
-                        row.max_attempts,
-                        row.pushed,
-                        row.cursor,
-                        row.returned,
-                        row.held,
-                        row.dead,
-                        row.bytes,
-                        self.file.clock.now(),
-                        row.fresh,
-                        row.max_size,
-                        row.max_dead,
-                        row.dropped,
-                        row.special,
-                        row.number,
-                    ),
-                )
-                row.changed = False
-
-    # --- queues ---
-
-    def queue(self, name: str) -> QueueRow:
-        """Return a queue that exists.
-
-        Raises:
-            QueueNotFoundError: There is none of that name.
-        """
-        row = self._rows.get(name)
-        if row is None:
-            row = self._load(name)
-            if row is None:
-                raise QueueNotFoundError(name, tuple(self.names()))
-            self._rows[name] = row
-        return row
-
-    def names(self) -> list[str]:
-        """List the queues' names, sorted."""
-        return [name for (name,) in self._execute("SELECT name FROM queues ORDER BY name").fetchall()]
-
-    def queues(self) -> list[QueueRow]:
-        """Return every queue."""
-        if not self._complete:
-            for name in self.names():
-                self.queue(name)
-            self._complete = True
-        return list(self._rows.values())
-
-    def create(self, name: str, settings: Settings, *, most: int = LAST_NUMBER) -> QueueRow:
-        """Return the queue of that name and those settings, made if need be.
-
-        Raises:
-            QueueExistsError: There is one with other settings.
-            LimitError: The store has `most` queues.
-        """
-        row = self._rows.get(name) or self._load(name)
-        if row is None:
-            row = self._insert(name, settings, most)
-        elif (difference := differs(settings, row)) is not None:
-            raise QueueExistsError(f"queue {name!r} has {difference}")
-        self._rows[name] = row
-        return row
-
-    def _load(self, name: str) -> QueueRow | None:
-        found = self._execute(f"SELECT {_COLUMNS} FROM queues WHERE name = ?", (name,)).fetchall()
-        return QueueRow(*found[0]) if found else None
-
-    def _free_number(self) -> int:
-        """Return the number of a queue that was removed."""
-        taken = {number for (number,) in self._execute("SELECT number FROM queues").fetchall()}
-        return next(number for number in range(1, LAST_NUMBER + 1) if number not in taken)
-
-    def _insert(self, name: str, settings: Settings, most: int) -> QueueRow:
-        ((count, last),) = self._execute("SELECT count(*), coalesce(max(number), 0) FROM queues").fetchall()
-        if count >= most:
-            raise LimitError(f"the server has {count} queues, and takes no more")
-        number = last + 1 if last < LAST_NUMBER else self._free_number()
-        tag = secrets.token_hex(4)
-        row = QueueRow(number, name, tag, settings.max_attempts, max_size=settings.max_size)
-        if settings.max_dead is not None:
-            row.max_dead = settings.max_dead
-        self._execute(
-            "INSERT INTO queues VALUES (?, ?, ?, ?, 0, 0, 0, 0, 0, 0, ?, 0, ?, ?, 0, 0)",
-            (number, name, tag, row.max_attempts, self.file.clock.now(), row.max_size, row.max_dead),
-        )
-        return row
-
-    def totals(self) -> tuple[int, int]:
-        """Return how many items all queues have, dead ones too, and their payloads' size."""
-        rows = self.queues()
-        return sum(row.live + row.dead for row in rows), sum(row.bytes for row in rows)
-
-    def sizes(self) -> list[tuple[str, int]]:
-        """Return each queue's name and how many items it has that are not dead."""
-        return [(row.name, row.live) for row in self.queues()]
-
-    def keep_time(self) -> None:
-        """Note the time where there are leases: after a crash they have what they had left now."""
-        for row in self.queues():
-            row.changed = row.changed or row.held > 0
-
-    def delete(self, queue: QueueRow) -> None:
-        """Remove a queue with all that is in it."""
-        first, last = queue.base, queue.base + queue.pushed
-        self._execute("DELETE FROM leases WHERE id > ? AND id <= ?", (first, last))
-        self._execute("DELETE FROM replies WHERE id > ? AND id <= ?", (first, last))
-        self._execute("DELETE FROM items WHERE id > ? AND id <= ?", (first, last))
-        self._execute("DELETE FROM queues WHERE number = ?", (queue.number,))
-        self._rows.pop(queue.name, None)
 
     # --- what a worker does ---
 
@@ -255,7 +84,7 @@ class QueueStore:
         self.sweep(queue, now)
         taken: list[Taken] = []
         size = 0
-        for row, item_id, payload, pushed_at, state, reply in self._takeable(queue, n):
+        for row, item_id, payload, pushed_at, state, reply in takeable(self._execute, queue, n):
             seq = seq_of(row)
             lease_id = lease_id_of(seq, self._token())
             before = state or lease_machine.FRESH
@@ -281,57 +110,6 @@ class QueueStore:
             queue.count(HELD, len(taken))
             queue.earliest = min(queue.earliest, now + lease_timeout)
         return taken
-
-    def _takeable(self, queue: QueueRow, n: int) -> Iterator[Takeable]:
-        """Yield rows in line, a few at a time: they are changed meanwhile, and payloads may be large."""
-        if not queue.returned:
-            yield from self._fresh(queue, n)
-            return
-        # Rows of plain items that were never leased have priority 0, and their place among the others.
-        heads = self._execute(
-            f"SELECT id, priority FROM leases WHERE queue = ? AND state = {RETURNED} "
-            "ORDER BY priority DESC, id LIMIT ?",
-            (queue.number, n),
-        ).fetchall()
-        fresh = self._fresh(queue, n)
-        with contextlib.closing(fresh):
-            plain = next(fresh, None)
-            for row, priority in heads:
-                while plain is not None and n and (0, -plain[0]) > (priority, -row):
-                    n -= 1
-                    yield plain
-                    plain = next(fresh, None)
-                if not n:
-                    return
-                n -= 1
-                yield self._returned(row)
-            while plain is not None and n:
-                n -= 1
-                yield plain
-                plain = next(fresh, None)
-
-    def _returned(self, row: int) -> Takeable:
-        (found,) = self._execute(
-            f"SELECT item_id, payload, pushed_at, {STATE}, reply_ttl, key FROM leases JOIN items USING (id) "
-            "WHERE id = ?",
-            (row,),
-        ).fetchall()
-        item_id, payload, pushed_at, *state, reply_ttl, key = found
-        return row, item_id, payload, pushed_at, state_of(*state), reply_ttl is not None or key is not None
-
-    def _fresh(self, queue: QueueRow, n: int) -> Generator[Takeable, None, None]:
-        """Yield plain items that were never leased."""
-        if not n or not queue.fresh:
-            return
-        cursor = self._execute(
-            FRESH_SPECIAL if queue.special else FRESH_PLAIN,
-            (queue.base + queue.cursor, queue.base + queue.pushed, n),
-        )
-        try:
-            for row, item_id, payload, pushed_at in cursor:
-                yield row, item_id, payload, pushed_at, None, False
-        finally:
-            cursor.close()
 
     def done(
         self, queue: QueueRow, lease_ids: Iterable[str], answers: Sequence[replies.Packed | None] = ()
@@ -406,12 +184,7 @@ class QueueStore:
                     answer = ("error", failure)
                 replies.put(self, queue, row, answer, reply_ttl, askers)
         if queue.dead > queue.max_dead:
-            ids = self._execute(
-                f"SELECT id FROM leases WHERE queue = ? AND state = {DEAD} ORDER BY id LIMIT ?",
-                (queue.number, queue.dead - queue.max_dead),
-            ).fetchall()
-            self._remove_dead(queue, [row for (row,) in ids])
-            queue.dropped += len(ids)
+            dead.drop_first(self, queue, queue.dead - queue.max_dead)
 
     def give_back(self, queue: QueueRow, lease_ids: Iterable[str]) -> list[str]:
         """Give back items that were not worked on; return the leases that are not good."""
@@ -478,17 +251,7 @@ class QueueStore:
 
     def requeue(self, queue: QueueRow, item_ids: Sequence[str] | None) -> int:
         """Put the dead (all, or those of these ids) back at their old places with a fresh count."""
-        rows = self._dead_rows(queue, item_ids)
-        self.file.connection.executemany(
-            f"UPDATE leases SET state = {RETURNED}, attempt = 0, lease_id = '', until = 0, history = '', "
-            "deadline = NULL WHERE id = ?",
-            [(row,) for row in rows],
-        )
-        if queue.special:
-            replies.forget(self, queue, rows)
-        queue.count(DEAD, -len(rows))
-        queue.count(RETURNED, len(rows))
-        return len(rows)
+        return dead.requeue(self, queue, item_ids)
 
     def purge(self, queue: QueueRow) -> int:
         """Remove every item that is not dead, leased ones too; return how many."""
@@ -512,26 +275,7 @@ class QueueStore:
 
     def purge_dead(self, queue: QueueRow, item_ids: Sequence[str] | None) -> int:
         """Remove the dead (all, or those of these ids); return how many."""
-        rows = self._dead_rows(queue, item_ids)
-        self._remove_dead(queue, rows)
-        return len(rows)
-
-    def _remove_dead(self, queue: QueueRow, rows: Sequence[int]) -> None:
-        for row in rows:
-            (size,) = self._execute("DELETE FROM leases WHERE id = ? RETURNING bytes", (row,)).fetchall()[0]
-            self._execute("DELETE FROM items WHERE id = ?", (row,))
-            queue.bytes -= size
-        queue.count(DEAD, -len(rows))
-
-    def _dead_rows(self, queue: QueueRow, item_ids: Sequence[str] | None) -> list[int]:
-        self.sweep(queue, self.file.clock.now())
-        wanted = None if item_ids is None else set(item_ids)
-        found = self._execute(
-            "SELECT id, item_id FROM leases JOIN items USING (id) "
-            f"WHERE queue = ? AND state = {DEAD} ORDER BY id",
-            (queue.number,),
-        ).fetchall()
-        return [row for row, given in found if wanted is None or queue.item_id(seq_of(row), given) in wanted]
+        return dead.purge(self, queue, item_ids)
 
     def sweep(self, queue: QueueRow, now: float) -> None:
         """Have what ran out wait again, and give up what is over: last leases, and items past their time."""
