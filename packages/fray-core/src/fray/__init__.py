@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from fray import _legacy
 from fray._contexts.base import ContextBase
-from fray._contracts.context import ActorHandle, JobContext, ObjectRef, ObjectStream
+from fray._contracts.actor_handle import ActorHandle
+from fray._contracts.context import JobContext
+from fray._contracts.refs import ObjectRef, ObjectStream
 from fray._discovery.current import (
     create_cluster,
     create_context,

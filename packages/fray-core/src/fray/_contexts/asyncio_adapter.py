@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, Executor, Future
 from typing import Any, Protocol, TypeVar
 
 from fray._contracts.async_steps import lent
-from fray._contracts.context import ObjectRef
+from fray._contracts.refs import ObjectRef
 from fray._values.errors import GetTimeoutError
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from fray._contracts.context import ObjectRef
+from fray._contracts.refs import ObjectRef
 from fray._serialization.functions import is_generator_function
 from fray._serialization.values import callable_name, pack_exception, unpack_exception
 from fray._values.errors import SerializationError

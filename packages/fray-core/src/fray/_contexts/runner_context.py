@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fray._contexts.base import ContextBase
 from fray._contexts.exits import end_engine
-from fray._contracts.context import ActorHandle, actor_methods
+from fray._contracts.actor_handle import ActorHandle, actor_methods
 from fray._contracts.task_runner import PackedCall, StoredValue, TaskRunner
 from fray._engine.actor_endpoint import EngineEndpoint
 from fray._engine.actors import Actor

@@ -1,55 +1,22 @@
 """The contract of a job context: tasks, objects and actors inside one job.
 
 `JobContext` is what users hold. A backend may implement it from scratch, or inherit
-`ContextBase` (`_base.py`), which derives most of it from a handful of primitives, or, where its tasks
-stand on the engine, `TaskRunnerContext`, which asks for a `TaskRunner`.
+`ContextBase` (`fray._contexts.base`), which derives most of it from a handful of primitives, or, where its
+tasks stand on the engine, `TaskRunnerContext`, which asks for a `TaskRunner`.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, overload, runtime_checkable
+from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload, runtime_checkable
 
+from fray._contracts.refs import ObjectRef, ObjectStream
 from fray._values.capabilities import ContextCapabilities
 from fray._values.options import ActorOptions, Lifetime, TaskOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
-
-
-class ObjectRef(ABC, Generic[T_co]):
-    """Stands for a value that is there or will be: what `put` and `run` return.
-
-    Nominal, so that a type checker can tell a reference from a value. A backend subclasses it,
-    or registers its library's own class (`ObjectRef.register(ray.ObjectRef)`).
-    """
-
-    __slots__ = ()
-
-
-class ObjectStream(ABC, Generic[T_co]):
-    """The items of a generator task, in order, as they are yielded.
-
-    `next(stream)` blocks until the next item is there and returns a reference to it; it raises
-    StopIteration at the end, and `get` of an item raises where the generator did.
-    A stream that is dropped, or cancelled, closes its generator.
-    """
-
-    __slots__ = ()
-
-    def __iter__(self) -> Self:
-        return self
-
-    @abstractmethod
-    def __next__(self) -> ObjectRef[T_co]: ...
-
-    def __aiter__(self) -> AsyncIterator[ObjectRef[T_co]]:
-        from fray._contracts.async_steps import AsyncSteps  # it imports asyncio
-
-        return AsyncSteps(iter(self))
 
 
 class Run(Protocol):
@@ -271,106 +238,3 @@ class JobContext(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
-
-
-class ActorEndpoint(ABC):
-    """A backend's side of a handle: what carries calls to one actor."""
-
-    @property
-    @abstractmethod
-    def methods(self) -> Mapping[str, Any]:
-        """The names that can be called; the values are the backend's own."""
-
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """The actor in messages: its class and its name."""
-
-    @abstractmethod
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Queue a call and return its reference or stream."""
-
-    def call_with(
-        self,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        native: Mapping[str, Any],
-    ) -> Any:
-        """Queue a call under options of Ray; a backend that is not Ray queues it as it is."""
-        return self.call(method, args, kwargs)
-
-
-class ActorHandle:
-    """An actor as its callers see it: `handle.method(...)` returns a reference."""
-
-    def __init__(self, endpoint: ActorEndpoint) -> None:
-        self._endpoint = endpoint
-
-    def __getattr__(self, method: str) -> "BoundMethod":
-        # Dunders are never remote: pickle, copy and inspect ask for them.
-        if method.startswith("__") or method == "_endpoint":
-            raise AttributeError(method)
-        if method not in self._endpoint.methods:
-            from fray._values.errors import did_you_mean
-
-            hint = did_you_mean(method, self._endpoint.methods)
-            raise AttributeError(
-                f"actor {self._endpoint.label} has no method {method!r}" + (hint and f"; {hint}")
-            )
-        bound = BoundMethod(self._endpoint, method)
-        self.__dict__[method] = bound  # the next call finds it without coming here
-        return bound
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ActorHandle, (self._endpoint,)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ActorHandle) and self._endpoint == other._endpoint
-
-    def __hash__(self) -> int:
-        return hash(self._endpoint)
-
-    def __repr__(self) -> str:
-        return f"<actor {self._endpoint.label}>"
-
-
-class BoundMethod:
-    """`handle.method`: call it, or call its `remote`."""
-
-    __slots__ = ("_endpoint", "_method", "_native")
-
-    def __init__(self, endpoint: ActorEndpoint, method: str, native: Mapping[str, Any] | None = None) -> None:
-        self._endpoint, self._method, self._native = endpoint, method, native
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._native:
-            return self._endpoint.call_with(self._method, args, kwargs, self._native)
-        return self._endpoint.call(self._method, args, kwargs)
-
-    remote = __call__
-
-    def options(self, *, num_returns: int | str = 1, **native: Any) -> "BoundMethod":
-        """Return the method under options of Ray's actor methods, for code written for Ray.
-
-        Args:
-            num_returns: 1, as on every backend: a call has one reference.
-            native: Passed to Ray; other backends ignore them.
-
-        Raises:
-            UnsupportedError: Another number of references is asked for.
-        """
-        if num_returns != 1:
-            from fray._values.errors import UnsupportedError
-
-            raise UnsupportedError(
-                f"{self._endpoint.label}.{self._method}.options(num_returns={num_returns!r}): a call has one "
-                "reference; return a tuple, or make the method a generator"
-            )
-        return BoundMethod(self._endpoint, self._method, {**(self._native or {}), **native})
-
-
-def actor_methods(cls: Any) -> dict[str, Any]:
-    """Return the methods of an actor's class that a handle offers: every callable that is no dunder."""
-    names = (name for name in dir(cls) if not name.startswith("__"))
-    return {name: member for name in names if callable(member := getattr(cls, name, None))}

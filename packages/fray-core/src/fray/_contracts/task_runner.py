@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from fray._values.options import ActorOptions, TaskOptions
 
 if TYPE_CHECKING:
-    from fray._contracts.context import ObjectRef
+    from fray._contracts.refs import ObjectRef
 
 CallKind = Literal["task", "construct", "method"]
 

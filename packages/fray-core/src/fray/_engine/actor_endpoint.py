@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fray._contracts.context import ActorEndpoint
+from fray._contracts.actor_handle import ActorEndpoint
 from fray._contracts.task_runner import PackedCall
 from fray._engine.actors import Actor
 from fray._engine.identity import reduce_by_identity

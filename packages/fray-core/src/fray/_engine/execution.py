@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from contextvars import Context, copy_context
 from typing import Any
 
-from fray._contracts.context import ObjectRef
 from fray._contracts.current_context import current_context_var
+from fray._contracts.refs import ObjectRef
 from fray._contracts.task_runner import PackedCall, Ready, StoredError
 from fray._engine.calls import _thread, dispatch, shutting_down
 from fray._engine.refs import EngineRef, LocalError, PickledValue, outcome, ref_of_future

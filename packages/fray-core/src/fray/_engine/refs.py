@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-from fray._contracts.context import ObjectRef
+from fray._contracts.refs import ObjectRef
 from fray._contracts.task_runner import Ready, StoredError, StoredValue
 from fray._engine.identity import keeping, reduce_by_identity
 from fray._serialization.values import dumps

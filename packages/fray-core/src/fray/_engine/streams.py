@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from fray._contracts.context import ObjectStream
+from fray._contracts.refs import ObjectStream
 from fray._contracts.task_runner import CallRunner, Ready, StoredError
 from fray._engine.calls import Call
 from fray._engine.identity import reduce_by_identity

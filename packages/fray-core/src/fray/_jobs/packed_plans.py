@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from fray._jobs.record_files import PLAN
 from fray._values.light_tuples import NamedTuple
 
 TYPE_CHECKING = False
@@ -55,3 +58,11 @@ def _loads(data: bytes) -> Any:
         from pickle import loads
 
     return loads(data)
+
+
+def remove_plan(record: str) -> None:
+    """Remove the plan: nobody is to start the job again."""
+    try:
+        os.unlink(os.path.join(record, PLAN))
+    except OSError:
+        return  # it was handed over, or the disk is read-only

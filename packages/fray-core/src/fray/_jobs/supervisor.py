@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 
+from fray._jobs.control_messages import requested
 from fray._jobs.control_pipe import DEFAULT_GRACE, WAKE, ControlPipe, restarts_filed, stop_filed
 from fray._jobs.events import (
     Begin,
@@ -21,10 +21,8 @@ from fray._jobs.events import (
     ClearReplica,
     ClearTree,
     EndTree,
-    Noticed,
     NotifyReplica,
     Policy,
-    RestartRequested,
     SettleJob,
     StartFailed,
     StartReplica,
@@ -36,7 +34,7 @@ from fray._jobs.events import (
 from fray._jobs.job_tree import JobTree
 from fray._jobs.liveness import HEARTBEAT
 from fray._jobs.log_files import AttemptLogs
-from fray._jobs.record_files import PLAN
+from fray._jobs.packed_plans import remove_plan
 from fray._jobs.replica_processes import ReplicaProcesses
 from fray._jobs.replica_records import job_path
 from fray._jobs.spawn import start_function
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
     from fray._jobs.memory_group import JobGroups
     from fray._jobs.plan import JobPlan
 
-CHANGED = "changed"
 _LOOK = 1.0  # seconds between two looks for what comes without a wake-up: a stop from another host, room
 _SOON = 0.25  # seconds after the launch in which nobody can have changed the source
 
@@ -173,37 +170,20 @@ class Supervisor:
             self._replicas.grant = answer
         waited = self._has_waited and time.time() - self._plan.submitted_at > _SOON
         if waited and self._plan.snapshot_of is None:
-            self._compare_source()
+            from fray._jobs.source_change import start_comparison
+
+            self._comparing = start_comparison(self._record, self._plan, self._group)
         else:
             self._perform(self._machine.handle(Begin(), time.monotonic()))
         return []
 
-    def _compare_source(self) -> None:
-        """The job has waited: let a child find out whether it runs what was launched."""
-        plan, found = self._plan, os.path.join(self._record, CHANGED)
-        self._childless = False
-
-        def compare() -> None:
-            from fray._jobs.snapshots import SourceState, change_since
-
-            change = change_since(plan.workspace, SourceState(commit=plan.commit), plan.submitted_at)
-            if change is not None:
-                with open(found, "w") as file:
-                    file.write(change)
-
-        output = os.open(os.path.join(self._record, "supervisor.log"), os.O_WRONLY | os.O_APPEND)
-        try:
-            self._comparing = start_function(compare, plan.workspace, output, self._group)
-        finally:
-            os.close(output)
-
     def _compared(self) -> None:
+        from fray._jobs.source_change import change_found
+
         self._comparing = None
-        try:
-            with open(os.path.join(self._record, CHANGED)) as file:
-                self._warn(file.read())
-        except OSError:  # nothing has changed, as a rule
-            pass
+        change = change_found(self._record)
+        if change is not None:
+            self._warn(change)
         self._perform(self._machine.handle(Begin(), time.monotonic()))
 
     def _warn(self, text: str) -> None:
@@ -231,21 +211,12 @@ class Supervisor:
     def _read(self, messages: list[str]) -> list[Event]:
         events: list[Event] = []
         for message in messages:
-            word, *values = message.split()
-            if word == "stop":
-                events.append(StopRequested(float(values[0])))
-            elif word == "preempt":
-                replica, attempt = int(values[0]), int(values[1])
-                if replica in self._plan.numbers:
-                    events.append(Noticed(replica, attempt, float(values[2])))
-            elif word == "restart":
-                replica, attempt = int(values[0]), int(values[1])
-                if replica in self._plan.numbers:
-                    events.append(RestartRequested(replica, attempt, float(values[2])))
-            elif word == WAKE:
+            if message == WAKE:
                 self._next_look = 0.0
-            elif word == "granted" and self._waiting_for_room:
-                events += self._ask_for_room()
+            elif message == "granted":
+                events += self._ask_for_room() if self._waiting_for_room else []
+            else:
+                events += requested(message, self._plan.numbers)
         if self._control.signalled:
             self._control.signalled = False
             events += self._host_ends()
@@ -364,9 +335,11 @@ class Supervisor:
         return self._written == state
 
     def _finish(self) -> None:
+        from fray._jobs.job_end import leave_room, settle_plan
+
         self._logs.close()
         leave_room(self._plan)
-        self._keep_plan()
+        settle_plan(self._record, self._plan, self._state.status)
         if self._plan.host_end is not None:
             remove_plan(self._record)
         self._state = self._state._replace(pending_reason=None, finished_at=time.time())
@@ -384,40 +357,3 @@ class Supervisor:
             from fray._jobs.predecessors import tell_of_start
 
             tell_of_start(self._record)
-
-    def _keep_plan(self) -> None:
-        """A job that did not succeed may be run again."""
-        succeeded = self._state.status is JobStatus.SUCCEEDED
-        if succeeded and not self._plan.kept:
-            return
-        from fray._jobs.kept_plans import drop_plan, keep_plan
-
-        if succeeded:
-            drop_plan(self._record)
-        else:
-            keep_plan(self._record, self._plan)
-
-
-def leave_room(plan: JobPlan) -> None:
-    """Give back what a job holds of the machine; where that cannot be written, its end gives it back."""
-    if plan.admission is not None:
-        try:
-            plan.admission.leave()
-        except OSError as error:
-            _note(f"its room was not given back: {error}")
-
-
-def _note(text: str) -> None:
-    """Write to supervisor.log, which may be on a disk that is full."""
-    try:
-        print(text, file=sys.stderr, flush=True)
-    except OSError:
-        return
-
-
-def remove_plan(record: str) -> None:
-    """Remove the plan: nobody is to start the job again."""
-    try:
-        os.unlink(os.path.join(record, PLAN))
-    except OSError:
-        return  # it was handed over, or the disk is read-only

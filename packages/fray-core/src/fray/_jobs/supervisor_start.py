@@ -14,12 +14,12 @@ from fray._jobs import process_tree
 from fray._jobs.control_group import ControlGroup
 from fray._jobs.liveness import Holder, SupervisorLock, this_host
 from fray._jobs.memory_group import JobGroups, MemoryGroup
-from fray._jobs.packed_plans import unpacked_plan
+from fray._jobs.packed_plans import remove_plan, unpacked_plan
 from fray._jobs.plan import JobPlan
 from fray._jobs.process_tree import boot_id, identify
 from fray._jobs.record_files import PLAN
 from fray._jobs.status_file import STATUS, read_json
-from fray._jobs.supervisor import Supervisor, remove_plan
+from fray._jobs.supervisor import Supervisor
 from fray._values.job_words import JobStatus
 
 TYPE_CHECKING = False

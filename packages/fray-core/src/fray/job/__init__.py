@@ -5,14 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from fray import _legacy
 from fray._contexts.base import ContextBase
-from fray._contracts.context import (
-    ActorEndpoint,
-    ActorHandle,
-    JobContext,
-    ObjectRef,
-    ObjectStream,
-    actor_methods,
-)
+from fray._contracts.actor_handle import ActorEndpoint, ActorHandle, actor_methods
+from fray._contracts.context import JobContext
+from fray._contracts.refs import ObjectRef, ObjectStream
 from fray._discovery.current import create_context, get_job_context, set_job_ctx, use_context
 from fray._values.options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from fray._contracts.context import ObjectRef
+from fray._contracts.refs import ObjectRef
 from fray._discovery.current import get_job_context
 from fray.testing.gates import Gate
 from fray.testing.notes import Note

@@ -9,7 +9,7 @@ from fray._contexts.remote.actors import ActorCaller
 from fray._contexts.remote.names import ActorRecord
 from fray._contexts.remote.session import Session
 from fray._contexts.remote.travel import TravellingContext
-from fray._contracts.context import ActorHandle, actor_methods
+from fray._contracts.actor_handle import ActorHandle, actor_methods
 from fray._engine.actor_endpoint import EngineEndpoint
 from fray._engine.actors import Actor
 from fray._engine.calls import dispatch

@@ -11,7 +11,7 @@ from fray._contexts.remote.hosted_streams import HostedStreams
 from fray._contexts.remote.names import ActorRecord
 from fray._contexts.remote.threads import SerialThread
 from fray._contexts.remote.values import failed_with, pack
-from fray._contracts.context import ActorHandle
+from fray._contracts.actor_handle import ActorHandle
 from fray._contracts.remote_engine import Key
 from fray._engine.futures import EngineFuture
 from fray._engine.streams import EngineStream

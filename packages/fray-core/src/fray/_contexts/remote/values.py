@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, NamedTuple, Protocol
 from weakref import finalize
 
-from fray._contracts.context import ObjectRef
+from fray._contracts.refs import ObjectRef
 from fray._contracts.remote_engine import CallFailed, Key
 from fray._contracts.task_runner import StoredError, StoredValue
 from fray._engine.calls import dispatch

@@ -1,0 +1,23 @@
+"""The lines that a supervisor is sent through its control pipe, as events of the supervision machine."""
+
+from __future__ import annotations
+
+from fray._jobs.events import Noticed, RestartRequested, StopRequested
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from fray._jobs.events import Event
+
+
+def requested(message: str, replicas: Container[int]) -> list[Event]:
+    """Return what a line asks for; nothing where it is of a replica that is not among these."""
+    word, *values = message.split()
+    if word == "stop":
+        return [StopRequested(float(values[0]))]
+    if word not in ("preempt", "restart"):
+        return []
+    event = Noticed if word == "preempt" else RestartRequested
+    replica, attempt, seconds = int(values[0]), int(values[1]), float(values[2])
+    return [event(replica, attempt, seconds)] if replica in replicas else []
