@@ -34,22 +34,20 @@ def _registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     forget_plugins()
 
 
-class TestMemoryEngine(ContextContract):
+class _Engine(ContextContract):
     CHAIN = 200
     DEPTH = 50
     PROGRAMS = 10
 
+
+class TestMemoryEngine(_Engine):
     @pytest.fixture
     def spec(self) -> str:
         return "memory-engine"
 
 
-class TestTaskEngine(ContextContract):
+class TestTaskEngine(_Engine):
     """An engine that has no more than it must: what it cannot do is refused, and the rest is kept."""
-
-    CHAIN = 200
-    DEPTH = 50
-    PROGRAMS = 10
 
     @pytest.fixture
     def spec(self) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from azurite import azurite
+from on_object_store import OnObjectStore
 from pools import Pools
 from queue_processes import take_all
 from store_leftovers import process_wide  # noqa: F401
 
 from fray.queue import FileQueue, open_queue
-from fray.testing.queue import MakeQueue, ManualClock, QueueContract, SharedQueueContract, check_queue_machine
+from fray.testing.queue import ManualClock, QueueContract, SharedQueueContract, check_queue_machine
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -25,21 +26,12 @@ def options() -> Iterator[dict[str, Any]]:
         yield {"connection_string": connection}
 
 
-class _Azure:
+class _Azure(OnObjectStore):
     BACKEND = "abfs"
 
     @pytest.fixture
-    def make_queue(self, clock: ManualClock, options: dict[str, Any]) -> Iterator[MakeQueue]:
-        made: list[FileQueue[Any]] = []
-
-        def make_queue(**more: Any) -> FileQueue[Any]:
-            path = f"abfs://bucket/{uuid.uuid4().hex}"
-            made.append(FileQueue(path, clock=clock, max_clock_skew=0, **options, **more))
-            return made[-1]
-
-        yield make_queue
-        for queue in made:
-            queue.close()
+    def location(self, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        return "abfs://bucket", options
 
 
 class TestOnAzure(_Azure, QueueContract):

@@ -34,6 +34,17 @@ def path() -> str:
     return f"memory://queues/{uuid.uuid4().hex}"
 
 
+def check_requests(emulator: GcsEmulator, queue: FileQueue[Any], **expected: int) -> None:
+    """Look at a queue by these methods, each of which takes at most twenty requests."""
+    asked: dict[str, int] = {}
+    for name, answer in expected.items():
+        before = emulator.requests
+        assert getattr(queue, name)() == answer
+        asked[name] = emulator.requests - before
+    print(f"\nGCS: {asked} requests")
+    assert max(asked.values()) <= 20
+
+
 def opened(path: str, clock: ManualClock, **options: Any) -> FileQueue[Any]:
     return FileQueue(path, clock=clock, max_clock_skew=0, **options)
 
@@ -227,13 +238,7 @@ def test_items_that_were_pushed_one_by_one_are_counted_by_twenty_requests(
         queue.close()  # and the files of the first are gone
         fresh: FileQueue[int] = FileQueue("gs://bucket/q", clock=clock, max_clock_skew=0, **options)
         fresh._enter()
-        asked: dict[str, int] = {}
-        for name, expected in (("size", 1301 * 256 + 269), ("pending", 1301 * 256 + 265), ("peek", 5)):
-            before = emulator.requests
-            assert getattr(fresh, name)() == expected
-            asked[name] = emulator.requests - before
-        print(f"\nGCS, many single items: {asked} requests")
-        assert max(asked.values()) <= 20
+        check_requests(emulator, fresh, size=1301 * 256 + 269, pending=1301 * 256 + 265, peek=5)
         fresh.close()
 
 
@@ -267,12 +272,6 @@ def test_a_million_items_are_counted_by_twenty_requests(monkeypatch: pytest.Monk
         assert len(taken) == 150
         fresh: FileQueue[int] = FileQueue("gs://bucket/q", clock=clock, max_clock_skew=0, **options)
         fresh._enter()
-        asked: dict[str, int] = {}
-        for name, expected in (("size", 1_000_000), ("pending", 999_850), ("peek", 50)):
-            before = emulator.requests
-            assert getattr(fresh, name)() == expected
-            asked[name] = emulator.requests - before
-        print(f"\nGCS, a million items: {asked} requests")
-        assert max(asked.values()) <= 20
+        check_requests(emulator, fresh, size=1_000_000, pending=999_850, peek=50)
         queue.close()
         fresh.close()

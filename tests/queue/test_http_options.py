@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from local_server import LocalServer, send
 from queue_processes import wait_until
 
 from fray import UnsupportedError
@@ -258,42 +259,27 @@ def test_a_client_of_the_release_before_works_on_plain_items_alone() -> None:
         queue.close()
 
 
-class _OfBefore(BaseHTTPRequestHandler):
+class _OfBefore(LocalServer):
     """Answers as a server of the first release does: it knows no route that came later."""
 
-    protocol_version = "HTTP/1.1"
+    def handle(self, request: BaseHTTPRequestHandler) -> None:
+        request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        status, answer = self._answer(request.command, request.path)
+        send(request, status, "application/json", json.dumps(answer).encode())
 
-    def _answer(self, status: int, body: dict[str, Any]) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def do_GET(self) -> None:
-        counts = {"size": 0, "pending": 0, "durable": False, "item_bytes": 1 << 20, "batch": 1000}
-        self._answer(200, counts)
-
-    def do_POST(self) -> None:
-        if self.path.endswith("/push"):
-            self._answer(200, {"stored": 1})
-        else:
-            self._answer(404, {"error": "http", "message": "Not Found", "facts": []})
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its base's name
-        pass
+    @staticmethod
+    def _answer(method: str, path: str) -> tuple[int, dict[str, Any]]:
+        if method == "GET":
+            return 200, {"size": 0, "pending": 0, "durable": False, "item_bytes": 1 << 20, "batch": 1000}
+        if path.endswith("/push"):
+            return 200, {"stored": 1}
+        return 404, {"error": "http", "message": "Not Found", "facts": []}
 
 
 @pytest.fixture
 def server_of_before() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _OfBefore)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with _OfBefore() as server:
+        yield server.url
 
 
 def test_a_server_of_the_release_before_is_named_and_takes_plain_items(server_of_before: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from queue_processes import ServerProcess
+from wall_clock import WallClock, check_leases_last
 
 from fray import QueueUnavailableError
 from fray.testing.queue import ManualClock
@@ -271,22 +272,10 @@ def test_a_server_whose_writer_is_gone_says_so_and_keeps_what_it_stored(
 
 
 def test_a_step_of_the_wall_clock_ends_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, step = time.time, 0.0
-    monkeypatch.setattr(time, "time", lambda: real() + step)
+    clock = WallClock(monkeypatch)
     for folder in (None, tmp_path / "store"):
         with HttpQueueServer(store=folder) as server:
-            queue = server.new_queue("q")
-            queue.push("x")
-            lease = queue.pop(30.0)
-            assert lease is not None
-            for step in (3600.0, -3600.0):  # noqa: B007 - read by the clock
-                assert queue.pop() is None
-            queue.extend(lease, 0.05)
-            step = -7200.0
-            taken = queue.pop(wait=20.0)
-            assert taken is not None
-            assert taken.attempt == 2
-            step = 0.0
+            check_leases_last(server.new_queue("q"), clock)
 
 
 def test_memory_does_not_grow_with_what_is_pending(tmp_path: Path) -> None:

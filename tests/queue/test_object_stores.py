@@ -14,6 +14,7 @@ import boto3  # type: ignore[import-untyped]
 import pytest
 from gcs_emulator import GcsEmulator
 from moto.server import ThreadedMotoServer
+from on_object_store import OnObjectStore
 from pools import Pools
 from queue_processes import take_all
 from queue_proxy import SwallowingProxy
@@ -21,7 +22,6 @@ from store_leftovers import process_wide  # noqa: F401
 
 from fray import QueueUnavailableError, UnsupportedError
 from fray.testing.queue import (
-    MakeQueue,
     ManualClock,
     QueueContract,
     SharedQueueContract,
@@ -63,27 +63,7 @@ def gcs_options(url: str) -> dict[str, Any]:
     return {"endpoint_url": url, "token": "anon", "project": "p"}
 
 
-class _OnStore:
-    @pytest.fixture
-    def location(self) -> tuple[str, dict[str, Any]]:
-        raise NotImplementedError
-
-    @pytest.fixture
-    def make_queue(self, clock: ManualClock, location: tuple[str, dict[str, Any]]) -> Iterator[MakeQueue]:
-        made: list[FileQueue[Any]] = []
-        url, options = location
-
-        def make_queue(**more: Any) -> FileQueue[Any]:
-            path = f"{url}/{uuid.uuid4().hex}"
-            made.append(FileQueue(path, clock=clock, max_clock_skew=0, **options, **more))
-            return made[-1]
-
-        yield make_queue
-        for queue in made:
-            queue.close()
-
-
-class _S3(_OnStore):
+class _S3(OnObjectStore):
     BACKEND = "s3"
 
     @pytest.fixture
@@ -91,7 +71,7 @@ class _S3(_OnStore):
         return "s3://bucket", s3_options(moto)
 
 
-class _Gcs(_OnStore):
+class _Gcs(OnObjectStore):
     BACKEND = "gs"
 
     @pytest.fixture
@@ -99,7 +79,7 @@ class _Gcs(_OnStore):
         return "gs://bucket", gcs_options(gcs.url)
 
 
-class _Memory(_OnStore):
+class _Memory(OnObjectStore):
     BACKEND = "file"
 
     @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 
 import apsw
 import pytest
+from wall_clock import WallClock
 
 from fray.queue import NoReplyError, QueueFullError, Ticket, open_queue
 from fray_queue import HttpQueueServer, MemoryQueue, QueueExistsError, SqliteQueue
@@ -227,14 +228,13 @@ def test_a_waiting_asker_notices_an_item_that_expires() -> None:
 def test_a_step_of_the_wall_clock_moves_no_delay_and_no_ttl(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, step = time.time, 0.0
-    monkeypatch.setattr(time, "time", lambda: real() + step)
+    clock = WallClock(monkeypatch)
     memory: MemoryQueue[str] = MemoryQueue()
     with SqliteQueue[str](tmp_path / "q.db") as sqlite:
         each: Any
         for each in (memory, sqlite):
             each.push("later", delay=60.0)
             each.push("fresh", ttl=60.0)
-            for step in (3600.0, -3600.0):  # noqa: B007 - read by the clock
+            for clock.step in (3600.0, -3600.0):
                 assert (each.size(), each.pending(), each.dead_letters()) == (2, 1, [])
-            step = 0.0
+            clock.step = 0.0

@@ -5,13 +5,13 @@ import multiprocessing
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 from pools import Pools
+from wall_clock import WallClock, check_leases_last
 
 from fray import QueueUnavailableError, UnsupportedError
 from fray.queue import open_queue
@@ -118,22 +118,10 @@ def test_after_a_reboot_a_lease_has_what_was_left_of_it(
 
 
 def test_a_step_of_the_wall_clock_ends_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, step = time.time, 0.0
-    monkeypatch.setattr(time, "time", lambda: real() + step)
-    memory: MemoryQueue[str] = MemoryQueue()
+    clock = WallClock(monkeypatch)
+    check_leases_last(MemoryQueue[str](), clock)
     with SqliteQueue[str](tmp_path / "q.db") as queue:
-        each: Any
-        for each in (queue, memory):
-            each.push("x")
-            lease = each.pop(30.0)
-            assert lease is not None
-            for step in (3600.0, -3600.0):  # noqa: B007 - read by the clock
-                assert each.pop() is None
-            each.extend(lease, 0.05)
-            taken = each.pop(wait=20.0)
-            assert taken is not None
-            assert taken.attempt == 2
-            step = 0.0
+        check_leases_last(queue, clock)
 
 
 # --- processes ---

@@ -17,53 +17,27 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from queue_proxy import QuietServer
+from local_server import LocalServer, send
 
 _PAGE = 100
 
 
-class GcsEmulator:
+class GcsEmulator(LocalServer):
     """A server with one bucket, `bucket`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.objects: dict[str, tuple[int, bytes, str]] = {}  # name -> generation, content, time
         self.honours_preconditions = True
         self.clock_offset = 0.0
         self.requests = 0
         self._generations = itertools.count(1)
         self._lock = threading.Lock()
-        emulator = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_any(self) -> None:
-                length = int(self.headers.get("Content-Length", 0))
-                body = self.rfile.read(length)
-                status, media, answer = emulator.answer(self.command, self.path, body, self.headers)
-                self.send_response(status)
-                self.send_header("Content-Type", media)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            do_GET = do_POST = do_DELETE = do_PUT = do_HEAD = do_any
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self._server = QuietServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> "GcsEmulator":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def handle(self, request: BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        status, media, answer = self.answer(request.command, request.path, body, request.headers)
+        send(request, status, media, answer)
 
     def answer(self, method: str, target: str, body: bytes, headers: Any) -> tuple[int, str, bytes]:
         parts = urlsplit(target)

@@ -1,30 +1,21 @@
 """A proxy of HTTP requests that passes requests on and loses answers."""
 
 import http.client
-import sys
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
+
+from local_server import LocalServer
 
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
-class QuietServer(ThreadingHTTPServer):
-    """Does not mind clients that hang up."""
-
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class SwallowingProxy:
+class SwallowingProxy(LocalServer):
     """Sits between a client and a server; swallows every so-manieth answer, or holds them back."""
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         self._target = urlsplit(url)
         self.swallow_every = 0
         self.strip: set[str] = set()  # headers that do not reach the server
@@ -35,22 +26,6 @@ class SwallowingProxy:
         self._flowing = threading.Event()
         self._flowing.set()
         self._dropping = False
-        proxy = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_any(self) -> None:
-                proxy.handle(self)
-
-            do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_any
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self._server = QuietServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def handle(self, request: BaseHTTPRequestHandler) -> None:
         body = self._read(request)
@@ -117,12 +92,3 @@ class SwallowingProxy:
         self._dropping = True
         self._flowing.set()
         threading.Timer(0.2, lambda: setattr(self, "_dropping", False)).start()
-
-    def __enter__(self) -> "SwallowingProxy":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
