@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from fray.backend import LogSource
-from fray.cluster import JobId, JobInfo, ResourceConfig
+from fray.backend import LogSource, with_request
+from fray.cluster import JobId, JobInfo
 from fray_iris._connection import Iris
 from fray_iris._ids import IrisTask, iris_name, is_job_id, job_id_of
 from fray_iris._logs import EmptyLog, IrisLog
@@ -45,16 +45,9 @@ class JobReader:
     def described(self, info: JobInfo) -> JobInfo:
         """Add what was noted of a job at its launch, and the jobs that it launched."""
         about = self._abouts.get(info.job_id, (None, {}))[1]  # of its state, which was read just now
-        resources = about.get("resources")
         return replace(
-            info,
-            command=about.get("entrypoint"),
-            directory=about.get("directory"),
-            resources=None if resources is None else ResourceConfig.from_dict(resources),
-            environment=about.get("environment", {}),
+            with_request(info, about),
             user=about.get("user") or self._user(),
-            commit=about.get("commit"),
-            dirty=about.get("dirty"),
             children=tuple(sorted(child for child in self.ids(info.job_id) if child.parent == info.job_id)),
         )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fray._cli.completion import complete_ids
+from fray._cli.job_arguments import grace_option, job_argument, jobs_argument
 from fray._cli.log_output import print_lines
 from fray._cli.shared import (
     STYLES,
@@ -17,9 +18,11 @@ from fray._cli.shared import (
     first_line,
     in_numbers,
     json_option,
+    on_each,
     one_line,
     open_cluster,
     print_json,
+    print_states,
     progress,
     styled,
     talk,
@@ -106,7 +109,7 @@ def _row(info: "JobInfo") -> list[str]:
 @click.option("--grep", metavar="REGEX", help="Only lines in which this is found.")
 @click.option("--replica", type=int, metavar="N", help="Only the lines of this replica.")
 @json_option
-@click.argument("job_id", metavar="ID", shell_complete=complete_ids)
+@job_argument
 def logs(spec: str | None, as_json: bool, job_id: str, **chosen: Any) -> None:
     """Print what a job has written."""
     cluster = open_cluster(spec)
@@ -124,7 +127,7 @@ def logs(spec: str | None, as_json: bool, job_id: str, **chosen: Any) -> None:
 @cluster_option
 @click.option("--timeout", type=DURATION, metavar="TIME", help="Give up waiting after so long: 90, 30m, 2h.")
 @json_option
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_ids)
+@jobs_argument
 def wait(spec: str | None, timeout: float | None, as_json: bool, job_ids: tuple[str, ...]) -> int:
     """Wait until jobs are finished; the exit code is that of the first one that did not succeed."""
     cluster = open_cluster(spec)
@@ -141,26 +144,11 @@ def wait(spec: str | None, timeout: float | None, as_json: bool, job_ids: tuple[
 
 @click.command()
 @cluster_option
-@click.option(
-    "--grace",
-    type=DURATION,
-    default=10.0,
-    show_default=True,
-    metavar="TIME",
-    help="From SIGTERM to SIGKILL, in seconds or as 1m.",
-)
+@grace_option
 @json_option
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_ids)
+@jobs_argument
 def stop(spec: str | None, grace: float, as_json: bool, job_ids: tuple[str, ...]) -> None:
     """Stop jobs, and the jobs that they launched; returns when no process of theirs is left."""
     cluster = open_cluster(spec)
-    found = [find_job(cluster, job_id) for job_id in job_ids]
-    for job_id in found:
-        with one_line():
-            cluster.terminate(job_id, grace=grace)
-    infos = [cluster.poll(job_id) for job_id in found]
-    if as_json:
-        print_json([as_dict(info) for info in infos])
-        return
-    for info in infos:
-        click.echo(f"{info.job_id}  {styled(info)}")
+    found = on_each(cluster, job_ids, lambda job_id: cluster.terminate(job_id, grace=grace))
+    print_states(cluster, found, as_json=as_json)

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fray._cli.completion import complete_ids
+from fray._cli.job_arguments import jobs_argument
 from fray._cli.shared import (
     cluster_option,
-    find_job,
     in_words,
     json_option,
+    on_each,
     one_line,
     open_cluster,
     print_json,
@@ -25,14 +25,11 @@ if TYPE_CHECKING:
 @cluster_option
 @click.option("--force", is_flag=True, help="Also jobs that are not known to have ended.")
 @json_option
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_ids)
+@jobs_argument
 def remove(spec: str | None, force: bool, as_json: bool, job_ids: tuple[str, ...]) -> None:
     """Forget finished jobs, and those that they launched: their records, logs and files."""
     cluster = open_cluster(spec)
-    found = [find_job(cluster, job_id) for job_id in job_ids]
-    for job_id in found:
-        with one_line():
-            cluster.remove(job_id, force=force)
+    found = on_each(cluster, job_ids, lambda job_id: cluster.remove(job_id, force=force))
     if as_json:
         print_json(found)
         return

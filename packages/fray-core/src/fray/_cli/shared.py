@@ -13,7 +13,7 @@ from fray._values.words import duration as duration
 from fray._values.words import in_words as in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fray._contracts.cluster import Cluster
     from fray._values.jobs import JobId, JobInfo
@@ -108,6 +108,15 @@ def find_job(cluster: "Cluster", text: str) -> "JobId":
     return found[0]
 
 
+def on_each(cluster: "Cluster", texts: "Sequence[str]", act: "Callable[[JobId], object]") -> "list[JobId]":
+    """Do something to the jobs that these name, once each of them is found; return their ids."""
+    found = [find_job(cluster, text) for text in texts]
+    for job_id in found:
+        with one_line():
+            act(job_id)
+    return found
+
+
 def _fits(job_id: "JobId", text: str) -> bool:
     start, shortened, end = text.partition(SHORTENED)
     if shortened:
@@ -144,6 +153,16 @@ def styled(info: "JobInfo") -> str:
     # click drops the colour where stdout is no terminal.
     colour = STYLES[info.status]
     return click.style(info.status, dim=True) if colour == "dim" else click.style(info.status, fg=colour)
+
+
+def print_states(cluster: "Cluster", job_ids: "Sequence[JobId]", *, as_json: bool) -> None:
+    """Print how jobs read now, a line for each."""
+    infos = [cluster.poll(job_id) for job_id in job_ids]
+    if as_json:
+        print_json([as_dict(info) for info in infos])
+        return
+    for info in infos:
+        click.echo(f"{info.job_id}  {styled(info)}")
 
 
 def progress(info: "JobInfo") -> str:

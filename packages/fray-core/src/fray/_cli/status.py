@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fray._cli.completion import complete_ids
+from fray._cli.job_arguments import job_argument
 from fray._cli.shared import (
     STYLES,
     age,
@@ -37,7 +37,7 @@ _MOST_CHILDREN = 20
 @click.command()
 @cluster_option
 @json_option
-@click.argument("job_id", metavar="ID", shell_complete=complete_ids)
+@job_argument
 def status(spec: str | None, as_json: bool, job_id: str) -> None:
     """Show all that is known of a job: what it runs, every attempt and why it ended, where its logs are."""
     cluster = open_cluster(spec)

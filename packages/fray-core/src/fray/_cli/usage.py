@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fray._cli.completion import complete_ids
+from fray._cli.job_arguments import job_argument
 from fray._cli.shared import cluster_option, find_job, in_words, json_option, open_cluster, print_json
 from fray._values.errors import UnsupportedError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @cluster_option
 @json_option
-@click.argument("job_id", metavar="ID", shell_complete=complete_ids)
+@job_argument
 def usage(spec: str | None, as_json: bool, job_id: str) -> None:
     """Show what the replicas of a job used over time: memory, and CPU in cores."""
     cluster = open_cluster(spec)

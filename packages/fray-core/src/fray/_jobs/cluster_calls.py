@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self, cast, overload
 
 from fray._jobs.following import wait_for_jobs
 from fray._jobs.listing import JobFilter
+from fray._values.checks import invalid
 from fray._values.endpoints import Endpoint
 from fray._values.errors import UnsupportedError
 from fray._values.jobs import JobId, JobInfo, JobRequest, JobStatus, Pruned, SweepId
@@ -35,6 +36,18 @@ class ClusterCalls:
 
     def _note_launched(self, job_id: JobId) -> None:
         self._launched = (*self._launched, job_id)
+
+    def _check_predecessors(self, request: JobRequest, *, positions: bool = False) -> None:
+        """Refuse to run after a job that is not there.
+
+        Args:
+            positions: Whether the request is one of a sweep, which may name another by its position.
+        """
+        for each in request.after:
+            if isinstance(each, str):
+                cast("Cluster", self).poll(each)
+            elif not positions:
+                raise invalid("each of after", "a job id; positions are of launch_many", each)
 
     def _all_jobs(self, parent: str | None) -> Iterable[JobInfo]:
         """Return the state of every job, in any order; those below a sweep only where it is the parent.

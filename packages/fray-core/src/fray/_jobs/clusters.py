@@ -195,13 +195,6 @@ class ClusterBase(ClusterCalls, ABC):
         parent = parent_job()
         return None if parent is None or self._info(parent) is None else parent
 
-    def _check_predecessors(self, request: JobRequest, *, positions: bool = False) -> None:
-        for each in request.after:
-            if isinstance(each, str):
-                self.poll(each)
-            elif not positions:
-                raise invalid("each of after", "a job id; positions are of launch_many", each)
-
     def _launch(self, request: JobRequest, job_id: JobId) -> None:
         with launching(request, job_id) as variables:
             self._submit(self._plan(request, job_id, variables))
@@ -230,28 +223,12 @@ class ClusterBase(ClusterCalls, ABC):
         follow: bool = True,
     ) -> LogStream:
         """See `Cluster.monitor`."""
+        started = partial(follow_logs, partial(self.poll, job_id), open_log=partial(self._log, job_id))
         if self.poll(job_id).is_sweep:
-            return follow_members(
-                self.poll,
-                job_id,
-                lambda: self.list_jobs(parent=job_id),
-                self._log,
-                replica=replica,
-                tail=tail,
-                since=since,
-                grep=grep,
-                follow=follow,
-                interval=self._log_pause,
-            )
-        return follow_logs(
-            partial(self.poll, job_id),
-            open_log=partial(self._log, job_id),
-            replica=replica,
-            tail=tail,
-            since=since,
-            grep=grep,
-            follow=follow,
-            interval=self._log_pause,
+            members = partial(self.list_jobs, parent=job_id)
+            started = partial(follow_members, self.poll, job_id, members, self._log)
+        return started(
+            replica=replica, tail=tail, since=since, grep=grep, follow=follow, interval=self._log_pause
         )
 
     def terminate(self, job_id: str, grace: float = 10.0) -> None:

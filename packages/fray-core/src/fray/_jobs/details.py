@@ -2,6 +2,7 @@
 
 import os
 import pwd
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,20 +26,26 @@ def about_request(request: JobRequest, workspace: Path) -> dict[str, Any]:
     }
 
 
-def described(record: JobRecord, info: JobInfo) -> JobInfo:
-    """Add to a job's state what is in its record; records of 0.1.0 have less."""
-    asked = record.request()
+def with_request(info: JobInfo, about: Mapping[str, Any]) -> JobInfo:
+    """Add to a job's state what `about_request` returned when it was launched; 0.1.0 wrote less of it."""
     return replace(
         info,
-        command=asked.get("entrypoint"),
-        directory=asked.get("directory"),
-        resources=_resources(asked.get("resources")),
-        labels=asked.get("labels", {}),
-        environment=asked.get("environment", {}),
-        after=tuple(asked.get("after", ())),
-        user=asked.get("user"),
-        commit=asked.get("commit"),
-        dirty=asked.get("dirty"),
+        command=about.get("entrypoint"),
+        directory=about.get("directory"),
+        resources=_resources(about.get("resources")),
+        labels=about.get("labels", {}),
+        environment=about.get("environment", {}),
+        after=tuple(about.get("after", ())),
+        user=about.get("user"),
+        commit=about.get("commit"),
+        dirty=about.get("dirty"),
+    )
+
+
+def described(record: JobRecord, info: JobInfo) -> JobInfo:
+    """Add to a job's state what is in its record."""
+    return replace(
+        with_request(info, record.request()),
         children=tuple(sorted((child.job_id for child in record.children()), key=_place)),
         logs=tuple(path for each in (record, *record.replicas()) for path in _logs(each.logs)),
     )

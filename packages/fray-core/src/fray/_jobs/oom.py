@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from fray._jobs.control_group import lines_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +29,7 @@ def oom_kills(groups: Iterable[str] = (), proc: str = "/proc", cgroups: str = "/
 def _groups(proc: str, cgroups: str) -> list[str]:
     """The directories of this process's memory group, in version 2 and in version 1."""
     found = []
-    for line in _text(os.path.join(proc, "self", "cgroup")).splitlines():
+    for line in lines_of(os.path.join(proc, "self", "cgroup")):
         _, kinds, path = line.split(":", 2)
         if kinds == "":
             found.append(os.path.join(cgroups, path.lstrip("/")))
@@ -37,16 +39,8 @@ def _groups(proc: str, cgroups: str) -> list[str]:
 
 
 def _read(path: str, key: str) -> int | None:
-    for line in _text(path).splitlines():
+    for line in lines_of(path):
         name, _, value = line.partition(" ")
         if name == key:
             return int(value)
     return None
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from fray._jobs import process_tree, runner
     from fray._jobs.bare import bare_command
     from fray._jobs.control_pipe import post_to_supervisor
-    from fray._jobs.details import about_request
+    from fray._jobs.details import about_request, with_request
     from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
     from fray._jobs.events import (
         AttemptEnd,
@@ -503,6 +503,7 @@ __all__ = [
     "warn_of_another_python",
     "watch_for",
     "with_end",
+    "with_request",
     "with_variable",
     "workspace_files",
     "workspace_of",
@@ -517,6 +518,7 @@ _HOMES = {
     "ReplicaState": "_jobs.states",
     "JobState": "_jobs.states",
     "about_request": "_jobs.details",
+    "with_request": "_jobs.details",
     "FAMILY": "_jobs.planning",
     "own_family": "_jobs.planning",
     "is_secret_name": "_jobs.kept_plans",
