@@ -123,22 +123,24 @@ class Worker:
         with self._lock:
             call.credits = (call.credits or 0) + items
             resumed, call.suspended = call.suspended, False
-        if call.on_change is not None:
-            call.on_change()
-        elif resumed:
-            self.calls.put(call)
+        self._go_on(call, resumed=resumed)
 
     def cancel(self, call: IncomingCall) -> None:
         """Interrupt a call where the main thread runs it, close it where it is suspended, else drop it."""
         with self._lock:
             call.cancelled = True
             resumed, call.suspended = call.suspended, False
+        if not self._go_on(call, resumed=resumed) and self._runs(call):
+            threading.Thread(target=self._interrupt, args=[call], daemon=True).start()
+
+    def _go_on(self, call: IncomingCall, *, resumed: bool) -> bool:
+        """Let a stream that waits look at what has changed; return whether there is one."""
         if call.on_change is not None:
             call.on_change()
-        elif resumed:
+            return True
+        if resumed:
             self.calls.put(call)
-        elif self._runs(call):
-            threading.Thread(target=self._interrupt, args=[call], daemon=True).start()
+        return resumed
 
     # Interrupting.
 

@@ -70,10 +70,7 @@ class Traffic:
         waiter = asyncio.get_running_loop().create_future()
         self.waiters.append(waiter)
         try:
-            async with asyncio.timeout(seconds):
-                await waiter
-        except TimeoutError:
-            pass
+            await _done_within(waiter, seconds)
         finally:
             with contextlib.suppress(ValueError):
                 self.waiters.remove(waiter)
@@ -102,13 +99,16 @@ async def sleep_among(groups: Sequence[Sleepers], seconds: float, since: int) ->
     for group in groups:
         group._futures.add(future)
     try:
-        async with asyncio.timeout(seconds):
-            await future
-    except TimeoutError:
-        pass
+        await _done_within(future, seconds)
     finally:
         for group in groups:
             group._futures.discard(future)
+
+
+async def _done_within(future: "asyncio.Future[None]", seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await future
 
 
 def woken_of(groups: Sequence[Sleepers]) -> int:
