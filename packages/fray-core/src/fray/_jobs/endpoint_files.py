@@ -14,7 +14,7 @@ from fray._jobs.liveness import Liveness, liveness_of
 from fray._jobs.predecessors import record_of
 from fray._jobs.record_files import LOCK
 from fray._jobs.replica_records import path_of_replica
-from fray._jobs.status_file import STATUS, read_json, replace_file
+from fray._jobs.status_file import STATUS, read_json, remove_file, replace_file
 from fray._values.job_words import JobStatus
 
 FOLDER = ".endpoints"
@@ -31,7 +31,7 @@ def write_endpoint(folder: str, data: dict[str, Any]) -> None:
     os.makedirs(place, mode=0o700, exist_ok=True)
     for name, other in _files(place):
         if not _lives(folder, other):
-            _unlink(os.path.join(place, name))
+            remove_file(os.path.join(place, name))
     prefix = _prefix(data["job_id"], data["replica"], data["attempt"])
     replace_file(os.path.join(place, f"{prefix}{_short(data['name'])}.json"), json.dumps(data).encode())
 
@@ -50,7 +50,7 @@ def clear_endpoints(folder: str, job_id: str, replica: int, attempt: int) -> Non
     prefix = _prefix(job_id, replica, attempt)
     for name in os.listdir(place):
         if name.startswith(prefix):
-            _unlink(os.path.join(place, name))
+            remove_file(os.path.join(place, name))
 
 
 def _prefix(job_id: str, replica: int, attempt: int) -> str:
@@ -84,10 +84,3 @@ def _lives(folder: str, data: dict[str, Any]) -> bool:
     # The state of an attempt is written a moment after it has started: one that is ahead of it runs.
     ended = task["attempt"] == data["attempt"] and task["status"] != JobStatus.RUNNING and task["attempt"] > 0
     return task["attempt"] <= data["attempt"] and not ended
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        return

@@ -14,7 +14,7 @@ from typing import Any
 
 from fray._jobs.packed_plans import unpacked_plan
 from fray._jobs.plan import JobPlan
-from fray._jobs.status_file import replace_file
+from fray._jobs.status_file import remove_file, replace_file
 
 AGAIN, _PLAN = "again.pickle", "plan.pickle"
 # A part of the name ends like this: HF_TOKEN, OPENAI_APIKEY; not MAX_TOKENS, TOKENIZERS_PARALLELISM.
@@ -63,10 +63,7 @@ def kept_plan(record: str) -> JobPlan | None:
 
 def drop_plan(record: str) -> None:
     """Forget it: the job has succeeded, or runs again."""
-    try:
-        os.unlink(os.path.join(record, AGAIN))
-    except OSError:
-        return
+    remove_file(os.path.join(record, AGAIN))
 
 
 def withheld(plan: JobPlan) -> JobPlan:

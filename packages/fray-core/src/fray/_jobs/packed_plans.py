@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from fray._jobs.record_files import PLAN
+from fray._jobs.status_file import remove_file
 from fray._values.light_tuples import NamedTuple
 
 TYPE_CHECKING = False
@@ -61,8 +62,5 @@ def _loads(data: bytes) -> Any:
 
 
 def remove_plan(record: str) -> None:
-    """Remove the plan: nobody is to start the job again."""
-    try:
-        os.unlink(os.path.join(record, PLAN))
-    except OSError:
-        return  # it was handed over, or the disk is read-only
+    """Remove the plan, unless it was handed over: nobody is to start the job again."""
+    remove_file(os.path.join(record, PLAN))

@@ -49,7 +49,7 @@ def write_status(record: str, data: Mapping[str, Any], *, final: bool) -> bool:
             raise
         return final and _write_into_reserve(record, data, text)
     if final:
-        _remove(os.path.join(record, RESERVE))
+        remove_file(os.path.join(record, RESERVE))
     return True
 
 
@@ -83,7 +83,7 @@ def replace_file(path: str, data: bytes) -> None:
             out.write(data)
         os.replace(draft, path)
     except BaseException:
-        _remove(draft)
+        remove_file(draft)
         raise
 
 
@@ -122,7 +122,8 @@ def _message(data: Mapping[str, Any], longest: int) -> dict[str, str | None]:
     return {"error_message": (data["error_message"] or "")[:longest] or None}
 
 
-def _remove(path: str) -> None:
+def remove_file(path: str) -> None:
+    """Remove a file, where it is there and the disk lets it go."""
     try:
         os.unlink(path)
     except OSError:

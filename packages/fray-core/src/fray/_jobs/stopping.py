@@ -24,7 +24,7 @@ from fray._jobs.process_tree import JOB_VARIABLE, ControlGroup
 from fray._jobs.record import JobRecord, Records
 from fray._jobs.record_files import LOCK, PLAN
 from fray._jobs.settling import settle_by_members
-from fray._jobs.status_file import replace_file, write_status
+from fray._jobs.status_file import remove_file, replace_file, write_status
 from fray._values.delays import poll_delays
 from fray._values.errors import ClusterUnavailableError, JobNotFoundError
 from fray._values.job_states import JobInfo
@@ -176,7 +176,7 @@ def settle_stopped(
             if not claim_of_0_1(path):
                 return False
             keep_unstarted(path)
-            _remove(os.path.join(path, PLAN))
+            remove_file(os.path.join(path, PLAN))
             known = end and replace(end, finished_at=end.finished_at or time.time())
             done = write_status(path, (known or stopped(info)).to_dict(), final=True)
             tell_of_end(path)
@@ -217,10 +217,3 @@ def end_leftovers(record: JobRecord) -> None:
 
 def _supervises(pid: int) -> bool:
     return SUPERVISOR_MODULE in process_tree.command_of(pid)
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        return

@@ -1,7 +1,6 @@
 """What each address of `fray ui` answers."""
 
 import asyncio
-import json
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from aiohttp import web
 
 from fray._ui import shell
 from fray._ui.answers import part_answer
+from fray._ui.bodies import json_object
 from fray._ui.guard import Handler, refusal
 from fray._ui.job_page import about_part, job_part, look_at
 from fray._ui.jobs_page import jobs_filter, jobs_part, place_choice
@@ -255,11 +255,8 @@ async def json_body(request: web.Request, *fields: str) -> dict[str, str]:
     Raises:
         WrongQueryError: It is something else.
     """
-    try:
-        body = json.loads(await request.read())
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict) or not all(
+    body = await json_object(request)
+    if body is None or not all(
         key in fields and isinstance(value, str) and len(value) <= 1000 for key, value in body.items()
     ):
         raise WrongQueryError(f"the body is a JSON object of texts: {', '.join(fields)}")

@@ -1,6 +1,5 @@
 """What `fray ui` answers about queues: it asks their servers, and hands on what is to be done."""
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -11,6 +10,7 @@ from aiohttp import web
 
 from fray._ui import queue_page
 from fray._ui.answers import part_answer
+from fray._ui.bodies import json_object
 from fray._ui.guard import refusal
 from fray._ui.listing import Query, WrongQueryError
 from fray._ui.markup import Html
@@ -137,11 +137,8 @@ async def _letters_of(verb: str, request: web.Request) -> dict[str, Any]:
     Raises:
         WrongQueryError: It is not.
     """
-    try:
-        body = json.loads(await request.read())
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict) or set(body) != _VERBS[verb] or body.get("dead", True) is not True:
+    body = await json_object(request)
+    if body is None or set(body) != _VERBS[verb] or body.get("dead", True) is not True:
         raise WrongQueryError(
             f"the body is an object of {', '.join(sorted(_VERBS[verb]))}, about dead letters"
         )

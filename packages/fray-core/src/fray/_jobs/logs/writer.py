@@ -5,6 +5,7 @@ import os
 import time
 
 from fray._jobs.logs.segments import index_path, note_path, segment_path, segments_of
+from fray._jobs.status_file import remove_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -187,11 +188,11 @@ class LogWriter:
             end = max(end, gap_end)
             del self._gaps[gap]
             if gap != self._head_end:
-                _remove(note_path(self._path, gap))
+                remove_file(note_path(self._path, gap))
         self._gaps[self._head_end] = (end, lines)
         # The note first, so that a reader finds one or the other; on a full disk it must wait for the room.
         noted = self._note(self._head_end)
-        _remove(segment_path(self._path, start))
+        remove_file(segment_path(self._path, start))
         if not noted:
             self._note(self._head_end)
         return True
@@ -217,7 +218,7 @@ class LogWriter:
             os.close(self._file)
         self._file = -1
         if not self._size and self._start:
-            _remove(segment_path(self._path, self._start))  # or it would part a gap in two
+            remove_file(segment_path(self._path, self._start))  # or it would part a gap in two
         self._finish_segment()
         self._retry_at = time.monotonic() + self._try_again
 
@@ -309,13 +310,6 @@ def _room(path: str) -> tuple[int, int]:
     return disk.f_bavail * disk.f_frsize, min(_RESERVE, int(disk.f_blocks * disk.f_frsize * _RESERVED_SHARE))
 
 
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        return
-
-
 def _replace(path: str, data: bytes) -> bool:
     draft = f"{path}.new"
     try:
@@ -326,6 +320,6 @@ def _replace(path: str, data: bytes) -> bool:
             os.close(file)
         os.replace(draft, path)
     except OSError:
-        _remove(draft)
+        remove_file(draft)
         return False
     return True
