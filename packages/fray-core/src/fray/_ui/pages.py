@@ -13,13 +13,13 @@ from aiohttp import web
 from fray._ui import shell
 from fray._ui.answers import part_answer
 from fray._ui.bodies import json_object
-from fray._ui.guard import Handler, refusal
 from fray._ui.job_page import about_part, job_part, look_at
 from fray._ui.jobs_page import jobs_filter, jobs_part, place_choice
 from fray._ui.listing import Query, WrongQueryError
 from fray._ui.log_part import check_choice, log_form, log_lines, log_part
 from fray._ui.markup import Html, stranger, tag
 from fray._ui.queue_routes import QueueRoutes, QueueServer
+from fray._ui.request_check import Handler, refusal
 from fray._ui.shared_calls import DaemonThreads, Looked, SharedCalls
 from fray._ui.usage_part import look_at_usage, usage_part
 from fray._ui.watching import JobLists

@@ -11,9 +11,9 @@ from aiohttp import web
 from fray._ui import queue_page
 from fray._ui.answers import part_answer
 from fray._ui.bodies import json_object
-from fray._ui.guard import refusal
 from fray._ui.listing import Query, WrongQueryError
 from fray._ui.markup import Html
+from fray._ui.request_check import refusal
 from fray._ui.shared_calls import Looked, SharedCalls
 
 _NAME = re.compile(r"[^/\x00-\x1f]{1,300}")

@@ -118,22 +118,22 @@ class UiServer:
     async def _run(self, ready: "Future[int]") -> None:
         from aiohttp import web
 
-        from fray._ui.guard import Guard
         from fray._ui.pages import Pages
+        from fray._ui.request_check import RequestCheck
 
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        guard, pages = (
-            Guard(HostCheck(self._host, self._allowed), self._token),
+        check, pages = (
+            RequestCheck(HostCheck(self._host, self._allowed), self._token),
             Pages(self._clusters, self._queues),
         )
-        app = web.Application(middlewares=[guard.check], client_max_size=_MOST_BYTES)
+        app = web.Application(middlewares=[check.check], client_max_size=_MOST_BYTES)
         app.add_routes(pages.routes())
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_GOODBYE)
         try:
             await runner.setup()
             await web.TCPSite(runner, self._host, self._port).start()
             port: int = runner.addresses[0][1]
-            guard.cookie = f"fray-ui-{port}"
+            check.cookie = f"fray-ui-{port}"
             ready.set_result(port)
             await self._stopping.wait()
         finally:

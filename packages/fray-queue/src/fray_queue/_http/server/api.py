@@ -65,22 +65,22 @@ class Api:
     # --- requests that change something, each done once ---
 
     def _repeatable(self, act: Action) -> Handler:
-        slots = self._registry.slots
+        requests = self._registry.requests
 
         async def handler(request: web.BaseRequest, name: str) -> web.StreamResponse:
             slot, number = slot_of(request)
             self._registry.store.check()
             if slot is None:
                 return await self._answer(await act(request, name, None), None)
-            known, key = slots.recall(slot, number), Key(slot, number)
+            known, key = requests.recall(slot, number), Key(slot, number)
             if known is not None:
                 told = known.result() if known.done() else await asyncio.shield(known)
                 return await self._answer(told, key)
-            answer = slots.remember(slot, number)
+            answer = requests.remember(slot, number)
             try:
                 reply = await act(request, name, key)
             except BaseException as error:
-                slots.forget(slot, answer)  # it changed nothing, and may be tried again
+                requests.forget(slot, answer)  # it changed nothing, and may be tried again
                 _fail(answer, error)
                 raise
             taken = reply.pop("taken", None)  # no payloads for a repetition: they would stay in memory
@@ -175,14 +175,14 @@ class Api:
 
     def _unwanted(self, request: web.BaseRequest, key: Key | None) -> Callable[[], bool]:
         """Return what tells whether nobody waits for what a pop may lease."""
-        hung_up, slots = _hung_up(request), self._registry.slots
-        return lambda: hung_up() or (key is not None and slots.is_withdrawn(*key))
+        hung_up, requests = _hung_up(request), self._registry.requests
+        return lambda: hung_up() or (key is not None and requests.is_withdrawn(*key))
 
     async def _withdraw(self, request: web.BaseRequest, name: str) -> web.Response:
         asked = (await self._body(request, "request")).get("request")
         if not isinstance(asked, str):
             raise BadRequestError("request is what the request has as its Fray-Request: name/7")
-        answer = self._registry.slots.withdraw(*parsed_slot(asked), {"queue": name, "leases": []})
+        answer = self._registry.requests.withdraw(*parsed_slot(asked), {"queue": name, "leases": []})
         self._registry.traffic(name).wake_all()  # the pop that waits is one of these
         try:
             reply = await asyncio.shield(answer)

@@ -15,7 +15,7 @@ from fray.backend import queue_page
 from fray_queue._errors import QueueNotFoundError
 from fray_queue._http.server.answers import error_answer, refusal
 from fray_queue._http.server.auth import EVERYTHING, Grant
-from fray_queue._http.server.guard import OPEN_PATH, Guard
+from fray_queue._http.server.request_check import OPEN_PATH, RequestCheck
 
 _log = logging.getLogger("fray.queue")
 _QUEUES = "/queues/"
@@ -30,14 +30,14 @@ class Dispatch:
         handlers: By method, then by path with `{name}` for a queue's name.
     """
 
-    def __init__(self, handlers: Mapping[str, Mapping[str, Handler]], guard: Guard) -> None:
-        self._handlers, self._guard = handlers, guard
+    def __init__(self, handlers: Mapping[str, Mapping[str, Handler]], check: RequestCheck) -> None:
+        self._handlers, self._check = handlers, check
         self._paths = {path for paths in handlers.values() for path in paths}
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         response: web.StreamResponse
         path, name = _split(request)
-        checked = EVERYTHING if path == OPEN_PATH else self._guard.check(request, path, name)
+        checked = EVERYTHING if path == OPEN_PATH else self._check.check(request, path, name)
         try:
             if not isinstance(checked, Grant):
                 response = checked

@@ -9,7 +9,7 @@ from fray.backend import PushOptions
 from fray.queue import Reply
 from fray_queue._checks import check_name
 from fray_queue._http.protocol.limits import Limits
-from fray_queue._http.server.slots import Slots
+from fray_queue._http.server.idempotency import IdempotencyKeys
 from fray_queue._http.server.store import Failure, Key, OpenStore, Packed, Told
 from fray_queue._http.server.traffic import Traffic, sleep_among, woken_of
 from fray_queue._items import Settings, Taken
@@ -26,7 +26,7 @@ class QueueRegistry:
         self._loop = asyncio.get_running_loop()
         self._traffic: dict[str, Traffic] = {}
         self.store = open_store(self.traffic)
-        self.slots = Slots(self.store.answers())
+        self.requests = IdempotencyKeys(self.store.answers())
         self._samples = 0
 
     async def close(self) -> None:

@@ -24,9 +24,9 @@ from fray_queue._http.server.api import Api
 from fray_queue._http.server.auth import Auth
 from fray_queue._http.server.dispatch import Dispatch
 from fray_queue._http.server.engine_store import on_engine
-from fray_queue._http.server.guard import Guard
 from fray_queue._http.server.listening import ListeningServer
 from fray_queue._http.server.registry import QueueRegistry
+from fray_queue._http.server.request_check import RequestCheck
 from fray_queue._http.server.sqlite_store import in_sqlite
 from fray_queue._http.server.store import OpenStore
 from fray_queue._sqlite.clocks import manual_clock, process_clock
@@ -197,7 +197,7 @@ class HttpQueueServer:
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller of start
             ready.set_exception(error)
             return
-        dispatch = Dispatch(Api(registry).handlers(), Guard(self._host, auth, self._allowed_hosts))
+        dispatch = Dispatch(Api(registry).handlers(), RequestCheck(self._host, auth, self._allowed_hosts))
         server = ListeningServer(
             dispatch,
             head_seconds=self._limits.body_seconds,

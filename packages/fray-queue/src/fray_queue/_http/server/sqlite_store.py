@@ -13,7 +13,7 @@ from fray.queue import Reply
 from fray_queue._errors import QueueFullError
 from fray_queue._http.protocol.limits import Limits
 from fray_queue._http.server import sqlite_stats
-from fray_queue._http.server.slots import FORGET_AFTER
+from fray_queue._http.server.idempotency import FORGET_AFTER
 from fray_queue._http.server.store import (
     Failure,
     Key,

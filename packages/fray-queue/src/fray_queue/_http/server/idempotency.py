@@ -14,7 +14,7 @@ _FORGET_EVERY = 60.0
 
 
 @dataclass(slots=True)
-class Slot:
+class KnownRequest:
     """The newest request of one client's connection, and what it was answered."""
 
     number: int
@@ -23,7 +23,7 @@ class Slot:
     withdrawn: bool = False  # nobody waits for the answer any more
 
 
-class Slots:
+class IdempotencyKeys:
     """The newest answer on each connection of each client.
 
     Args:
@@ -32,7 +32,7 @@ class Slots:
 
     def __init__(self, stored: Iterable[tuple[str, int, Any]] = ()) -> None:
         self._loop = asyncio.get_running_loop()
-        self._slots: dict[str, Slot] = {}
+        self._newest: dict[str, KnownRequest] = {}
         self._swept = time.monotonic()
         for slot, number, reply in stored:
             self.remember(slot, number).set_result(reply)
@@ -43,7 +43,7 @@ class Slots:
         Raises:
             LateRequestError: The client made a later request of this slot.
         """
-        known = self._slots.get(slot)
+        known = self._newest.get(slot)
         if known is None or known.number < number:
             return None
         if known.number > number:
@@ -54,7 +54,7 @@ class Slots:
         """Begin a request; its repetition waits for the same answer."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         now = time.monotonic()
-        self._slots[slot] = Slot(number, now, answer)
+        self._newest[slot] = KnownRequest(number, now, answer)
         if now - self._swept > _FORGET_EVERY:
             self._forget_old(now)
         return answer
@@ -65,26 +65,26 @@ class Slots:
         Args:
             nothing: What the request is answered if it comes only now.
         """
-        known = self._slots.get(slot)
+        known = self._newest.get(slot)
         if known is not None and known.number > number:
             raise LateRequestError("a later request of this connection was answered already")
         if known is None or known.number < number:
             self.remember(slot, number).set_result(nothing)
-        self._slots[slot].withdrawn = True
-        return self._slots[slot].answer
+        self._newest[slot].withdrawn = True
+        return self._newest[slot].answer
 
     def is_withdrawn(self, slot: str, number: int) -> bool:
         """Return whether nobody waits for the answer to this request."""
-        known = self._slots.get(slot)
+        known = self._newest.get(slot)
         return known is not None and known.number == number and known.withdrawn
 
     def forget(self, slot: str, answer: "asyncio.Future[Any]") -> None:
         """Take back what `remember` noted, unless a later request took its place."""
-        known = self._slots.get(slot)
+        known = self._newest.get(slot)
         if known is not None and known.answer is answer:
-            del self._slots[slot]
+            del self._newest[slot]
 
     def _forget_old(self, now: float) -> None:
         self._swept = now
-        for slot in [slot for slot, known in self._slots.items() if known.at < now - FORGET_AFTER]:
-            del self._slots[slot]
+        for slot in [slot for slot, known in self._newest.items() if known.at < now - FORGET_AFTER]:
+            del self._newest[slot]

@@ -12,7 +12,7 @@ _LONGEST_SHOWN = 200
 OPEN_PATH = "/healthz"  # tells nothing, and answers load balancers, which know neither name nor token
 
 
-class Guard:
+class RequestCheck:
     """Refuses requests by their headers.
 
     Args:

@@ -20,7 +20,7 @@ _JSON = "application/json"
 _LONGEST_SHOWN = 100
 
 
-class Guard:
+class RequestCheck:
     """Refuses requests by their headers, before anything is done for them.
 
     The link that the server prints has the token; the answer to it is a cookie, which no script can read, and
