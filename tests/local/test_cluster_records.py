@@ -314,9 +314,9 @@ exec "{sys.executable}" $flags "$code" "$@"
 
 def test_a_timeout_does_not_count_what_was_spent_waiting_for_room(tmp_path: Path) -> None:
     cluster = LocalCluster(cpus=1)
-    first = launch(cluster, program("import time; time.sleep(0.7)"))
-    second = cluster.launch(JobRequest("second", Entrypoint.from_binary("true"), timeout=0.5))
-    infos = cluster.wait([first, second], timeout=30)
+    first = launch(cluster, program("import time; time.sleep(2.5)"))
+    second = cluster.launch(JobRequest("second", Entrypoint.from_binary("true"), timeout=2.0))
+    infos = cluster.wait([first, second], timeout=60)
     assert [info.status for info in infos] == [JobStatus.SUCCEEDED] * 2
 
 

@@ -337,7 +337,7 @@ def test_one_heartbeat_keeps_every_lease() -> None:
     summary = work(queue, fn, concurrency=200, lease_timeout=0.6, stop_when_empty=True)
     assert (summary.done, summary.attempts) == (200, 200)
     assert queue.threads == {"fray-heartbeat"}
-    assert queue.extensions < 20
+    assert queue.extensions < 200  # and not one for each lease at each beat
 
 
 @pytest.mark.parametrize("kind", ["threads", "asyncio", "function"])
@@ -382,9 +382,13 @@ def test_a_summary_can_be_read_meanwhile() -> None:
 
 
 INTERRUPTED = """
-import sys, threading, time
+import signal, sys, threading, time
 from fray_queue import FileQueue, work
 queue = FileQueue(sys.argv[1])
+def noticed(number, frame):
+    print("noticed", flush=True)
+    signal.default_int_handler(number, frame)
+signal.signal(signal.SIGINT, noticed)
 def fn(item):
     print("started", flush=True)
     time.sleep(600)
@@ -406,7 +410,8 @@ def test_ctrl_c_gives_back_what_is_under_way(tmp_path: Path, grace: str, interru
             assert process.stdout.readline() == "started\n"
             for _ in range(interrupts):
                 process.send_signal(signal.SIGINT)
-                time.sleep(0.5)  # two at once are one
+                assert process.stdout.readline() == "noticed\n"  # two at once would be one
+                time.sleep(0.2)  # it raises then, and waits for the grace: nothing tells when it does
             assert process.stdout.readline() == "interrupted 3\n"
             assert process.wait(20) == 0
         finally:
@@ -419,14 +424,17 @@ def test_ctrl_c_gives_back_what_is_under_way(tmp_path: Path, grace: str, interru
 def test_coroutines_share_one_thread() -> None:
     queue: MemoryQueue[int] = MemoryQueue()
     queue.push_many(range(3000))
-    at_once, most, threads = 0, 0, set()
+    at_once, most, threads, full = 0, 0, set(), asyncio.Event()
 
     async def fn(item: int) -> None:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
         threads.add(threading.get_ident())
-        await asyncio.sleep(0.05)
+        if at_once == 1000:
+            full.set()
+        await asyncio.wait_for(full.wait(), 60.0)
+        await asyncio.sleep(0)
         at_once -= 1
 
     summary = asyncio.run(awork(queue, fn, concurrency=1000, stop_when_empty=True))
