@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from fray._contracts.queue import Queue
 from fray._contracts.replies import Reply
 from fray._queues.brief_threads import BriefThreads
-from fray._queues.heartbeat import Heartbeat, extend_many
+from fray._queues.heartbeat import Heartbeat, extend_many, release_each
 from fray._values.checks import check_seconds
 from fray._values.errors import FrayError, LeaseExpiredError
 from fray._values.leases import DeadLetter, Lease
@@ -239,10 +239,3 @@ def give_back(queue: Queue[T], leases: list[Lease[T]]) -> None:
         at_once(leases)
         return
     release_each(queue, leases)
-
-
-def release_each(queue: Queue[T], leases: Iterable[Lease[T]]) -> None:
-    """Release leases one after the other; those that are lost are passed over."""
-    for lease in leases:
-        with contextlib.suppress(LeaseExpiredError):
-            queue.release(lease)

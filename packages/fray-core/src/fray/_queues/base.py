@@ -4,20 +4,21 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 from fray._contracts.queue import Queue
 from fray._contracts.replies import Reply, Ticket
-from fray._queues.aio import AsyncQueue, release_each
 from fray._queues.answers import Answer, answer_of, answers_of, check_lease
-from fray._queues.awaiting import watcher_of
-from fray._queues.heartbeat import extend_each, kept_alive
+from fray._queues.heartbeat import extend_each, kept_alive, release_each
 from fray._queues.mapping import Window, map_in_order
 from fray._telemetry import listeners as _listeners
 from fray._values.capabilities import QueueCapabilities
 from fray._values.errors import FrayError, LeaseExpiredError
 from fray._values.leases import Lease
 from fray._values.push_options import PLAIN, REPLY_TTL, PushOptions, push_options
+
+if TYPE_CHECKING:
+    from fray._queues.aio import AsyncQueue
 
 T = TypeVar("T")
 
@@ -248,15 +249,17 @@ class QueueBase(ABC, Generic[T]):
         release_each(cast(Queue[T], self), leases)
 
     @cached_property
-    def aio(self) -> AsyncQueue[T]:
+    def aio(self) -> "AsyncQueue[T]":
         """The queue's asynchronous twin: every call, to be awaited."""
         return self._asynchronous()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "aio"}
 
-    def _asynchronous(self) -> AsyncQueue[T]:
+    def _asynchronous(self) -> "AsyncQueue[T]":
         """Make the asynchronous twin; a queue that need not use threads for it has its own."""
+        from fray._queues.aio import AsyncQueue  # it imports asyncio, which most programs do without
+
         return AsyncQueue(cast(Queue[T], self))
 
     # --- answers ---
@@ -292,6 +295,8 @@ class QueueBase(ABC, Generic[T]):
 
     async def wait_for_reply(self, item_id: str) -> Reply:
         """Wait for one answer; what `await ticket` does. A thread asks for all who wait on this queue."""
+        from fray._queues.awaiting import watcher_of
+
         return await watcher_of(self).wait(item_id, self.fetch_replies)
 
 

@@ -108,6 +108,13 @@ def extend_many(
     return extend_each(queue, leases, lease_timeout)
 
 
+def release_each(queue: Queue[T], leases: Iterable[Lease[T]]) -> None:
+    """Release leases one after the other; those that are lost are passed over."""
+    for lease in leases:
+        with contextlib.suppress(LeaseExpiredError):
+            queue.release(lease)
+
+
 def extend_each(
     queue: Queue[T], leases: Iterable[Lease[T]], lease_timeout: float
 ) -> list[Lease[T] | LeaseExpiredError]:
