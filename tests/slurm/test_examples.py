@@ -2,11 +2,14 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from fray.cluster import (
     Cluster,
@@ -53,6 +56,34 @@ def train(cluster: Cluster, folder: Path) -> JobRequest:
     )
 
 
+# Slurm numbers the steps of a run as they come: step 0 is of replica 0 in the first run, of 1 in the second.
+SRUN = """#!/bin/sh
+case "$*" in *--job-name=replica-1*)
+    until [ "$SLURM_RESTART_COUNT" ] || SCONTROL show step "$SLURM_JOB_ID.0" >/dev/null 2>&1; do
+        sleep 0.1
+    done
+esac
+exec SRUN "$@"
+"""
+SCONTROL = """#!/bin/sh
+if [ "$SLURM_RESTART_COUNT" ] && [ "$*" = "show step $SLURM_JOB_ID.0" ]; then
+    until SCONTROL "$@" >/dev/null 2>&1; do sleep 0.1; done
+fi
+exec SCONTROL "$@"
+"""
+
+
+def order_steps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the steps of a requeued job be numbered in another order, with programs before Slurm's own."""
+    folder.mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        for program in ("SRUN", "SCONTROL"):
+            text = text.replace(program, str(shutil.which(program.lower())))
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
 def programs(folder: Path) -> list[int]:
     """Return the processes of a training, which are on this machine as its nodes are."""
     words = f"train.py\0work\0{folder}\0".encode()
@@ -67,8 +98,13 @@ def programs(folder: Path) -> list[int]:
 
 
 def test_a_training_that_was_preempted_has_the_result_of_one_that_was_not(
-    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
+    slurm: LocalSlurm,
+    cluster: Cluster,
+    tmp_path: Path,
+    number_of: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    order_steps(tmp_path / "bin", monkeypatch)
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     first = cluster.launch(train(cluster, undisturbed))
     assert cluster.wait(first, timeout=PATIENCE).status is JobStatus.SUCCEEDED

@@ -6,7 +6,7 @@ script.sh                what was submitted
 slurm.log                what the batch step wrote
 allocation.json          the variables that Slurm gave the batch step, and the node of each replica
 secrets.json         variables of a member of a sweep that are in no plan, for its supervisor
-replica-N.PID.json       a step: its id, and how its program ended; PID is that of the process that started it
+replica-N.PID.json       a step: its id, its run, how its program ended; PID is of the process that started it
 """
 
 from __future__ import annotations
@@ -81,6 +81,11 @@ class Allocation(NamedTuple):
         if by_node is not None and by_node.isdigit():
             return [f"--mem={int(by_node) // max(1, self.nodes.count(node))}M"]
         return []
+
+
+def run_id(variables: Mapping[str, str]) -> str:
+    """Name a run of a Slurm job: one that is requeued keeps its number, and its steps count from 0 again."""
+    return f"{variables['SLURM_JOB_ID']} restarted {variables.get('SLURM_RESTART_COUNT', '0')}"
 
 
 def array_id(variables: Mapping[str, str]) -> str:

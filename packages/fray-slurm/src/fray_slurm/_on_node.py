@@ -14,7 +14,7 @@ import sys
 import time
 
 from fray.backend import become_subreaper, descendants, kill_until_gone
-from fray_slurm._allocation import PORTS_CHECKED, read, write
+from fray_slurm._allocation import PORTS_CHECKED, read, run_id, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Program:
         self._note, self._command = note, command
         self._values: dict[str, object] = {
             "step": f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}",
+            "run": run_id(os.environ),
             "node": os.environ.get("SLURMD_NODENAME"),
         }
 

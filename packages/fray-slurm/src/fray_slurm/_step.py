@@ -26,7 +26,7 @@ from fray.backend import (
     die_with_parent,
     ends_path,
 )
-from fray_slurm._allocation import PORTS_CHECKED, Allocation, path_of, read, read_allocation, write
+from fray_slurm._allocation import PORTS_CHECKED, Allocation, path_of, read, read_allocation, run_id, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,9 +200,10 @@ def end_as(code: int) -> NoReturn:
     sys.exit(code if code >= 0 else 128 - code)
 
 
-def end_earlier_steps(record: str, replica: int, job_id: str) -> None:
+def end_earlier_steps(record: str, replica: int, run: str) -> None:
     """End what is left of earlier attempts, and wait until Slurm knows that they have ended.
 
+    Slurm has ended the steps of a run that it has requeued; the ids of those are other replicas' now.
     Where srun was killed itself, its step runs on. One that ended while slurmctld was away keeps its memory
     for a minute more.
     """
@@ -211,9 +212,8 @@ def end_earlier_steps(record: str, replica: int, job_id: str) -> None:
     names = [name for name in there if name.startswith(begin) and name.endswith(".json")]
     notes = [read(os.path.join(folder, name)) for name in names]  # noqa: PTH118
     for note in notes:
-        step = str(note.get("step"))
-        if step.partition(".")[0] == job_id:  # Slurm has ended those of a run that it has requeued
-            _await_end(step, is_over="code" in note)
+        if note.get("run") == run:
+            _await_end(note["step"], is_over="code" in note)
 
 
 def _await_end(step: str, *, is_over: bool) -> None:
@@ -238,7 +238,7 @@ def main() -> None:
     record, replica = os.environ[JOB_VARIABLE], int(os.environ["FRAY_REPLICA_ID"])
     allocation = read_allocation(record)
     if os.environ["FRAY_ATTEMPT"] != "1":
-        end_earlier_steps(record, replica, allocation.variables["SLURM_JOB_ID"])
+        end_earlier_steps(record, replica, run_id(allocation.variables))
     note = path_of(record, f"replica-{replica}.{os.getpid()}.json")
     there = [*bare_command("fray_slurm._on_node", sys.path), note, *program]
     command = srun_command(allocation, replica, gres, there)
