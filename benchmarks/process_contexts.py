@@ -40,6 +40,7 @@ from fray import create_context
 
 SLOW = {"dask": 10, "ray": 5, "loky": 2}  # by how much fewer tasks tell enough
 PEER = "ProcessPoolExecutor"
+CORES = "the cores are shared with the program that submits, and with the kernel: no pool of the table does it"
 ROUND_TRIP = (
     "CPU of caller and worker, which add up one at a time; the wake-ups alone are the rows named bare"
 )
@@ -144,7 +145,7 @@ def small(pools: dict[str, Pool]) -> None:
     subjects = {name: functools.partial(share_of_ideal, pool) for name, pool in pools.items()}
     found = interleave(subjects, 3)
     table("400 tasks of 10 ms of CPU, time / ideal", "x", 1.0, found, _peer(subjects))
-    judge("Tasks of 10 ms of CPU: time, ratio to ideal", found["fray"], at_most(1 / 0.95))
+    judge("Tasks of 10 ms of CPU: time, ratio to ideal", found["fray"], at_most(1 / 0.95, CORES))
 
 
 def limit_of_round_trips(pools: dict[str, Pool]) -> None:
