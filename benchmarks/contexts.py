@@ -214,7 +214,7 @@ def main() -> None:
         "Per wait(refs, 1), draining in a loop (ThreadContext)",
         {f"{count:,}": (lambda count=count: wait_loop(count)) for count in (1_000, 10_000)},
         peer="1,000",
-        goals={"10,000": at_most(1.5, "each call is given the references that are left, and returns them again")},
+        goals={"10,000": at_most(1.5, "each call is given what is left, and returns it again")},
     )
     lines(
         "Shapes (median of 5)",

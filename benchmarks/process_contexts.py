@@ -40,7 +40,7 @@ from fray import create_context
 
 SLOW = {"dask": 10, "ray": 5, "loky": 2}  # by how much fewer tasks tell enough
 PEER = "ProcessPoolExecutor"
-CORES = "the cores are shared with the program that submits, and with the kernel: no pool of the table does it"
+CORES = "the program that submits and the kernel share the cores; no pool of the table does it"
 ROUND_TRIP = (
     "CPU of caller and worker, which add up one at a time; the wake-ups alone are the rows named bare"
 )
