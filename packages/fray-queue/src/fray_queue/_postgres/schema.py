@@ -20,6 +20,7 @@ UPGRADES = {
     "CREATE INDEX items_due ON fray.items (queue, due) WHERE due IS NOT NULL",
 }
 """Version -> statements that make the tables of the next of it; the functions are always made anew."""
+_FUNCTIONS = ("counts", "items", "queues", "push", "take", "settle", "answers", "operate", "rights")
 LOCK = 0x46725131  # "FrQ1": of the advisory locks that are taken for a queue
 _MAKING = 0x4672_5131_0000_0001  # of the one that is held while the schema is made
 
@@ -64,7 +65,7 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
             found = found_version(connection)  # another program may have made them meanwhile
             if found is None:
                 connection.execute(statements("tables", VERSION))
-                connection.execute(statements("functions", VERSION))
+                _make_functions(connection)
             elif found != VERSION:
                 _upgrade(connection, found)
     except psycopg.errors.InsufficientPrivilege as error:
@@ -83,6 +84,11 @@ def found_version(connection: psycopg.Connection[Any]) -> int | None:
     return None if row is None else int(row[0])
 
 
+def _make_functions(connection: psycopg.Connection[Any]) -> None:
+    for name in _FUNCTIONS:  # those of LANGUAGE sql after what they call
+        connection.execute(statements(name, VERSION))
+
+
 def _upgrade(connection: psycopg.Connection[Any], found: int) -> None:
     if not all(version in UPGRADES for version in range(found, VERSION)) or found > VERSION:
         raise QueueVersionError(
@@ -96,6 +102,6 @@ def _upgrade(connection: psycopg.Connection[Any], found: int) -> None:
         "FOR f IN SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace "
         "WHERE n.nspname = 'fray' LOOP EXECUTE 'DROP FUNCTION ' || f; END LOOP; END $$"
     )
-    connection.execute(statements("functions", VERSION))
+    _make_functions(connection)
     connection.execute("SELECT fray.grant_rights(kind, role) FROM fray.rights")
     connection.execute("UPDATE fray.store SET version = %s", [VERSION])

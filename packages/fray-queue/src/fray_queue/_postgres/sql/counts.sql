@@ -1,0 +1,76 @@
+-- What a client's connection did last, and what it changed of the counts.
+
+-- The time, for a call without a request's number.
+CREATE FUNCTION fray.time_@V@(p_now double precision, p_queue integer) RETURNS double precision LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM fray.queues WHERE number = p_queue) THEN
+        RAISE EXCEPTION 'the queue is not there' USING ERRCODE = 'FR001';
+    END IF;
+    RETURN coalesce(p_now, date_part('epoch', clock_timestamp()));
+END $$;
+
+-- Make a client's slot, with its first request. A queue that is deleted has none.
+CREATE FUNCTION fray.first_@V@(
+    p_queue integer, p_slot bigint, p_number bigint, p_answer bigint[], p_ready bigint, p_held bigint, p_dead bigint
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fray.time_@V@(NULL, p_queue);
+    INSERT INTO fray.slots (queue, slot, number, answer, ready, held, dead)
+        VALUES (p_queue, p_slot, p_number, p_answer, p_ready, p_held, p_dead) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'another session does this request' USING ERRCODE = 'serialization_failure';
+    END IF;
+END $$;
+
+-- Note what changed of the counts without a request's number, under a slot of the session.
+CREATE FUNCTION fray.count_@V@(p_queue integer, p_ready bigint, p_held bigint, p_dead bigint) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO fray.slots (queue, slot, ready, held, dead)
+        SELECT p_queue, -pg_backend_pid(), p_ready, p_held, p_dead WHERE p_ready <> 0 OR p_held <> 0 OR p_dead <> 0
+        ON CONFLICT (queue, slot) DO UPDATE SET ready = fray.slots.ready + excluded.ready,
+            held = fray.slots.held + excluded.held, dead = fray.slots.dead + excluded.dead, at = clock_timestamp()
+$$;
+
+-- Drop the dead beyond the queue's bound, the oldest first. It comes last, after `keep`.
+CREATE FUNCTION fray.trim_@V@(p_queue integer) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE v_many bigint;
+BEGIN
+    SELECT (SELECT sum(dead) FROM fray.slots WHERE queue = p_queue) - max_dead INTO v_many FROM fray.queues WHERE number = p_queue;
+    IF v_many <= 0 THEN RETURN; END IF;
+    WITH gone AS (
+        DELETE FROM fray.items WHERE id = ANY (ARRAY(
+            SELECT id FROM fray.items WHERE queue = p_queue AND state = 2 ORDER BY id LIMIT v_many FOR UPDATE SKIP LOCKED
+        )) RETURNING 1
+    ) SELECT count(*) INTO v_many FROM gone;
+    PERFORM fray.count_@V@(p_queue, 0, 0, -v_many);
+    UPDATE fray.queues SET dropped = dropped + v_many WHERE number = p_queue;
+END $$;
+
+CREATE FUNCTION fray.counts_@V@(p_now double precision, p_queue integer) RETURNS bigint[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_rows bigint;
+    v_counts bigint[];
+BEGIN
+    PERFORM fray.look_@V@(p_now, p_queue);
+    SELECT count(*), ARRAY[coalesce(sum(ready), 0), coalesce(sum(held), 0), coalesce(sum(dead), 0)]
+        INTO v_rows, v_counts FROM fray.slots WHERE queue = p_queue;
+    IF v_rows > 500 THEN  -- clients that are gone for long leave only what they changed
+        WITH gone AS (
+            DELETE FROM fray.slots WHERE queue = p_queue AND at < clock_timestamp() - interval '15 minutes' AND slot <> 0
+            RETURNING ready, held, dead
+        ) INSERT INTO fray.slots (queue, slot, ready, held, dead)
+            SELECT p_queue, 0, sum(ready), sum(held), sum(dead) FROM gone HAVING count(*) > 0
+            ON CONFLICT (queue, slot) DO UPDATE SET ready = fray.slots.ready + excluded.ready,
+                held = fray.slots.held + excluded.held, dead = fray.slots.dead + excluded.dead;
+    END IF;
+    RETURN v_counts || (SELECT dropped FROM fray.queues WHERE number = p_queue);
+END $$;
+
+-- All queues by name; what ran out meanwhile is not looked for.
+CREATE FUNCTION fray.list_@V@()
+RETURNS TABLE (o_name text, o_ready bigint, o_held bigint, o_dead bigint, o_dropped bigint)
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT q.name, coalesce(sum(s.ready), 0)::bigint, coalesce(sum(s.held), 0)::bigint,
+        coalesce(sum(s.dead), 0)::bigint, q.dropped
+    FROM fray.queues q LEFT JOIN fray.slots s ON s.queue = q.number GROUP BY q.number ORDER BY q.name
+$$;

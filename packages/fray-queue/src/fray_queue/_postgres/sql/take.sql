@@ -1,0 +1,47 @@
+-- Lease items, or look at the first.
+
+-- The rows come in no order. Kept is when the leases end: by that and the token a repeated request finds them.
+CREATE FUNCTION fray.pop_@V@(
+    p_now double precision, p_slot bigint, p_number bigint, p_again boolean, p_queue integer, p_n integer, p_seconds double precision,
+    p_token text
+) RETURNS TABLE (o_id bigint, o_attempt integer, o_leased_at double precision, o_until double precision, o_reply boolean,
+                 o_payload bytea, o_pushed_at double precision, o_priority integer)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+@DECLARE@
+    v_due boolean;
+    v_taken bigint;
+BEGIN
+    IF p_again THEN
+@ANSWERED@
+        IF v_answer IS NOT NULL THEN
+            RETURN QUERY SELECT id, attempt, leased_at, until, reply_ttl IS NOT NULL OR key IS NOT NULL, payload, pushed_at, priority
+                FROM fray.items WHERE queue = p_queue AND lease = p_token
+                    AND due BETWEEN (v_answer[1] - 2) / 1e6::double precision AND (v_answer[1] + 2) / 1e6::double precision;
+            RETURN;
+        END IF;
+    END IF;
+    SELECT max_attempts, EXISTS (SELECT 1 FROM fray.items WHERE queue = p_queue AND due <= v_now) INTO v_most, v_due
+        FROM fray.queues WHERE number = p_queue;
+    IF v_due THEN PERFORM fray.sweep_@V@(p_queue, v_now); END IF;
+    RETURN QUERY UPDATE fray.items i SET state = 1, attempt = attempt + 1, lease = p_token, leased_at = v_now,
+        until = v_now + p_seconds, due = v_now + p_seconds, history = fray.noted_@V@(i, v_most, v_now, 'expired', NULL)
+        WHERE id = ANY (ARRAY(SELECT id FROM fray.items WHERE queue = p_queue AND state = 0
+                              ORDER BY priority DESC, id LIMIT p_n FOR UPDATE SKIP LOCKED))
+        RETURNING id, attempt, leased_at, until, reply_ttl IS NOT NULL OR key IS NOT NULL, payload, pushed_at, priority;
+    GET DIAGNOSTICS v_taken = ROW_COUNT;
+    IF v_taken = 0 THEN
+        PERFORM fray.time_@V@(p_now, p_queue);
+        o_until := fray.next_change_@V@(p_queue, v_now);
+        RETURN NEXT;
+        RETURN;
+    END IF;
+@KEEP ARRAY[((v_now + p_seconds) * 1e6)::bigint]; -v_taken; v_taken; 0@
+END $$;
+
+CREATE FUNCTION fray.peek_@V@(p_now double precision, p_queue integer) RETURNS TABLE (o_id bigint, o_payload bytea)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM fray.look_@V@(p_now, p_queue);
+    RETURN QUERY SELECT id, payload FROM fray.items WHERE queue = p_queue AND state = 0 ORDER BY priority DESC, id LIMIT 1;
+END $$;
