@@ -1,7 +1,8 @@
 """Queues on Redis and PostgreSQL, compared with hand-written leases on them and with other libraries.
 
 python benchmarks/queue_engines.py                          everything; half an hour on two cores
-python benchmarks/queue_engines.py --only redis --items 500 --depth 10000 --turnover 0
+python benchmarks/queue_engines.py --only redis --items 500 --depth 10000
+python benchmarks/queue_engines.py --only turnover --turnover 10000000 --turnover-rate 6000    half an hour
 
 `push`, `take` and `done` of 100 bytes. A+B is A producers and B consumers, each a process, at the same time
 (1+1: one after the other). All peers of an engine use the same server, with the same settings.
@@ -10,159 +11,23 @@ python benchmarks/queue_engines.py --only redis --items 500 --depth 10000 --turn
 import argparse
 import itertools
 import multiprocessing
-import secrets
 import statistics
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "queue" / "helpers"))
 
-import psycopg
 import redis
+from engine_peers import PAYLOAD, Fray, Peer, PgmqsWay, PostgresByHand, RedisByHand
 from engine_servers import PostgresServer, RedisServer
-from measure import at_least, available, columns, compile_packages, fewer, judge, lines
+from measure import at_least, at_most, available, columns, compile_packages, fewer, judge
 
-from fray.queue import open_queue
-
-PAYLOAD = b"x" * 100
-LEASE = 600.0
 _numbers = itertools.count()
 _fork: Any = multiprocessing.get_context("fork")
-
-
-class Peer:
-    """A queue as a benchmark uses it; made anew in each process."""
-
-    def push(self, count: int) -> None:
-        raise NotImplementedError
-
-    def take(self, count: int) -> Sequence[Any]:
-        raise NotImplementedError
-
-    def done(self, tokens: Sequence[Any]) -> None:
-        raise NotImplementedError
-
-
-class Fray(Peer):
-    def __init__(self, url: str) -> None:
-        self.queue = open_queue(url)
-        self.queue.size()  # connects, as the others did by now
-
-    def push(self, count: int) -> None:
-        self.queue.push(PAYLOAD) if count == 1 else self.queue.push_many([PAYLOAD] * count)
-
-    def take(self, count: int) -> Sequence[Any]:
-        return self.queue.pop_many(count, LEASE)
-
-    def done(self, tokens: Sequence[Any]) -> None:
-        self.queue.done_many(tokens)
-
-
-class RedisByHand(Peer):
-    """A list, a hash and a sorted set, moved by scripts; a receipt for each delivery, as our leases have."""
-
-    PUSH = (
-        "for i = 1, #ARGV, 2 do redis.call('hset', KEYS[2], ARGV[i], ARGV[i + 1]) "
-        "redis.call('lpush', KEYS[1], ARGV[i]) end"
-    )
-    TAKE = (
-        "local found = {} for _ = 1, tonumber(ARGV[1]) do local id = redis.call('rpop', KEYS[1]) "
-        "if not id then break end redis.call('zadd', KEYS[3], ARGV[2], id) "
-        "redis.call('hset', KEYS[4], id, ARGV[3]) "
-        "found[#found + 1] = {id, redis.call('hget', KEYS[2], id)} end return found"
-    )
-    DONE = (
-        "for i = 1, #ARGV, 2 do if redis.call('hget', KEYS[4], ARGV[i]) == ARGV[i + 1] then "
-        "redis.call('zrem', KEYS[3], ARGV[i]) redis.call('hdel', KEYS[2], ARGV[i]) "
-        "redis.call('hdel', KEYS[4], ARGV[i]) end end"
-    )
-
-    def __init__(self, port: int, name: str) -> None:
-        client = redis.Redis(port=port)
-        self.keys = [f"{name}:{part}" for part in ("line", "items", "leases", "receipts")]
-        self.scripts = [client.register_script(text) for text in (self.PUSH, self.TAKE, self.DONE)]
-
-    def push(self, count: int) -> None:
-        self.scripts[0](self.keys, [part for _ in range(count) for part in (uuid.uuid4().hex, PAYLOAD)])
-
-    def take(self, count: int) -> Sequence[Any]:
-        receipt = secrets.token_hex(8)
-        found = self.scripts[1](self.keys, [count, time.time() + LEASE, receipt])
-        return [(item, receipt) for item, _ in found]
-
-    def done(self, tokens: Sequence[Any]) -> None:
-        self.scripts[2](self.keys, [part for token in tokens for part in token])
-
-
-class PostgresByHand(Peer):
-    """One table, SKIP LOCKED, a receipt for each delivery; `make` makes the table."""
-
-    def __init__(self, url: str, table: str) -> None:
-        self.session, self.table = psycopg.connect(url, autocommit=True), table
-
-    @staticmethod
-    def make(url: str, table: str) -> None:
-        with psycopg.connect(url, autocommit=True) as session:
-            session.execute(
-                f"CREATE TABLE {table} (id bigserial PRIMARY KEY, leased_until timestamptz, receipt text, "
-                "attempts int NOT NULL DEFAULT 0, payload bytea NOT NULL)"
-            )
-            session.execute(f"CREATE INDEX ON {table} (id) WHERE leased_until IS NULL")
-
-    def push(self, count: int) -> None:
-        self.session.execute(
-            f"INSERT INTO {self.table} (payload) SELECT unnest(%s::bytea[])", [[PAYLOAD] * count]
-        )
-
-    def take(self, count: int) -> Sequence[Any]:
-        receipt = secrets.token_hex(8)
-        rows = self.session.execute(
-            f"UPDATE {self.table} SET leased_until = now() + interval '600 s', receipt = %s, "
-            f"attempts = attempts + 1 WHERE id = ANY (ARRAY(SELECT id FROM {self.table} "
-            "WHERE leased_until IS NULL ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING id, payload",
-            [receipt, count],
-            binary=True,
-        ).fetchall()
-        return [(row[0], receipt) for row in rows]
-
-    def done(self, tokens: Sequence[Any]) -> None:
-        self.session.execute(
-            f"DELETE FROM {self.table} WHERE id = ANY (%s) AND receipt = %s",
-            [[token[0] for token in tokens], tokens[0][1]],
-        )
-
-
-class PgmqsWay(PostgresByHand):
-    """As pgmq does it: one index over the visibility time, `done` by the id alone."""
-
-    @staticmethod
-    def make(url: str, table: str) -> None:
-        with psycopg.connect(url, autocommit=True) as session:
-            session.execute(
-                f"CREATE TABLE {table} (msg_id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, "
-                "read_ct int NOT NULL DEFAULT 0, enqueued_at timestamptz NOT NULL DEFAULT now(), "
-                "vt timestamptz NOT NULL DEFAULT clock_timestamp(), payload bytea)"
-            )
-            session.execute(f"CREATE INDEX ON {table} (vt ASC)")
-
-    def take(self, count: int) -> Sequence[Any]:
-        rows = self.session.execute(
-            f"WITH cte AS (SELECT msg_id FROM {self.table} WHERE vt <= clock_timestamp() "
-            "ORDER BY msg_id ASC LIMIT %s FOR UPDATE SKIP LOCKED) "
-            f"UPDATE {self.table} m SET vt = clock_timestamp() + interval '600 s', read_ct = read_ct + 1 "
-            "FROM cte WHERE m.msg_id = cte.msg_id RETURNING m.msg_id, m.payload",
-            [count],
-            binary=True,
-        ).fetchall()
-        return [row[0] for row in rows]
-
-    def done(self, tokens: Sequence[Any]) -> None:
-        self.session.execute(f"DELETE FROM {self.table} WHERE msg_id = ANY (%s)", [list(tokens)])
 
 
 Make = Callable[[], Peer]
@@ -246,23 +111,75 @@ def compare_depths(title: str, fresh: Callable[[], Make], items: int, depth: int
     judge(f"{title}: rate with {depth:,} items, ratio to 1,000", rates[1] / rates[0], at_least(0.9))
 
 
-def watch_size(server: PostgresServer, fresh: Callable[[], Make], items: int) -> None:
-    """Print what the tables take while many items come and go, with autovacuum alone."""
+def compare_depths_in_batches(server: RedisServer, peers: dict[str, Callable[[], Make]], depth: int) -> None:
+    """Print the server's CPU time for an item in batches of 100, with few and with many items behind it."""
+    rows, growth = [], {}
+    for name, fresh in peers.items():
+        costs = []
+        for there in (1000, depth):
+            peer = fresh()()
+            for _ in range(there // 1000):
+                peer.push(1000)
+            costs.append(_cpu_of_an_item(server, peer))
+        growth[name] = costs[1] / costs[0]
+        rows.append((name, *(f"{cost * 1e6:.1f}" for cost in costs), f"{growth[name]:.2f}"))
+    title = "redis: the server's CPU for an item in batches of 100"
+    columns(title, ["µs at 1,000 items", f"µs at {depth:,} items", "ratio"], rows)
+    judge(f"{title}: ratio of {depth:,} items to 1,000", growth["fray"], at_most(1.25))
+
+
+def _cpu_of_an_item(server: RedisServer, peer: Peer) -> float:
+    count = fewer(100_000, 5_000)
+    before = _cpu_of(server)
+    for _ in range(count // 100):
+        peer.push(100)
+        peer.done(peer.take(100))
+    return (_cpu_of(server) - before) / count
+
+
+def _cpu_of(server: RedisServer) -> float:
+    found = dict(
+        line.split(":", 1) for line in server.everything("INFO", "CPU").decode().splitlines() if ":" in line
+    )
+    return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])
+
+
+def watch_size(server: PostgresServer, fresh: Callable[[], Make], items: int, most: float) -> None:
+    """Print what the tables take while items come and go, at `most` so many a second."""
     peer = fresh()()
-    rows = []
-    for turn in range(10):
+    rows, sizes = [], []
+    turns = 10
+    for turn in range(turns):
         start = time.perf_counter()
-        for _ in range(items // 10 // 1000):
+        biggest = [0, 0, 0]
+        for done in range(items // turns // 1000):
             peer.push(1000)
             peer.done(peer.take(1000))
-        ((size, dead),) = server.sql(
-            "SELECT pg_total_relation_size('fray.items'), n_dead_tup FROM pg_stat_user_tables "
-            "WHERE relid = 'fray.items'::regclass"
-        )
+            if most:
+                time.sleep(max(0.0, start + (done + 1) * 1000 / most - time.perf_counter()))
+            if done % 10 == 0:
+                biggest = [max(pair) for pair in zip(biggest, _sizes(server), strict=True)]
         took = time.perf_counter() - start
-        figures = f"{size / 1e6:>8.1f} MB {dead:>9,} dead rows {items / 10 / took:>10,.0f} items/s"
-        rows.append((f"{items * (turn + 1) // 10:,} items", figures))
-    lines("postgresql: size of fray.items over the items that went through", rows)
+        table, indexes, dead = biggest
+        sizes.append(table + indexes)
+        figures = (
+            f"{table / 1e6:.1f} MB",
+            f"{indexes / 1e6:.1f} MB",
+            f"{dead:,}",
+            f"{items / turns / took:,.0f}",
+        )
+        rows.append((f"{items * (turn + 1) // turns:,} items", *figures))
+    columns("postgresql: the most that fray.items took", ["table", "indexes", "dead rows", "items/s"], rows)
+    what = f"postgresql: size over {items:,} items, the most in the second half to that in the first"
+    judge(what, max(sizes[turns // 2 :]) / max(sizes[: turns // 2]), at_most(1.2))
+
+
+def _sizes(server: PostgresServer) -> tuple[int, int, int]:
+    ((table, indexes, dead),) = server.sql(
+        "SELECT pg_table_size(relid), pg_indexes_size(relid), n_dead_tup FROM pg_stat_user_tables "
+        "WHERE relid = 'fray.items'::regclass"
+    )
+    return table, indexes, dead
 
 
 def on_redis(options: argparse.Namespace, folder: Path) -> None:
@@ -279,6 +196,7 @@ def on_redis(options: argparse.Namespace, folder: Path) -> None:
 
         compare_rates("redis", {"fray": fray, "by hand": by_hand}, options.items, options.rounds)
         compare_depths("redis", fray, options.items, options.depth)
+        compare_depths_in_batches(server, {"fray": fray, "by hand": by_hand}, options.depth)
         if options.libraries and available("rq", module="rq"):
             compare_library("rq", fray, lambda items: _rq(server.port, items), options.items)
 
@@ -303,12 +221,22 @@ def on_postgres(options: argparse.Namespace, folder: Path) -> None:
         peers = {"fray": fray, "pgmq's way": pgmqs_way, "by hand": by_hand}
         compare_rates("postgresql", peers, options.items, options.rounds)
         compare_depths("postgresql", fray, options.items, options.depth)
-        if options.turnover:
-            watch_size(server, fray, options.turnover)
         if options.libraries and available("procrastinate", module="procrastinate"):
             compare_library(
                 "procrastinate", fray, lambda items: _procrastinate(server.url, items), options.items
             )
+
+
+def on_turnover(options: argparse.Namespace, folder: Path) -> None:
+    settings = (
+        "fsync=on",
+        "shared_buffers=256MB",
+        "autovacuum_naptime=10s",
+    )  # as docs/queues-engines.md advises
+    with PostgresServer(folder / "turnover", *settings) as server:
+        watch_size(
+            server, lambda: lambda: Fray(f"{server.url}?queue=q"), options.turnover, options.turnover_rate
+        )
 
 
 def compare_library(name: str, fray: Callable[[], Make], run: Callable[[int], float], items: int) -> None:
@@ -366,21 +294,30 @@ def _procrastinate(url: str, items: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", choices=("redis", "postgresql"))
+    parser.add_argument("--only", choices=("redis", "postgresql", "turnover"))
     parser.add_argument("--items", type=int, default=fewer(2000, 200))
     parser.add_argument("--rounds", type=int, default=fewer(5, 1))
     parser.add_argument("--depth", type=int, default=fewer(1_000_000, 10_000))
     parser.add_argument(
         "--turnover", type=int, default=fewer(10_000_000, 20_000), help="items that go through the tables"
     )
+    parser.add_argument(
+        "--turnover-rate", type=float, default=0.0, help="of them a second; 0 is as many as can be"
+    )
     parser.add_argument("--libraries", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     compile_packages("fray", "fray_queue", "redis", "psycopg")
     with tempfile.TemporaryDirectory() as folder:
-        if options.only != "postgresql" and available("Redis", program="redis-server"):
+        if options.only in (None, "redis") and available("Redis", program="redis-server"):
             on_redis(options, Path(folder))
-        if options.only != "redis" and available("PostgreSQL", program="pg_ctlcluster"):
+        if options.only in (None, "postgresql") and available("PostgreSQL", program="pg_ctlcluster"):
             on_postgres(options, Path(folder))
+        if (
+            options.only in (None, "turnover")
+            and options.turnover
+            and available("PostgreSQL", program="pg_ctlcluster")
+        ):
+            on_turnover(options, Path(folder))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import asyncio
 import os
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from engine_torture import EngineTorture
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray.queue import open_queue
-from fray_queue import QueueExistsError
+from fray.testing.queue import ManualClock
+from fray_queue import QueueExistsError, QueueFullError
+from fray_queue.testing import engine_queue
 
 ENGINES = ["redis", "postgres"]
 
@@ -72,6 +75,71 @@ def test_other_bounds_than_those_that_it_has_are_refused(rig: Rig) -> None:
     with pytest.raises(QueueExistsError, match="max_attempts=3, not 4"):
         open_any(url, max_attempts=4).push("x")
     assert open_any(url).max_attempts == 3
+
+
+def test_a_bound_that_is_given_later_holds_for_who_has_the_queue_open(rig: Rig) -> None:
+    url = rig.url()
+    early = open_any(url)
+    early.push("a")
+    late = open_any(url, max_size=2)
+    late.push("b")
+    with pytest.raises(QueueFullError):
+        early.push("c", wait=0.0)
+    early.done(early.pop())
+    early.push("c", wait=0.0)
+    early.close()
+    late.close()
+
+
+def test_plain_items_and_others_are_taken_in_the_order_of_their_pushes(rig: Rig) -> None:
+    queue = open_any(rig.url())
+    ids = queue.push_many(range(1500))
+    queue.push(1500, key="k")
+    queue.push_many(range(1501, 2600))
+    queue.push("last", priority=-1)
+    queue.push("first", priority=1)
+    assert (queue.size(), queue.pending(), queue.peek()) == (2602, 2602, "first")
+    taken = queue.pop_many(1201)
+    assert [lease.item for lease in taken] == ["first", *range(1200)]
+    assert [lease.item_id for lease in taken[1:]] == ids[:1200]
+    assert queue.fetch_replies([ids[7], ids[1400]]) == {}  # one is leased, one waits
+    queue.release(taken[6])
+    queue.release(taken[700])
+    assert queue.peek() == 5
+    queue.done_many([lease for lease in taken if lease.item not in (5, 699)])
+    rest = queue.pop_many(5000)
+    assert [lease.item for lease in rest] == [5, 699, *range(1200, 2600), "last"]
+    queue.done_many(rest[:200])
+    found = queue.fetch_replies([ids[7], ids[1210], ids[1499]])
+    assert {item_id: reply.outcome for item_id, reply in found.items()} == {ids[7]: "gone", ids[1210]: "gone"}
+    assert (queue.size(), queue.pending()) == (1203, 0)
+    queue.close()
+
+
+def test_the_oldest_item_is_found_among_thousands_that_are_held(rig: Rig) -> None:
+    clock = ManualClock()
+    queue: Any = type(open_any(rig.url()))(rig.address(rig.shared.port), fresh_name(), clock=clock)
+    queue.push("oldest", delay=500.0)
+    clock.advance(5.0)
+    queue.push_many(range(1500))
+    assert len(queue.pop_many(1500)) == 1500
+    clock.advance(1.0)
+    queue.push("newest", priority=-1)
+    assert queue.oldest_seconds() == pytest.approx(6.0, abs=0.01)
+    queue.close()
+
+
+def test_leases_are_timed_by_the_engines_clock(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = open_any(rig.url())
+    queue.push("x")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 1e6)
+    lease = queue.pop(60.0)
+    assert lease.expires_at < now + 1e5
+    monkeypatch.setattr(time, "time", lambda: now + 2e6)
+    assert queue.pop() is None
+    queue.done(lease)
+    queue.close()
 
 
 def test_a_queue_that_was_deleted_says_so_to_who_has_it_open(rig: Rig) -> None:
@@ -197,6 +265,29 @@ def test_a_waiting_pop_takes_what_others_lost_when_its_lease_runs_out(rig: Rig) 
     with pytest.raises(LeaseExpiredError):
         queue.done(lost)
     queue.done(found)
+    queue.close()
+
+
+def test_a_push_wakes_who_waits_before_it_would_look_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_queue, "LOOK_AGAIN", 3600.0)
+    queue = open_any(rig.url())
+    found: list[Any] = []
+
+    def take() -> None:
+        for _ in range(3):
+            lease = queue.pop(wait=3600.0)
+            found.append(lease.item)
+            queue.done(lease)
+            taken.release()
+
+    taken = threading.Semaphore(0)
+    waiter = threading.Thread(target=take, daemon=True)
+    waiter.start()
+    for number in range(3):
+        queue.push(number)
+        assert taken.acquire(timeout=60.0)
+    waiter.join(60)
+    assert found == [0, 1, 2]
     queue.close()
 
 

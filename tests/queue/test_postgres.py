@@ -1,5 +1,6 @@
 """PostgresQueue keeps the contract on a real PostgreSQL, and what it says of what is stored is so."""
 
+import logging
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ from newer_release import FINISH, REFUSED, SIZE, NewerRelease, packed
 from pools import Pools
 from queue_processes import wait_until
 
-from fray import SpecError, UnsupportedError
+from fray import QueueUnavailableError, SpecError, UnsupportedError
 from fray.queue import open_queue
 from fray.testing.queue import (
     MakeQueue,
@@ -234,8 +235,9 @@ def test_a_user_who_may_not_make_the_tables_learns_who_may(postgres_server: Post
 
 
 def test_a_password_and_tls_come_from_the_environment_and_are_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     server = PostgresServer(tmp_path / "postgres")
     key, certificate = certificate_of_this_machine(server.home)
     for path in (key, certificate):
@@ -263,6 +265,9 @@ def test_a_password_and_tls_come_from_the_environment_and_are_checked(
         queue.push("x")
         assert queue.pop().item == "x"
         queue.close()
+    with pytest.raises(QueueUnavailableError) as away:
+        PostgresQueue[Any](url, "q", timeout=0.2).push("x")
+    assert "secret" not in str(away.value) + caplog.text
 
 
 # --- fail-over and space ---

@@ -1,5 +1,6 @@
 """RedisQueue keeps the contract on a real Redis, and what it says of what is stored is so."""
 
+import logging
 import pickle
 import re
 import socketserver
@@ -141,15 +142,37 @@ def test_a_newer_release_upgrades_a_queue_and_an_older_one_says_so(
 def test_items_of_a_release_that_kept_no_push_times_are_taken_all_the_same(
     redis_server: RedisServer,
 ) -> None:
+    """The first version of the keys had every item in `items`, and all that wait in `ready`."""
     name = fresh_name()
+    meta, items, ready = (f"fray:{{{name}}}:{key}" for key in ("meta", "items", "ready"))
+    bounds = ("attempts", "2", "size", "9", "dead", "100000", "pushed", "3", "dropped", "0")
+    redis_server.cli("HSET", meta, "version", "1", "tag", "cafe", *bounds)
+    for number, item in enumerate("abc", 1):
+        redis_server.cli("HSET", items, f"{number:012x}", pickle.dumps(item, 0).decode())
+        redis_server.cli("ZADD", ready, "0", f"{number:012x}")
     queue: Any = RedisQueue[Any](redis_server.url, name)
-    queue.push_many(["old", "new"])
-    items = f"fray:{{{name}}}:items"
-    redis_server.cli("HSET", items, f"{1:012x}", pickle.dumps("old", 0).decode())
-    old, new = queue.pop_many(2)
-    assert (old.item, old.pushed_at, old.seconds_in_queue) == ("old", None, None)
-    assert new.item == "new"
-    assert new.seconds_in_queue is not None
+    assert queue.fetch_replies(["cafe-2"]) == {}  # under way
+    assert (queue.push("new"), queue.size(), queue.peek()) == ("cafe-8", 4, "a")
+    a, b = queue.pop_many(2)
+    assert (a.item, a.item_id, a.pushed_at, a.seconds_in_queue) == ("a", "cafe-1", None, None)
+    queue.done(a)
+    queue.release(b)
+    found = queue.pop_many(9)
+    assert [lease.item for lease in found] == ["b", "c", "new"]
+    assert found[2].seconds_in_queue is not None
+    queue.release(found[0])
+    assert [letter.item_id for letter in queue.dead_letters()] == ["cafe-2"]
+    assert queue.purge() == 2
+
+
+def test_the_oldest_item_is_found_behind_a_thousand_priorities(redis_server: RedisServer) -> None:
+    clock = ManualClock()
+    queue: Any = RedisQueue[Any](redis_server.url, fresh_name(), clock=clock)
+    queue.push("oldest", priority=-2000)
+    clock.advance(5.0)
+    for priority in range(1010):
+        queue.push(priority, priority=priority)
+    assert queue.oldest_seconds() == pytest.approx(5.0, abs=0.01)
 
 
 def test_a_key_of_somebody_else_is_left_alone(redis_server: RedisServer) -> None:
@@ -190,10 +213,11 @@ def test_each_kind_of_user_may_do_what_it_needs_and_no_more(
 
 
 def test_a_wrong_password_is_refused_at_once_and_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with RedisServer(tmp_path / "redis", "--requirepass", "right") as server:
-        monkeypatch.setenv("FRAY_REDIS_PASSWORD", "right")
+    caplog.set_level(logging.DEBUG)
+    with RedisServer(tmp_path / "redis", "--requirepass", "right-secret") as server:
+        monkeypatch.setenv("FRAY_REDIS_PASSWORD", "right-secret")
         RedisQueue[Any](server.url, "q").push("x")
         monkeypatch.setenv("FRAY_REDIS_PASSWORD", "wrong-secret")
         with pytest.raises(AccessRefusedError) as caught:
@@ -202,6 +226,10 @@ def test_a_wrong_password_is_refused_at_once_and_not_repeated(
         monkeypatch.delenv("FRAY_REDIS_PASSWORD")
         with pytest.raises(AccessRefusedError, match="Authentication"):
             RedisQueue[Any](server.url, "q").push("x")
+        monkeypatch.setenv("FRAY_REDIS_PASSWORD", "right-secret")
+    with pytest.raises(QueueUnavailableError) as away:
+        RedisQueue[Any](server.url, "q", timeout=0.2).push("x")
+    assert "secret" not in str(away.value) + caplog.text
 
 
 def test_a_connection_under_tls_checks_who_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

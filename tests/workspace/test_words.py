@@ -33,11 +33,6 @@ INSTEAD = {
 }
 # Identifiers are split into words: at underscores, and where a capital follows a small letter.
 PARTS = re.compile(r"_|(?<=[a-z])(?=[A-Z])")
-# Why a file may say one.
-ALLOWED = {
-    f"packages/fray-queue/src/fray_queue/_postgres/sql/{name}.sql": "databases know its functions"
-    for name in ("items", "settle")
-}
 
 
 def label(path: Path) -> str:
@@ -55,8 +50,7 @@ def found(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=label)
 def test_the_words_are_the_fields(path: Path) -> None:
-    if label(path) not in ALLOWED:
-        assert list(found(path)) == []
+    assert list(found(path)) == []
 
 
 def test_the_parts_of_names_are_words() -> None:

@@ -18,7 +18,8 @@ def check_rights(producer: Any, worker: Any, admin: Any, *, said: str) -> None:
     ticket = producer.push("question", reply=True, priority=2, ttl=100.0)
     producer.push_many(["second", "third"], keys=["a", "b"])
     assert producer.exists()
-    assert producer.size() == 3
+    assert (producer.size(), producer.peek()) == (3, "question")
+    assert producer.oldest_seconds() >= 0
     for refused in (producer.pop, producer.purge, worker.purge, worker.dead_letters, worker.delete):
         with pytest.raises(AccessRefusedError, match=said) as caught:
             refused()

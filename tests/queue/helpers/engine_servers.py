@@ -19,7 +19,7 @@ _numbers = itertools.count()
 _PRODUCER = [
     *("~fray:{*}:*", "+evalsha", "+eval", "+time", "+exists", "+hget", "+hmget", "+hset", "+hincrby"),
     *("+hexists", "+hdel", "+zadd", "+zrem", "+zcard", "+zrange", "+zrangebyscore", "+zscore", "+llen"),
-    *("+lpush", "+expire", "+hlen", "+hgetall", "+blpop"),
+    *("+lpush", "+rpush", "+lindex", "+zscan", "+expire", "+hlen", "+hgetall", "+blpop"),
 ]
 _WORKER = [*_PRODUCER, "+zpopmin", "+lpop"]
 _ADMIN = [*_WORKER, "+zrangebylex", "+unlink", "+info", "+config|get"]

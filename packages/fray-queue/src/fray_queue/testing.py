@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fray_queue import HttpQueue
     from fray_queue._cli import queue as queue_command
+    from fray_queue._engines import queue as engine_queue
     from fray_queue._file import cleanup, full_buckets, item_log
     from fray_queue._file import listing as file_listing
     from fray_queue._file import queue as file_queue
@@ -71,6 +72,7 @@ __all__ = [
     "decode_batch",
     "decode_record",
     "encode_extension",
+    "engine_queue",
     "file_listing",
     "file_queue",
     "full_buckets",
@@ -109,6 +111,7 @@ _HOMES = {
 }
 _MODULES = {
     "cleanup": "_file.cleanup",
+    "engine_queue": "_engines.queue",
     "file_listing": "_file.listing",
     "file_queue": "_file.queue",
     "full_buckets": "_file.full_buckets",

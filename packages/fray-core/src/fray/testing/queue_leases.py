@@ -63,6 +63,27 @@ class LeasePromises(QueueFixtures):
         assert again.seconds_in_queue == pytest.approx(8.0, abs=0.01)
         assert queue.extend(again, 30.0).pushed_at == again.pushed_at
 
+    def test_a_queue_is_as_old_as_the_first_that_was_pushed(
+        self, queue: Queue[Any], clock: ManualClock
+    ) -> None:
+        if not hasattr(queue, "oldest_seconds"):
+            return  # `Queue` does not ask for it
+        assert queue.oldest_seconds() is None
+        queue.push_many("ab")
+        clock.advance(3.0)
+        queue.push("c")
+        first = take(queue)
+        clock.advance(1.0)
+        assert queue.oldest_seconds() == pytest.approx(4.0, abs=0.01)
+        queue.done(first)
+        second = take(queue)
+        queue.release(second)
+        assert queue.oldest_seconds() == pytest.approx(4.0, abs=0.01)
+        queue.done(take(queue))
+        assert queue.oldest_seconds() == pytest.approx(1.0, abs=0.01)
+        queue.done(take(queue))
+        assert queue.oldest_seconds() is None
+
     def test_a_leased_item_is_nobody_elses(self, queue: Queue[Any], clock: ManualClock) -> None:
         queue.push("x")
         take(queue, 30)

@@ -56,6 +56,24 @@ class PriorityPromises(OptionFixtures):
         assert [lease.item for lease in queue.pop_many(3)] == ["top", "a7", "b7"]
         assert [take(queue).item for _ in range(4)] == ["a0", "b0", "c0", "low"]
 
+    def test_a_queue_is_as_old_as_its_oldest_item_of_any_priority(
+        self, queue: Queue[Any], clock: ManualClock
+    ) -> None:
+        if not self.having(queue, "priorities", "priority", priority=1) or not hasattr(
+            queue, "oldest_seconds"
+        ):
+            return
+        ages = (-5, 0, 7)
+        for priority in ages:
+            queue.push(priority, priority=priority)
+            clock.advance(1.0)
+        assert queue.oldest_seconds() == pytest.approx(3.0, abs=0.01)
+        assert take(queue).item == 7
+        queue.done(take(queue))
+        assert queue.oldest_seconds() == pytest.approx(3.0, abs=0.01)
+        queue.done(take(queue))
+        assert queue.oldest_seconds() == pytest.approx(1.0, abs=0.01)
+
     def test_a_released_item_keeps_its_place_within_its_priority(
         self, queue: Queue[Any], clock: ManualClock
     ) -> None:

@@ -141,14 +141,21 @@ class EngineQueue(QueueBase[T]):
         """Make a request that the engine does once, though it is repeated."""
         if self._settings is None:
             self._open()
-        with self._slots.one() as slot:
-            return self._patiently(lambda store: request(store, slot))
+        slot = self._slots.take()
+        try:
+            answer = request(self._store, slot)
+        except TransientError as error:
+            answer = self._again(lambda store: request(store, slot), error)
+        self._slots.give_back(slot)
+        return answer
 
     def _patiently(self, request: Callable[[EngineStore], R]) -> R:
         try:
             return request(self._store)
         except TransientError as error:
-            last = error
+            return self._again(request, error)
+
+    def _again(self, request: Callable[[EngineStore], R], last: TransientError) -> R:
         end = time.monotonic() + self._timeout
         for pause in retry_delays(0.02, 0.5):
             left = end - time.monotonic()
@@ -291,6 +298,13 @@ class EngineQueue(QueueBase[T]):
     def pending(self) -> int:
         """Count what a pop could take now."""
         return self._counts().pending
+
+    def oldest_seconds(self) -> float | None:
+        """Return the age of the oldest item that waits, is delayed or is leased; None where there is none.
+
+        The engine looks at every leased and delayed item for it, a thousand at a time.
+        """
+        return self._ask(lambda store: store.oldest_seconds())
 
     def stats(self) -> dict[str, Any]:
         """Return counts, the bounds, and under `stored` what the engine's settings make of a push."""

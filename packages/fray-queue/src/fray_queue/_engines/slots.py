@@ -3,8 +3,6 @@
 import os
 import secrets
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 class Slot:
@@ -23,11 +21,10 @@ class Slots:
         self._free: deque[Slot] = deque()
         self._pid = os.getpid()
 
-    @contextmanager
-    def one(self) -> Iterator[Slot]:
-        """Have a slot for one request and its repetitions.
+    def take(self) -> Slot:
+        """Return a slot for one request and its repetitions.
 
-        The slot of a request that failed is not used again: the engine may do that request yet.
+        That of a request that failed is not given back: the engine may do that request yet.
         """
         if self._pid != os.getpid():  # forked: the slots are the parent's
             self._free, self._pid = deque(), os.getpid()
@@ -37,5 +34,8 @@ class Slots:
             slot = Slot()
         slot.number += 1
         slot.again = False
-        yield slot
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        """Keep a slot for the next request."""
         self._free.append(slot)

@@ -105,6 +105,9 @@ class EngineStore(Protocol):
 
     def counts(self) -> Counts: ...
 
+    def oldest_seconds(self) -> float | None:
+        """Return the age of the oldest item that is not dead; None where there is none."""
+
     def dead(self, after: int, most: int) -> list[Letter]:
         """Return dead letters behind a place in line, in line."""
 

@@ -277,6 +277,14 @@ class Claims(Batches):
 
     def first(self) -> tuple[Address, int, bytes] | None:
         """Return the item that a pop would take now: its batch, its place in it, and what it holds."""
+        return self._first_of(lambda _, free: free)
+
+    def oldest(self) -> bytes | None:
+        """Return what the first item in line holds, be it leased or delayed."""
+        found = self._first_of(lambda spot, _: is_live(spot))
+        return None if found is None else found[2]
+
+    def _first_of(self, wanted: Callable[[Spot, bool], bool]) -> tuple[Address, int, bytes] | None:
         with self._lock:
             line = self._listing.in_line(self._clock())
         while True:
@@ -286,7 +294,7 @@ class Claims(Batches):
                 return None
             for each, free in self._look_at(spot):
                 try:
-                    data = self.payload(each) if free else None
+                    data = self.payload(each) if wanted(each, free) else None
                 except DamagedError:  # the pop that finds it gives it up
                     continue
                 if data is not None:

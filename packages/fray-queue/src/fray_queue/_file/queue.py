@@ -282,6 +282,16 @@ class FileQueue(QueueBase[T]):
         self._enter()
         return self._claims.count()[0]
 
+    def oldest_seconds(self) -> float | None:
+        """Return the age of the oldest item that waits, is delayed or is leased; None where there is none.
+
+        It is None, too, where a release stored the item that kept no time.
+        """
+        self._enter()
+        payload = self._claims.oldest()
+        pushed_at = None if payload is None else unstamped(payload)[1]
+        return None if pushed_at is None else max(0.0, self._clock() - pushed_at)
+
     def pending(self) -> int:
         """Count what a pop could take now; lists the whole queue."""
         self._enter()

@@ -1,8 +1,8 @@
 """Calls of the queue's functions, prepared once and sent in binary: a cursor costs as much as the call."""
 
 import struct
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import psycopg
@@ -31,6 +31,17 @@ _OF_ROWS = {"pop", "peek", "dead", "fetch"}
 _NULL = _LENGTH.pack(-1)
 
 
+class Prepared:
+    """A statement as a session knows it, with what writes its arguments and reads its rows."""
+
+    __slots__ = ("encoders", "formats", "knows_columns", "loading", "name")
+
+    def __init__(self, name: bytes, kinds: str, loading: Any) -> None:
+        self.name, self.loading, self.knows_columns = name, loading, False
+        self.encoders = [_encoder(kind) for kind in kinds]
+        self.formats = [Format.BINARY] * len(kinds)
+
+
 @cache
 def statement(function: str, kinds: str) -> bytes:
     """Return the call of a function.
@@ -39,7 +50,9 @@ def statement(function: str, kinds: str) -> bytes:
         kinds: A letter for each argument: i, q, d, t, b and o are int4, int8, float8, text, bytea and bool;
             capitals are arrays of them.
     """
-    casts = (_cast(kind, at) for at, kind in enumerate(kinds, 1))
+    # The first is the time, or none: the function would have an expression more.
+    now = "coalesce($1::float8, date_part('epoch', clock_timestamp()))"
+    casts = [now, *(_cast(kind, at) for at, kind in enumerate(kinds[1:], 2))]
     rows = "* FROM " if function.rpartition("_")[0] in _OF_ROWS else ""  # which costs a scan of the function
     return f"SELECT {rows}fray.{function}({', '.join(casts)})".encode()
 
@@ -59,22 +72,27 @@ def call(
     """
     text = statement(function, kinds)
     pgconn = connection.pgconn
-    name = connection.prepared.get(text)
-    if name is None:
+    prepared = connection.prepared.get(text)
+    if prepared is None:
         name = b"fray_%d" % len(connection.prepared)
         pgconn.send_prepare(name, text)
         _finish(connection, ExecStatus.COMMAND_OK)
-        connection.prepared[text] = name
+        prepared = connection.prepared[text] = Prepared(name, kinds, Transformer(connection))
     pgconn.send_query_prepared(
-        name,
-        [_encoded(kind, value) for kind, value in zip(kinds, values, strict=True)],
-        [Format.BINARY] * len(kinds),
+        prepared.name,
+        [
+            None if value is None else encode(value)
+            for encode, value in zip(prepared.encoders, values, strict=True)
+        ],
+        prepared.formats,
         result_format=Format.BINARY,
     )
     result = _finish(connection, ExecStatus.TUPLES_OK)
-    loading = Transformer(connection)
-    loading.set_pgresult(result)
-    return loading.load_rows(0, result.ntuples, tuple)
+    prepared.loading.set_pgresult(result, set_loaders=not prepared.knows_columns)
+    prepared.knows_columns = True
+    rows: list[tuple[Any, ...]] = prepared.loading.load_rows(0, result.ntuples, tuple)
+    prepared.loading.set_pgresult(None, set_loaders=False)
+    return rows
 
 
 def _finish(connection: TimedConnection, expected: ExecStatus) -> Any:
@@ -85,28 +103,25 @@ def _finish(connection: TimedConnection, expected: ExecStatus) -> Any:
     return result
 
 
-def _encoded(kind: str, value: Any) -> bytes | None:
-    if value is None:
-        return None
-    if not kind.isupper():
-        return _element(kind, value)
-    kind = kind.lower()
+def _encoder(kind: str) -> Callable[[Any], bytes]:
+    number = _NUMBERS.get(kind.lower())
+    if kind.isupper():
+        return partial(_encoded_array, kind.lower())
+    if number is not None:
+        return number.pack
+    return str.encode if kind == "t" else bytes
+
+
+def _encoded_array(kind: str, values: Sequence[Any]) -> bytes:
     oid = _TYPES[kind][1]
-    if not value:
+    if not values:
         return _EMPTY.pack(0, 0, oid)
-    parts = [_ARRAY.pack(1, 1, oid, len(value), 1)]
+    parts = [_ARRAY.pack(1, 1, oid, len(values), 1)]
     number = _NUMBERS.get(kind)
-    for each in value:
+    for each in values:
         if each is None:
             parts.append(_NULL)
         else:
             element = number.pack(each) if number else each.encode() if kind == "t" else each
             parts += (_LENGTH.pack(len(element)), element)
     return b"".join(parts)
-
-
-def _element(kind: str, value: Any) -> bytes:
-    number = _NUMBERS.get(kind)
-    if number is not None:
-        return number.pack(value)
-    return value.encode() if kind == "t" else bytes(value)

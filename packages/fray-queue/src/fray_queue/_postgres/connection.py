@@ -48,8 +48,8 @@ class TimedConnection(psycopg.Connection[Any]):
     """A connection whose every request ends in time: a server that is stopped would hold it for ever."""
 
     seconds = 10.0
-    prepared: dict[bytes, bytes]
-    """Statement -> the name that it was prepared under."""
+    prepared: dict[bytes, Any]
+    """Statement -> what `calls` keeps of it."""
 
     def wait(self, gen: Generator[Any, Any, R], interval: float = 0.1, timeout: float | None = None) -> R:
         """Carry out what psycopg began."""

@@ -10,7 +10,7 @@ import psycopg
 from fray_queue._checks import KEPT_AFTER_FETCH, MOST_DEAD
 from fray_queue._errors import AccessRefusedError, QueueVersionError
 
-VERSION = 3
+VERSION = 4
 UPGRADES = {
     1: "ALTER TABLE fray.items ADD COLUMN pushed_at double precision",
     2: "ALTER TABLE fray.items ADD COLUMN due double precision; "
@@ -18,6 +18,7 @@ UPGRADES = {
     "DROP INDEX fray.items_held, fray.items_dated; DROP TABLE fray.waiters; "
     "ALTER TABLE fray.queues ADD COLUMN waited_until timestamptz; "
     "CREATE INDEX items_due ON fray.items (queue, due) WHERE due IS NOT NULL",
+    3: "",  # other functions alone
 }
 """Version -> statements that make the tables of the next of it; the functions are always made anew."""
 _FUNCTIONS = ("counts", "items", "queues", "push", "take", "settle", "answers", "operate", "rights")
@@ -28,7 +29,9 @@ _MAKING = 0x4672_5131_0000_0001  # of the one that is held while the schema is m
 @cache
 def statements(name: str, version: int) -> str:
     """Return a file of statements, for a version of the store."""
-    text = re.sub(r"^@([A-Z]+)(?: (.*))?@\n", _part, _text(name), flags=re.MULTILINE)
+    text, before = _text(name), ""
+    while text != before:  # a part may have parts
+        before, text = text, re.sub(r"^@([A-Z]+)(?: (.*))?@\n", _part, text, flags=re.MULTILINE)
     texts = {"@VERSION@": version, "@V@": version, "@LOCK@": LOCK, "@MOST_DEAD@": MOST_DEAD}
     for mark, value in {**texts, "@KEPT@": KEPT_AFTER_FETCH}.items():
         text = text.replace(mark, str(value))

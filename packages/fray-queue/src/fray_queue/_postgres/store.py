@@ -209,6 +209,11 @@ class PostgresStore:
         ((counts,),) = self._run("counts", "i", self._number)
         return Counts(*counts)
 
+    def oldest_seconds(self) -> float | None:
+        """Return the age of the oldest item."""
+        ((age,),) = self._run("oldest", "i", self._number)
+        return None if age is None else float(age)
+
     def dead(self, after: int, most: int) -> list[Letter]:
         """List the dead in line."""
         letters: list[Letter] = []

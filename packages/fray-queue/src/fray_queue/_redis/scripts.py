@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from fray_queue._checks import MOST_DEAD
 
-VERSION = 1
+VERSION = 2
 """Of the keys that the scripts write. Every script refuses a queue of another version."""
 _ONCE = {"push", "pop", "done", "release", "fetch", "operate"}  # of requests that are named, and done once
-UPGRADES: dict[int, str] = {}
+UPGRADES = {1: "return redis.call('HSET', KEYS[1], 'version', 2)"}  # what was in `ready` may stay there
 """Version -> a script that makes the next of it: KEYS[1] is the queue's `meta`, whose version it sets."""
 
 

@@ -29,7 +29,7 @@ _FIELDS = {"attempts": "max_attempts", "size": "max_size", "dead": "max_dead"}
 _UNREADABLE = [_MICRO * round(delay) for delay in lease_machine.UNREADABLE_DELAYS]
 _MOST_LISTS = 1000  # that one waiting question looks at
 _FORGOTTEN = 60  # seconds; nobody takes what was written to a list
-_KEYS = "ready held dated dead items state keys replies reply_until wake room"
+_KEYS = "line ready held dated dead items state keys replies reply_until wake room"
 
 _NOT_ALLOWED = ("NOPERM", "The user executing the script", "ACL failure in script")  # the last is Valkey's
 
@@ -114,6 +114,7 @@ class RedisStore:
         text = scripts.UPGRADES[int(found)]
         # Two programs may both have found it: the second finds the next version, and does nothing.
         guard = f"if redis.call('HGET', KEYS[1], 'version') ~= '{int(found)}' then return 0 end\n"
+        guard += "redis.call('HDEL', KEYS[1], 'plain')\n"  # which says of what version it is, too
         self._evaluate(scripts.as_script("upgrade", guard + text, scripts.VERSION))
         return True
 
@@ -195,7 +196,7 @@ class RedisStore:
         if keys:
             return [self._item_id(place) for place in found]
         first = int(found[0], 16)
-        return [f"{self._tag}-{number}" for number in range(first, first + len(payloads))]
+        return [f"{self._tag}-{number}" for number in range(first, first + 2 * len(payloads), 2)]
 
     def pop(
         self, slot: Slot, n: int, lease_timeout: float, *, token: str, woken: bool
@@ -266,6 +267,15 @@ class RedisStore:
     def counts(self) -> Counts:
         """Count items."""
         return Counts(*self._run("look", "counts"))
+
+    def oldest_seconds(self) -> float | None:
+        """Return the age of the oldest item; where many are held it takes several calls."""
+        ages: list[int] = []
+        step, cursor = b"held", b"0"
+        while step:
+            step, cursor, *age = self._run("oldest", step, cursor)
+            ages += age
+        return max(ages) / _MICRO if ages else None
 
     def dead(self, after: int, most: int) -> list[Letter]:
         """List the dead in line."""

@@ -63,9 +63,6 @@ class Reporter:
 
 
 def _oldest_seconds(queue: Any) -> float | None:
-    """Return the age of a queue's oldest item; None where the queue cannot tell, as a folder or a bucket."""
-    if hasattr(queue, "oldest_seconds"):
-        found: float | None = queue.oldest_seconds()
-        return found
-    told = queue.stats() if hasattr(queue, "stats") else {}
-    return told.get("oldest_seconds") if isinstance(told, dict) else None
+    """Return the age of a queue's oldest item; None where a queue of somebody else cannot say it."""
+    found: float | None = queue.oldest_seconds() if hasattr(queue, "oldest_seconds") else None
+    return found

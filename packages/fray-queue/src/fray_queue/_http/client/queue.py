@@ -213,6 +213,11 @@ class HttpQueue(QueueBase[T]):
         """Count what a pop could take now."""
         return run_blocking(self._calls.pending())
 
+    def oldest_seconds(self) -> float | None:
+        """Return the age of the oldest item that waits, is delayed or is leased; None where there is none."""
+        stats = self.stats()
+        return cast("float | None", stats.get("oldest_seconds")) if stats["size"] else None
+
     def stats(self) -> dict[str, Any]:
         """Return what the server tells of the queue."""
         return run_blocking(self._calls.stats())

@@ -139,8 +139,10 @@ class EngineCalls:
         def named() -> R:
             if key is not None:
                 return self.on_queue(name, lambda store: call(store, _slot_of(key)))
-            with self._slots.one() as slot:
-                return self._patiently(lambda: self.on_queue(name, lambda store: call(store, slot)))
+            slot = self._slots.take()
+            answer = self._patiently(lambda: self.on_queue(name, lambda store: call(store, slot)))
+            self._slots.give_back(slot)
+            return answer
 
         return await self.run(named)
 

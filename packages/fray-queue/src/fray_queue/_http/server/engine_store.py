@@ -280,7 +280,7 @@ class EngineServerStore:
             "durable": durable,
             "stored": stored,
             "steady_clock": False,
-            "oldest_seconds": None,
+            "oldest_seconds": self._calls.on_queue(name, lambda store: store.oldest_seconds()) or 0.0,
         }
 
     def _all(self, names: Collection[str]) -> list[Told]:

@@ -23,20 +23,20 @@ BEGIN
         v_item := CASE WHEN NOT FOUND THEN 'gone' WHEN i.state < 2 THEN '' WHEN i.deadline IS NULL THEN 'dead'
                   ELSE 'expired' END;
         SELECT outcome, payload INTO v_outcome, v_payload FROM fray.replies
-            WHERE queue = p_queue AND id = p_ids[n] AND until > v_now;
+            WHERE queue = p_queue AND id = p_ids[n] AND until > p_now;
         IF NOT FOUND THEN
             v_outcome := v_item;
             v_payload := '';
         ELSIF v_answer IS NULL AND v_outcome IN ('value', 'error') THEN
             UPDATE fray.replies SET askers = askers - 1, until = CASE WHEN askers <= 1
-                THEN least(until, v_now + @KEPT@) ELSE until END WHERE queue = p_queue AND id = p_ids[n];
+                THEN least(until, p_now + @KEPT@) ELSE until END WHERE queue = p_queue AND id = p_ids[n];
             v_told := true;
         END IF;
         o_outcomes := o_outcomes || v_outcome;
         o_payloads := o_payloads || v_payload;
     END LOOP;
-    o_change := fray.next_change_@V@(p_queue, v_now);
+    o_change := fray.next_change_@V@(p_queue, p_now);
     RETURN NEXT;
     IF NOT v_told THEN RETURN; END IF;  -- nothing that may not be done again
-@KEEP '{1}'; 0; 0; 0@
+@KEEP '{1}'; 0; 0; 0; @
 END $$;

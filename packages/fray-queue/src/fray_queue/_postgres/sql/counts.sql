@@ -1,18 +1,18 @@
 -- What a client's connection did last, and what it changed of the counts.
 
--- The time, for a call without a request's number.
+-- The time, where the queue is there.
 CREATE FUNCTION fray.time_@V@(p_now double precision, p_queue integer) RETURNS double precision LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM fray.queues WHERE number = p_queue) THEN
         RAISE EXCEPTION 'the queue is not there' USING ERRCODE = 'FR001';
     END IF;
-    RETURN coalesce(p_now, date_part('epoch', clock_timestamp()));
+    RETURN p_now;
 END $$;
 
--- Make a client's slot, with its first request. A queue that is deleted has none.
+-- Make a client's slot, with its first request, and return the queue's bound. A queue that is deleted has none.
 CREATE FUNCTION fray.first_@V@(
     p_queue integer, p_slot bigint, p_number bigint, p_answer bigint[], p_ready bigint, p_held bigint, p_dead bigint
-) RETURNS void LANGUAGE plpgsql AS $$
+) RETURNS integer LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM fray.time_@V@(NULL, p_queue);
     INSERT INTO fray.slots (queue, slot, number, answer, ready, held, dead)
@@ -20,6 +20,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'another session does this request' USING ERRCODE = 'serialization_failure';
     END IF;
+    RETURN (SELECT max_size FROM fray.queues WHERE number = p_queue);
 END $$;
 
 -- Note what changed of the counts without a request's number, under a slot of the session.
@@ -74,3 +75,22 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
         coalesce(sum(s.dead), 0)::bigint, q.dropped
     FROM fray.queues q LEFT JOIN fray.slots s ON s.queue = q.number GROUP BY q.number ORDER BY q.name
 $$;
+
+-- The age of the oldest item that is not dead: of each priority the first in line, and all that are held. They are in the order
+-- of their ends, and one more index for this would cost every call.
+CREATE FUNCTION fray.oldest_@V@(p_now double precision, p_queue integer) RETURNS double precision
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_now double precision := fray.look_@V@(p_now, p_queue);
+    v_oldest double precision;
+BEGIN
+    WITH RECURSIVE first AS (
+        (SELECT priority, pushed_at FROM fray.items WHERE queue = p_queue AND state = 0 ORDER BY priority DESC, id LIMIT 1)
+        UNION ALL
+        SELECT lower.priority, lower.pushed_at FROM first, LATERAL (
+            SELECT priority, pushed_at FROM fray.items WHERE queue = p_queue AND state = 0 AND priority < first.priority
+                ORDER BY priority DESC, id LIMIT 1) AS lower
+    ) SELECT min(pushed_at) INTO v_oldest FROM first;
+    SELECT least(v_oldest, min(pushed_at)) INTO v_oldest FROM fray.items WHERE queue = p_queue AND due IS NOT NULL AND state = 1;
+    RETURN CASE WHEN v_oldest IS NOT NULL THEN greatest(v_now - v_oldest, 0) END;
+END $$;

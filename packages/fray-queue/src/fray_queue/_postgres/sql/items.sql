@@ -11,15 +11,16 @@ END $$;
 
 CREATE FUNCTION fray.noted_@V@(i fray.items, p_most integer, p_now double precision, p_outcome text, p_error text)
 RETURNS jsonb LANGUAGE sql AS $$
-    SELECT CASE WHEN p_most IS NULL OR i.lease = '' THEN i.history ELSE i.history || jsonb_build_array(
+    SELECT CASE WHEN i.lease = '' OR p_most IS NULL THEN i.history ELSE i.history || jsonb_build_array(
         jsonb_build_array(i.attempt, p_outcome, i.leased_at, least(p_now, i.until), p_error)) END
 $$;
 
--- Whether somebody has the item under this lease, which may have run out: nobody else has it yet, and it is not over.
+-- Whether somebody has the item under this lease, which may have run out: nobody else has it yet, and it is not over. `p_most`
+-- stands there once and late: a query that is given for it is done for few.
 CREATE FUNCTION fray.is_held_@V@(i fray.items, p_queue integer, p_token text, p_most integer, p_now double precision)
 RETURNS boolean LANGUAGE sql AS $$
     SELECT i.queue = p_queue AND i.lease = p_token AND p_token <> '' AND i.state < 2 AND (i.until > p_now OR NOT (
-        coalesce(i.deadline <= p_now, false) OR (p_most IS NOT NULL AND i.attempt >= p_most)))
+        coalesce(i.deadline <= p_now, false) OR coalesce(i.attempt >= p_most, false)))
 $$;
 
 CREATE FUNCTION fray.answer_@V@(r fray.replies, p_now double precision) RETURNS void LANGUAGE plpgsql AS $$
@@ -31,7 +32,7 @@ BEGIN
 END $$;
 
 -- Give an item up; its row is locked. `p_dated` says that its time passed.
-CREATE FUNCTION fray.bury_@V@(i fray.items, p_history jsonb, p_dated boolean, p_failure bytea, p_size integer, p_now double precision)
+CREATE FUNCTION fray.mark_dead_@V@(i fray.items, p_history jsonb, p_dated boolean, p_failure bytea, p_size integer, p_now double precision)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE fray.items SET state = 2, lease = '', leased_at = 0, until = 0, due = NULL, key = NULL, history = p_history,
@@ -58,7 +59,7 @@ BEGIN
         v_last := q.max_attempts IS NOT NULL AND i.lease <> '' AND i.attempt >= q.max_attempts;
         v_changes[i.state + 1] := v_changes[i.state + 1] - 1;
         IF v_last OR coalesce(i.deadline <= p_now, false) THEN
-            PERFORM fray.bury_@V@(i, fray.noted_@V@(i, q.max_attempts, p_now, 'expired', NULL), NOT v_last, NULL, q.max_size, p_now);
+            PERFORM fray.mark_dead_@V@(i, fray.noted_@V@(i, q.max_attempts, p_now, 'expired', NULL), NOT v_last, NULL, q.max_size, p_now);
             v_changes[3] := v_changes[3] + 1;
         ELSE
             UPDATE fray.items SET state = 0, due = deadline WHERE id = i.id;

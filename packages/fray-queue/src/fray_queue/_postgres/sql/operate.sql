@@ -44,6 +44,6 @@ BEGIN
     END IF;
     PERFORM fray.tell_@V@(p_queue);
     v_answer := ARRAY[v_count];
-@KEEP v_answer; v_ready; -v_held; -v_dead@
+@KEEP v_answer; v_ready; -v_held; -v_dead; @
     RETURN v_answer;
 END $$;

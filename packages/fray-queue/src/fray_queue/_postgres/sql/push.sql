@@ -11,8 +11,14 @@ DECLARE
     v_id bigint;
 BEGIN
     IF p_keys IS NULL THEN  -- who pushes a key may wait for another call, which must not wait for this lock
-        -- Keeps one who begins to wait until this transaction can be seen.
-        PERFORM pg_advisory_xact_lock_shared(@LOCK@, p_queue);
+        -- Keeps one who begins to wait until this transaction can be seen. An assignment costs less than PERFORM.
+        v_waited := pg_advisory_xact_lock_shared(@LOCK@, p_queue) IS NULL;
+        -- Of a queue without a bound all is known, so that `keep` may come first: nothing after it waits.
+        IF cardinality(p_payloads) = 1 THEN
+@PUSH ARRAY[nextval('fray.items_id_seq')]; v_answer[1]; p_payloads[1]; @
+        ELSE
+@PUSH ARRAY(SELECT nextval('fray.items_id_seq') FROM unnest(p_payloads)); id; payload; FROM unnest(v_answer, p_payloads) AS u (id, payload)@
+        END IF;
     END IF;
     IF p_again THEN
 @ANSWERED@
@@ -22,7 +28,7 @@ BEGIN
     IF v_size IS NOT NULL OR p_keys IS NOT NULL THEN
         -- Pushes into a bounded queue are done one after the other: else two would take the last place.
         IF v_size IS NOT NULL THEN PERFORM 1 FROM fray.queues WHERE number = p_queue FOR UPDATE; END IF;
-        PERFORM fray.sweep_@V@(p_queue, v_now);  -- what is over needs no room, and its key is free
+        PERFORM fray.sweep_@V@(p_queue, p_now);  -- what is over needs no room, and its key is free
         SELECT count(*) FILTER (WHERE k IS NULL) + count(DISTINCT k) FILTER (WHERE NOT EXISTS (
             SELECT 1 FROM fray.items WHERE queue = p_queue AND key = k)) INTO v_new FROM unnest(p_payloads, p_keys) AS u (p, k);
         SELECT sum(ready + held) INTO v_live FROM fray.slots WHERE queue = p_queue;
@@ -30,14 +36,13 @@ BEGIN
             RAISE EXCEPTION '% % %', coalesce(v_live, 0), v_new, v_size USING ERRCODE = 'FR002';
         END IF;
     END IF;
-    v_new := cardinality(p_payloads);
     IF p_keys IS NOT NULL THEN
         v_new := 0;
         FOR n IN 1 .. cardinality(p_payloads) LOOP
             LOOP
                 INSERT INTO fray.items (queue, state, priority, due, deadline, reply_ttl, askers, payload, pushed_at, key)
-                VALUES (p_queue, (p_delay > 0)::integer, p_priority, least(v_now + nullif(p_delay, 0), v_now + p_ttl), v_now + p_ttl,
-                p_reply_ttl, (p_reply_ttl IS NOT NULL)::integer, p_payloads[n], v_now, p_keys[n])
+                VALUES (p_queue, (p_delay > 0)::integer, p_priority, least(p_now + nullif(p_delay, 0), p_now + p_ttl), p_now + p_ttl,
+                p_reply_ttl, (p_reply_ttl IS NOT NULL)::integer, p_payloads[n], p_now, p_keys[n])
                 ON CONFLICT (queue, key) WHERE key IS NOT NULL DO NOTHING RETURNING id INTO v_id;
                 IF v_id IS NOT NULL THEN
                     v_new := v_new + 1;
@@ -51,19 +56,12 @@ BEGIN
         END LOOP;
         v_waited := false;
         PERFORM fray.tell_@V@(p_queue);
-    ELSIF v_new = 1 THEN
-        INSERT INTO fray.items (queue, state, priority, due, deadline, reply_ttl, askers, payload, pushed_at)
-            VALUES (p_queue, (p_delay > 0)::integer, p_priority, least(v_now + nullif(p_delay, 0), v_now + p_ttl), v_now + p_ttl,
-                p_reply_ttl, (p_reply_ttl IS NOT NULL)::integer, p_payloads[1], v_now)
-            RETURNING ARRAY[id] INTO v_answer;
     ELSE
-        v_answer := ARRAY(SELECT nextval('fray.items_id_seq') FROM generate_series(1, v_new));
-        INSERT INTO fray.items (id, queue, state, priority, due, deadline, reply_ttl, askers, payload, pushed_at) OVERRIDING SYSTEM VALUE
-            SELECT id, p_queue, (p_delay > 0)::integer, p_priority, least(v_now + nullif(p_delay, 0), v_now + p_ttl), v_now + p_ttl,
-                p_reply_ttl, (p_reply_ttl IS NOT NULL)::integer, payload, v_now
-            FROM unnest(v_answer, p_payloads) AS u (id, payload);
+        v_new := cardinality(p_payloads);
+        v_answer := ARRAY(SELECT nextval('fray.items_id_seq') FROM unnest(p_payloads));
+@ADD id; payload; FROM unnest(v_answer, p_payloads) AS u (id, payload)@
     END IF;
-@KEEP v_answer; CASE WHEN p_delay > 0 THEN 0 ELSE v_new END; CASE WHEN p_delay > 0 THEN v_new ELSE 0 END; 0@
+@KEEP v_answer; CASE WHEN p_delay > 0 THEN 0 ELSE v_new END; CASE WHEN p_delay > 0 THEN v_new ELSE 0 END; 0; @
     IF v_waited THEN PERFORM pg_notify('fray_' || p_queue, ''); END IF;
     RETURN v_answer;
 END $$;

@@ -3,7 +3,7 @@
 -- Give a role what a kind of program needs: 'producer', 'worker' or 'admin'. An upgrade gives it again.
 CREATE FUNCTION fray.grant_rights(p_kind text, p_role text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_producer text[] := '{open,exists,push,counts,peek,fetch,wait}';
+    v_producer text[] := '{open,exists,push,counts,oldest,peek,fetch,wait}';
     v_worker text[] := v_producer || '{pop,done,release,extend,give_back}'::text[];
     v_names text[] := CASE p_kind WHEN 'producer' THEN v_producer WHEN 'worker' THEN v_worker
         WHEN 'admin' THEN v_worker || '{dead,operate,delete,list}'::text[] END;

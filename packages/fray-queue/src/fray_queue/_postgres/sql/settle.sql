@@ -15,31 +15,30 @@ BEGIN
 @ANSWERED@
         IF v_answer IS NOT NULL THEN RETURN v_answer; END IF;
     END IF;
-@BOUNDS@
     IF cardinality(p_ids) = 1 THEN
-        DELETE FROM fray.items i WHERE id = p_ids[1] AND fray.is_held_@V@(i, p_queue, p_tokens[1], v_most, v_now)
-            RETURNING '{1}', (state = 0)::integer, '{}', CASE WHEN reply_ttl IS NOT NULL THEN ARRAY[ROW(p_queue, id,
-                coalesce(p_outcomes[1], 'value'), coalesce(p_payloads[1], ''), v_now + reply_ttl, askers)::fray.replies] END
+        DELETE FROM fray.items i WHERE id = p_ids[1] AND fray.is_held_@V@(i, p_queue, p_tokens[1],
+                (SELECT max_attempts FROM fray.queues WHERE number = p_queue), p_now)
+            RETURNING '{1}'::bigint[], (state = 0)::integer::bigint, '{}'::bigint[], CASE WHEN reply_ttl IS NOT NULL THEN ARRAY[ROW(p_queue, id,
+                coalesce(p_outcomes[1], 'value'), coalesce(p_payloads[1], ''), p_now + reply_ttl, askers)::fray.replies] END
             INTO v_done, v_ready, v_answer, v_replies;
     ELSE
         WITH gone AS (
             DELETE FROM fray.items i USING unnest(p_ids, p_tokens) WITH ORDINALITY AS u (id, token, place)
-            WHERE i.id = u.id AND fray.is_held_@V@(i, p_queue, u.token, v_most, v_now)
+            WHERE i.id = u.id AND fray.is_held_@V@(i, p_queue, u.token,
+                (SELECT max_attempts FROM fray.queues WHERE number = p_queue), p_now)
             RETURNING u.place, i.id, i.state, i.reply_ttl, i.askers
-        ) SELECT array_agg(place), count(*) FILTER (WHERE state = 0), CASE WHEN count(*) = cardinality(p_ids) THEN '{}' END,
+        ) SELECT array_agg(place), count(*) FILTER (WHERE state = 0), CASE WHEN count(*) = cardinality(p_ids) THEN '{}'::bigint[] END,
             array_agg(ROW(p_queue, id, coalesce(p_outcomes[place], 'value'), coalesce(p_payloads[place], ''),
-                          v_now + reply_ttl, askers)::fray.replies) FILTER (WHERE reply_ttl IS NOT NULL)
+                          p_now + reply_ttl, askers)::fray.replies) FILTER (WHERE reply_ttl IS NOT NULL)
         INTO v_done, v_ready, v_answer, v_replies FROM gone;
     END IF;
-    IF v_answer IS NULL THEN  -- which are lost, counted from 0
-        v_answer := ARRAY(SELECT n - 1 FROM generate_series(1, cardinality(p_ids)) AS n
+    IF v_answer IS NULL OR v_replies IS NOT NULL THEN
+        v_answer := ARRAY(SELECT n - 1 FROM generate_series(1, cardinality(p_ids)) AS n  -- which are lost, counted from 0
                           EXCEPT SELECT place - 1 FROM unnest(v_done) AS place ORDER BY 1);
+        FOREACH v_reply IN ARRAY coalesce(v_replies, '{}') LOOP PERFORM fray.answer_@V@(v_reply, p_now); END LOOP;
     END IF;
-    IF v_replies IS NOT NULL OR v_size IS NOT NULL THEN
-        FOREACH v_reply IN ARRAY coalesce(v_replies, '{}') LOOP PERFORM fray.answer_@V@(v_reply, v_now); END LOOP;
-        PERFORM fray.tell_@V@(p_queue);
-    END IF;
-@KEEP v_answer; -coalesce(v_ready, 0); coalesce(v_ready, 0) - coalesce(cardinality(v_done), 0); 0@
+@KEEP v_answer; -coalesce(v_ready, 0); coalesce(v_ready, 0) - coalesce(cardinality(v_done), 0); 0; RETURNING (SELECT max_size FROM fray.queues WHERE number = p_queue) INTO v_size@
+    IF v_size IS NOT NULL THEN PERFORM fray.tell_@V@(p_queue); END IF;
     RETURN v_answer;
 END $$;
 
@@ -50,7 +49,7 @@ CREATE FUNCTION fray.release_@V@(
 DECLARE
 @DECLARE@
     i fray.items;
-    v_until double precision := CASE WHEN p_delay > 0 THEN v_now + p_delay END;
+    v_until double precision := CASE WHEN p_delay > 0 THEN p_now + p_delay END;
     v_history jsonb;
     v_last boolean;
     v_takers integer;
@@ -64,20 +63,20 @@ BEGIN
 @BOUNDS@
     v_answer := '{0}';
     SELECT * INTO i FROM fray.items WHERE id = p_id FOR UPDATE;
-    IF fray.is_held_@V@(i, p_queue, p_token, v_most, v_now) THEN
+    IF fray.is_held_@V@(i, p_queue, p_token, v_most, p_now) THEN
         v_answer := '{1}';
         v_last := coalesce(i.attempt >= v_most, false);
         IF p_unreadable IS NOT NULL THEN
             v_history := i.history || jsonb_build_array(
-                jsonb_build_array(i.attempt, 'unreadable', i.leased_at, v_now, p_unreadable));
+                jsonb_build_array(i.attempt, 'unreadable', i.leased_at, p_now, p_unreadable));
             SELECT count(*) INTO v_takers FROM jsonb_array_elements(v_history) AS h WHERE h ->> 1 = 'unreadable';
             v_last := v_last OR v_takers > cardinality(p_delays);
-            v_until := v_now + p_delays[v_takers];
+            v_until := p_now + p_delays[v_takers];
         ELSE
-            v_history := fray.noted_@V@(i, v_most, v_now, CASE WHEN v_now < i.until THEN 'released' ELSE 'expired' END, p_error);
+            v_history := fray.noted_@V@(i, v_most, p_now, CASE WHEN p_now < i.until THEN 'released' ELSE 'expired' END, p_error);
         END IF;
-        IF v_last OR coalesce(i.deadline <= v_now, false) THEN
-            PERFORM fray.bury_@V@(i, v_history, NOT v_last, p_failure, v_size, v_now);
+        IF v_last OR coalesce(i.deadline <= p_now, false) THEN
+            PERFORM fray.mark_dead_@V@(i, v_history, NOT v_last, p_failure, v_size, p_now);
         ELSE
             v_state := (v_until IS NOT NULL)::integer;
             v_until := CASE v_state WHEN 1 THEN least(v_until, i.deadline) END;
@@ -88,7 +87,7 @@ BEGIN
         v_changes[i.state + 1] := -1;
         v_changes[v_state + 1] := v_changes[v_state + 1] + 1;
     END IF;
-@KEEP v_answer; v_changes[1]; v_changes[2]; v_changes[3]@
+@KEEP v_answer; v_changes[1]; v_changes[2]; v_changes[3]; @
     IF v_changes[3] > 0 THEN PERFORM fray.trim_@V@(p_queue); END IF;
     RETURN v_answer;
 END $$;

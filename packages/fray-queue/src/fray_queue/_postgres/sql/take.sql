@@ -9,7 +9,6 @@ CREATE FUNCTION fray.pop_@V@(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 @DECLARE@
-    v_due boolean;
     v_taken bigint;
 BEGIN
     IF p_again THEN
@@ -21,22 +20,21 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    SELECT max_attempts, EXISTS (SELECT 1 FROM fray.items WHERE queue = p_queue AND due <= v_now) INTO v_most, v_due
-        FROM fray.queues WHERE number = p_queue;
-    IF v_due THEN PERFORM fray.sweep_@V@(p_queue, v_now); END IF;
-    RETURN QUERY UPDATE fray.items i SET state = 1, attempt = attempt + 1, lease = p_token, leased_at = v_now,
-        until = v_now + p_seconds, due = v_now + p_seconds, history = fray.noted_@V@(i, v_most, v_now, 'expired', NULL)
-        WHERE id = ANY (ARRAY(SELECT id FROM fray.items WHERE queue = p_queue AND state = 0
-                              ORDER BY priority DESC, id LIMIT p_n FOR UPDATE SKIP LOCKED))
-        RETURNING id, attempt, leased_at, until, reply_ttl IS NOT NULL OR key IS NOT NULL, payload, pushed_at, priority;
-    GET DIAGNOSTICS v_taken = ROW_COUNT;
+    -- Nothing is taken at first where something ran out that may come before it.
+@TAKE NOT EXISTS (SELECT 1 FROM fray.items WHERE queue = p_queue AND due <= p_now)@
     IF v_taken = 0 THEN
-        PERFORM fray.time_@V@(p_now, p_queue);
-        o_until := fray.next_change_@V@(p_queue, v_now);
-        RETURN NEXT;
-        RETURN;
+        IF EXISTS (SELECT 1 FROM fray.items WHERE queue = p_queue AND due <= p_now) THEN
+            PERFORM fray.sweep_@V@(p_queue, p_now);
+@TAKE true@
+        END IF;
+        IF v_taken = 0 THEN
+            PERFORM fray.time_@V@(p_now, p_queue);
+            o_until := fray.next_change_@V@(p_queue, p_now);
+            RETURN NEXT;
+            RETURN;
+        END IF;
     END IF;
-@KEEP ARRAY[((v_now + p_seconds) * 1e6)::bigint]; -v_taken; v_taken; 0@
+@KEEP ARRAY[((p_now + p_seconds) * 1e6)::bigint]; -v_taken; v_taken; 0; @
 END $$;
 
 CREATE FUNCTION fray.peek_@V@(p_now double precision, p_queue integer) RETURNS TABLE (o_id bigint, o_payload bytea)

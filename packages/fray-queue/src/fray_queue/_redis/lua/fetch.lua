@@ -1,9 +1,9 @@
 -- ARGV: now, slot, number, places…
 -- Returns the time until more may be over by itself, and of each place 0 (under way) or its outcome and payload.
-local known = kept()
-if known and known.err then return known end
-sweep()
-drop_answers()
+local DEAD, REPLIES, REPLY_UNTIL = BASE .. 'dead', BASE .. 'replies', BASE .. 'reply_until'
+local rule = rules()
+rule.sweep()
+rule.drop_answers()
 local found, told = {}, false
 for i = 4, #ARGV do
   local place = ARGV[i]
@@ -19,10 +19,10 @@ for i = 4, #ARGV do
       call('ZADD', REPLY_UNTIL, reply[3], place)
     end
   elseif call('ZSCORE', DEAD, place) then
-    found[#found + 1] = { state_of(place)[D] > 0 and 'expired' or 'dead', '' }
+    found[#found + 1] = { rule.state_of(place)[D] > 0 and 'expired' or 'dead', '' }
   else
-    found[#found + 1] = call('HEXISTS', ITEMS, place) == 1 and 0 or { 'gone', '' }
+    found[#found + 1] = (call('HEXISTS', ITEMS, place) == 1 or rule.is_in_line(place)) and 0 or { 'gone', '' }
   end
 end
 if told and not known then keep(1) end
-return { next_change(), found }
+return { rule.next_change(), found }

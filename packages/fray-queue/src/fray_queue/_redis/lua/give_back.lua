@@ -1,12 +1,13 @@
 -- ARGV: now, then of each lease its place and token. A lease that is lost is passed over.
-sweep()
+local rule = rules()
+rule.sweep()
 for at = 2, #ARGV, 2 do
   local place = ARGV[at]
-  local s = held(place, ARGV[at + 1])
+  local s = rule.held(place, ARGV[at + 1])
   if s then
-    take_out(place, s)
+    rule.take_out(place, s)
     s[A], s[L], s[T] = s[A] - 1, '', 0
-    put_back(place, s, 0)
+    rule.put_back(place, s, 0)
   end
 end
 return 1

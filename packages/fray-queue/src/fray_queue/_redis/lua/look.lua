@@ -1,16 +1,23 @@
 -- ARGV: now, what is asked: 'counts', 'peek', or 'dead' with the place after which to go on, and how many
-sweep()
+local DEAD = BASE .. 'dead'
+local rule = rules()
+rule.sweep()
 if ARGV[2] == 'counts' then
   local dropped = tonumber(call('HGET', KEYS[1], 'dropped') or 0)
-  return { call('ZCARD', READY), call('ZCARD', HELD), call('ZCARD', DEAD), dropped }
+  return { rule.pending(), call('ZCARD', HELD), call('ZCARD', DEAD), dropped }
 end
 if ARGV[2] == 'peek' then
-  local first = call('ZRANGE', READY, 0, 0)[1]
-  return first and { first, call('HGET', ITEMS, first) } or {}
+  local first = call('ZRANGE', READY, 0, 0, 'WITHSCORES')
+  local place, payload = rule.head_of_line()
+  local score = tonumber(first[2])
+  if not place or score and (score < 0 or score == 0 and first[1] < place) then
+    return first[1] and { first[1], call('HGET', ITEMS, first[1]) } or {}
+  end
+  return { place, payload }
 end
 local letters = {}
 for _, place in ipairs(call('ZRANGEBYLEX', DEAD, ARGV[3], '+', 'LIMIT', 0, tonumber(ARGV[4]))) do
-  local s = state_of(place)
+  local s = rule.state_of(place)
   letters[#letters + 1] = { place, call('HGET', ITEMS, place) or '', s[A], s[D] > 0 and 1 or 0, s[H] }
 end
 return letters

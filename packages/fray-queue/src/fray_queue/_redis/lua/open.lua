@@ -21,4 +21,10 @@ else
     if ARGV[i + 1] ~= '' then redis.call('HSET', KEYS[1], field, ARGV[i + 1]) end
   end
 end
+local found = redis.call('HMGET', KEYS[1], 'attempts', 'size', 'dated')
+if found[1] == '' and found[2] == '' and not found[3] then
+  redis.call('HSET', KEYS[1], 'plain', VERSION)
+else
+  redis.call('HDEL', KEYS[1], 'plain')
+end
 return redis.call('HMGET', KEYS[1], 'tag', 'attempts', 'size', 'dead')

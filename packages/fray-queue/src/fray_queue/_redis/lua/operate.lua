@@ -1,15 +1,16 @@
 -- ARGV: now, slot, number, what is done: 'requeue', 'purge' or 'purge_dead'; then 'all' or 'these' and places…
-local known = kept()
 if known then return known end
-sweep()
+local DATED, DEAD, KEYED, REPLIES, REPLY_UNTIL = BASE .. 'dated', BASE .. 'dead', BASE .. 'keys', BASE .. 'replies', BASE .. 'reply_until'
+local rule = rules()
+rule.sweep()
 local verb, count = ARGV[4], 0
 if verb == 'purge' then
-  count = call('ZCARD', READY) + call('ZCARD', HELD)
+  count = rule.pending() + call('ZCARD', HELD)
   local dead, saved = call('ZRANGE', DEAD, 0, -1), {}
   for _, place in ipairs(dead) do
     saved[#saved + 1] = { place, call('HGET', ITEMS, place), call('HGET', STATE, place) }
   end
-  call('UNLINK', READY, HELD, DATED, ITEMS, STATE, KEYED)
+  call('UNLINK', LINE, READY, HELD, DATED, ITEMS, STATE, KEYED)
   for _, each in ipairs(saved) do
     call('HSET', ITEMS, each[1], each[2] or '')
     call('HSET', STATE, each[1], each[3])
@@ -30,11 +31,11 @@ for _, place in ipairs(places) do
       call('HDEL', ITEMS, place)
       call('HDEL', STATE, place)
     else
-      local s = state_of(place)
+      local s = rule.state_of(place)
       s[A], s[D], s[H] = 0, 0, {}
       call('HDEL', REPLIES, place)
       call('ZREM', REPLY_UNTIL, place)
-      put_back(place, s, 0)
+      rule.put_back(place, s, 0)
     end
   end
 end

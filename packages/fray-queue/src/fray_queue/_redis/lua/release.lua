@@ -1,11 +1,11 @@
 -- ARGV: now, slot, number, place, token, delay, error, failure, unreadable, delays of the unreadable…
-local known = kept()
 if known then return known end
-sweep()
+local rule = rules()
+rule.sweep()
 local place = ARGV[4]
-local s = held(place, ARGV[5])
+local s = rule.held(place, ARGV[5])
 if not s then return keep(0) end
-take_out(place, s)
+rule.take_out(place, s)
 local until_ = tonumber(ARGV[6]) > 0 and now + tonumber(ARGV[6]) or 0
 local dead = most and s[A] >= most
 if ARGV[9] ~= '' then
@@ -17,15 +17,15 @@ if ARGV[9] ~= '' then
   local delay = ARGV[9 + takers]
   if delay then until_ = now + tonumber(delay) else dead = true end
 else
-  note(s, now < s[U] and 'released' or 'expired', ARGV[7] ~= '' and ARGV[7])
+  rule.note(s, now < s[U] and 'released' or 'expired', ARGV[7] ~= '' and ARGV[7])
 end
 s[L], s[T] = '', 0
 local failure = ARGV[8] ~= '' and ARGV[8] or nil
 if dead then
-  mark_dead(place, s, false, failure)
+  rule.mark_dead(place, s, false, failure)
 elseif s[D] > 0 and s[D] <= now then
-  mark_dead(place, s, true, failure)
+  rule.mark_dead(place, s, true, failure)
 else
-  put_back(place, s, until_ > 0 and s[D] > 0 and math.min(until_, s[D]) or until_)
+  rule.put_back(place, s, until_ > 0 and s[D] > 0 and math.min(until_, s[D]) or until_)
 end
 return keep(1)
