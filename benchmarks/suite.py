@@ -41,7 +41,10 @@ BENCHMARKS: dict[str, tuple[list[str], int]] = {
     "logs": ([], 90),
     "queues": ([], 420),
     "queue_pools": ([], 180),
-    "queue_engines": (["--items", "1000", "--rounds", "3", "--turnover", "200000"], 420),
+    "queue_engines": (
+        ["--items", "1000", "--rounds", "3", "--turnover", "400000", "--turnover-rate", "8000"],
+        540,
+    ),
     "ray_contexts": ([], 420),
     "ray_jobs": ([], 150),
     "ray_head": ([], 420),
