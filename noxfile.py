@@ -226,6 +226,7 @@ package_session(
     "fray-ray",
     more=("uv", "jax"),  # jax: the wheel for CPUs
     options=(*SIDE_BY_SIDE, "--no-loadscope-reorder"),
+    before=lambda session: install_programs(session, {"redis-server": "redis-server"}),
 )
 package_session("fray-queue", more=QUEUE_TESTS, options=SIDE_BY_SIDE, before=install_for_queues)
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ from fray_ray._ray_internals.local_clusters import (
     announce_preemption,
     keeping_loopback,
     nodes_known_alive,
+    restart_gcs,
 )
 from fray_ray._ray_internals.node_processes import dead_processes, end_node, start_node
 from fray_ray._ray_internals.nodes import draining_nodes, free_resources_of_nodes
@@ -232,6 +234,16 @@ def test_a_cluster_that_keeps_loopback_is_at_127(cluster: LocalRayCluster) -> No
     patch.start()
     patch.stop()
     assert cluster.address.startswith("127.0.0.1:")
+
+
+def test_a_gcs_ends_before_another_starts_at_its_port() -> None:
+    """test_head_restart.py does it to a head."""
+    calls: list[str] = []
+    head: Any = SimpleNamespace(
+        kill_gcs_server=lambda: calls.append("kill"), start_gcs_server=lambda: calls.append("start")
+    )
+    restart_gcs(head)
+    assert calls == ["kill", "start"]
 
 
 # --- family ---

@@ -23,12 +23,15 @@ from unittest import mock
 import ray
 from ray.cluster_utils import Cluster
 
+from fray_ray._local_ports import await_listener, lasting_port
 from fray_ray._ray_internals.agent_ports import agent_ports, await_agent
 from fray_ray._ray_internals.local_clusters import (
     KEEPS_LOOPBACK,
+    STORE,
     announce_preemption,
     keeping_loopback,
     nodes_known_alive,
+    restart_gcs,
 )
 from fray_resources import TpuConfig
 
@@ -50,6 +53,8 @@ _HEAD: dict[str, Any] = {
         "agent_register_timeout_ms": 120_000,
     },
 }
+# Nodes wait so long for a head that is started again.
+_HEAD_THAT_RETURNS = {**_HEAD["_system_config"], "gcs_rpc_server_reconnect_timeout_s": 300}
 
 
 class LocalRayCluster:
@@ -59,6 +64,7 @@ class LocalRayCluster:
         num_cpus: CPUs of the head node; as of every node, what it says it has.
         memory: Bytes of memory that the head node says it has.
         resources: Further resources of the head node.
+        redis: Host and port of a Redis that keeps the head's state; `restart_gcs` and `restart_head` need it.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class LocalRayCluster:
         num_cpus: float = 2,
         memory: int = 8 * 2**30,
         resources: Mapping[str, float] | None = None,
+        redis: str | None = None,
     ) -> None:
         # Short: Ray's sockets are in it, and their paths may have 107 characters.
         self._dir = tempfile.mkdtemp(prefix="fray-", dir="/tmp")
@@ -80,16 +87,28 @@ class LocalRayCluster:
         self._environ.start()
         self._constant.start()
         os.environ.pop("RAY_ADDRESS", None)  # it would win over every address given in code
-        head = {"num_cpus": num_cpus, "memory": memory, "resources": dict(resources or {})}
+        self._redis = redis
+        self._head: dict[str, Any] = {"num_cpus": num_cpus, "memory": memory}
+        self._head["resources"] = dict(resources or {})
+        if redis is not None:  # another head has the ports of this one, and is at the address in the Redis
+            ports = {"gcs_server_port": lasting_port(), "dashboard_port": lasting_port()}
+            self._head |= {**ports, "_system_config": _HEAD_THAT_RETURNS}
         try:
-            with agent_ports() as ports:
-                self._cluster = Cluster(initialize_head=True, head_node_args={**_HEAD, **ports, **head})
-            await_agent(ports)
+            self._cluster: Any = Cluster()
+            self._start_head()
         except BaseException:
             with contextlib.suppress(AttributeError):  # there is none yet
-                self._cluster.shutdown()  # type: ignore[no-untyped-call]
+                self._cluster.shutdown()
             self._clean_up()
             raise
+
+    def _start_head(self) -> None:
+        store = {} if self._redis is None else {STORE: self._redis}
+        with agent_ports() as ports, mock.patch.dict(os.environ, store):
+            self._cluster.add_node(**{**_HEAD, **ports, **self._head})
+        await_agent(ports)
+        if self._redis is not None:  # which has the address of the dashboard before it is there again
+            await_listener("Ray's dashboard", self._head["dashboard_port"])
 
     @property
     def address(self) -> str:
@@ -206,6 +225,24 @@ class LocalRayCluster:
         announce_preemption(self.address, node_id, seconds)
         self._drained.add(node_id)
 
+    def restart_gcs(self) -> None:
+        """Kill the head's GCS with SIGKILL, and start another, which reads its state from the Redis."""
+        self._check_redis()
+        restart_gcs(self._cluster.head_node)
+
+    def restart_head(self) -> None:
+        """Kill all processes of the head with SIGKILL, and start another head at its address.
+
+        This process must not be connected to the cluster.
+        """
+        self._check_redis()
+        self._cluster.remove_node(self._cluster.head_node, allow_graceful=False)
+        self._start_head()
+
+    def _check_redis(self) -> None:
+        if self._redis is None:
+            raise ValueError("the state of this head ends with it: give LocalRayCluster a redis=")
+
     def node_ids(self) -> list[str]:
         """Return the ids of the nodes, the head's first."""
         nodes = [
@@ -225,7 +262,7 @@ class LocalRayCluster:
     def shutdown(self) -> None:
         """Disconnect this process and end every process of the cluster."""
         ray.shutdown()
-        self._cluster.shutdown()  # type: ignore[no-untyped-call]
+        self._cluster.shutdown()
         self._clean_up()
 
     def _clean_up(self) -> None:

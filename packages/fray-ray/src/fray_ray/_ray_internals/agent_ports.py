@@ -1,16 +1,13 @@
 """Ports for the agents of a node, so that its raylet need not wait for them to choose."""
 
 import contextlib
-import random
-import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from ray._private import services
 
-# Below those that the kernel gives to connections: a port that is free stays free until its agent takes it.
-_PORTS = range(20_000, 32_000)
+from fray_ray._local_ports import await_listener, lasting_port
+
 _LISTENS = "dashboard_agent_listen_port"
 _AGENTS = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", _LISTENS)
 
@@ -24,8 +21,7 @@ def agent_ports() -> Iterator[dict[str, Any]]:
     """
     chosen: list[int] = []
     while len(chosen) < len(_AGENTS):
-        port = random.choice(_PORTS)  # noqa: S311 - nodes that start at the same time choose different ones
-        if port not in chosen and _is_free(port):
+        if (port := lasting_port()) not in chosen:
             chosen.append(port)
     ports = dict(zip(_AGENTS, chosen, strict=True))
     start: Any = services.start_ray_process
@@ -48,24 +44,4 @@ def await_agent(ports: dict[str, Any], patience: float = 300.0) -> None:
     Raises:
         TimeoutError: It did not within `patience` seconds. One whose port was taken meanwhile never does.
     """
-    address = ("127.0.0.1", ports[_LISTENS])
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            with socket.create_connection(address, 5.0):
-                return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"Ray's agent did not answer at {address} within {patience:.0f} s"
-                ) from error
-        time.sleep(0.05)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as sock:
-        try:
-            sock.bind(("", port))
-        except OSError:
-            return False
-    return True
+    await_listener("Ray's agent", ports[_LISTENS], patience)

@@ -15,6 +15,8 @@ KEEPS_LOOPBACK: str = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 
 Ray turns a loopback address into the machine's own, unless it is configured for only one.
 """
+STORE = "RAY_REDIS_ADDRESS"
+"""The variable with the host and port of the Redis that keeps the state of a head. Read in Ray 2.60."""
 
 
 def keeping_loopback() -> Any:
@@ -44,3 +46,13 @@ def announce_preemption(head: str, node_id: str, seconds: float) -> None:
     accepted, why = GcsClient(address=head).drain_node(node_id, reason, "preempted", deadline)
     if not accepted:
         raise RuntimeError(f"Ray does not drain node {node_id}: {why}")
+
+
+def restart_gcs(node: Any) -> None:
+    """Kill the GCS of a head with SIGKILL, and start another at its port. Read in Ray 2.60.
+
+    Args:
+        node: The head of a `ray.cluster_utils.Cluster`, with a port for its GCS and a Redis for the state.
+    """
+    node.kill_gcs_server()
+    node.start_gcs_server()

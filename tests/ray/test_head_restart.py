@@ -1,0 +1,85 @@
+"""A head whose state is in a Redis is killed: its GCS alone, and the whole of it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis_server import redis_server
+
+from fray import ClusterUnavailableError
+from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus
+from fray.testing.cluster_fixtures import running
+from fray.testing.gates import until
+from fray_ray import RayCluster
+from fray_ray.testing import LocalRayCluster
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRayCluster]:
+    """A head that runs no replica, and a node for them; what the Redis has outlives the head."""
+    with (
+        redis_server(tmp_path_factory.mktemp("redis")) as redis,
+        LocalRayCluster(num_cpus=0, redis=redis) as cluster,
+    ):
+        cluster.add_node(num_cpus=2)
+        yield cluster
+
+
+def waiting(folder: Path) -> Entrypoint:
+    """A program that notes its process, and ends well when the test lets it."""
+    script = (
+        'echo $$ > "$0/draft"; mv "$0/draft" "$0/up"; while [ ! -e "$0/go" ]; do sleep 0.05; done; echo done'
+    )
+    return Entrypoint.from_binary("sh", ["-c", script, os.fspath(folder)])
+
+
+def answers(cluster: RayCluster) -> bool:
+    """Whether the cluster answers; for a few seconds it may not, and says so."""
+    try:
+        cluster.list_jobs()
+    except ClusterUnavailableError:
+        return False
+    return True
+
+
+def test_a_job_runs_on_and_ends_well_when_the_gcs_is_killed(kept: LocalRayCluster, tmp_path: Path) -> None:
+    cluster = RayCluster(kept.address)
+    job_id = cluster.launch(JobRequest("lasting", waiting(tmp_path)))
+    until((tmp_path / "up").exists, "it runs", 200)
+    kept.restart_gcs()
+    until(lambda: answers(cluster), "the dashboard has found the GCS again", 200)
+    assert cluster.poll(job_id).status is JobStatus.RUNNING
+    assert running(int((tmp_path / "up").read_text()))
+    (tmp_path / "go").touch()
+    info = cluster.wait(job_id, timeout=200)
+    assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 1), info.error_message
+    assert list(cluster.monitor(job_id)) == ["done"]
+    later = cluster.launch(JobRequest("later", Entrypoint.from_binary("true")))
+    assert cluster.wait(later, timeout=200).status is JobStatus.SUCCEEDED
+
+
+def test_jobs_are_known_and_can_be_run_again_when_the_head_is_killed(
+    kept: LocalRayCluster, tmp_path: Path
+) -> None:
+    cluster = RayCluster(kept.address)
+    ended = cluster.launch(JobRequest("ended", Entrypoint.from_binary("true")))
+    cluster.wait(ended, timeout=200, raise_on_failure=True)
+    job_id = cluster.launch(JobRequest("lost", waiting(tmp_path)))
+    until((tmp_path / "up").exists, "it runs", 200)
+    program = int((tmp_path / "up").read_text())
+    kept.restart_head()
+    cluster = RayCluster(kept.address)
+    until(lambda: answers(cluster), "the dashboard reads the table", 200)
+    assert cluster.poll(ended).status is JobStatus.SUCCEEDED
+    # Ray looks at the jobs of the head before it when the next one is submitted.
+    later = cluster.launch(JobRequest("later", Entrypoint.from_binary("true")))
+    assert cluster.wait(later, timeout=200).status is JobStatus.SUCCEEDED
+    info = cluster.wait(job_id, timeout=200)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    until(lambda: not running(program), "its program is gone", 200)
+    (tmp_path / "go").touch()
+    cluster.retry(job_id)
+    assert cluster.wait(job_id, timeout=200).status is JobStatus.SUCCEEDED
