@@ -64,8 +64,8 @@ def refused() -> None:
                 lambda port, at=disk if name == "store" else "": peers.limited_server(port, 500, at)
             ) as port,
         ):
-            full: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{port}", "full")
-            other: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{port}", "other")
+            full: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{port}", "full", create=True)
+            other: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{port}", "other", create=True)
             full.push_many([b"x"] * 500)
             rates: dict[float | None, list[float]] = {None: [], 0.1: [], 0.0: []}
             for _ in range(3 * ROUNDS):
@@ -86,7 +86,7 @@ def refused() -> None:
 
 def _push_on(port: int, pause: float | None) -> None:
     """Push to the queue that is full, and wait a little, or not; without a pause just be there."""
-    queue: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{port}", "full")
+    queue: HttpQueue[bytes] = HttpQueue(f"http://127.0.0.1:{port}", "full", create=True)
     while True:
         if pause is None:
             time.sleep(60)
