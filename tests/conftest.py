@@ -8,13 +8,15 @@ from typing import Any
 
 import hypothesis
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # The suite asks the same questions at every run: a change is not blamed for what was always
 # there. `nox -s torture` asks others each time.
-settings.register_profile("repeatable", derandomize=True)
-if "TORTURE" not in os.environ:
-    settings.load_profile("repeatable")
+# How long an example takes, or is drawn for, is the machine's affair: neither makes a test fail.
+_PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", derandomize=True, **_PATIENT)
+settings.register_profile("torture", **_PATIENT)
+settings.load_profile("torture" if "TORTURE" in os.environ else "repeatable")
 
 # `nox -s fuzz` asks how many examples were drawn in all: tests import `given` after this.
 _examples: Counter[str] = Counter()

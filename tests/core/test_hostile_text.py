@@ -32,7 +32,7 @@ DRAWN = settings(
     max_examples=300,
     deadline=None,
     database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 _PLAIN = ["../", "..", "%00", "%", "__class__", "{0}", "%s", "-1", "1e999", "nan", "inf", "0x10"]
 _ODD = [

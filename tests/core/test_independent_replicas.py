@@ -73,9 +73,8 @@ def test_each_runs_under_its_own_number_and_the_job_reads_as_one(cluster: Room, 
     assert sorted(cluster.monitor(job_id)) == [
         f"[replica-{number}] replica {number} of 3 attempt 1" for number in range(3)
     ]
-    assert (
-        len([path for path in info.logs if "replica-" in path]) == 3
-    )  # that of `on_exit` may be there by now
+    # Beside these there may be that of `on_exit`.
+    assert len([path for path in info.logs if "replica-" in path]) == 3
     until(lambda: told.exists() and told.read_text(), "its end is reported")
     for started in cluster.started:
         started.wait(timeout=60)

@@ -16,7 +16,7 @@ DRAWN = settings(
     max_examples=25 * int(os.environ.get("TORTURE", "1")),
     deadline=None,
     database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 NAMES = st.sampled_from(["status.json", "request.json"])
 SPLICES = st.sampled_from(

@@ -16,7 +16,7 @@ DRAWN = settings(
     max_examples=200,
     deadline=None,
     database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 _ODD = [
     "",

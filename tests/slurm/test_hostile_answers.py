@@ -16,7 +16,7 @@ DRAWN = settings(
     max_examples=25 * int(os.environ.get("TORTURE", "1")),
     deadline=None,
     database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 ODD = st.sampled_from(
     ["", " ", "\t", "²", "9" * 40, "-1", "None", "0:0", "²:0", "0:²", "77_", "|", "=", "a" * 500]
