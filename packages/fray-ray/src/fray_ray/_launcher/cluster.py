@@ -361,9 +361,13 @@ class RayCluster(ClusterCalls):
             for entry in entries
             if (info := _job_table.read(entry)) is not None and f"{info.job_id}/".startswith(f"{job_id}/")
         ]
-        for info, entry in [*lookup.latest(below).values(), (found.info, found.entry)]:
-            if not info.finished or entry.status not in _job_table.TERMINAL:
+        jobs = [*lookup.latest(below).values(), (found.info, found.entry)]
+        for info, _ in jobs:
+            if not info.finished:
                 raise ValueError(f"job {info.job_id} is {info.status}: terminate it, then remove it")
+        for info, entry in jobs:
+            if entry.status not in _job_table.TERMINAL:  # Ray removes no job whose driver is about to go
+                self._over(info.job_id)
         for entry in below:
             self._client.forget(_job_kv.plan_name(entry.submission))
             self._client.remove(entry.submission)
