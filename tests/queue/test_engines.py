@@ -183,6 +183,28 @@ def test_answers_that_are_lost_are_asked_for_again_and_nothing_is_done_twice(
     queue.close()
 
 
+def test_the_queues_of_a_process_share_a_connection_for_each_thread(rig: Rig, proxy: CuttingProxy) -> None:
+    queues = [open_any(rig.url(port=proxy.port)) for _ in range(12)]
+
+    def use_all() -> None:
+        for queue in queues:
+            queue.push("x")
+            queue.done(queue.pop())
+
+    use_all()
+    use_all()
+    assert proxy.connections == 1
+    threads = [threading.Thread(target=use_all) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert proxy.connections <= 4
+    assert sum(queue.size() for queue in queues) == 0
+    for queue in queues:
+        queue.close()
+
+
 def test_connections_that_are_cut_while_pops_wait_are_made_anew(rig: Rig, proxy: CuttingProxy) -> None:
     queue = open_any(rig.url(port=proxy.port))
     queue.size()

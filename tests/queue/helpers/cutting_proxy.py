@@ -56,6 +56,11 @@ class CuttingProxy:
                 self.cuts += 1
             return cut
 
+    @property
+    def connections(self) -> int:
+        """How many were made so far."""
+        return len(self._pairs)
+
     def cut_all(self) -> None:
         """Cut what is connected; who comes again is served."""
         for pair in list(self._pairs):

@@ -13,6 +13,11 @@ from fray_slurm._allocation import array_id
 if TYPE_CHECKING:
     from fray.backend import HostEnding
 
+TAKEN_AWAY = {
+    "NODE_FAIL": ("lost", "one of its nodes failed"),
+    "PREEMPTED": ("preempted", "had to make room for another job, and is not requeued"),
+}
+"""States of a job that Slurm took from its nodes: the reason and the words where it does not run again."""
 _KILL_WAIT = 30.0  # seconds, unless the cluster says otherwise
 
 
@@ -36,9 +41,9 @@ class SlurmEnd(NamedTuple):
             return HostEnding(ExitReason.TIMED_OUT, message, grace)
         if state == "CANCELLED":
             return HostEnding(ExitReason.STOPPED, f"Slurm job {job_id} was cancelled", grace)
-        if not self.may_resume and state in ("PREEMPTED", "NODE_FAIL"):
-            message = f"Slurm job {job_id} had to make room for another job, and is not requeued"
-            return HostEnding(ExitReason.PREEMPTED, message, grace)
+        if not self.may_resume and state in TAKEN_AWAY:
+            value, text = TAKEN_AWAY[state]
+            return HostEnding(ExitReason(value), f"Slurm job {job_id} {text}", grace)
         return None
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fray.cluster import ExitReason, JobStatus
 from fray_slurm._allocation import LOST_SUPERVISOR, MISSING_FOLDER
+from fray_slurm._ending import TAKEN_AWAY
 from fray_slurm._readings import SlurmJob
 
 WAITING = frozenset(
@@ -82,14 +83,13 @@ def end_of(job: SlurmJob) -> End | None:
         "COMPLETED": (lost, "its batch step ended before the job's last status was written"),
         "DEADLINE": (ExitReason.TIMED_OUT, "reached its deadline"),
         "LAUNCH_FAILED": (ExitReason.COULD_NOT_START, "could not be launched"),
-        "NODE_FAIL": (lost, "one of its nodes failed"),
         "OUT_OF_MEMORY": (
             ExitReason.OUT_OF_MEMORY,
             "was ended because it used more memory than it asked for",
         ),
-        "PREEMPTED": (ExitReason.PREEMPTED, "had to make room for another job, and is not requeued"),
         "REVOKED": (lost, "was taken over by another cluster of the federation"),
         "TIMEOUT": (ExitReason.TIMED_OUT, "reached the time limit of its allocation"),
+        **{state: (ExitReason(value), words) for state, (value, words) in TAKEN_AWAY.items()},
     }[job.state]
     return End(failed, reason, f"{name} {text}{why}")
 
