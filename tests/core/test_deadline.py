@@ -56,13 +56,13 @@ import pytest
 from fray.testing.deadline import deadline
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def in_time():
     with deadline(0.1, again=0.1):
         yield
 
 
-def test_hangs():
+def test_hangs(in_time):
     threading.Event().wait()
 
 

@@ -7,7 +7,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -88,10 +88,13 @@ def forwarded(ray_cluster: LocalRayCluster) -> Iterator[int]:
         yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
     acceptor.join()
-    for each in opened:
-        each.close()
+    for each in opened:  # a socket that is closed alone does not wake who reads from it
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
     for thread in threads:
         thread.join()
+    for each in opened:
+        each.close()
 
 
 def test_a_client_outside_of_the_cluster_needs_one_port(forwarded: int, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def files_with(words: list[str], *folders: Path) -> list[Path]:
     """Return the files that hold one of these words."""
     found = []
     for folder in folders:
-        for path in folder.rglob("*"):
+        for path in (Path(place, name) for place, _, names in os.walk(folder) for name in names):
             try:
                 data = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
             except OSError:  # it has just been removed
@@ -68,6 +68,7 @@ def test_arguments_and_variables_are_in_no_file_when_all_processes_of_a_replica_
     guardian = Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()[1]
     places = Path(os.environ["RAY_TMPDIR"]), Path(private)
     assert not files_with([ARGUMENT, VARIABLE], *places)
+    until(lambda: len(pids_of_replicas()) == 1, "no replica of an earlier test is left")
     (actor,) = pids_of_replicas()
     everybody = [int(guardian), int(supervisor), int(program), actor]
     for pid in everybody:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import ray as typed_ray
+from ray.job_submission import JobSubmissionClient
 
 from fray.cluster import Entrypoint, ExitReason, JobId, JobInfo, JobRequest, JobStatus, TaskStatus
+from fray.testing.gates import until
 from fray_ray import RayCluster
 from fray_ray._attempts_file import AttemptsFile, completed, read_attempts
 from fray_ray._job_table import JobEntry, TableEntry, describe, info_in, read, state_metadata
@@ -108,8 +110,11 @@ def test_an_entry_holds_the_latest_attempts_and_a_file_all_others(tmp_path: Path
     file.note(info.tasks)
     file.note(info.tasks)
     assert len(path.read_text().splitlines()) == 8 * 39
-    with path.open("a") as cut_off:
-        cut_off.write('{"replica": 0, "att')
+    with path.open(
+        "a"
+    ) as later:  # than the entry: the end of the attempt that runs in it, and a line cut off
+        later.write(json.dumps(attempt(0, 40).to_dict()) + "\n")
+        later.write('{"replica": 0, "att')
     assert completed(held.tasks, read_attempts(path.read_text())) == info.tasks
 
 
@@ -143,6 +148,8 @@ DAMAGED = {
     "unknown status": other(PACKED, status={"all": "dancing"}),
     "unknown reason": other(PACKED, reason=["bored"] * 3),
     "no status": other(PACKED, status=None),
+    "no replica of that number": other(PACKED, replica=[0, 1, -1]),
+    "an attempt in words": other(PACKED, attempt=["first", 2, 3]),
 }
 
 
@@ -171,9 +178,13 @@ def cluster(ray_cluster: LocalRayCluster) -> Iterator[RayCluster]:
         yield cluster
 
 
-def test_poll_has_all_attempts_and_a_list_the_latest(cluster: RayCluster) -> None:
+def test_poll_has_all_attempts_and_a_list_the_latest(
+    cluster: RayCluster, ray_cluster: LocalRayCluster
+) -> None:
     job_id = cluster.launch(JobRequest("tried", Entrypoint.from_binary("true")))
     ended = cluster.wait(job_id, timeout=60)
+    table = JobSubmissionClient(ray_cluster.dashboard)
+    until(lambda: table.get_job_status(job_id).is_terminal(), "Ray writes nothing more into the entry")
     many = replace(ended, tasks=job(4, attempts=100).tasks)
     written = TableEntry(job_id)  # as the job's driver does
     written.write(replace(many, tasks=job(4, attempts=99).tasks))

@@ -131,7 +131,7 @@ def test_a_job_that_ends_with_its_node_is_lost_and_not_preempted(
     number_of: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By what scontrol says of a node that failed, because a job whose only node fails cannot ask any more."""
+    """By what scontrol says of a node that failed: a job whose only node fails cannot ask any more."""
     recorded = tmp_path / "bin" / "scontrol"
     recorded.parent.mkdir()
     own = shutil.which("scontrol")

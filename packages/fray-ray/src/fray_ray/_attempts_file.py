@@ -74,5 +74,7 @@ def completed(tasks: Iterable[TaskStatus], attempts: Attempts) -> tuple[TaskStat
     found = []
     for task in tasks:
         known = by_replica.get(task.replica, {}) | {each.attempt: each for each in task.previous}
-        found.append(replace(task, previous=tuple(known[number] for number in sorted(known))))
+        # The file may be later than the entry, and have the end of the attempt that runs in it.
+        earlier = sorted(number for number in known if number < task.attempt)
+        found.append(replace(task, previous=tuple(known[number] for number in earlier)))
     return tuple(found)

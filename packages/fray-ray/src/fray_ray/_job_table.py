@@ -136,11 +136,11 @@ def read(entry: JobEntry) -> JobInfo | None:
     try:
         info = _written(metadata) if _INFO in metadata else _before_the_driver(entry)
         info = _with_tasks(_described(info, json.loads(metadata.get(_ABOUT, "{}"))), metadata)
+        if info.finished or status not in _ENDED:
+            return info
+        return _after_the_driver(info, _ENDED[status], entry)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         return _unreadable(metadata[_ID], status, error)
-    if info.finished or status not in _ENDED:
-        return info
-    return _after_the_driver(info, _ENDED[status], entry)
 
 
 def info_in(metadata: Mapping[str, str]) -> JobInfo:

@@ -69,6 +69,8 @@ class _Columns:
         for name, column in self._columns.items():
             if not isinstance(column, dict) and len(column) != self._count:
                 raise ValueError(f"{name} of the packed replicas has not {self._count} values")
+        for name in ("replica", "attempt"):
+            _check_numbers(name, self._columns[name])
         _check(self._columns["status"], JobStatus)
         _check(self._columns["reason"], ExitReason)
 
@@ -105,6 +107,12 @@ def _column(values: list[Any]) -> Any:
     """Return the values, or what all of them are."""
     same = bool(values) and all(value == values[0] for value in values)
     return {"all": values[0]} if same else values
+
+
+def _check_numbers(name: str, column: Any) -> None:
+    values = [column["all"]] if isinstance(column, dict) else column
+    if not all(type(value) is int and value >= 0 for value in values):
+        raise ValueError(f"{name} of the packed replicas has what is no number of one")
 
 
 def _check(column: Any, known: type[JobStatus] | type[ExitReason]) -> None:

@@ -4,7 +4,7 @@ ROOT/train-3f9a2c/
     request.json      what was asked for, variables by name only
     plan.pickle       what to run, secrets included, until a supervisor that was not handed it has come
     payload.pkl       the callable and its arguments, where there is one
-    status.json       JobInfo, replaced as a whole; the launcher writes it first, then the supervisor, or its guardian
+    status.json       JobInfo, replaced as a whole; by the launcher first, then the supervisor or its guardian
     reserve           room for the final status
     lock              held by the supervisor for as long as it lives; says who that is
     supervisor.log    what went wrong with it

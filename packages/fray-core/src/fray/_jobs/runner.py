@@ -29,6 +29,9 @@ def main(payload: str, result: str | None = None) -> None:
             from fray._telemetry.instrumentation import observed_replica
 
             function = observed_replica(function)
+    place = None if result is None else _place(result)
+    if isinstance(place, int):
+        os.set_inheritable(place, False)  # the programs that the function starts have no use for it
     try:
         value = function(*args, **kwargs)
         if result is not None:
@@ -43,22 +46,28 @@ def main(payload: str, result: str | None = None) -> None:
 
 
 def _place(given: str) -> int | str:
-    """Return a path, or the number of an open file; who opens that closes it."""
+    """Return a path, or the number of an open file."""
     return int(given[len(_GIVEN) :]) if given.startswith(_GIVEN) else given
 
 
 def _return(value: object, place: str) -> None:
     from fray._serialization.values import dumps
 
-    with open(_place(place), "wb") as file:
-        file.write(pickle.dumps("returned") + dumps(value, "what the function returned"))
+    _write(place, pickle.dumps("returned") + dumps(value, "what the function returned"))
 
 
 def _fail(error: Exception, place: str) -> None:
     from fray._serialization.values import pack_exception
 
-    with open(_place(place), "wb") as file:
-        file.write(pickle.dumps("raised") + pickle.dumps(pack_exception(error)))
+    _write(place, pickle.dumps("raised") + pickle.dumps(pack_exception(error)))
+
+
+def _write(given: str, data: bytes) -> None:
+    place = _place(given)
+    # An open file stays open, or the failure to write what was returned could not be written.
+    with open(place, "wb", closefd=isinstance(place, str)) as file:
+        file.truncate(file.seek(0))
+        file.write(data)
 
 
 if __name__ == "__main__":

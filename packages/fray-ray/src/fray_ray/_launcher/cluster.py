@@ -51,6 +51,10 @@ _ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 _OVER_WITHIN = 30.0  # seconds within which Ray says that a driver which wrote its last word has ended
 
 
+class _DriverStillThereError(ClusterUnavailableError):
+    """A job has ended, and its driver runs on."""
+
+
 class RayCluster(ClusterCalls):
     """Run jobs on a Ray cluster; spec `ray`.
 
@@ -341,14 +345,18 @@ class RayCluster(ClusterCalls):
         return JobId(job_id)
 
     def _over(self, job_id: str) -> lookup.FoundJob:
-        """Return a job that has ended, when Ray says so too."""
+        """Return a job that has ended, when Ray says so too.
+
+        Raises:
+            _DriverStillThereError: Ray does not say so within `_OVER_WITHIN` seconds.
+        """
         deadline = time.monotonic() + _OVER_WITHIN
         for pause in poll_delays(longest=0.2):
             found = self._find(job_id)
             if found.over:
                 return found
             if time.monotonic() > deadline:
-                raise ClusterUnavailableError(f"the driver of job {job_id} has not gone; try later")
+                raise _DriverStillThereError(f"the driver of job {job_id} has not gone; try later")
             time.sleep(pause)
         raise AssertionError("the pauses do not end")
 
@@ -389,7 +397,8 @@ class RayCluster(ClusterCalls):
             try:
                 if not dry_run:
                     self.remove(job_id)
-            except (JobNotFoundError, ValueError):  # with its parent, or one below it runs
+            except (JobNotFoundError, ValueError, _DriverStillThereError):
+                # With its parent, or one below it runs, or is not quite gone.
                 continue
             gone.append(job_id)
         return Pruned(jobs=tuple(gone))

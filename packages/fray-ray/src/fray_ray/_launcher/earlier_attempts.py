@@ -29,7 +29,9 @@ class EarlierAttempts:
         key = found.submission, count
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._read(found)
+            known = self._read(found)
+            if known:  # else the node did not answer: ask it again at the next look
+                self._known[key] = known
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         return defer_tasks(info, lambda: completed(info.tasks, known))
