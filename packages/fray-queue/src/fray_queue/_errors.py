@@ -6,7 +6,7 @@ from fray.backend import did_you_mean
 
 
 class DamagedError(FrayError, ValueError):
-    """Stored data is not what was written; nothing was dropped or repaired."""
+    """Stored data differs from what was written; nothing was dropped or repaired."""
 
 
 class QueueNotFoundError(FrayError, KeyError):
@@ -26,15 +26,15 @@ class QueueExistsError(FrayError, ValueError):
 
 
 class TokenError(FrayError, PermissionError):
-    """The server refuses the token, or wants one."""
+    """The server refuses the token, or requires one."""
 
 
 class ForeignHostError(FrayError, PermissionError):
-    """The server is not to be reached by this name: it would also answer pages that rebind theirs."""
+    """The server does not answer requests to this name, as a defence against DNS rebinding."""
 
 
 class LimitError(FrayError, ValueError):
-    """The request is beyond what the server takes; nothing was changed."""
+    """The request exceeds a limit of the server; nothing was changed."""
 
 
 class LateRequestError(FrayError, ValueError):
@@ -62,7 +62,7 @@ class NoRoomError(QueueFullError):
 
 
 class QueueRemovedError(FrayError, FileNotFoundError):
-    """The folder of an open FileQueue is gone, and what it held with it."""
+    """The folder of an open FileQueue was removed, with everything in it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -76,12 +76,12 @@ class QueueRemovedError(FrayError, FileNotFoundError):
 
 
 class TimeLimitError(FrayError, TimeoutError):
-    """The function of a pool ran beyond `time_limit`; its item went back to the queue."""
+    """The function of a pool ran longer than `time_limit`; its item went back to the queue."""
 
 
 class AccessRefusedError(FrayError, PermissionError):
-    """The engine refuses the user, or the user may not do this; it names the right that is missing."""
+    """The engine refuses the user, or the user lacks a right, which the message names."""
 
 
 class QueueVersionError(FrayError, RuntimeError):
-    """The engine holds the queue as another release of Fray keeps it."""
+    """The engine holds the queue in the format of another release of Fray."""

@@ -31,7 +31,7 @@ _CPU_ONLY = CpuConfig()
 class ResourceConfig:
     """The resources of one replica, and the number of replicas.
 
-    Two that mean the same are equal: every field is kept in one form, whichever way it was given.
+    Two that mean the same are equal, because every field is normalized to one form.
 
     Attributes:
         cpu: Cores; may be a fraction.

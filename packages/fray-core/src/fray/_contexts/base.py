@@ -31,26 +31,28 @@ DEFAULT_ACTOR = ActorOptions()
 
 
 class ContextBase(ABC):
-    """Derive `run`, `create_task`, `map`, `create_actor`, executors and the async face from primitives.
+    """Derive `run`, `create_task`, `map`, `create_actor`, executors and async methods from primitives.
 
     A backend provides `put`, `get`, `wait`, `cancel`, `get_actor`, `kill` and `shutdown` as `JobContext` has
-    them, and the first two hooks. All are called on the thread of the user. What a hook raises comes out of
-    the call of the user.
+    them, and the first two hooks. All are called on the user's thread. An exception of a hook propagates to
+    the caller.
 
     Hooks:
         _submit(fn, args, kwargs, options): Start a task and return its reference, or its stream.
         _start_actor(cls, args, kwargs, options): Make an actor, or find it by name; return a handle.
-        _future(ref): Return a standard future of a reference; by default with a thread for each.
-        _lending(): Be around a wait in an event loop; by default nothing.
-        _cancel_all(refs): Cancel what a `map` that is left had started; by default the last first.
-        _map_window(): How many items of a `map` may be in flight; by default by this machine's CPUs.
-        _map_pace(): How a `map` divides its items among tasks; by default one for each.
+        _future(ref): Return a standard future of a reference; by default one thread waits for each.
+        _lending(): Return a context manager to hold around a wait in an event loop; by default it does
+            nothing.
+        _cancel_all(refs): Cancel the calls of a `map` that is left early; by default the last first.
+        _map_window(): Return how many items of a `map` may be in flight; by default this depends on the
+            machine's CPUs.
+        _map_pace(): Return how a `map` divides its items among tasks; by default each item is one task.
 
     Attributes:
-        capabilities: What the class can do at most, and an instance as it is configured; what is not
-            declared is refused before a hook is called.
-        _task_options: Of tasks whose options are not given.
-        _closed: A backend's `shutdown` sets it: `get_job_context` gives no context that is closed.
+        capabilities: What the class can do at most; of an instance, what it can do as it is configured. What
+            is not declared is refused before a hook is called.
+        _task_options: The options of tasks that are given none.
+        _closed: A backend's `shutdown` sets it, because `get_job_context` returns no closed context.
     """
 
     capabilities: ContextCapabilities = ContextCapabilities(nested_tasks=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ActorEndpoint(ABC):
-    """A backend's side of a handle: what carries calls to one actor."""
+    """The backend's side of a handle: it carries calls to one actor."""
 
     @property
     @abstractmethod
@@ -103,6 +103,6 @@ class BoundMethod:
 
 
 def actor_methods(cls: Any) -> dict[str, Any]:
-    """Return the methods of an actor's class that a handle offers: every callable that is no dunder."""
+    """Return the methods that a handle offers of an actor's class: every callable that is not a dunder."""
     names = (name for name in dir(cls) if not name.startswith("__"))
     return {name: member for name in names if callable(member := getattr(cls, name, None))}

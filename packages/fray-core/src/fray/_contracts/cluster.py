@@ -12,10 +12,10 @@ from fray._values.jobs import JobId, JobInfo, JobRequest, JobStatus, Pruned, Swe
 
 
 class LogStream(Iterator[str]):
-    """The lines of a job, live, from the first to the last; iterating ends when the job has.
+    """The lines of a job, live, from the first to the last; the iteration ends when the job has ended.
 
-    It has the fields of `JobInfo` too, as older code reads them (`monitor(job_id).status`): of the final
-    state, after following the log to its end.
+    It also has the fields of the job's final `JobInfo`, because older code reads them
+    (`monitor(job_id).status`). Reading one first follows the log to its end.
 
     Args:
         lines: What iterating gives.
@@ -45,10 +45,11 @@ class LogStream(Iterator[str]):
 class Cluster(Protocol):
     """Somewhere to run jobs.
 
-    Other processes may open the same cluster at the same time and see, follow and stop the same jobs.
-    A cluster is named by a spec, which jobs find in `FRAY_CLUSTER_SPEC`; a launch from inside a job
-    puts the new job under it (`fray.cluster.parent_job`). What starts the job stands inside
-    `fray.cluster.launching`, which gives variables for its processes, so that listeners receive it.
+    Other processes may open the same cluster at the same time and see, follow and stop the same jobs. A
+    cluster is named by a spec, which jobs find in `FRAY_CLUSTER_SPEC`. A job that is launched from inside a
+    job is its child (`fray.cluster.parent_job`). For implementers: start a job inside
+    `fray.cluster.launching`, which yields variables for its processes, so that listeners receive the job's
+    events.
     """
 
     def launch(self, request: JobRequest, /, *, key: str | None = None) -> JobId:

@@ -110,8 +110,8 @@ class ActorMethod(Protocol):
 class JobContext(Protocol):
     """Tasks, objects and actors inside one job.
 
-    Every method may be called from any thread, from tasks and from actor methods. Whatever takes
-    a reference takes one of its own context only.
+    Every method may be called from any thread, from tasks and from actor methods. A method that takes a
+    reference accepts only references of its own context.
     """
 
     @property

@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Queue(Protocol[T]):
-    """A queue whose items are leased, not taken: higher priorities first, first in, first out within one.
+    """A queue whose items are leased: higher priorities first; within a priority, first in, first out.
 
-    For implementers: safe among threads; every operation costs the same at any depth. An item stays until
-    `done`. Never are there two live leases on one item. A lease that ran out and was not taken again is
-    still good; once another lease took or finished its item, settling it raises `LeaseExpiredError` and
-    changes nothing. `QueueBase` derives `push`, `pop`, `done` and `lease` from the rest,
-    `StoredQueue` all of it from a store of rows.
+    For implementers: a queue is thread-safe, and every operation costs the same at any depth. An item stays
+    until `done`. An item never has two live leases. A lease that expired stays valid until another lease
+    takes or finishes its item. After that, settling it raises `LeaseExpiredError` and changes nothing.
+    `QueueBase` derives `push`, `pop`, `done` and `lease` from the rest, `StoredQueue` all of it from a store
+    of rows.
     """
 
     @overload

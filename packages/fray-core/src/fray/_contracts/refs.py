@@ -8,9 +8,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ObjectRef(ABC, Generic[T_co]):
-    """Stands for a value that is there or will be: what `put` and `run` return.
+    """Stands for a value that exists or will exist; `put` and `run` return it.
 
-    Nominal, so that a type checker can tell a reference from a value. A backend subclasses it,
+    The class is nominal, so that a type checker can tell a reference from a value. A backend subclasses it,
     or registers its library's own class (`ObjectRef.register(ray.ObjectRef)`).
     """
 
@@ -20,9 +20,9 @@ class ObjectRef(ABC, Generic[T_co]):
 class ObjectStream(ABC, Generic[T_co]):
     """The items of a generator task, in order, as they are yielded.
 
-    `next(stream)` blocks until the next item is there and returns a reference to it; it raises
-    StopIteration at the end, and `get` of an item raises where the generator did.
-    A stream that is dropped, or cancelled, closes its generator.
+    `next(stream)` blocks until the next item is there and returns a reference to it; it raises StopIteration
+    at the end. Where the generator raised, `get` of the item raises the same exception. A stream that is
+    dropped, or cancelled, closes its generator.
     """
 
     __slots__ = ()

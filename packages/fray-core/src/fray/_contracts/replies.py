@@ -20,10 +20,10 @@ _LONGEST_WAIT = 600.0  # seconds of one question to the queue; a ticket without 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What became of an item whose pusher asked for an answer.
+    """What became of an item whose producer asked for an answer.
 
     Args:
-        payload: The result or the exception, as `done` was given it; pickled where `packed`.
+        payload: The result or the exception that was passed to `done`; pickled if `packed`.
     """
 
     item_id: str
@@ -55,9 +55,9 @@ class Answering(Protocol):
 
 
 class Ticket(str, Generic[R]):
-    """The id of an item whose pusher waits for the answer, and the way to it.
+    """The id of an item whose producer waits for an answer; it fetches that answer.
 
-    It is the item's id, and may be used wherever one is wanted. Pickled it is good wherever its queue is.
+    It may be used wherever an item's id is expected. A pickled copy works wherever the queue can be reached.
     """
 
     __slots__ = ("_reply", "queue")

@@ -155,12 +155,12 @@ def create_context(
     The caller owns it: leave its `with` block or call `shutdown`.
 
     Args:
-        spec: `"threadpool"`, `"threadpool?max_workers=8"`; `"auto"` (the default) is the current context,
-            or with options a new one of the type that would be the current one.
+        spec: `"threadpool"`, `"threadpool?max_workers=8"`; `"auto"` (the default) is the current context or,
+            if options are given, a new one of the current one's type.
         type: Another name of `spec`.
         context_type: Another name of `spec`.
-        options: Those of the type. `max_workers`, `num_cpus`, `memory`, `max_retries` and `namespace` are
-            taken by every type. None is "not said".
+        options: Those of the type. Every type takes `max_workers`, `num_cpus`, `memory`, `max_retries` and
+            `namespace`. None means that an option is not given.
 
     Raises:
         PluginNotFoundError: No installed wheel provides the type.
@@ -176,7 +176,7 @@ def create_cluster(
     type: str | None = None,  # noqa: A002 - another name of `spec`
     **options: Any,
 ) -> "Cluster":
-    """Open a cluster from a type name or a whole spec; as `create_context`."""
+    """Open a cluster from a type name or a whole spec; see `create_context`."""
     cluster: Cluster = _clusters.create(_one_spec(spec, type=type), options)
     return cluster
 
@@ -190,13 +190,13 @@ def _one_spec(spec: str | None, **others: str | None) -> str:
 
 
 def get_job_context() -> "JobContext":
-    """Return the current context: inside a task, the one that runs it; where none is set, a thread pool."""
+    """Return the current context: inside a task, the one that runs it; if none is set, a thread pool."""
     context: JobContext = _contexts.get()
     return context
 
 
 def current_cluster() -> "Cluster":
-    """Return the current cluster; inside a job, the one that runs it. `local` where none is set."""
+    """Return the current cluster; inside a job, the one that runs it; if none is set, `local`."""
     cluster: Cluster = _clusters.get()
     return cluster
 
@@ -207,7 +207,7 @@ def cluster_is_chosen() -> bool:
 
 
 def use_context(context: "JobContext") -> "contextlib.AbstractContextManager[JobContext]":
-    """Make a context the current one inside the `with` block; its owner shuts it down, not this."""
+    """Make a context the current one inside the `with` block; its owner shuts it down."""
     return _contexts.use(context)
 
 
@@ -217,14 +217,14 @@ def use_cluster(cluster: "Cluster") -> "contextlib.AbstractContextManager[Cluste
 
 
 def set_job_ctx(context: "JobContext | None") -> None:
-    """Make a context the current one until the process ends; None takes it back.
+    """Make a context the current one until the process ends; None undoes this.
 
-    `use_context` wins over it inside its block. Its owner shuts it down, not this. Prefer `use_context`:
-    what is set here stays for all threads, and for the tests that run next.
+    `use_context` wins over it inside its block. The context's owner shuts it down. Prefer `use_context`: what
+    is set here stays for all threads, and for the tests that run next.
     """
     _contexts.preset(context, "set_job_ctx")
 
 
 def set_current_cluster(cluster: "Cluster | None") -> None:
-    """Make a cluster the current one until the process ends; None takes it back; as `set_job_ctx`."""
+    """Make a cluster the current one until the process ends; None undoes this. See `set_job_ctx`."""
     _clusters.preset(cluster, "set_current_cluster")

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class ClusterCalls:
-    """What every cluster does alike: `wait`, and the end of what was launched in a `with` block.
+    """What all clusters do in the same way: `wait`, lists, and ending what a `with` block launched.
 
-    A backend that brings `launch`, `poll`, `monitor`, `terminate` and `_all_jobs` of its own inherits this;
-    `launch` notes each id by `_note_launched`.
+    A backend with its own `launch`, `poll`, `monitor`, `terminate` and `_all_jobs` inherits this. Its
+    `launch` calls `_note_launched` with each id.
     """
 
     _launched: tuple[JobId, ...] = ()

@@ -32,30 +32,33 @@ from fray_resources import CpuConfig
 class ClusterBase(ClusterCalls, ABC):
     """Derive `launch`, `monitor`, `wait`, `terminate` and `list_jobs` from what a backend can do with a job.
 
-    A backend provides the first five. All hooks are called on the thread of the user, which may be any;
-    `wait` and `monitor` call `_info` and `_read_log` again and again, and neither writes anything. What a
-    hook raises comes out of the call of the user.
+    A backend provides the first five. All hooks are called on the user's thread, which may be any thread. An
+    exception of a hook propagates to the caller. `wait` and `monitor` call `_info` and `_read_log` again and
+    again, so these two must not write anything.
 
     Hooks:
-        _submit(plan): Start a job, or let it wait for its start, at once; where it raises, nothing was done.
-        _info(job_id): Return the state of a job as it is now; None where there is no such job.
+        _submit(plan): Start a job, or let it wait for its start, and return at once; if this raises, nothing
+            was done.
+        _info(job_id): Return the state of a job as it is now; None if there is no such job.
         _ids(): Return the ids of all jobs, in any order.
         _read_log(job_id, replica, attempt, offset): Return what was written, from a byte offset.
         _stop(job_id, grace): Begin to stop a job; `terminate` waits until it is gone.
         _plan(request, job_id, variables): Turn a checked request into what has to be run.
         _check_supported(request): Refuse what this cluster cannot do, with `UnsupportedError`.
         _described(info): Add what is known of a job beside its state.
-        _log(job_id, replica, attempt): Return a log to read from, where more is possible than `_read_log`.
+        _log(job_id, replica, attempt): Return a log to read from, for a backend that can do more than
+            `_read_log`.
         _held_key(key, parent): Hold a key of launches, for a cluster that declares `keys`.
         _submit_many(sweep, plans): Start a sweep, for a cluster that declares `sweeps`.
-        _all_jobs(parent): Return all jobs, where that is less work than `_info` of each id.
+        _all_jobs(parent): Return all jobs, if that is less work than `_info` of each id.
 
     Attributes:
         capabilities: A `ClusterCapabilities`: what the class can do at most.
-        _SUPPORTED: The fields of a request that not every cluster has, and this one does (`refuse_fields`).
+        _SUPPORTED: The fields of a request that not every cluster supports, but this one does
+            (`refuse_fields`).
         _shortest_pause, _longest_pause: Seconds between two polls of `wait`.
-        _log_pause: Seconds between two looks at a log that is followed; where a look is a request over a
-            network, more.
+        _log_pause: Seconds between two looks at a log that is followed; set more if a look is a network
+            request.
 
     Args:
         spec: What opens the same cluster again; jobs find it in `FRAY_CLUSTER_SPEC`.

@@ -44,25 +44,27 @@ from fray._values.jobs import JobRequest
 class DirectoryCluster(RecordedJobs):
     """Derive a cluster from one primitive: run a command somewhere, and do not wait for it.
 
-    The command supervises one job on the host where it runs, and ends with it: it starts the replicas,
-    starts failed ones again, and writes down what happens. Every host that it may run on has this
-    interpreter and sees `root`, at the same paths. Where that process is killed the job reads failed, lost,
-    and what it had started is ended.
+    The command supervises one job on the host where it runs, and ends with the job. It starts the replicas,
+    restarts failed ones, and writes the job's record. Every host that it may run on has this interpreter and
+    sees `root`, at the same paths. If the command is killed, the job reads failed with the reason lost, and
+    the processes that it started are ended.
 
     Hooks:
         _start(job_id, command): Let a command run somewhere, in a session of its own, and return without
-            waiting for it. Called by `launch` and `retry` on the thread of the user; where it raises, the
-            record is removed.
-        _start_sweep(sweep, draft, record, lock): Start the members of a sweep, where that is to be another
-            process than one coordinator. The other hooks of `ClusterBase` are there already.
+            waiting for it. `launch`, `launch_many` and `retry` call it on the user's thread. If it raises, a
+            launch leaves no record.
+        _start_replicas(job_id, replicas): Start a supervisor for each of these replicas of a plan that is
+            `apart`; by default by a call of `_start` for each.
+        _start_sweep(sweep, draft, record, lock): Start the members of a sweep; by default one coordinator
+            starts them. The other hooks of `ClusterBase` are implemented already.
 
     Args:
         spec: What opens the same cluster again.
-        root: Where the records of jobs are; made where it is missing, for this user only.
+        root: The folder of the jobs' records; created if it is missing, for this user only.
         keep_jobs: Records of finished jobs to keep; None for all.
         keep_days: Days to keep them at most; None for ever.
-        environments: A folder of environments, to which records lead by a link called `environment`; those
-            to which none leads any more are deleted with old records.
+        environments: A folder of environments. A record refers to its environment by a link called
+            `environment`. Environments without such a link are deleted with old records.
     """
 
     _SUPPORTED = frozenset({"snapshot", "log_limit", "labels", "after", "ports", "on_exit"})

@@ -25,8 +25,8 @@ def register_endpoint(
 ) -> Endpoint:
     """Let `cluster.endpoints(prefix)` find a server of this replica by name.
 
-    The endpoint ends with this attempt of the replica: who is started again registers again. A second call
-    with the same name replaces the first. Several replicas may have one name.
+    The endpoint ends with this attempt of the replica: a replica that is started again registers again. A
+    second call with the same name replaces the first. Several replicas may have one name.
 
     Args:
         address: Where it listens; None for the port of that name that the job asked for (`ports=`), or else
@@ -36,7 +36,7 @@ def register_endpoint(
     Raises:
         FrayError: This process is no replica of a job.
         TypeError: The metadata is not fit for JSON.
-        ValueError: There is no such port, or the name or the address is none.
+        ValueError: There is no such port, or the name or the address is invalid.
         UnsupportedError: The cluster has no endpoints.
     """
     check_endpoint_name(name)

@@ -26,7 +26,7 @@ _UNSEEN = 60.0  # seconds after which `wait` warns; a supervisor shows itself ev
 
 
 def parent_job() -> JobId | None:
-    """Return the id of the job that this process is part of, which a job launched from here goes under."""
+    """Return the id of the job that this process is part of: the parent of a job launched from here."""
     job_id = os.environ.get("FRAY_JOB_ID")
     return JobId(job_id) if job_id else None
 
@@ -41,7 +41,7 @@ def wait_for_jobs(
     interval: float = 0.1,
     shortest: float = 0.001,
 ) -> JobInfo | list[JobInfo]:
-    """Be a backend's `wait`: poll the jobs until each is finished.
+    """Implement a backend's `wait`: poll the jobs until each is finished.
 
     Args:
         interval: The longest pause between two polls, in seconds.

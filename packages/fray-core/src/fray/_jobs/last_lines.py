@@ -14,10 +14,10 @@ _HIDDEN = b"\xff"  # in no UTF-8 text
 
 
 def last_lines(log: "str | os.PathLike[str]", secrets: "Iterable[str]") -> str:
-    """Return how the message of a failure goes on with what a log ends with.
+    """Return the last lines of a log in the form in which the message of a failure ends with them.
 
     Args:
-        log: Its first segment; one that is not there, or cannot be read, gives "".
+        log: Its first segment; if it is missing or cannot be read, the result is "".
         secrets: The values of the job's `env_vars`, in any order.
     """
     hidden = _worth_hiding(secrets)

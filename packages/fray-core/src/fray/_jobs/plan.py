@@ -24,15 +24,15 @@ class JobPlan(NamedTuple):
 
     Args:
         command: What one replica runs, with the interpreter that launched it for `python`.
-        environ: All variables of a replica but those of its own. Some are secrets: show nobody a plan.
+        environ: All variables of a replica except those of its own. Some are secrets, so never show a plan.
         secrets: Values among them that are shown nowhere; see `fray.cluster.last_lines`.
-        gang: The shape of the gang; None for replicas that know nothing of each other.
-        payload: What the command reads, from its standard input where it is not handed a file; kept with
-            the record of a job that has one.
+        gang: The shape of the gang; None for independent replicas.
+        payload: What the command reads: from its standard input, unless it is passed a file. Kept with the
+            record of a job that has one.
         shown: What may be shown of the request, fit for JSON.
-        described: The `JobInfo` that the job begins with, fit for JSON; the supervisor writes over it.
+        described: The `JobInfo` that the job begins with, fit for JSON; the supervisor overwrites it.
         keep: Which records are kept when this job has ended.
-        granted: What `admission` has given already, before the supervisor came.
+        granted: What `admission` granted before the supervisor started.
         gpus: The GPUs of a job that reserves none.
         gpus_per_replica: How many of the job's GPUs each replica sees.
         timeout: Seconds that an attempt may run.
@@ -41,10 +41,11 @@ class JobPlan(NamedTuple):
         measured_elsewhere: Whether the command stands for a program on another host, and writes a
             `UsageHistory` of that. It starts with SIGTERM and SIGINT blocked.
         memory_limit: Bytes that the whole job may have, where its control group can be limited.
-        snapshot_of: What `workspace`, a folder of the record, is to be a copy of.
-        commit: Of the workspace at launch, where it is no copy; None also where it is in no repository.
+        snapshot_of: The folder to copy to `workspace`, which is then a folder of the record.
+        commit: The commit of the workspace at launch, if that is not a copy; None also if it is in no
+            repository.
         again: Whether the job has ended before: what did not succeed runs again, with a number of its own.
-        attempts_before: Where `again`: how many attempts each replica had, which count against no budget.
+        attempts_before: If `again`: how many attempts each replica has had; they count against no budget.
         apart: Whether each replica has a supervisor of its own, wherever there is room for it; see
             `replica_records`.
         first_replica: The number of the first replica of those that this supervisor has.

@@ -11,10 +11,10 @@ _LONGEST_PAUSE = 0.1  # seconds between two looks
 
 
 class PreemptionNotice:
-    """Whether the host of this replica is to go, and when; as an `Event` that the cluster sets.
+    """Whether and when the host of this replica will be taken away; like an `Event` that the cluster sets.
 
     Args:
-        path: The file that the cluster writes the time to; None where nobody will.
+        path: The file that the cluster writes the time to; None if there is none.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
@@ -45,9 +45,9 @@ class PreemptionNotice:
 
 
 def preemption_notice() -> PreemptionNotice:
-    """Return the notice of this replica, which is set when its host is to go.
+    """Return the notice of this replica, which is set when its host will be taken away.
 
-    It is the same on every cluster that has hosts which go. A program that looks at it saves its state in
-    time; SIGTERM comes as well. Outside of a job it is never set.
+    It works the same on every cluster whose hosts can be taken away. A program that checks it can save its
+    state in time. The replica gets SIGTERM as well. Outside of a job the notice is never set.
     """
     return PreemptionNotice(os.environ.get(NOTICE_VARIABLE))

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class QueueBase(ABC, Generic[T]):
-    """Derive the single-item calls, `map` and `lease` from those that take many; tell listeners of leases.
+    """Derive the single-item calls, `map` and `lease` from those that take many; report leases to listeners.
 
     A queue that takes the options of `push` implements `_store_items`; one that takes none may override
     `push_many(items)` instead. What its `capabilities` do not declare is refused before either is called.

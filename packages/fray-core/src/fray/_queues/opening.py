@@ -17,7 +17,7 @@ def open_queue(url: str, **options: Any) -> Queue[Any]:
     `memory:`, `sqlite:/data/q.db`, `file:/dir`, `gs://…`, `s3://…`, `http://host:port/name`.
 
     Args:
-        options: As the backend's `from_url` takes them; they win over the URL's `?key=value&key=value`.
+        options: Those of the backend's `from_url`; they win over the URL's `?key=value&key=value`.
 
     Raises:
         PluginNotFoundError: No installed wheel provides the scheme.

@@ -34,13 +34,13 @@ _LONGEST_PAUSE = 0.25  # seconds between two looks of a waiting pop
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """One item as a store keeps it, whole; stores look only at `item_id`, `dead`, `until`, `attempt`.
+    """One item as a store keeps it; a store reads only `item_id`, `dead`, `until`, `attempt`.
 
     Args:
         attempt: Leases so far, the present one included.
         until: Seconds since the epoch before which nobody may take it; its lease or its delay ends then.
         history: The leases that ended without `done`, as the lease machine keeps them.
-        pushed_at: Seconds since the epoch; None where a store has not kept it.
+        pushed_at: Seconds since the epoch; None if a store has not kept it.
     """
 
     item_id: str
@@ -69,7 +69,7 @@ class StoredItem:
 
 
 class ItemStore(ABC):
-    """The rows of one queue, inside one transaction: everybody else's is before it or after it."""
+    """The rows of one queue, inside one transaction; transactions must be serialized."""
 
     @abstractmethod
     def save(self, items: Sequence[StoredItem]) -> None:
@@ -104,15 +104,16 @@ class ItemStore(ABC):
 
 
 class StoredQueue(QueueBase[T]):
-    """A queue that processes share through a store; items are pickled, and bytes to the store.
+    """A queue that processes share through a store; items are pickled, so the store sees bytes.
 
     Hooks:
-        _transaction(): Be around one transaction, and give its `ItemStore`. Called by every operation on the
-            thread of the user, and by the thread that keeps a lease alive; what it raises comes out there.
+        _transaction(): A context manager around one transaction, which yields its `ItemStore`. Every
+            operation calls it on the user's thread, and the thread that extends a lease does so, too. Its
+            exceptions propagate there.
 
     Args:
         max_attempts: Leases that may end without `done` before an item goes to the dead letters.
-        clock: Seconds since the epoch, which all who share the queue agree on; tests hand in their own.
+        clock: Seconds since the epoch, on which all who share the queue agree; tests pass their own.
     """
 
     def __init__(

@@ -185,9 +185,9 @@ def observed(subject: str, target: Callable[..., Any], name: str | None) -> Call
 
 
 def observed_replica(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a job's function so that it tells of itself: what a job's process calls.
+    """Wrap a job's function so that it reports its events; a job's process calls the result.
 
-    Backends call this in the job, and do without where the job's environment has no Fray.
+    Backends call this in the job, and leave it out if the job's environment has no Fray.
     """
     job_id = os.environ.get("FRAY_JOB_ID")
     if not job_id or not _listeners.listening():

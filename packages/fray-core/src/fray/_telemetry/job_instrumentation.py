@@ -23,9 +23,10 @@ _ended: set[str] = set()  # jobs whose end was reported
 
 @contextlib.contextmanager
 def launching(request: "JobRequest", job_id: "JobId") -> Iterator[dict[str, str]]:
-    """Be around a backend's launch; gives the variables that the job's processes are to have.
+    """Hold this around a backend's launch; it yields variables that the job's processes must have.
 
-    They say who listens there, and what its listeners sent along; there are none where nobody listens.
+    They name the listeners of those processes, and carry what the listeners here pass on. Without a listener
+    there are none.
     """
     if not _listeners.watching or not _listeners.listening():
         yield {}

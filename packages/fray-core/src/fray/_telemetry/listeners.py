@@ -72,20 +72,20 @@ def listen(wanted: Iterable[str]) -> None:
 
 
 def add_listener(listener: "Listener") -> None:
-    """Tell a listener of everything that happens in this process from now on."""
+    """Pass every event of this process to a listener from now on."""
     with _lock:
         _set((*_listeners, listener))
 
 
 def remove_listener(listener: "Listener") -> None:
-    """Tell it nothing more; one that was never added changes nothing."""
+    """Pass it no further events; a listener that was never added changes nothing."""
     with _lock:
         _set(tuple(one for one in _listeners if one is not listener))
 
 
 @contextlib.contextmanager
 def use_listener(listener: "Listener") -> Iterator[None]:
-    """Tell a listener of everything that happens in this process while the block runs."""
+    """Pass every event of this process to a listener while the block runs."""
     add_listener(listener)
     try:
         yield

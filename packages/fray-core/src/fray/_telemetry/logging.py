@@ -7,7 +7,7 @@ from fray._values.events import Event, Outcome
 
 
 class LoggingListener:
-    """Write a line for each event; what failed is a warning, all else of the level given.
+    """Write a line for each event: failures at level warning, all others at the given level.
 
     Lines go to the logger `fray.events`; in a process that has set up no logging, to stderr.
 

@@ -25,11 +25,11 @@ class _Open(NamedTuple):
 class OpenTelemetryListener:
     """A span for each launch, replica, task, actor's constructor, call and lease; counts and durations.
 
-    What is submitted carries its submitter's context along, into jobs as the variables `TRACEPARENT`,
-    `TRACESTATE` and `BAGGAGE`: a launcher, its job and its tasks are one trace. While something runs its
-    span is the current one. The names of metrics are `fray.events` (a counter by kind, name and outcome)
-    and, for each subject, `fray.SUBJECT.duration` and `fray.SUBJECT.wait` (histograms, seconds). The counts
-    of a pool of workers are gauges: `fray.pool.done`, `fray.pool.in_hand` and so on.
+    Whatever is submitted carries the trace context of its submitter, into jobs as the variables
+    `TRACEPARENT`, `TRACESTATE` and `BAGGAGE`. So a launcher, its job and its tasks are one trace. While
+    something runs, its span is the current one. The names of metrics are `fray.events` (a counter by kind,
+    name and outcome) and, for each subject, `fray.SUBJECT.duration` and `fray.SUBJECT.wait` (histograms,
+    seconds). The counts of a pool of workers are gauges: `fray.pool.done`, `fray.pool.in_hand` and so on.
 
     Args:
         tracer_provider: By default the global one.

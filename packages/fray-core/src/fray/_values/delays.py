@@ -40,7 +40,7 @@ def poll_until(
 
 
 def retry_delays(first: float = 0.1, longest: float = 10.0, jitter: bool = True) -> Iterator[float]:
-    """Yield the sleeps between tries: bounds that double, each sleep drawn at random below its bound."""
+    """Yield the sleeps between tries: each is drawn at random below a bound, and the bound doubles."""
     bound = first
     while True:
         # Not secret, only spread.
@@ -49,7 +49,7 @@ def retry_delays(first: float = 0.1, longest: float = 10.0, jitter: bool = True)
 
 
 def retrying(action: Callable[[], T], errors: tuple[type[Exception], ...], timeout: float) -> T:
-    """Call `action` until it succeeds; after `timeout` seconds the error it raised last comes through."""
+    """Call `action` until it succeeds; after `timeout` seconds, raise its last error."""
     deadline = time.monotonic() + timeout
     for delay in retry_delays():
         try:

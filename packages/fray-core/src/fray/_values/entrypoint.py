@@ -17,9 +17,9 @@ class Entrypoint:
     """Exactly one of a callable, a command (`binary`) and a module, with its arguments.
 
     Args:
-        callable: A function to call in the job; it and its arguments travel by cloudpickle.
+        callable: A function to call in the job; cloudpickle serializes it and its arguments.
         function_args: Keyword arguments of the callable.
-        args: Positional arguments of the callable, or the words behind the command or module.
+        args: Positional arguments of the callable, or the words after the command or module.
         binary: A program, found on the job's `PATH`; `python` is the interpreter of the job's environment.
         module: A dotted name to run as `python -m`.
     """

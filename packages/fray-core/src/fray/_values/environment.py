@@ -18,14 +18,14 @@ class EnvironmentConfig:
     """The environment of a job's replicas.
 
     Args:
-        workspace: The working directory; the launcher's own where it is None.
+        workspace: The working directory; None for the launcher's own.
         docker_image: An image reference, for clusters that run containers.
         pip_packages: Requirement strings to install for this job, e.g. `["numpy>=2"]`.
         env_vars: Variables to set; their values are secrets and are never shown.
         extras: Extras of the workspace's own project to install.
         dependency_groups: Dependency groups of the workspace's own project to install.
-        python: The Python of the job, e.g. `"3.12"`; None for what the project's `requires-python` asks
-            for, and the launcher's own where that fits.
+        python: The Python of the job, e.g. `"3.12"`; None for the launcher's own if the project's
+            `requires-python` allows it, else for one that it allows.
     """
 
     workspace: Path | str | None = None

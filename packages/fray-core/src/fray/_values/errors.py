@@ -102,7 +102,7 @@ class UnsupportedError(FrayError, NotImplementedError):
 
 
 class SerializationError(FrayError, ValueError, TypeError):
-    """A value cannot be pickled; says which one, and why."""
+    """A value cannot be pickled; the message says which one, and why."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(what, reason)
@@ -121,7 +121,7 @@ class ContextClosedError(FrayError, RuntimeError):
 
 
 class DeadlockError(FrayError, RuntimeError):
-    """What was waited for cannot happen before the waiting ends."""
+    """The wait could never end, because what it waits for can only happen afterwards."""
 
 
 class GetTimeoutError(FrayError, TimeoutError):
@@ -204,14 +204,14 @@ class JobFailedError(FrayError, RuntimeError):
 
 
 class ClusterUnavailableError(FrayError, ConnectionError):
-    """The cluster cannot be reached, or does not let this process in; says which one, and what to check."""
+    """The cluster cannot be reached, or refuses this process; the message names it, and what to check."""
 
 
 class LeaseExpiredError(FrayError, ValueError):
-    """The lease ran out and its item went on, or the lease was settled before.
+    """The lease expired and its item was taken or settled since, or the lease was settled before.
 
     Args:
-        others: Further leases of the same call that are not held; `lease_ids` has them all.
+        others: Further leases of the same call that are no longer held; `lease_ids` has them all.
     """
 
     def __init__(self, lease_id: str, *others: str) -> None:
@@ -241,10 +241,10 @@ class UnreadableItemError(FrayError, ValueError):
 
 
 class NoReplyError(FrayError, RuntimeError):
-    """An item that was to be answered never will be.
+    """An item whose producer waits for an answer will never get one.
 
     Args:
-        reason: `dead` after its last attempt, `expired` before anybody took it, or `gone`.
+        reason: `dead` (after its last attempt), `expired` (before a worker took it) or `gone`.
     """
 
     def __init__(self, item_id: str, reason: str) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class EventKind(enum.StrEnum):
-    """What happened. What is submitted in one process starts and ends in another."""
+    """What happened. Something that is submitted in one process may start and end in another."""
 
     JOB_SUBMITTED = "job_submitted"
     """`launch` was called. What a listener writes into `carrier` the job finds in its environment."""
@@ -64,15 +64,16 @@ class Event:
     """One thing that happened. It never carries arguments, results, items or values of variables.
 
     Args:
-        id: Of the job, task, actor, call or lease; the same in all its events.
-        name: Of the job, function, class, method or queue.
-        parent_id: Of the job, replica, task or call that submitted it; of a call, its actor.
+        id: The id of the job, task, actor, call or lease; the same in all its events.
+        name: The name of the job, function, class, method or queue.
+        parent_id: The id of the job, replica, task or call that submitted it; for a call, that of its actor.
         time: Seconds since the epoch.
-        seconds: How long it took, at the end; how long it waited since it was submitted, at the start. Of a
-            lease that is taken, since its item was pushed.
+        seconds: At the end, how long it took. At the start, how long it had waited since it was submitted.
+            For a lease that is taken, the time since its item was pushed.
         error: The name of the exception's type, or why a job failed.
         details: What only some kinds have: `replica`, `item_id`, `attempt`, the counts of a pool.
-        carrier: What a listener sends along from where something is submitted to where it starts.
+        carrier: What a listener passes on from the place where something is submitted to the place where it
+            starts.
     """
 
     kind: EventKind
@@ -88,7 +89,7 @@ class Event:
 
 
 class Listener(Protocol):
-    """Receives events, in the thread where they happen: be quick, safe among threads, and run no task.
+    """Receives events in the thread where they happen; it must be quick and thread-safe, and run no task.
 
     An exception that it raises is logged once and changes nothing.
     """

@@ -112,7 +112,7 @@ class TaskStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class LastSeen:
-    """When a job's supervisor was last seen at work, and where, for who cannot ask whether it lives."""
+    """When and where a job's supervisor was last seen at work, if a reader cannot check that it lives."""
 
     host: str
     time: float
@@ -125,20 +125,20 @@ class JobInfo:
     Args:
         error_message: Why it failed: the replica, its exit code or exception, its last lines.
         pending_reason: What a pending job waits for.
-        last_seen: Set where nobody here can tell whether the job still runs: its supervisor is on another
-            host, or on a file system without locks. `status` is what it wrote last.
+        last_seen: Set if this host cannot tell whether the job still runs, because its supervisor is on
+            another host, or on a file system without locks. `status` is then what the supervisor wrote last.
         command: What it runs, without the arguments of a callable.
         directory: The working directory of its replicas.
         resources: Those of one replica.
         children: The jobs that it launched.
         logs: Where its logs are: files, for a cluster that has files.
         user: Who launched it.
-        commit: The commit of the workspace at launch; None where it is no git repository.
+        commit: The commit of the workspace at launch; None if it is not in a git repository.
         dirty: Whether the workspace had changes that are not in the commit.
         warnings: What a user of the job should know, e.g. that files changed before it started.
-        progress: Of a sweep, how many of its members have each status; None for a job that is no sweep.
+        progress: For a sweep, how many of its members have each status; else None.
         after: The jobs that it runs after.
-        environment: What was asked for of its environment: variables by name only.
+        environment: The environment that was requested; of variables only the names.
     """
 
     job_id: JobId

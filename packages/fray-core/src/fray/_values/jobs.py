@@ -35,17 +35,17 @@ class JobRequest:
         max_retries_failure: How often a replica is started again after it failed.
         max_retries_preemption: How often the job is started again after its machine was taken away.
         timeout: Seconds that each attempt may run; waiting for room is not counted.
-        gang: Whether the replicas start, end and are retried together, and find the variables by which they
-            meet; None for what their device asks for: replicas with TPUs or GPUs are a gang.
+        gang: Whether the replicas start, end and are retried together, and have the variables for their
+            rendezvous. By default (None) replicas with TPUs or GPUs are a gang, and others are not.
         after: Ids of jobs that must have succeeded before this one starts.
-        labels: Texts to find the job by; shown to everybody who sees the job.
-        ports: Names; each replica gets a free port for each, and finds it in a variable of that name.
+        labels: Texts by which the job is found; everybody who sees the job sees them.
+        ports: Names. Each replica gets a free port for each name, in a variable such as `FRAY_PORT_HTTP`.
         snapshot: Run a copy of the workspace as it is at launch.
-        log_limit: Bytes kept of what one attempt of a replica writes, e.g. `"64m"`, its beginning and
-            its end; None for all, as far as the disk has room.
-        backend: Native options of one kind of cluster, by its name; the others pass them over.
+        log_limit: Bytes to keep of what one attempt of a replica writes, e.g. `"64m"`: its beginning and its
+            end. None keeps all, as far as the disk has room.
+        backend: Native options of one kind of cluster, by its name; the others ignore them.
         on_exit: A shell command that runs once when the job has ended, on the host that supervised it, with
-            the launcher's variables; it finds how in `FRAY_JOB_STATUS`, `FRAY_JOB_REASON` and others.
+            the launcher's variables. `FRAY_JOB_STATUS`, `FRAY_JOB_REASON` and others say how the job ended.
 
     Raises:
         ValueError: A field is wrong; the message names it and its value.
@@ -131,10 +131,10 @@ class Pruned:
     """What `prune` deleted.
 
     Args:
-        jobs: The jobs that are forgotten.
-        environments: How many environments nothing used any more.
-        size: The bytes that their files had.
-        sizes: These by kind: `records`, `logs`, `snapshots`, `environments`.
+        jobs: The jobs whose records were deleted.
+        environments: How many environments were deleted because nothing used them any more.
+        size: The size of the deleted files in bytes.
+        sizes: The same by kind: `records`, `logs`, `snapshots`, `environments`.
     """
 
     jobs: tuple[JobId, ...] = ()

@@ -17,10 +17,10 @@ class Lease(Generic[T]):
     """One worker's hold on one item. Times are seconds since the epoch.
 
     Args:
-        reply: Whether somebody waits for an answer, `done(lease, result=…)`, or may yet: a later push of
-            the same key can ask for it.
-        pushed_at: When the item was pushed; None where the store does not know, as of items that a release
-            of before stored.
+        reply: Whether a producer waits for an answer (`done(lease, result=…)`) or may still do so, because a
+            later push with the same key can ask for one.
+        pushed_at: When the item was pushed; None if the store does not know, as for items that an older
+            release stored.
     """
 
     item: T
@@ -104,8 +104,9 @@ class DeadLetter(Generic[T]):
     """An item that was given up, with what happened to it since it was last queued.
 
     Args:
-        item: An `UnreadableItem`, with the bytes as they were pushed, where it cannot be unpickled here.
-        reason: `expired` where its `ttl` passed before anybody took it, else `attempts`.
+        item: The item or, if it cannot be unpickled here, an `UnreadableItem` with the bytes as they were
+            pushed.
+        reason: `expired` if its `ttl` passed before a worker took it, else `attempts`.
     """
 
     item: T

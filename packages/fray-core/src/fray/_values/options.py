@@ -24,7 +24,7 @@ class Lifetime(enum.StrEnum):
 
 @dataclass(frozen=True)
 class RuntimeEnv:
-    """What a task, an actor or a command needs around it.
+    """The environment that a task, an actor or a command needs.
 
     Args:
         package_requirements: Requirement strings, e.g. `["numpy>=2"]`.
@@ -71,7 +71,7 @@ class TaskOptions:
     Args:
         resources: Amounts to reserve by name: `CPU`, `GPU`, `TPU` and custom names count units,
             `memory` counts bytes. A hint on `sync` and `threadpool`, enforced elsewhere.
-        runtime_env: Environment of the task, where the backend can give it one of its own.
+        runtime_env: Environment of the task, if the backend can give it one of its own.
         name: Shown in logs and dashboards instead of the function's name.
         max_calls: Tasks of this function that a worker process runs before it is replaced.
         max_retries: How often the task runs again after its worker died. An exception of the
@@ -106,7 +106,7 @@ class ActorOptions:
         preemptible: False keeps the actor off nodes that can be preempted.
         max_concurrency: Calls that may run at the same time; 1 runs them one by one, in order. By default
             1, and 1,000 for a class with an async method, whose calls share one event loop.
-        max_restarts: How often it is made anew, without its state, after its process died.
+        max_restarts: How often it is constructed again, without its state, after its process died.
         backend: Native options by the name of their backend, `{"ray": {...}}`; the others ignore them.
     """
 

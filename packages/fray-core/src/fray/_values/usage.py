@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsageSample:
-    """What an attempt of a replica used until a moment; those of a long attempt stand further apart.
+    """What an attempt of a replica had used at one moment; samples of a long attempt are further apart.
 
     Args:
         replica: Its number, from 0.

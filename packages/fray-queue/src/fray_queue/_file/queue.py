@@ -57,10 +57,10 @@ class FileQueue(QueueBase[T]):
         path: A local folder, or the URL of a store that creates files exclusively (`gs:`, `s3:`, `abfs:`).
         max_attempts: Leases that may end without `done` before an item goes to the dead letters.
         fsync: On a local disk, whether `push` returns only when the item survives a power failure.
-        max_clock_skew: Seconds that the clocks of two workers may differ by; a lease is taken over that much
-            after its end. 0 on a local disk, 2 on an object store.
-        timeout: Seconds after which a request to an object store that is away, or silent, is given up.
-        clock: Seconds since the epoch; tests hand in their own.
+        max_clock_skew: Seconds by which the clocks of two workers may differ. A lease is taken over when that
+            much has passed after its end. By default 0 on a local disk, 2 on an object store.
+        timeout: Seconds after which a request to an object store that does not answer is given up.
+        clock: Seconds since the epoch; tests pass their own.
         fs_options: Passed on to the fsspec file system.
 
     Raises:

@@ -36,16 +36,16 @@ _PAUSES = 20  # looks before a call stands in line for it
 class MemoryQueue(QueueBase[T]):
     """A queue for the threads of one process; items are passed on as they are, never copied.
 
-    A push takes no lock: it appends to an inbox, and the next holder of the lock hands that to the machine.
-    Producers and consumers that want the same lock hand it, and the interpreter, back and forth at each
-    call, which takes twice as long as all the rest.
+    A push takes no lock. It appends to an inbox, which the next holder of the lock passes to the lease
+    machine. If producers and consumers took the same lock, the interpreter would switch threads at each call,
+    which takes twice as long as all the rest.
 
     Args:
         max_attempts: Leases that may end without `done` before an item goes to the dead letters.
-        max_size: Items that it holds at most, dead letters apart; a push waits for room.
-        max_dead: Dead letters that it keeps; the first in line go.
-        timeout: Seconds that a push waits for room, unless it says otherwise.
-        clock: Seconds that no step of the wall clock moves; tests hand in their own.
+        max_size: The most items that it holds, not counting dead letters; a push waits for room.
+        max_dead: The most dead letters that it keeps; the first in line are dropped.
+        timeout: Seconds that a push waits for room, unless its `wait` says otherwise.
+        clock: Seconds that a step of the wall clock does not change; tests pass their own.
     """
 
     capabilities: ClassVar[QueueCapabilities] = QueueCapabilities(

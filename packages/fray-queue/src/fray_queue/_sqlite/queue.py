@@ -49,26 +49,29 @@ _LONGEST_PAUSE = 0.02  # seconds between two looks of a waiting pop; a look take
 class SqliteQueue(QueueBase[T]):
     """A queue in a file, shared by the processes of one machine.
 
-    What was pushed is on the disk when `push` returns. Leases, and what was done, outlast every process; a
-    power failure may undo the last of them, and then an item that was done comes again.
+    When `push` returns, the item is on the disk. Leases and `done` survive the end of every process. A power
+    failure may undo the most recent ones; those items are then delivered again.
 
-    Threads share one connection, and their calls are committed together. Pickled it is the same queue in
-    another process of this machine; a forked child opens the file anew.
+    Threads share one connection, and their calls are committed together. A pickled copy is the same queue in
+    another process of this machine. A forked child opens the file again.
 
     Args:
-        path: The file, made if need be. It must be on a disk of this machine.
-        name: One file may hold several queues, by name.
+        path: The file, created if it is missing. It must be on a disk of this machine.
+        name: The queue's name: one file may hold several queues.
         max_attempts: Leases that may end without `done` before an item goes to the dead letters. The queue
-            keeps what it was first opened with; None takes what it has.
-        max_size: Items that it holds at most, dead letters apart; a push waits for room. Kept likewise.
-        max_dead: Dead letters that it keeps (100,000 unless said); the first in line go. Kept likewise.
-        timeout: Seconds that a call waits for other processes' transactions, and a push for room.
-        clock: Seconds since the epoch, for tests; default is the time since this machine was started, which
-            all its processes share and no step of the wall clock moves.
+            keeps the value that it was first opened with; None accepts that value.
+        max_size: The most items that it holds, not counting dead letters; a push waits for room. Kept
+            likewise.
+        max_dead: The most dead letters that it keeps (100,000 by default); the first in line are dropped.
+            Kept likewise.
+        timeout: Seconds that a call waits for other processes' transactions, and that a push waits for room.
+        clock: Seconds since the epoch, for tests; by default the time since this machine was started. All its
+            processes share that time, and a step of the wall clock does not change it.
 
     Raises:
-        UnsupportedError: The file system's locks do not hold (NFS, SMB, …), or the SQLite at hand is unsafe.
-        QueueExistsError: The queue is there with another `max_attempts`, `max_size` or `max_dead`.
+        UnsupportedError: The file system's locks are unreliable (NFS, SMB, …), or the installed SQLite is
+            unsafe.
+        QueueExistsError: The queue exists with another `max_attempts`, `max_size` or `max_dead`.
     """
 
     capabilities: ClassVar[QueueCapabilities] = QueueCapabilities(

@@ -51,27 +51,28 @@ def _check_natural(name: str, value: Any) -> None:
 
 @dataclass
 class WorkSummary:
-    """What became of the items that a pool took; while it works, what it does.
+    """What became of the items that a pool took and, while it works, what it does now.
 
     Attributes:
         done: Items that are finished.
-        failed: Items that went back because the function raised, retries included.
+        failed: Items that went back because the function raised, in its retries as well.
         lost: Items whose lease ended before the function did; another worker has them.
-        released: Items given back unfinished, because the grace period was over or the program ended.
+        released: Items that went back unfinished, because the grace period was over or the program ended.
         timed_out: Items that went back because the function ran beyond `time_limit`.
-        returned: Items that were fetched ahead and went back untouched.
-        attempts: Leases that the items had so far, added up; as many as items where none came again.
-        dated: Items whose queue knows when they were pushed; all but those that an older release stored.
+        returned: Items that were prefetched and went back untouched.
+        attempts: The sum of the items' leases so far; equal to the number of items if none was delivered
+            again.
+        dated: Items whose time of push is known: all but those that an older release stored.
         in_hand: Items that the pool holds leases on now.
         running: Calls of the function now.
         stuck: Slots that functions beyond their `time_limit` occupy now.
-        seconds_in_queue: Time from the pushes of dated items to their leases here, added up; delays and
+        seconds_in_queue: The sum of the times from the push of each dated item to its lease here, delays and
             earlier leases included.
-        seconds_in_work: Time that calls of the function took, added up.
-        seconds_in_hand: Time from the leases of items to their settling, added up.
+        seconds_in_work: The sum of the times that calls of the function took.
+        seconds_in_hand: The sum of the times from the lease of each item to its settling.
         started_at: Seconds since the epoch.
         ended_at: Seconds since the epoch; None while the pool works.
-        queue_failures: Calls of the queue that failed, and were tried again.
+        queue_failures: Calls to the queue that failed and were repeated.
     """
 
     done: int = 0

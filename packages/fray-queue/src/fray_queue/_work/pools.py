@@ -38,32 +38,35 @@ def work(
     grace: float = 30.0,
     summary: WorkSummary | None = None,
 ) -> WorkSummary:
-    """Call `fn(item)` for the queue's items in `concurrency` threads; `done` after, released when it raises.
+    """Call `fn(item)` for the queue's items in `concurrency` threads; then `done`, or `release` if it raises.
 
-    What `fn` returns is the reply, where the item was pushed with `reply=True`. Leases are extended while
-    `fn` runs, all by one thread. An async function is run to its end, in an event loop of its thread.
+    If an item was pushed with `reply=True`, the return value of `fn` is the reply. One thread extends all
+    leases while `fn` runs. An async function is run to its end in an event loop of its thread.
 
-    It ends when it is asked to and for no other reason: by `stop`, by SIGTERM (where this is the main
-    thread), by a function that raises SystemExit or KeyboardInterrupt, which is raised here, or with
-    `stop_when_empty`. A queue that fails or is away is asked again, ever less often, and each time is logged.
-    Items under way at the end have `grace` seconds to finish, and go back to the queue after that.
+    It ends only for one of these reasons: `stop` is set, the process gets SIGTERM or Ctrl-C (in the main
+    thread), `fn` raises SystemExit or KeyboardInterrupt (which is then raised here), or the queue is empty
+    and `stop_when_empty` is set. A call to the queue that fails is repeated, ever less often, and each
+    failure is logged. At the end, items under way have `grace` seconds to finish; then they go back to the
+    queue.
 
     Args:
-        batch: With 2 or more, `fn` gets a list of up to so many items. It returns None, or a list with a
+        batch: With 2 or more, `fn` gets a list of up to that many items. It returns None, or a list with a
             result for each item; an exception in that list fails its item. If it raises, all fail.
-        linger: Seconds that a batch waits, from its first item on, to be full.
-        time_limit: Seconds that a call may take. Beyond them its items go back to the queue, and the attempt
-            counts. In a worker process the call is killed; that the process has to start is not its time. A
-            thread cannot be killed: its slot stays occupied, which is logged, until the function returns.
-        processes: Call `fn` in `concurrency` worker processes. It, the items and the results are pickled.
-        prefetch: Items that are fetched before a slot is free, at the most. By default as many as are done in
-            a fifth of a second, up to 500, where the queue takes them back without counting an attempt.
+        linger: Seconds that a batch that is not full waits for more items, from its first item on.
+        time_limit: Seconds that a call may take. If it takes longer, its items go back to the queue, and the
+            attempt counts. A worker process is killed; the time that it takes to start does not count. A
+            thread cannot be killed: its slot stays occupied until the function returns, which is logged.
+        processes: Call `fn` in `concurrency` worker processes. `fn`, the items and the results are pickled.
+        prefetch: The most items that are fetched before a slot is free. By default as many as are done in a
+            fifth of a second, up to 500; none if the queue cannot take them back without counting an attempt.
         retries: Calls of `fn` after a failed one, before the item is released and its attempt counts.
-        retry_delay: Seconds before an item that failed is tried again, by such a call or under another lease.
-            They double with each failure of the item, up to a minute; with 0 it is tried again at once.
-        stop: An event, of whichever kind, or a function that returns whether to stop.
-        stop_when_empty: Return when nothing is left, items that others lease included.
-        summary: Counts here, so that another thread can read it meanwhile.
+        retry_delay: Seconds before an item that failed is tried again, under the same lease or another one.
+            They double with each failure of the item, up to a minute. With 0 it is tried again at once.
+        stop: An event (of `threading`, `asyncio` or `multiprocessing`), or a function that returns whether to
+            stop.
+        stop_when_empty: Return when the queue is empty; an item that another worker has leased keeps the pool
+            running.
+        summary: The object to count in, which another thread can read meanwhile.
     """
     options = WorkOptions(
         concurrency=concurrency,
@@ -113,8 +116,8 @@ async def awork(
 ) -> WorkSummary:
     """Await `fn(item)` for the queue's items, `concurrency` of them at a time in this event loop; see `work`.
 
-    A call beyond `time_limit` is cancelled. Signals are left to the program: set `stop`, and calls under way
-    have `grace` seconds; or cancel `awork`, which cancels them and gives their items back.
+    A call beyond `time_limit` is cancelled. It handles no signals. If you set `stop`, calls under way have
+    `grace` seconds. If you cancel `awork`, it cancels them and returns their items to the queue.
     """
     options = WorkOptions(
         concurrency=concurrency,

@@ -35,16 +35,17 @@ def follow_logs(
     follow: bool = True,
     interval: float = 0.02,
 ) -> "LogStream":
-    """Be a backend's `monitor`: merge the logs of a job's replicas until `poll` says finished.
+    """Implement a backend's `monitor`: merge the logs of a job's replicas until `poll` says finished.
 
     Args:
-        read: Reads the logs from an offset on; a backend that has nothing more gives this.
-        open_log: Opens the logs; a tail of it costs what it shows, and it may know times.
+        read: Reads the logs from an offset on, for a backend that can do no more.
+        open_log: Opens the logs, for a backend whose logs know times, or whose tails cost only what they
+            show.
         interval: Seconds between two looks at most.
 
     Raises:
         ValueError: The job has no such replica, or an argument is wrong.
-        UnsupportedError: `since` was given, and the logs know no times.
+        UnsupportedError: `since` was given, and the logs have no times.
     """
     from fray._contracts.cluster import LogStream
     from fray._jobs.following import final_info

@@ -77,18 +77,19 @@ class _Declared:
 
 
 class HttpQueue(QueueBase[T]):
-    """A queue on a server; safe among threads, and pickled it is the same queue elsewhere.
+    """A queue on a server. It is thread-safe, and a pickled copy is the same queue elsewhere.
 
     Args:
         url: The server's address, `http://host:port`.
         name: The queue's name on it.
-        token: What the server wants to see; default is `FRAY_QUEUE_TOKEN`, and then the token that a server
-            of this user on this machine made.
-        max_attempts: Makes the queue with this limit of attempts, or confirms it.
-        max_size: Likewise, with a bound of items, dead letters apart; a push waits for room.
-        max_dead: Likewise, with a bound of dead letters (100,000 unless said); the first in line go.
-        create: Makes the queue where it is missing.
-        timeout: Seconds that requests are repeated for while the server is away, and a push waits for room.
+        token: The token for the server. By default that of `FRAY_QUEUE_TOKEN`, else the one that a server of
+            this user made on this machine.
+        max_attempts: The limit of attempts: a new queue gets it, an existing queue must have it.
+        max_size: Likewise, the most items, not counting dead letters; a push waits for room.
+        max_dead: Likewise, the most dead letters (100,000 by default); the first in line are dropped.
+        create: Whether to make the queue if it is missing.
+        timeout: Seconds for which requests are repeated while the server is away, and for which a push waits
+            for room.
         ca_file: Certificates to trust besides the system's, for `https`.
     """
 

@@ -13,21 +13,21 @@ BATCH_BYTES = 8 * MIB  # payloads that a client puts into one request, unless on
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a server takes.
+    """The limits of a server.
 
     Args:
         item_bytes: Size of one item.
         batch: Items in one request.
         queues: Queues on the server.
-        body_seconds: Time in which a request's head has to arrive, and then its body.
+        body_seconds: Seconds within which a request's head must arrive, and then as many for its body.
         wait_seconds: Longest wait of one pop; clients ask again.
-        free_disk: Bytes of the store's disk that pushes leave free, so that workers can go on.
+        free_disk: Bytes of the store's disk that pushes leave free, so that workers can finish their items.
         store_bytes: Size that the store may grow to; None for no limit but the disk's.
         queue_items: Items in one queue, dead letters too; None for no limit.
         queue_bytes: Size of the payloads in one queue.
         total_items: Items on the server.
-        total_bytes: Size of the payloads on the server; None is no limit with a store, and a quarter of the
-            machine's memory without.
+        total_bytes: Size of the payloads on the server; None means no limit with a store, and a quarter of
+            the machine's memory without one.
     """
 
     item_bytes: int = ITEM_BYTES

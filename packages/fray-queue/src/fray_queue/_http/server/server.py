@@ -41,25 +41,26 @@ class HttpQueueServer:
     """Queues over HTTP. Payloads are opaque bytes to it: it never unpickles.
 
     Args:
-        host: What to listen on; beyond loopback only with a token.
+        host: The address to listen on; beyond loopback only with a token.
         port: 0 takes a free one.
-        token: What clients have to show; default is `FRAY_QUEUE_TOKEN`. On loopback one is made where there
-            is none: `new_queue` hands it on, and clients of the same user find it in a file that only that
-            user can read.
+        token: The token that clients must send; by default that of `FRAY_QUEUE_TOKEN`. A server on loopback
+            makes one if there is none. `new_queue` uses it, and clients of the same user find it in a file
+            that only that user can read.
         store: A folder that keeps pushes, leases, attempts and dead letters across crashes.
-        engine: The URL of a Redis or PostgreSQL that has the queues instead, without a password: that comes
-            from the environment. Others may use the same engine; leases run on its clock.
+        engine: The URL of a Redis or PostgreSQL that holds the queues instead. The password comes from the
+            environment. Others may use the same engine; its clock times the leases.
         certificate: PEM files of certificate and key, for HTTPS.
         allowed_hosts: Names by which clients reach the server, beside its own.
         tokens: A file of further tokens, each for some roles and queues, as `fray queue tokens` writes it.
             It is read again when it changes.
-        clock: Seconds since the epoch, for tests; default is a clock that no step of the wall clock moves.
+        clock: Seconds since the epoch, for tests; by default a clock that a step of the wall clock does not
+            change.
 
     Raises:
-        ValueError: It would listen beyond loopback without a token, or the folder is something else's.
+        ValueError: It would listen beyond loopback without a token, or the folder belongs to something else.
         QueueUnavailableError: The engine does not answer when the server is started.
-        UnsupportedError: The limits have some that an engine does not keep.
-        DamagedError: What the folder holds is not what was written.
+        UnsupportedError: `limits` sets a limit that an engine does not support.
+        DamagedError: The content of the folder differs from what was written.
     """
 
     def __init__(
