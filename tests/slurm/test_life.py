@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,29 +121,6 @@ def test_preemptions_have_a_budget_of_their_own(slurm: LocalSlurm, cluster: Clus
     assert "room for another job" in str(info.error_message)
     lines = [line.partition("] ")[2] for line in cluster.monitor(job_id)]
     assert lines.count("noticed") == 2
-
-
-def test_a_job_that_ends_with_its_node_is_lost_and_not_preempted(
-    slurm: LocalSlurm,
-    cluster: Cluster,
-    tmp_path: Path,
-    number_of: Callable[[str], str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By what scontrol says of a node that failed: a job whose only node fails cannot ask any more."""
-    recorded = tmp_path / "bin" / "scontrol"
-    recorded.parent.mkdir()
-    own = shutil.which("scontrol")
-    recorded.write_text(f"#!/bin/sh\n{own} \"$@\" | sed 's/JobState=RUNNING/JobState=NODE_FAIL/'\n")
-    recorded.chmod(0o755)
-    with monkeypatch.context() as patch:
-        patch.setenv("PATH", f"{recorded.parent}:{os.environ['PATH']}")
-        job_id = launch(cluster, program(TRAIN, tmp_path / "saved", 6000), "train")
-    assert next(line for line in cluster.monitor(job_id) if line == "under way")
-    slurm.run("scancel", "--batch", "--signal=TERM", number_of(job_id))
-    info = cluster.wait(job_id, timeout=PATIENCE)
-    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
-    assert "one of its nodes failed" in str(info.error_message)
 
 
 def test_a_replica_that_slurm_ends_for_its_memory_is_said_to_be_so(
