@@ -41,11 +41,9 @@ class ContextBase(ABC):
         _submit(fn, args, kwargs, options): Start a task and return its reference, or its stream.
         _start_actor(cls, args, kwargs, options): Make an actor, or find it by name; return a handle.
         _future(ref): Return a standard future of a reference; by default one thread waits for each.
-        _lending(): Return a context manager to hold around a wait in an event loop; by default it does
-            nothing.
+        _lending(): Return what is entered around a wait in an event loop; by default it does nothing.
         _cancel_all(refs): Cancel the calls of a `map` that is left early; by default the last first.
-        _map_window(): Return how many items of a `map` may be in flight; by default this depends on the
-            machine's CPUs.
+        _map_window(): Return how many items of a `map` may be in flight; by default by the machine's CPUs.
         _map_pace(): Return how a `map` divides its items among tasks; by default each item is one task.
 
     Attributes:

@@ -37,8 +37,7 @@ class ClusterBase(ClusterCalls, ABC):
     again, so these two must not write anything.
 
     Hooks:
-        _submit(plan): Start a job, or let it wait for its start, and return at once; if this raises, nothing
-            was done.
+        _submit(plan): Start a job, or let it wait, and return at once; if this raises, nothing was done.
         _info(job_id): Return the state of a job as it is now; None if there is no such job.
         _ids(): Return the ids of all jobs, in any order.
         _read_log(job_id, replica, attempt, offset): Return what was written, from a byte offset.
@@ -46,8 +45,7 @@ class ClusterBase(ClusterCalls, ABC):
         _plan(request, job_id, variables): Turn a checked request into what has to be run.
         _check_supported(request): Refuse what this cluster cannot do, with `UnsupportedError`.
         _described(info): Add what is known of a job beside its state.
-        _log(job_id, replica, attempt): Return a log to read from, for a backend that can do more than
-            `_read_log`.
+        _log(job_id, replica, attempt): Return a log to read from, if more is possible than `_read_log`.
         _held_key(key, parent): Hold a key of launches, for a cluster that declares `keys`.
         _submit_many(sweep, plans): Start a sweep, for a cluster that declares `sweeps`.
         _all_jobs(parent): Return all jobs, if that is less work than `_info` of each id.
