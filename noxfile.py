@@ -502,7 +502,7 @@ def fuzz(session: nox.Session) -> None:
     """
     install_programs(session)
     session.install(*wheels(*PACKAGES), *group("test"), *QUEUE_TESTS)
-    session.env |= {"TORTURE": os.environ.get("TORTURE", "4"), "COUNT_EXAMPLES": "1"}
+    session.env.update({"TORTURE": os.environ.get("TORTURE", "4"), "COUNT_EXAMPLES": "1"})
     run_tests(session, "--timeout", "3600", *PARSERS.values())
 
 
