@@ -53,16 +53,25 @@ def bootstrap() -> None:
 
 
 def print_total() -> None:
-    """Add up what the test runners of all sessions reported."""
+    """Say again which tests failed, and add up what the test runners of all sessions reported."""
     counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
-    for report in REPORTS.glob("*.xml"):
+    for report in sorted(REPORTS.glob("*.xml")):
         for suite in ElementTree.parse(report).getroot().iter("testsuite"):
             for count in counts:
                 counts[count] += int(suite.get(count, 0))
+            for case in suite.iter("testcase"):
+                for failure in (*case.findall("failure"), *case.findall("error")):
+                    print_failure(report.stem, case, failure)
     if counts["tests"]:
         failed = counts["failures"] + counts["errors"]
         passed = counts["tests"] - failed - counts["skipped"]
         print(f"total: {passed} passed, {failed} failed, {counts['skipped']} skipped", flush=True)
+
+
+def print_failure(session: str, case: ElementTree.Element, failure: ElementTree.Element) -> None:
+    """Print where a test failed and how its report ends: of a long log often only the end is kept."""
+    print(f"{failure.tag}: {session}: {case.get('classname')}::{case.get('name')}")
+    print((failure.text or failure.get("message", ""))[-2_000:], flush=True)
 
 
 if __name__ == "__main__":
