@@ -105,3 +105,14 @@ def test_leaving_the_with_block_stops_what_was_launched_in_it(tmp_path: Path) ->
     assert not running(pid)
     assert not other.poll(outside).finished
     other.terminate(outside, grace=0.0)
+
+
+def test_leaving_the_with_block_after_a_job_was_removed_stops_the_others() -> None:
+    sleeps = program("import time; time.sleep(600)")
+    with LocalCluster(overcommit=True) as cluster:
+        before = launch(cluster, sleeps)
+        removed = launch(cluster, program("pass"))
+        after = launch(cluster, sleeps)
+        cluster.wait(removed, timeout=30)
+        cluster.remove(removed)
+    assert [cluster.poll(job_id).status for job_id in (before, after)] == [JobStatus.STOPPED] * 2

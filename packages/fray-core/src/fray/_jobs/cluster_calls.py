@@ -1,6 +1,7 @@
 """What every cluster does alike."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast, overload
 
@@ -8,7 +9,7 @@ from fray._jobs.following import wait_for_jobs
 from fray._jobs.listing import JobFilter
 from fray._values.checks import invalid
 from fray._values.endpoints import Endpoint
-from fray._values.errors import UnsupportedError
+from fray._values.errors import JobNotFoundError, UnsupportedError
 from fray._values.jobs import JobId, JobInfo, JobRequest, JobStatus, Pruned, SweepId
 
 if TYPE_CHECKING:
@@ -118,7 +119,12 @@ class ClusterCalls:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         launched, self._launched = self._launched, ()
-        for job_id in launched:
+        with ExitStack() as ends:  # one that cannot be ended keeps none of the others running
+            for job_id in reversed(launched):
+                ends.callback(self._terminate_if_known, job_id)
+
+    def _terminate_if_known(self, job_id: JobId) -> None:
+        with suppress(JobNotFoundError):  # it was removed, as a job that has ended may be
             cast("Cluster", self).terminate(job_id)
 
     @overload
