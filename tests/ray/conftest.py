@@ -75,6 +75,14 @@ def processes_with(mark: bytes) -> list[str]:
 
 
 @pytest.fixture
+def joined_cluster(ray_cluster: LocalRayCluster) -> Iterator[RayCluster]:
+    """The cluster of the session, which this process has joined through Ray too."""
+    ray.init(ray_cluster.address, ignore_reinit_error=True, log_to_driver=False)
+    with RayCluster(ray_cluster.address) as cluster:
+        yield cluster
+
+
+@pytest.fixture
 def gangs(slices: LocalRayCluster) -> Iterator[RayCluster]:
     """The cluster with its slices, and nothing of any job left when the test is over."""
     ray.init(slices.address, ignore_reinit_error=True, log_to_driver=False)

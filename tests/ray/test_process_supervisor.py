@@ -125,7 +125,7 @@ def files_with_the_secret(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     "killed", ["program", "supervisor", "guardian", "supervisor guardian", "guardian supervisor program"]
 )
-def test_what_is_handed_over_is_in_no_file_whoever_is_killed(tmp_path: Path, killed: str) -> None:
+def test_what_is_handed_over_is_in_no_file_whichever_process_is_killed(tmp_path: Path, killed: str) -> None:
     def note_and_wait(folder: Path, secret: str) -> None:
         import os
         import time
@@ -148,7 +148,7 @@ def test_what_is_handed_over_is_in_no_file_whoever_is_killed(tmp_path: Path, kil
         with contextlib.suppress(ProcessLookupError):  # it ended with the one before
             os.kill(pids[name], signal.SIGKILL)
     assert started.stdin is not None
-    started.stdin.close()  # whoever started it is gone, too
+    started.stdin.close()  # its parent is gone, too
     started.stdin = None
     started.communicate(timeout=60)
     until(lambda: not any(map(running, pids.values())), "no process is left")
@@ -181,3 +181,20 @@ def test_what_a_function_returns_or_raises_is_handed_back_without_a_file(tmp_pat
         assert result.startswith(pickle.dumps("returned" if case == "returned" else "raised"))
         assert word.encode() in result
         assert not files_with_the_secret(folder)
+
+
+def test_programs_that_a_function_starts_do_not_hold_its_result(tmp_path: Path) -> None:
+    def lists_what_is_open() -> str:
+        import subprocess
+
+        listing = ["ls", "-l", "/proc/self/fd"]
+        return subprocess.run(listing, close_fds=False, capture_output=True, text=True, check=True).stdout
+
+    command = [sys.executable, runner.__file__, "FILES"]
+    with start(tmp_path, command, call_of(lists_what_is_open), returns=True) as started:
+        assert started.stderr is not None
+        verdict = started.stderr.read()
+    result = base64.b64decode(json.loads(verdict)["result"])
+    assert result.startswith(pickle.dumps("returned"))
+    assert b"pipe:" in result
+    assert b"memfd" not in result

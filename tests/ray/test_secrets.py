@@ -4,29 +4,16 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
-import ray as typed_ray
 from gang_hosts import pids_of_replicas
 
 from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, create_environment
 from fray.testing.cluster_fixtures import running
 from fray.testing.gates import until
 from fray_ray import RayCluster
-from fray_ray.testing import LocalRayCluster
 
-ray: Any = typed_ray
 ARGUMENT, VARIABLE = "5d02c1-an-argument", "91ab7f-a-variable"
-
-
-@pytest.fixture
-def cluster(ray_cluster: LocalRayCluster) -> Iterator[RayCluster]:
-    ray.init(ray_cluster.address, ignore_reinit_error=True, log_to_driver=False)
-    with RayCluster(ray_cluster.address) as cluster:
-        yield cluster
 
 
 def work(folder: Path, argument: str) -> None:
@@ -58,11 +45,11 @@ def files_with(words: list[str], *folders: Path) -> list[Path]:
 
 
 def test_arguments_and_variables_are_in_no_file_when_all_processes_of_a_replica_are_killed(
-    cluster: RayCluster, tmp_path: Path
+    joined_cluster: RayCluster, tmp_path: Path
 ) -> None:
     environment = create_environment(env_vars={"SERVICE_KEY": VARIABLE})
     entrypoint = Entrypoint.from_callable(work, [tmp_path, ARGUMENT])
-    job_id = cluster.launch(JobRequest("secret", entrypoint, environment=environment))
+    job_id = joined_cluster.launch(JobRequest("secret", entrypoint, environment=environment))
     until((tmp_path / "up").exists, "the program runs")
     program, supervisor, private = (tmp_path / "up").read_text().split()
     guardian = Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()[1]
@@ -74,7 +61,7 @@ def test_arguments_and_variables_are_in_no_file_when_all_processes_of_a_replica_
     for pid in everybody:
         with contextlib.suppress(ProcessLookupError):  # it ended with the one before
             os.kill(pid, signal.SIGKILL)
-    info = cluster.wait(job_id, timeout=120)
+    info = joined_cluster.wait(job_id, timeout=120)
     assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
     until(lambda: not any(map(running, everybody)), "no process is left")
     assert not files_with([ARGUMENT, VARIABLE], *places)

@@ -1,14 +1,13 @@
 """A job's entry in Ray's table is small however many replicas, attempts and words it has; nothing is lost."""
 
 import json
+import os
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray as typed_ray
 from ray.job_submission import JobSubmissionClient
 
 from fray.cluster import Entrypoint, ExitReason, JobId, JobInfo, JobRequest, JobStatus, TaskStatus
@@ -19,7 +18,6 @@ from fray_ray._job_table import JobEntry, TableEntry, describe, info_in, read, s
 from fray_ray._packed_tasks import EARLIER_IN_ENTRY, PackedTasks, pack
 from fray_ray.testing import LocalRayCluster
 
-ray: Any = typed_ray
 START = 1_763_839_200.0
 
 
@@ -171,26 +169,23 @@ def test_an_entry_of_an_earlier_version_is_read() -> None:
     assert found.tasks == info.tasks
 
 
-@pytest.fixture
-def cluster(ray_cluster: LocalRayCluster) -> Iterator[RayCluster]:
-    ray.init(ray_cluster.address, ignore_reinit_error=True, log_to_driver=False)
-    with RayCluster(ray_cluster.address) as cluster:
-        yield cluster
-
-
 def test_poll_has_all_attempts_and_a_list_the_latest(
-    cluster: RayCluster, ray_cluster: LocalRayCluster
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster
 ) -> None:
-    job_id = cluster.launch(JobRequest("tried", Entrypoint.from_binary("true")))
-    ended = cluster.wait(job_id, timeout=60)
+    job_id = joined_cluster.launch(JobRequest("tried", Entrypoint.from_binary("true")))
+    ended = joined_cluster.wait(job_id, timeout=60)
     table = JobSubmissionClient(ray_cluster.dashboard)
     until(lambda: table.get_job_status(job_id).is_terminal(), "Ray writes nothing more into the entry")
     many = replace(ended, tasks=job(4, attempts=100).tasks)
     written = TableEntry(job_id)  # as the job's driver does
     written.write(replace(many, tasks=job(4, attempts=99).tasks))
-    assert sum(len(task.previous) for task in cluster.poll(job_id).tasks) == 4 * 98
+    (file,) = Path(os.environ["RAY_TMPDIR"], "ray", "session_latest", "logs").rglob(f"*attempts*{job_id}*")
+    hidden = file.rename(file.with_name("hidden"))
+    assert sum(len(task.previous) for task in joined_cluster.poll(job_id).tasks) == EARLIER_IN_ENTRY
+    hidden.rename(file)  # a node that does not answer once is asked again
+    assert sum(len(task.previous) for task in joined_cluster.poll(job_id).tasks) == 4 * 98
     written.write(many)
-    assert cluster.poll(job_id).tasks == many.tasks
-    (listed,) = (info for info in cluster.list_jobs() if info.job_id == job_id)
+    assert joined_cluster.poll(job_id).tasks == many.tasks
+    (listed,) = (info for info in joined_cluster.list_jobs() if info.job_id == job_id)
     assert [task.attempt for task in listed.tasks] == [100] * 4
     assert sum(len(task.previous) for task in listed.tasks) == EARLIER_IN_ENTRY

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fray.backend import defer_tasks
-from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, ResourceConfig, TaskStatus
+from fray.backend import defer_tasks, with_request
+from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
 from fray_ray._attempts_file import AttemptsFile, earlier_attempts
 from fray_ray._log_names import attempts_name
 from fray_ray._packed_tasks import PackedTasks, pack, shortened
@@ -135,7 +135,7 @@ def read(entry: JobEntry) -> JobInfo | None:
     status = entry.status
     try:
         info = _written(metadata) if _INFO in metadata else _before_the_driver(entry)
-        info = _with_tasks(_described(info, json.loads(metadata.get(_ABOUT, "{}"))), metadata)
+        info = _with_tasks(with_request(info, json.loads(metadata.get(_ABOUT, "{}"))), metadata)
         if info.finished or status not in _ENDED:
             return info
         return _after_the_driver(info, _ENDED[status], entry)
@@ -209,23 +209,6 @@ def state_metadata(info: JobInfo) -> dict[str, str]:
     stated = {name: value for name, value in own.items() if value not in (None, []) and name != "tasks"}
     earlier = str(earlier_attempts(info.tasks))
     return {_INFO: json.dumps(stated), _TASKS: pack(info.tasks), _EARLIER: earlier}
-
-
-def _described(info: JobInfo, about: Mapping[str, Any]) -> JobInfo:
-    """Add to a job's state what was asked for."""
-    resources = about.get("resources")
-    return replace(
-        info,
-        command=about.get("entrypoint"),
-        directory=about.get("directory"),
-        resources=None if resources is None else ResourceConfig.from_dict(resources),
-        labels=about.get("labels", {}),
-        environment=about.get("environment", {}),
-        after=tuple(about.get("after", ())),
-        user=about.get("user"),
-        commit=about.get("commit"),
-        dirty=about.get("dirty"),
-    )
 
 
 def _unreadable(job_id: str, status: str, error: Exception) -> JobInfo:

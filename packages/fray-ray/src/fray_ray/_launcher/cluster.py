@@ -210,13 +210,6 @@ class RayCluster(ClusterCalls):
         ]
         return min(found)[1] if found else None
 
-    def _check_predecessors(self, request: JobRequest, *, positions: bool = False) -> None:
-        for each in request.after:
-            if isinstance(each, str):
-                self.poll(each)
-            elif not positions:
-                raise invalid("each of after", "a job id; positions are of launch_many", each)
-
     def _planner(self) -> Planner:
         """Made anew for each launch: nodes come and go."""
         own = {"127.0.0.1", "localhost", "::1", ray.util.get_node_ip_address()}  # type: ignore[no-untyped-call]
