@@ -250,7 +250,7 @@ def test_a_connection_under_tls_checks_who_answers(tmp_path: Path, monkeypatch: 
         assert queue.pop().item == "x"
 
 
-def test_a_right_that_is_lacking_is_told_in_the_words_of_valkey_too() -> None:
+def test_a_right_that_is_lacking_is_reported_in_the_words_of_valkey_too() -> None:
     """Its scripts say it in another sentence than those of Redis."""
     refusal = b"-ERR ACL failure in script: User someone has no permissions to run the 'hget' command\r\n"
 

@@ -110,7 +110,7 @@ def test_a_stream_that_is_dropped_closes_its_generator(context: JobContext, tmp_
     until(closed.is_open, "the generator is closed")
 
 
-def test_a_worker_that_dies_is_told(context: JobContext, tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_reported(context: JobContext, tmp_path: Path) -> None:
     def die() -> None:
         with (tmp_path / "runs").open("a") as file:
             file.write("x")

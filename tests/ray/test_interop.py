@@ -35,7 +35,7 @@ CHECKS = {
     "get() raises Ray's by type": "test_a_plain_reference_raises_the_exception_of_its_task_by_type",
     "a failure passes from a task of one to one of the other": "test_a_failure_passes_from_one_to_the_other",
     "either cancels a task of the other": "test_either_cancels_a_task_of_the_other",
-    "a worker that dies is told, and retried where that is said": "test_a_worker_that_dies_is_told",
+    "a worker that dies is reported, and its task retried on request": "test_a_worker_that_dies_is_reported",
     "a lost value is made again": "test_a_value_lost_with_its_node_is_made_again_where_retries_allow_it",
     # actors
     "plain Ray finds an actor by name, and calls it": "test_plain_ray_code_finds_and_calls_an_actor",

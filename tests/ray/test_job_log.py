@@ -137,8 +137,8 @@ def test_whatever_is_written_is_read_once_and_in_order(seed: int, way: str) -> N
     for _ in range(4):
         go_on()
         for key, data in written.parts.items():
-            news, offset = all_of(log.attempt(*key), offsets.get(key, 0))
-            assert news == data[len(before.get(key, b"")) :], (key, len(news))
+            added, offset = all_of(log.attempt(*key), offsets.get(key, 0))
+            assert added == data[len(before.get(key, b"")) :], (key, len(added))
             offsets[key] = offset
         before = dict(written.parts)
     if way == "from the end and then all":
@@ -166,9 +166,9 @@ def test_looks_at_a_long_log_cost_what_is_new_and_a_tail_what_it_shows() -> None
     _, offset = all_of(log)
     written.fetched = 0
     for number in range(10):
-        written.write(0, f"news {number}")
+        written.write(0, f"line {number}")
         data, offset = log.read(offset)
-        assert data == f"news {number}\n".encode()
+        assert data == f"line {number}\n".encode()
     assert written.fetched < size  # without marks, ten times as much
 
 

@@ -57,7 +57,7 @@ def test_a_run_that_succeeded_or_goes_on_is_the_last(status: str) -> None:
     assert asked == ["a-1"]
 
 
-def test_what_was_asked_for_is_told_with_the_state() -> None:
+def test_what_was_asked_for_is_shown_with_the_state() -> None:
     info = read(entry("a-1", state=JobStatus.RUNNING))
     assert info is not None
     assert (info.command, info.labels, info.resources) == ("train", {"team": "a"}, ResourceConfig(cpu=2))

@@ -85,7 +85,7 @@ def test_a_replicas_context_is_in_the_group_of_its_job(ray_cluster: LocalRayClus
         assert "all inside, threads for numpy: 2" in "".join(cluster.monitor(job_id))
 
 
-def test_a_program_in_no_group_is_told(ray_cluster: LocalRayCluster) -> None:
+def test_a_program_in_no_group_gets_an_error(ray_cluster: LocalRayCluster) -> None:
     context = create_context(f"ray?address={ray_cluster.address}&placement_group=current")
     for _ in range(2):
         with pytest.raises(UnsupportedError, match="in no placement group"):

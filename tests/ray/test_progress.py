@@ -140,7 +140,7 @@ def test_a_node_that_vanishes_while_a_replica_starts_there_is_a_preemption(
     assert progress.info.tasks[0].reason is ExitReason.PREEMPTED
 
 
-def test_what_fails_while_room_is_looked_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_while_room_is_looked_for_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(independent_replicas, "Reservation", NoReservation)
     replicas = IndependentReplicas(plan(), Progress(plan(), listed=False))
     with pytest.raises(OSError, match="no head answers"):

@@ -56,7 +56,7 @@ from fray_ray.testing import LocalRayCluster
 
 ray: Any = typed_ray  # Ray's own annotations know nothing of other libraries' types
 
-# A job of Ray's that leaves an actor behind which nobody has a handle of, and says what it was told.
+# A job of Ray's that leaves an actor behind which nobody has a handle of, and says what it was given.
 PROGRAM = f"""
 import os, ray
 ray.init(logging_level="error", log_to_driver=False)
@@ -156,7 +156,7 @@ def test_a_jobs_output_is_among_the_logs_of_its_node(job: str) -> None:
     assert "told True" in Path(driver_log(job)).read_text()
 
 
-def test_a_driver_and_a_task_are_told_apart(cluster: LocalRayCluster) -> None:
+def test_a_driver_and_a_task_are_distinguished(cluster: LocalRayCluster) -> None:
     def look() -> bool:
         from fray_ray._ray_internals.processes import runs_tasks
 
@@ -186,7 +186,7 @@ def test_the_head_says_what_is_free_on_each_node(cluster: LocalRayCluster, node:
     until(lambda: free_resources_of_nodes().get(node, {}).get("CPU") == 1, "the node and its CPU are known")
 
 
-def test_a_node_that_was_told_to_go_is_known_with_its_deadline(cluster: LocalRayCluster, node: str) -> None:
+def test_a_node_that_is_drained_is_known_with_its_deadline(cluster: LocalRayCluster, node: str) -> None:
     # A node on which nothing runs goes at once.
     actor = Adder.options(label_selector={"ray.io/node-id": node}).remote()
     assert ray.get(actor.add.remote(1)) == 1
@@ -218,7 +218,7 @@ def test_a_node_is_started_looked_at_and_ended(cluster: LocalRayCluster) -> None
     try:
         assert nodes_known_alive(cluster.address, [node.node_id], 30) == [True]
         assert dead_processes(node) == []
-        until(lambda: all(map(listens, ports.values())), "its agents listen where they were told to")
+        until(lambda: all(map(listens, ports.values())), "its agents listen where they were asked to")
         (raylet,) = node.all_processes["raylet"]
         raylet.process.kill()
         until(lambda: "raylet" in dead_processes(node), "its death is seen")

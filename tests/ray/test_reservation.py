@@ -20,7 +20,7 @@ class Group:
 
 
 class Slices:
-    """So many slices, given to whoever asked first; and the layout of every gang that wants some."""
+    """So many slices, given to the first that asks; and the layout of every gang that wants some."""
 
     bundle: Mapping[str, float] = {}
     kind = "v4-16"

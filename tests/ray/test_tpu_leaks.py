@@ -1,4 +1,4 @@
-"""Whoever ends a gang, and whenever: no placement group, no actor, no process of it is left."""
+"""Whatever ends a gang, and whenever: no placement group, no actor, no process of it is left."""
 
 import os
 import signal
