@@ -11,17 +11,13 @@
 """
 
 from fray.testing.queue_asyncio import AsyncPromises, GiveBackPromises
+from fray.testing.queue_bounds import BoundPromises
+from fray.testing.queue_delays import DelayPromises
 from fray.testing.queue_events import EventPromises
 from fray.testing.queue_fixtures import MakeQueue, ManualClock
 from fray.testing.queue_leases import DeadLetterPromises, LeasePromises
 from fray.testing.queue_machine import QueueMachine, check_queue_machine
-from fray.testing.queue_options import (
-    BoundPromises,
-    DelayPromises,
-    KeyPromises,
-    PriorityPromises,
-    TogetherPromises,
-)
+from fray.testing.queue_options import KeyPromises, PriorityPromises, TogetherPromises
 from fray.testing.queue_pools import PoolContract
 from fray.testing.queue_replies import ReplyPromises
 from fray.testing.queue_unreadable import UnreadablePromises

@@ -1,16 +1,12 @@
 """What a queue promises of the options of push, by what it declares."""
 
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fray._contracts.queue import Queue
 from fray._values.capabilities import QueueCapabilities
-from fray._values.errors import QueueFullError
-from fray.testing.queue_fixtures import LONG, SOON, MakeQueue, ManualClock, QueueFixtures, refused, take
+from fray.testing.queue_fixtures import ManualClock, QueueFixtures, take
 
 
 def declares(queue: Queue[Any], capability: str) -> bool:
@@ -97,113 +93,6 @@ class PriorityPromises(OptionFixtures):
         assert queue.size() == 0
 
 
-class DelayPromises(OptionFixtures):
-    """`push(delay=)` and `push(ttl=)`: not before, and not after."""
-
-    def test_a_delayed_item_is_not_taken_before_its_time(self, queue: Queue[Any], clock: ManualClock) -> None:
-        if not self.having(queue, "delays", "delay", delay=1.0):
-            return
-        queue.push("later", delay=20.0)
-        queue.push("now")
-        assert (queue.size(), queue.pending(), queue.peek()) == (2, 1, "now")
-        queue.done(take(queue))
-        assert queue.pop() is None
-        clock.advance(20.1)
-        assert (queue.pending(), queue.peek()) == (1, "later")
-        assert take(queue).attempt == 1
-
-    def test_a_delayed_item_has_its_place_in_line_when_its_time_comes(
-        self, queue: Queue[Any], clock: ManualClock
-    ) -> None:
-        if not self.having(queue, "delays", "delay", delay=1.0):
-            return
-        queue.push("first", delay=5.0)
-        queue.push_many(["second", "third"])
-        clock.advance(5.1)
-        assert [lease.item for lease in queue.pop_many(3)] == ["first", "second", "third"]
-
-    def test_a_waiting_pop_gets_a_delayed_item_in_its_time(
-        self, queue: Queue[Any], clock: ManualClock
-    ) -> None:
-        if not self.having(queue, "delays", "delay", delay=1.0):
-            return
-        queue.push("later", delay=5.0)
-        clock.advance(4.9)
-        assert queue.pop() is None
-        clock.advance(0.2)
-        assert queue.pop(wait=SOON) is not None
-
-    def test_an_item_that_nobody_took_in_time_is_a_dead_letter(
-        self, queue: Queue[Any], clock: ManualClock
-    ) -> None:
-        if not self.having(queue, "ttl", "ttl", ttl=1.0):
-            return
-        queue.push("plain")
-        item_id = queue.push("stale", ttl=30.0)
-        clock.advance(29.0)
-        assert (queue.size(), queue.dead_letters()) == (2, [])
-        clock.advance(1.1)
-        assert (queue.size(), queue.pending()) == (1, 1)
-        (letter,) = queue.dead_letters()
-        assert (letter.item, letter.item_id, letter.attempts) == ("stale", item_id, 0)
-        assert (letter.reason, letter.history) == ("expired", ())
-        assert take(queue).item == "plain"
-        assert queue.pop() is None
-
-    def test_an_item_that_somebody_holds_does_not_expire(self, queue: Queue[Any], clock: ManualClock) -> None:
-        if not self.having(queue, "ttl", "ttl", ttl=1.0):
-            return
-        queue.push_many("ab", ttl=30.0)
-        held, returned = take(queue, 100.0), take(queue, 100.0)
-        clock.advance(50.0)
-        assert queue.dead_letters() == []
-        queue.extend(held, 100.0)
-        queue.done(held)
-        queue.release(returned)  # its time has passed while it was held: nobody may take it any more
-        assert queue.size() == 0
-        assert [(letter.item, letter.reason) for letter in queue.dead_letters()] == [("b", "expired")]
-
-    def test_an_item_expires_when_its_lease_ends_after_its_time(
-        self, queue: Queue[Any], clock: ManualClock
-    ) -> None:
-        if not self.having(queue, "ttl", "ttl", ttl=1.0):
-            return
-        queue.push("x", ttl=30.0)
-        lease = take(queue, 40.0)
-        clock.advance(41.0)
-        refused(queue.done, lease)
-        assert [letter.reason for letter in queue.dead_letters()] == ["expired"]
-
-    def test_a_requeued_item_does_not_expire_again(self, queue: Queue[Any], clock: ManualClock) -> None:
-        if not self.having(queue, "ttl", "ttl", ttl=1.0):
-            return
-        queue.push("x", ttl=5.0)
-        clock.advance(6.0)
-        assert queue.requeue_dead() == 1
-        clock.advance(1000.0)
-        assert queue.dead_letters() == []
-        assert take(queue).item == "x"
-
-    def test_what_is_delayed_beyond_its_time_expires_in_time(
-        self, queue: Queue[Any], clock: ManualClock
-    ) -> None:
-        if not (
-            self.having(queue, "ttl", "ttl", ttl=1.0) and self.having(queue, "delays", "delay", delay=1.0)
-        ):
-            return
-        queue.push("x", delay=60.0, ttl=10.0)
-        clock.advance(10.1)
-        assert [letter.reason for letter in queue.dead_letters()] == ["expired"]
-        assert queue.size() == 0
-
-    @pytest.mark.parametrize("option", ["delay", "ttl", "reply_ttl", "wait"])
-    @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "10", True])
-    def test_seconds_that_are_none_are_refused(self, queue: Queue[Any], option: str, seconds: Any) -> None:
-        with pytest.raises(ValueError, match=option):
-            queue.push("x", **{option: seconds})
-        assert queue.size() == 0
-
-
 class KeyPromises(OptionFixtures):
     """`push(key=)`: an item is there once."""
 
@@ -256,92 +145,6 @@ class KeyPromises(OptionFixtures):
         with pytest.raises(ValueError, match="key"):
             queue.push("x", key=key)
         assert queue.size() == 0
-
-
-class BoundPromises(OptionFixtures):
-    """`max_size`: producers wait for consumers. And what becomes of too many dead letters."""
-
-    @pytest.fixture
-    def bounded(self, make_queue: MakeQueue) -> Queue[Any] | None:
-        """A queue of at most three items, where there are such."""
-        if declares(make_queue(), "max_size"):
-            return make_queue(max_size=3, max_attempts=2)
-        with self.refuses("max_size"):
-            make_queue(max_size=3)
-        return None
-
-    def test_a_push_into_a_full_queue_is_refused_at_once_with_wait_0(
-        self, bounded: Queue[Any] | None
-    ) -> None:
-        if bounded is None:
-            return
-        bounded.push_many("ab", wait=0)
-        with pytest.raises(QueueFullError, match="max_size=3"):
-            bounded.push_many("cd", wait=0)
-        assert bounded.size() == 2
-        bounded.push("c", wait=0)
-        lease = take(bounded)
-        for wait in (0.0, 0.05):
-            with pytest.raises(QueueFullError):
-                bounded.push("d", wait=wait)
-        bounded.done(lease)
-        bounded.push("d", wait=0)
-        assert [lease.item for lease in bounded.pop_many(9)] == ["b", "c", "d"]
-
-    def test_more_items_than_ever_fit_are_refused_at_once(self, bounded: Queue[Any] | None) -> None:
-        if bounded is None:
-            return
-        start = time.monotonic()
-        with pytest.raises(QueueFullError, match="max_size=3"):
-            bounded.push_many("abcd", wait=LONG)
-        assert time.monotonic() - start < SOON
-        assert bounded.size() == 0
-
-    def test_a_push_waits_until_an_item_is_done(self, bounded: Queue[Any] | None) -> None:
-        if bounded is None:
-            return
-        bounded.push_many("abc")
-        lease = take(bounded)
-        self._goes_on(bounded, lambda: bounded.done(lease))
-
-    def test_a_push_waits_until_an_item_is_given_up(self, bounded: Queue[Any] | None) -> None:
-        if bounded is None:
-            return
-        bounded.push_many("abc")
-        bounded.release(take(bounded))
-        lease = take(bounded)
-        self._goes_on(bounded, lambda: bounded.release(lease))
-
-    @staticmethod
-    def _goes_on(queue: Queue[Any], event: Callable[[], object]) -> None:
-        pushed: list[str] = []
-        pusher = threading.Thread(target=lambda: pushed.append(queue.push("d", wait=LONG)))
-        pusher.start()
-        pusher.join(0.1)
-        assert pusher.is_alive()
-        event()
-        pusher.join(SOON)
-        assert not pusher.is_alive(), "the push did not go on"
-        assert queue.size() == 3
-
-    def test_a_key_that_is_known_needs_no_room(self, bounded: Queue[Any] | None) -> None:
-        if bounded is None or not declares(bounded, "keys"):
-            return
-        first = bounded.push("a", key="k")
-        bounded.push_many("bc")
-        assert bounded.push("again", key="k", wait=0) == first
-
-    def test_dead_letters_are_bounded_and_those_dropped_are_counted(self, make_queue: MakeQueue) -> None:
-        if not declares(make_queue(), "max_size"):
-            self.moot("max_size=False")
-            return
-        queue: Any = make_queue(max_attempts=1, max_dead=2)
-        queue.push_many("abcd")
-        for lease in queue.pop_many(4):
-            queue.release(lease)
-        assert [letter.item for letter in queue.dead_letters()] == ["c", "d"]
-        assert queue.dead_dropped() == 2
-        assert queue.requeue_dead() == 2
 
 
 class TogetherPromises(OptionFixtures):
