@@ -24,6 +24,7 @@ from fray._jobs.directory_cluster import DirectoryCluster
 from fray._jobs.liveness import Holder
 from fray._values.jobs import ExitReason, JobId, JobInfo, JobStatus
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, numbers_in, program, running, until
+from fray.testing.small_disk import SmallDisk
 
 # Writes the ids of three processes: itself, a daemon with a session of its own, and one without environment.
 TREE = """
@@ -268,7 +269,7 @@ class DirectoryContract(ClusterFixtures):
             cluster.terminate(bad)
         assert "later version" in str(infos[older].error_message)
 
-    def test_a_disk_that_is_full_when_a_job_ends_well_does_not_make_it_fail(self, disk: "SmallDisk") -> None:
+    def test_a_disk_that_is_full_when_a_job_ends_well_does_not_make_it_fail(self, disk: SmallDisk) -> None:
         if disk.cluster is None:
             return
         cluster, go = disk.cluster, disk.folder / "go"
@@ -289,7 +290,7 @@ class DirectoryContract(ClusterFixtures):
         assert cluster.wait(launch(cluster, program("pass")), timeout=self.PATIENCE).exit_code == 0
 
     def test_on_a_disk_that_is_read_only_for_a_while_everything_reads_and_stops(
-        self, disk: "SmallDisk"
+        self, disk: SmallDisk
     ) -> None:
         if disk.cluster is None:
             return
@@ -310,7 +311,7 @@ class DirectoryContract(ClusterFixtures):
         assert [info.status for info in infos] == [JobStatus.SUCCEEDED, JobStatus.STOPPED]
 
     @pytest.fixture
-    def disk(self, spec_on: Callable[[Path], str], tmp_path: Path) -> "Iterator[SmallDisk]":
+    def disk(self, spec_on: Callable[[Path], str], tmp_path: Path) -> Iterator[SmallDisk]:
         """A small disk of its own with the cluster's records on it."""
         disk = SmallDisk(tmp_path / "disk", tmp_path)
         if disk.mounted:
@@ -327,53 +328,6 @@ class DirectoryContract(ClusterFixtures):
 
 
 HOLD_PID = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w', 1)); time.sleep(600)"
-
-
-class SmallDisk:
-    """A file system of two megabytes in memory; not mounted where that is not allowed."""
-
-    def __init__(self, path: Path, folder: Path) -> None:
-        self.path, self.folder = path, folder
-        self.cluster: DirectoryCluster | None = None
-        self._protected = False
-        path.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "fray-test", os.fspath(path)]
-        self.mounted = os.geteuid() == 0 and self._run(command) == 0
-
-    def fill(self) -> None:
-        with (self.path / "filler").open("ab", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(b"x" * 4096)
-
-    def clear(self) -> None:
-        (self.path / "filler").unlink()
-
-    def protect(self) -> None:
-        """Make it read-only for all that is opened from here on."""
-        path = os.fspath(self.path)
-        assert self._run(["mount", "--bind", path, path]) == 0
-        assert self._run(["mount", "-o", "remount,bind,ro", path]) == 0
-        self._protected = True
-
-    def release(self) -> None:
-        """Let it be written again."""
-        until(lambda: self._run(["umount", os.fspath(self.path)]) == 0, "the disk is writable", 20.0)
-        self._protected = False
-
-    def close(self) -> None:
-        if not self.mounted:
-            return
-        if self._protected:
-            self.release()
-        if self.cluster is not None:
-            for info in self.cluster.list_jobs():
-                self.cluster.terminate(info.job_id, grace=0.0)
-                record = self.cluster.record(info.job_id)
-                until(lambda record=record: not record.alive(), "its supervisor ends", 20.0)  # type: ignore[misc]
-        until(lambda: self._run(["umount", os.fspath(self.path)]) == 0, "the disk is free", 20.0)
-
-    def _run(self, command: list[str]) -> int:
-        return subprocess.run(command, capture_output=True, check=False).returncode
 
 
 @functools.cache
