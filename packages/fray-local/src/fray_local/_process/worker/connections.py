@@ -102,7 +102,7 @@ class Connection:
             return
         context = self._worker.context
         if self.is_owner and context is not None:
-            context.put_with_deltas(message, descriptors, keep)
+            context.requests.put_with_deltas(message, descriptors, keep)
         else:
             self.outbox.put(message(()), descriptors, keep)
         if soon and not descriptors:
@@ -133,7 +133,7 @@ class Connection:
 
     def _take_reply(self, message: Reply, descriptors: deque[int]) -> None:
         if self._worker.context is not None:
-            self._worker.context.answered(message, descriptors, self.kept)
+            self._worker.context.requests.answered(message, descriptors, self.kept)
 
     def _give_back(self) -> None:
         """Return to the owner what has not started, so that another worker can."""

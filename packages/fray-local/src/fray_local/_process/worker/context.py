@@ -3,8 +3,6 @@
 import contextlib
 import os
 import pickle
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -18,7 +16,6 @@ from fray.backend import (
     is_async_class,
     is_generator_function,
     pack_exception,
-    seconds,
     set_foreign_finder,
     unpack_exception,
 )
@@ -37,25 +34,18 @@ from fray_local._process.protocol.messages import (
     CallActor,
     CancelRef,
     CreateActor,
-    Deltas,
     FindActor,
     Get,
     GetActor,
     Kill,
     Lend,
-    Message,
-    Nothing,
-    Operation,
     Promise,
     Put,
     Reclaim,
-    Reply,
-    Request,
     Run,
     SentFunction,
     Settle,
     Wait,
-    Withdraw,
 )
 from fray_local._process.protocol.serialization import (
     SerializedCall,
@@ -63,8 +53,9 @@ from fray_local._process.protocol.serialization import (
     pack,
     serialize_call,
 )
-from fray_local._process.protocol.values import ERROR, VALUE, Blob, Budget, Segment, received
+from fray_local._process.protocol.values import ERROR, VALUE, Blob, Budget
 from fray_local._process.worker.outbox import Outbox
+from fray_local._process.worker.owner_requests import OwnerRequests, keys_of
 from fray_local._process.worker.proxies import Owner, Proxy, RemoteEndpoint, RemoteRef, RemoteStream
 
 T = TypeVar("T")
@@ -82,127 +73,21 @@ class WorkerContext(ContextBase):
     capabilities = CAPABILITIES
 
     def __init__(self, number: int, owner: Owner, outbox: Outbox) -> None:
-        self.owner, self._outbox = owner, outbox
-        self.refcounts: deque[tuple[Any, int]] = (
-            deque()
-        )  # to tell the owner: a key is held once more, or less
+        self.owner, self.requests = owner, OwnerRequests(outbox)
+        self.ask, self._tell, self.refcounts = self.requests.ask, self.requests.tell, self.requests.refcounts
         self.budget = Budget()
-        self._order, self._taking = threading.RLock(), False
         self._callbacks = CallbackThreads()
-        self._number, self._ids, self._requests = number, count(), count()
-        self._waiting: dict[int, Callable[[Blob | None, Any, list[Blob]], None]] = {}
+        self._number, self._ids = number, count()
         set_foreign_finder(self._resolve)
-
-    def put_with_deltas(
-        self, message: Callable[[Deltas], Message], descriptors: Sequence[int], keep: Any
-    ) -> None:
-        """Give a message to the owner its place in the order, with what the owner has to know of keys.
-
-        Another thread waits, and a finalizer that interrupts this one sends none of that: else "held once
-        less" could overtake "held once more", and the owner would let go of what is in use.
-        """
-        with self._order:
-            nested, self._taking = self._taking, True
-            try:
-                self._outbox.put(message(() if nested else self._take_deltas()), descriptors, keep)
-            finally:
-                self._taking = nested
-
-    def _take_deltas(self) -> Deltas:
-        return tuple(self.refcounts.popleft() for _ in range(len(self.refcounts)))
-
-    def answered(self, reply: Reply, descriptors: deque[int], kept: dict[int, Segment]) -> None:
-        """Hand the owner's answer to the thread that asked."""
-        hand = self._waiting.pop(reply.number, None)
-        error = None if reply.error is None else Blob(reply.error)
-        values: list[Blob] = []
-        try:  # in any case: the descriptors have to go somewhere
-            values = [received(one, descriptors, kept=kept) for one in reply.values]
-        except Exception as failure:  # noqa: BLE001 - the one that asked sees it
-            error = Blob(pack_exception(failure))
-        if hand is not None:
-            hand(error, reply.answer, values)
-
-    def ask(
-        self, operation: Operation, *, timeout: float | None = None, blobs: Sequence[Blob] = ()
-    ) -> tuple[Any, list[Blob]]:
-        """Ask the owner and block until the answer is there, with the values that come with it.
-
-        Raises:
-            GetTimeoutError: It was not there in time.
-        """
-        if self.inside_a_message():
-            raise RuntimeError(
-                "this would wait for ever: a finalizer or a signal handler interrupted a message to the "
-                "process that has the answer; use the context from a task or a thread"
-            )
-        gate = threading.Lock()
-        gate.acquire()
-        answers: list[tuple[Blob | None, Any, list[Blob]]] = []
-
-        def hand(error: Blob | None, answer: Any, values: list[Blob]) -> None:
-            answers.append((error, answer, values))
-            gate.release()
-
-        number = self._ask(operation, blobs, hand)
-        try:
-            limit = seconds(timeout)
-            gate.acquire(timeout=-1 if limit is None else limit)
-        finally:
-            if self._waiting.pop(number, None) is not None:
-                self.tell(Withdraw(number))
-        if not answers:
-            raise GetTimeoutError(f"no result within {timeout} s; the tasks go on")
-        error, answer, values = answers[0]
-        if error is not None:
-            raise unpack_exception(error.data)
-        return answer, values
-
-    def inside_a_message(self) -> bool:
-        """Whether a finalizer or a signal handler has interrupted this thread while it sends something."""
-        inside: bool = self._order._is_owned()  # type: ignore[attr-defined]
-        return inside or threading.get_ident() in self._outbox.threads_inside
-
-    def _ask(
-        self,
-        operation: Operation,
-        blobs: Sequence[Blob],
-        hand: Callable[[Blob | None, Any, list[Blob]], None],
-    ) -> int:
-        number = next(self._requests)
-        self._waiting[number] = hand
-        self._request(number, operation, blobs)
-        return number
-
-    def tell(self, operation: Operation, *, blobs: Sequence[Blob] = ()) -> None:
-        """Tell the owner something that has no answer."""
-        self._request(None, operation, blobs)
-
-    def _request(self, number: int | None, operation: Operation, blobs: Sequence[Blob]) -> None:
-        descriptors: list[int] = []
-        values = [(blob.describe(descriptors), _keys(blob.keeps)) for blob in blobs]
-        thread = threading.get_ident()
-        self.put_with_deltas(
-            lambda deltas: Request(number, thread, deltas, operation, values), descriptors, blobs
-        )
-        if number is None and not descriptors:
-            self._outbox.flush_soon()
-        else:
-            self._outbox.flush()
 
     @contextlib.contextmanager
     def _lending(self) -> Iterator[None]:
         """Free the worker's place while its task waits in an event loop for what other threads ask for."""
-        self.tell(Lend())
+        self._tell(Lend())
         try:
             yield
         finally:
-            self.tell(Reclaim())
-
-    def flush(self) -> None:
-        """Tell the owner what became of names while there was nothing else to tell."""
-        if self.refcounts:
-            self.tell(Nothing())
+            self._tell(Reclaim())
 
     def _new_key(self) -> Any:
         return self._number, next(self._ids)
@@ -216,7 +101,7 @@ class WorkerContext(ContextBase):
         blob = pack(obj, "the object given to put()", self.budget)
         key = self._new_key()
         if blob.segment is None or blob.segment.size < _MOST_UNASKED:
-            self.tell(Put(key), blobs=[blob])
+            self._tell(Put(key), blobs=[blob])
         else:
             self.ask(Put(key), blobs=[blob])  # there may be no room
         return RemoteRef(self, key)
@@ -275,7 +160,7 @@ class WorkerContext(ContextBase):
         if ref.blob is not None:
             settle_future(future, ref.blob.load)
         else:
-            self._ask(Get([ref.key]), (), hand)
+            self.requests.ask_later(Get([ref.key]), (), hand)
         return future
 
     def _submit(
@@ -288,7 +173,7 @@ class WorkerContext(ContextBase):
         key = self._new_key()
         function, places = _call_details(packed, refs)
         label = options.name or callable_name(fn)
-        self.tell(Run(key, function, places, label, options, streaming), blobs=[packed.blob])
+        self._tell(Run(key, function, places, label, options, streaming), blobs=[packed.blob])
         return RemoteStream(self, key) if streaming else RemoteRef(self, key)
 
     def call_actor(
@@ -303,7 +188,7 @@ class WorkerContext(ContextBase):
         packed, refs = self._pack(None, args, kwargs)
         key = self._new_key()
         _, places = _call_details(packed, refs)
-        self.tell(CallActor(key, endpoint.key, method, places), blobs=[packed.blob])
+        self._tell(CallActor(key, endpoint.key, method, places), blobs=[packed.blob])
         return RemoteStream(self, key) if streaming else RemoteRef(self, key)
 
     def _pack(
@@ -318,14 +203,14 @@ class WorkerContext(ContextBase):
     def _promised(self, future: "Future[Any]") -> RemoteRef[Any]:
         """Return a reference that settles as a future of this process does."""
         key = self._new_key()
-        self.tell(Promise(key))
+        self._tell(Promise(key))
 
         def settle(done: "Future[Any]") -> None:
             try:
                 state, blob = VALUE, pack(done.result(), "the result of a future", self.budget)
             except BaseException as error:  # noqa: BLE001 - whatever it raised is what the task gets
                 state, blob = ERROR, Blob(pack_exception(error))
-            self.tell(Settle(key, state), blobs=[blob])
+            self._tell(Settle(key, state), blobs=[blob])
 
         future.add_done_callback(settle)
         return RemoteRef(self, key)
@@ -338,12 +223,12 @@ class WorkerContext(ContextBase):
         function, places = _call_details(packed, refs)
         # A name may be taken, which has to be asked; another actor can be had without an answer.
         alone = options.name is None and options.lifetime is not Lifetime.DETACHED
-        key = self._new_key() if alone and self.inside_a_message() else None
+        key = self._new_key() if alone and self.requests.inside_a_message() else None
         label = callable_name(cls)
         request = CreateActor(function, places, label, methods, options, is_async_class(cls), key)
         if key is None:
             return self._handed(*self.ask(request, blobs=[packed.blob]))
-        self.tell(request, blobs=[packed.blob])
+        self._tell(request, blobs=[packed.blob])
         return ActorHandle(RemoteEndpoint(self, key, label, methods, None))
 
     def get_actor(self, name: str, /) -> ActorHandle:
@@ -410,9 +295,5 @@ def _call_details(
     packed: SerializedCall, refs: Sequence[RemoteRef[Any]]
 ) -> tuple[SentFunction | None, list[tuple[int | str, Any]]]:
     fn: SerializedFunction | None = packed.function
-    sent = None if fn is None else SentFunction(fn.key, fn.data, _keys(fn.keeps))
+    sent = None if fn is None else SentFunction(fn.key, fn.data, keys_of(fn.keeps))
     return sent, [(place, ref.key) for place, ref in zip(packed.places, refs, strict=True)]
-
-
-def _keys(kept: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(one.key for one in kept if isinstance(one, Proxy))

@@ -159,7 +159,7 @@ class Worker:
         call = self._running.get(me)
         if call is None or not call.cancelled or not call.in_program or call.interrupted:
             return
-        if self.context is not None and self.context.inside_a_message():
+        if self.context is not None and self.context.requests.inside_a_message():
             return  # what it says of references must not be lost
         outboxes = [call.connection.outbox, *(connection.outbox for connection in self._connections)]
         if all(me not in outbox.threads_inside for outbox in outboxes):  # half a message ends a connection
@@ -210,7 +210,7 @@ class Worker:
         if self.context is not None:
             if len(sys.modules) != self._modules:
                 self._report_modules()
-            self.context.flush()
+            self.context.requests.flush()
         for connection in self._connections:
             connection.outbox.flush()
 
