@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import redis
 
-from fray import QueueUnavailableError, UnsupportedError
+from fray import QueueUnavailableError
 from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
@@ -20,7 +20,7 @@ from fray_queue._errors import (
     QueueVersionError,
 )
 from fray_queue._items import Settings
-from fray_queue._redis import scripts
+from fray_queue._redis import scripts, server_settings
 from fray_queue._redis.nodes import Nodes
 from fray_queue._stamps import unstamped
 
@@ -104,7 +104,7 @@ class RedisStore:
             raise QueueUnavailableError(f"queue {self._name!r}: what answers {answer!r} is no Redis")
         tag, *found = answer
         self._tag = tag.decode()
-        self._refuse_eviction()
+        server_settings.refuse_eviction(self._nodes, self._name)
         return Settings(*(int(value) if value else None for value in found))
 
     def _upgrade(self) -> bool:
@@ -132,47 +132,7 @@ class RedisStore:
 
     def stored(self) -> tuple[bool, str]:
         """Say what the engine's settings make of a push."""
-        try:
-            persistence = self._info("persistence")
-            replicas = self._info("replication").get("connected_slaves", "0")
-        except AccessRefusedError:
-            return False, "unknown: the user may not ask (INFO); ask who runs the engine"
-        durable, text = self._persistence(persistence.get("aof_enabled") == "1")
-        if replicas != "0":
-            text += "; a replica gets it later, and a fail-over may lose the last pushes"
-        return durable, text
-
-    def _refuse_eviction(self) -> None:
-        try:
-            memory = self._info("memory")
-        except AccessRefusedError:
-            return  # who may not ask has to trust who runs it
-        if memory.get("maxmemory_policy", "").startswith("allkeys") and memory.get("maxmemory", "0") != "0":
-            raise UnsupportedError(
-                f"queue {self._name!r}: this Redis drops keys when its memory is full "
-                f"(maxmemory-policy {memory['maxmemory_policy']}), and with them items; "
-                "use one with maxmemory-policy noeviction"
-            )
-
-    def _persistence(self, append_only: bool) -> tuple[bool, str]:
-        if not append_only:
-            return (
-                False,
-                "in memory: a crash of the engine loses what its last snapshot had not (appendonly no)",
-            )
-        try:
-            (_, setting) = self._nodes.command("CONFIG", "GET", "appendfsync")
-        except AccessRefusedError:
-            setting = b"unknown: the user may not ask, CONFIG GET"
-        if setting == b"always":
-            return True, "on disk when push returns (appendfsync always)"
-        if setting == b"everysec":
-            return False, "on disk within two seconds: a crash may lose the last (appendfsync everysec)"
-        return False, f"on disk when the system writes it (appendfsync {setting.decode()})"
-
-    def _info(self, section: str) -> dict[str, str]:
-        text: bytes = self._nodes.command("INFO", section)
-        return dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
+        return server_settings.stored(self._nodes)
 
     # --- items ---
 
