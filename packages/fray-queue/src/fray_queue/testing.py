@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fray_queue._file import cleanup, full_buckets, item_log
     from fray_queue._file import listing as file_listing
     from fray_queue._file import queue as file_queue
-    from fray_queue._file.batches import Plan
+    from fray_queue._file.batch_log import Plan
     from fray_queue._file.claims import Claims
     from fray_queue._file.full_buckets import FullBuckets
     from fray_queue._file.item_log import Claim
@@ -105,7 +105,7 @@ _HOMES = {
     "LeaseClock": "_sqlite.clocks",
     "Listing": "_file.listing",
     "LocalStore": "_file.stores.local",
-    "Plan": "_file.batches",
+    "Plan": "_file.batch_log",
     "QueueStore": "_sqlite.store",
     "Spot": "_file.listing",
 }

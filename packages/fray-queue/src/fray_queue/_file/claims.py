@@ -5,7 +5,7 @@ record of its history. The store lets one client do that; all others learn that 
 docs/queue-protocol.md lists the steps, the states between them and who repairs what.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +13,10 @@ from fray import LeaseExpiredError
 from fray.backend import lease_machine
 from fray.queue import Attempt
 from fray_queue._errors import DamagedError
-from fray_queue._file.batches import Batches
 from fray_queue._file.item_log import Claim
 from fray_queue._file.listing import Spot
 from fray_queue._file.records import (
     ALONE,
-    DAMAGED,
     DEAD,
     DONE,
     LEASE,
@@ -32,9 +30,10 @@ from fray_queue._file.records import (
     open_payload,
     parse_lease_id,
 )
+from fray_queue._file.survey import Survey
 
 
-class Claims(Batches):
+class Claims(Survey):
     """The claims of one client, by the protocol that the module tells of."""
 
     # --- taking ---
@@ -255,101 +254,6 @@ class Claims(Batches):
                 self._confirm(claim, lease_id)
                 return self._hold(claim, claim.number + 1, record, record.until)
             claim = self._renewed(claim, lease_id)
-
-    # --- looking and mending ---
-
-    def survey(self) -> list[tuple[Spot, bool]]:
-        """Return every item that is not finished, and whether a pop could take it; marks dead what is due."""
-        return [found for spot in self._spots() for found in self._look_at(spot)]
-
-    def count(self) -> tuple[int, int]:
-        """Count the items that are neither finished, dead nor set aside, and those that a pop could take."""
-        with self._lock:
-            untouched, spots = self._listing.countable(self._clock())
-        size = pending = untouched
-        for spot in spots:
-            if spot.number == 0:  # what nobody has leased needs no look
-                size, pending = size + (spot.address.count or 1), pending + (spot.address.count or 1)
-                continue
-            for each, free in self._look_at(spot):
-                size, pending = size + is_live(each), pending + free
-        return size, pending
-
-    def first(self) -> tuple[Address, int, bytes] | None:
-        """Return the item that a pop would take now: its batch, its place in it, and what it holds."""
-        return self._first_of(lambda _, free: free)
-
-    def oldest(self) -> bytes | None:
-        """Return what the first item in line holds, be it leased or delayed."""
-        found = self._first_of(lambda spot, _: is_live(spot))
-        return None if found is None else found[2]
-
-    def _first_of(self, wanted: Callable[[Spot, bool], bool]) -> tuple[Address, int, bytes] | None:
-        with self._lock:
-            line = self._listing.in_line(self._clock())
-        while True:
-            with self._lock:
-                spot = next(line, None)
-            if spot is None:
-                return None
-            for each, free in self._look_at(spot):
-                try:
-                    data = self.payload(each) if wanted(each, free) else None
-                except DamagedError:  # the pop that finds it gives it up
-                    continue
-                if data is not None:
-                    return each.address, each.index, data
-
-    def payload(self, spot: Spot) -> bytes | None:
-        """Return what an item holds; None when it is finished.
-
-        Raises:
-            DamagedError: It is not what was pushed.
-        """
-        if spot.index == ALONE:
-            data = self._store.read(spot.address.path)
-            return None if data is None else open_payload(data, spot.address.path)
-        payloads = self._payloads_of(spot.address)
-        return None if payloads is None else payloads[spot.index]
-
-    def requeue(self, spots: Sequence[Spot]) -> int:
-        """Bring dead items back; return how many."""
-        return sum(
-            self._requeue(group[0]) if group[0].index == ALONE else self._change_those(group, REQUEUE)
-            for group in _by_address(spots)
-        )
-
-    def purge(self, spots: Sequence[Spot]) -> int:
-        """Finish items, held or not; return how many."""
-        return sum(
-            self._purge(group[0]) if group[0].index == ALONE else self._change_those(group, DONE)
-            for group in _by_address(spots)
-        )
-
-    def restore(self, spot: Spot) -> bool:
-        """Put an item, or a batch, back whose newest record is damaged."""
-        if spot.index == ALONE:
-            return self._restore(spot)
-        return self._restore_batch(spot.address, spot.number)
-
-    def _spots(self) -> list[Spot]:
-        with self._lock:
-            return self._listing.spots(self._clock())
-
-    def _look_at(self, spot: Spot) -> list[tuple[Spot, bool]]:
-        return self._survey_batch(spot) if spot.address.count else self._survey_one(spot)
-
-
-def is_live(spot: Spot) -> bool:
-    """Return whether an item is neither dead nor set aside because its history cannot be read."""
-    return spot.record is None or spot.record.kind not in (DEAD, DAMAGED)
-
-
-def _by_address(spots: Iterable[Spot]) -> list[list[Spot]]:
-    groups: dict[Address, list[Spot]] = {}
-    for spot in spots:
-        groups.setdefault(spot.address, []).append(spot)
-    return list(groups.values())
 
 
 def _ended(claim: Claim, outcome: str, now: float, *error: str) -> Attempts:

@@ -1,7 +1,6 @@
 """A queue in a folder, on a disk or an object store: any number of processes and machines, no server."""
 
 import contextlib
-import math
 import os
 import random
 import shutil
@@ -12,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fray import FrayError, LeaseExpiredError, UnsupportedError
+from fray import LeaseExpiredError, UnsupportedError
 from fray.backend import (
     Answer,
     PushOptions,
@@ -27,7 +26,7 @@ from fray.queue import DeadLetter, Lease, QueueBase, UnreadableItem
 from fray_queue._checks import check_count, check_lease
 from fray_queue._codec import encode_many
 from fray_queue._errors import DamagedError, QueueRemovedError
-from fray_queue._file.claims import Claims, history_of, is_live
+from fray_queue._file.claims import Claims, history_of
 from fray_queue._file.cleanup import Cleanup
 from fray_queue._file.full_buckets import SWEEP_EVERY, FullBuckets
 from fray_queue._file.item_log import Claim
@@ -38,6 +37,8 @@ from fray_queue._file.records import ALONE, DEAD, Address, new_nonce, parse_leas
 from fray_queue._file.repair import Damage, find_damage
 from fray_queue._file.stores.local import LocalStore
 from fray_queue._file.stores.store import MARKER
+from fray_queue._file.survey import is_live
+from fray_queue._file.taking import ASIDE, claim_many
 from fray_queue._stamps import stamped, unstamped
 
 T = TypeVar("T")
@@ -46,7 +47,6 @@ _REMOTE_SKEW = (
     2.0  # seconds: many times what synchronised clocks differ by, and beyond a store's whole seconds
 )
 _SHARE = 0.01  # seconds; on a disk, making a file costs several times what a link to it does
-_ASIDE = 16  # claims of one pop_many that run beside each other on an object store
 _POLLS_LOCAL, _POLLS_REMOTE = (0.005, 0.25), (0.1, 2.0)  # the first and the longest pause of a waiting pop
 
 
@@ -202,22 +202,8 @@ class FileQueue(QueueBase[T]):
         self._claims.set_aside(lease.lease_id, error)
 
     def _claim_many(self, n: int, lease_timeout: float) -> list[Lease[bytes]]:
-        """Claim up to `n` items, each once; what an error cuts short is returned, or given back."""
-        batch = _Batch(self._claims, self._clock, lease_timeout)
-        try:
-            while len(batch.claims) < n and batch.take(n - len(batch.claims)):
-                left = n - len(batch.claims)
-                if left and not self._local and not batch.claims[-1].address.count:
-                    batch.take_beside(left)
-        except Exception:
-            if not batch.claims:
-                raise
-        except BaseException:  # an interrupt: nobody will get what is in hand
-            for claim in batch.claims:
-                with contextlib.suppress(FrayError, OSError):
-                    self._claims.release(claim.lease_id, 0.0)
-            raise
-        return [_lease(claim) for claim in batch.in_order()]
+        claims = claim_many(self._claims, n, lease_timeout, self._clock, beside=not self._local)
+        return [_lease(claim) for claim in claims]
 
     def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
         groups: dict[Any, list[str]] = {}  # leases of one batch are finished by one record
@@ -244,7 +230,7 @@ class FileQueue(QueueBase[T]):
             for group in groups.items():
                 finish(group)
         else:
-            with ThreadPoolExecutor(min(_ASIDE, len(groups)), thread_name_prefix="fray-queue-done") as pool:
+            with ThreadPoolExecutor(min(ASIDE, len(groups)), thread_name_prefix="fray-queue-done") as pool:
                 list(pool.map(finish, groups.items()))
         return lost
 
@@ -393,39 +379,6 @@ class FileQueue(QueueBase[T]):
                 if self._clock is time.time:
                     compare_clocks(self._store, new_nonce(), self._skew)
                 self._entered = True
-
-
-class _Batch:
-    """The claims of one `pop_many`.
-
-    It ends when half of the first lease has passed: a lease that runs out while others are fetched would be
-    returned dead, or its item twice.
-    """
-
-    def __init__(self, claims: Claims, clock: Callable[[], float], lease_timeout: float) -> None:
-        self._claims, self._clock, self._lease_timeout = claims, clock, lease_timeout
-        self._end = math.inf
-        self.claims: list[Claim] = []
-
-    def take(self, n: int) -> bool:
-        """Claim up to `n` more items; False when there is none, or no time."""
-        if self._clock() >= self._end:
-            return False
-        claims = self._claims.take_many(n, self._lease_timeout)
-        self.claims += claims
-        for claim in claims:
-            self._end = min(self._end, claim.record.at + self._lease_timeout / 2)
-        return bool(claims)
-
-    def take_beside(self, n: int) -> None:
-        """Claim up to `n` more items one by one, with requests beside each other."""
-        with ThreadPoolExecutor(min(_ASIDE, n), thread_name_prefix="fray-queue-pop") as pool:
-            list(pool.map(lambda _: self.take(1), range(n)))
-
-    def in_order(self) -> list[Claim]:
-        """Return the newest claim of each item, the oldest item first."""
-        newest = {(claim.address.path, claim.index): claim for claim in self.claims}
-        return [newest[place] for place in sorted(newest)]
 
 
 def _checked_path(path: str | Path) -> str:

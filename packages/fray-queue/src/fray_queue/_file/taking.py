@@ -1,0 +1,70 @@
+"""Claim several items for one `pop_many`."""
+
+import contextlib
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from fray import FrayError
+from fray_queue._file.claims import Claims
+from fray_queue._file.item_log import Claim
+
+ASIDE = 16  # requests of one call that run beside each other on an object store
+
+
+def claim_many(
+    claims: Claims, n: int, lease_timeout: float, clock: Callable[[], float], *, beside: bool
+) -> list[Claim]:
+    """Claim up to `n` items, each once; what an error cuts short is returned, or given back.
+
+    Args:
+        beside: Send requests beside each other.
+    """
+    taking = _Taking(claims, clock, lease_timeout)
+    try:
+        while len(taking.claims) < n and taking.take(n - len(taking.claims)):
+            left = n - len(taking.claims)
+            if left and beside and not taking.claims[-1].address.count:
+                taking.take_beside(left)
+    except Exception:
+        if not taking.claims:
+            raise
+    except BaseException:  # an interrupt: nobody will get what is in hand
+        for claim in taking.claims:
+            with contextlib.suppress(FrayError, OSError):
+                claims.release(claim.lease_id, 0.0)
+        raise
+    return taking.in_order()
+
+
+class _Taking:
+    """The claims of one `pop_many`.
+
+    It ends when half of the first lease has passed: a lease that runs out while others are fetched would be
+    returned dead, or its item twice.
+    """
+
+    def __init__(self, claims: Claims, clock: Callable[[], float], lease_timeout: float) -> None:
+        self._claims, self._clock, self._lease_timeout = claims, clock, lease_timeout
+        self._end = math.inf
+        self.claims: list[Claim] = []
+
+    def take(self, n: int) -> bool:
+        """Claim up to `n` more items; False when there is none, or no time."""
+        if self._clock() >= self._end:
+            return False
+        claims = self._claims.take_many(n, self._lease_timeout)
+        self.claims += claims
+        for claim in claims:
+            self._end = min(self._end, claim.record.at + self._lease_timeout / 2)
+        return bool(claims)
+
+    def take_beside(self, n: int) -> None:
+        """Claim up to `n` more items one by one, with requests beside each other."""
+        with ThreadPoolExecutor(min(ASIDE, n), thread_name_prefix="fray-queue-pop") as pool:
+            list(pool.map(lambda _: self.take(1), range(n)))
+
+    def in_order(self) -> list[Claim]:
+        """Return the newest claim of each item, the oldest item first."""
+        newest = {(claim.address.path, claim.index): claim for claim in self.claims}
+        return [newest[place] for place in sorted(newest)]
