@@ -7,7 +7,6 @@ free ports, and lives in one temporary folder.
 
 import contextlib
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -19,78 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from fray.backend import descendants, poll_delays
+from fray.backend import poll_delays
+from fray_slurm._local_files import SlurmFiles, user_name
+from fray_slurm._local_processes import DIES_WITHIN, end_what_is_left, kill_processes
 from fray_slurm._recorded_slurm import RecordedSlurm
 
 __all__ = ["LocalSlurm", "RecordedSlurm"]
 
 _PATIENCE = 60.0  # seconds for anything that a daemon should do
-_DIES_WITHIN = 20.0  # seconds after SIGKILL, for which the kernel may be busy
-
-_CONF = """\
-ClusterName=fraytest
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={controller_port}
-SlurmUser={user}
-SlurmdUser={user}
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-CredType=cred/munge
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-# The nodes are as large as tests need, whatever this machine has.
-SlurmdParameters=config_overrides
-DefMemPerCPU=500
-GresTypes=gpu
-ReturnToService=2
-JobRequeue=1
-KillWait={kill_wait}
-MinJobAge={min_job_age}
-SlurmdTimeout={node_timeout}
-InactiveLimit=0
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd-%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd-%n.log
-{accounting}
-{nodes}
-PartitionName=normal Nodes={own} Default=YES PriorityTier=1 GraceTime={grace} PreemptMode=REQUEUE
-PartitionName=high Nodes={own} MaxTime=UNLIMITED PriorityTier=10 PreemptMode=OFF
-PartitionName=short Nodes={own} DefaultTime=1 MaxTime=2 PriorityTier=1 PreemptMode=OFF
-"""
-
-_ACCOUNTING = """\
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=127.0.0.1
-AccountingStoragePort={port}
-AccountingStoragePass={folder}/munge.socket
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=1"""
-
-_DBD = """\
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
-DbdHost=localhost
-DbdAddr=127.0.0.1
-DbdPort={port}
-SlurmUser={user}
-LogFile={folder}/slurmdbd.log
-PidFile={folder}/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=localhost
-StorageUser=fray
-StoragePass=fray
-StorageLoc=slurm
-"""
 
 
 class LocalSlurm:
@@ -151,7 +86,7 @@ class LocalSlurm:
         # Short: the path of a socket has at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="fslurm-"))
         try:
-            self._write_files()
+            self._accounting_port = self._files().write()
             self._start("munged", _munged(self.folder))
             _until(lambda: (self.folder / "munge.socket").exists(), "munged is up")
             if self._accounting:
@@ -229,70 +164,30 @@ class LocalSlurm:
     def kill_node(self, name: str) -> None:
         """End a node: its slurmd and everything that runs on it, with SIGKILL."""
         self._end(name, signal.SIGKILL)
-        pids = self._processes(f"SLURMD_NODENAME={name}", f"SLURM_NODENAME={name}")
-        # First those that would tell slurmctld how their tasks ended.
-        for pid in [*{_step_manager(pid) for pid in pids}, *pids]:
-            _kill(pid)
+        kill_processes(self.folder, f"SLURMD_NODENAME={name}", f"SLURM_NODENAME={name}")
 
-    def _write_files(self) -> None:
-        folder, user = self.folder, _user()
-        (folder / "state").mkdir()
-        for node in self.nodes:
-            (folder / f"spool-{node}").mkdir()
-        key = folder / "munge.key"
-        key.touch(mode=0o600)
-        key.write_bytes(secrets.token_bytes(128))
-        ports = _free_ports(3 + len(self.nodes))
-        host = socket.gethostname().partition(".")[0]
-        lines = [
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={self._cpus} "
-            f"RealMemory={self._memory} Gres=gpu:a100:2 Feature={node},fast State=UNKNOWN"
-            for node, port in zip(self.nodes, ports[3:], strict=True)
-        ]
-        if self._crowd:
-            (folder / "spool-e1").mkdir()
-            crowd = f"e[1-{self._crowd}]"
-            common = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}"
-            lines += [
-                f"NodeName={crowd} {common} CPUs={self._cpus} RealMemory={self._memory} State=UNKNOWN",
-                f"PartitionName=many Nodes={crowd} PreemptMode=OFF",
-            ]
-        self._accounting_port = ports[1]
-        none = "AccountingStorageType=accounting_storage/none"
-        accounting = _ACCOUNTING.format(folder=folder, port=ports[1]) if self._accounting else none
-        (folder / "slurm.conf").write_text(
-            _CONF.format(
-                folder=folder,
-                user=user,
-                host=host,
-                controller_port=ports[0],
-                nodes="\n".join(lines),
-                own=",".join(self.nodes),
-                accounting=accounting,
-                **self._settings,
-            )
+    def _files(self) -> SlurmFiles:
+        return SlurmFiles(
+            folder=self.folder,
+            nodes=self.nodes,
+            cpus=self._cpus,
+            memory=self._memory,
+            crowd=self._crowd,
+            client_timeout=self._client_timeout,
+            accounting=self._accounting,
+            settings=self._settings,
         )
-        # Daemons have Slurm's own patience with each other.
-        own = (folder / "slurm.conf").read_text()
-        (folder / "client.conf").write_text(f"{own}MessageTimeout={self._client_timeout}\n")
-        # slurmd counts only GPUs that have a device file; any file that is there will do.
-        for number in range(2):
-            (folder / f"gpu{number}").touch()
-        (folder / "gres.conf").write_text(f"Name=gpu Type=a100 File={folder}/gpu[0-1]\n")
-        dbd = folder / "slurmdbd.conf"
-        dbd.touch(mode=0o600)  # slurmdbd refuses one that others may read
-        dbd.write_text(_DBD.format(folder=folder, port=ports[1], user=user))
 
     def _start_accounting(self) -> None:
         data, own = self.folder / "mariadb", self.folder / "mariadb.socket"
-        options = [f"--datadir={data}", f"--user={_user()}", "--innodb-buffer-pool-size=64M"]
+        options = [f"--datadir={data}", f"--user={user_name()}", "--innodb-buffer-pool-size=64M"]
         _check(["mariadb-install-db", "--no-defaults", *options, "--skip-test-db"])
         self._start(
             "mariadbd", ["mariadbd", "--no-defaults", *options, f"--socket={own}", "--skip-networking"]
         )
         _until(own.exists, "mariadbd is up", self._logs)
         _check(
-            ["mariadb", "--no-defaults", f"--socket={own}", f"--user={_user()}"],
+            ["mariadb", "--no-defaults", f"--socket={own}", f"--user={user_name()}"],
             "CREATE DATABASE slurm; CREATE USER fray@localhost IDENTIFIED BY 'fray';"
             "GRANT ALL ON slurm.* TO fray@localhost;",
         )
@@ -338,43 +233,10 @@ class LocalSlurm:
                 )
         for name in reversed([*self._daemons]):
             self._end(name)
-        left = self._end_what_is_left()
+        left = end_what_is_left(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
         if left:
-            raise RuntimeError(f"SIGKILL has not ended these within {_DIES_WITHIN:g} s: {'; '.join(left)}")
-
-    def _end_what_is_left(self) -> list[str]:
-        """Kill every process of this cluster until none is left; return the commands of those that stay."""
-        deadline = time.monotonic() + _DIES_WITHIN
-        for pause in poll_delays(shortest=0.02, longest=0.2):
-            # Those first that would start others, or tell somebody how their tasks ended.
-            found = sorted(self._processes(everything=True), key=_is_no_manager)
-            found += [pid for each in found for pid in descendants(each) if pid not in found]
-            if not found:
-                return []
-            if time.monotonic() > deadline:
-                return [f"{pid}: {_proc_text(pid, 'cmdline').replace(chr(0), ' ').strip()}" for pid in found]
-            for pid in found:
-                _kill(pid)
-            time.sleep(pause)
-        raise AssertionError("the pauses do not end")
-
-    def _processes(self, *variables: str, everything: bool = False) -> list[int]:
-        """Return the jobs' processes of this cluster; with variables, those that have one of these.
-
-        Args:
-            everything: Daemons, managers of steps and clients as well.
-        """
-        mine = f"SLURM_CONF={self.folder}/"
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                words = _proc_text(int(entry.name), "environ").split("\0")
-                is_mine = any(word.startswith(mine) for word in words)
-                is_job = any(word.startswith(("SLURM_JOB_ID=", "SLURMD_NODENAME=")) for word in words)
-                if is_mine and (everything or is_job) and (not variables or set(variables) & set(words)):
-                    found.append(int(entry.name))
-        return found
+            raise RuntimeError(f"SIGKILL has not ended these within {DIES_WITHIN:g} s: {'; '.join(left)}")
 
     def _logs(self) -> str:
         """Return the last lines of every daemon, for an error that says what did not happen."""
@@ -413,50 +275,9 @@ def _plain_environ() -> dict[str, str]:
     return {"PATH": path, "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8"}
 
 
-def _user() -> str:
-    import pwd
-
-    return pwd.getpwuid(os.getuid()).pw_name
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def _answers(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1.0).close()
     except OSError:
         return False
     return True
-
-
-def _proc_text(pid: int, name: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _step_manager(pid: int) -> int:
-    """Return the slurmstepd that a process of a job is below; the process itself where that is gone."""
-    above = pid
-    while above > 1:
-        if _proc_text(above, "cmdline").startswith("slurmstepd"):
-            return above
-        fields = _proc_text(above, "stat").rpartition(")")[2].split()  # state, parent, ...
-        above = int(fields[1]) if len(fields) > 1 else 0
-    return pid
-
-
-def _is_no_manager(pid: int) -> bool:
-    return not _proc_text(pid, "cmdline").startswith(("slurmd", "slurmstepd"))
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
