@@ -70,26 +70,13 @@ def plan_of(
     call = (python, os.fspath(runner.__file__), "-" if record is None else os.path.join(record, PAYLOAD))
     inherited = launcher_variables() | _path_of(python) if inherit else {}
     environ = inherited | dict(environment.env_vars) | dict(variables)
-    place = {} if record is None else {JOB_VARIABLE: record}
-    own = {"FRAY_JOB_ID": str(job_id), "FRAY_REPLICA_COUNT": str(layout.replicas), "FRAY_CLUSTER_SPEC": spec}
     submitted_at = time.time()
-    described = JobInfo(
-        job_id=job_id,
-        name=request.name,
-        status=JobStatus.PENDING,
-        tasks=tuple(TaskStatus(replica=number) for number in range(layout.replicas)),
-        pending_reason="starting",
-        submitted_at=submitted_at,
-        labels=request.labels,
-    )
     return JobPlan(
         job_id=str(job_id),
         command=command_of(entrypoint, python, call),
         environ={JOB_CONTEXT: "process", FAMILY: own_family()}
         | environ
-        | own
-        | _of_a_member(job_id)
-        | place
+        | _own_variables(job_id, layout.replicas, spec, record)
         | _copied_paths(workspace, runs_in, environ),
         secrets=tuple(environment.env_vars.values()),
         workspace=os.fspath(runs_in),
@@ -99,7 +86,7 @@ def plan_of(
         max_retries_preemption=request.max_retries_preemption,
         timeout=request.timeout,
         submitted_at=submitted_at,
-        described=described.to_dict(),
+        described=_pending(request, job_id, layout.replicas, submitted_at).to_dict(),
         payload=payload_of(entrypoint, [path_in_copy(path, workspace, runs_in) for path in import_paths()]),
         shown=about,
         log_limit=request.log_limit if isinstance(request.log_limit, int) else None,
@@ -112,8 +99,27 @@ def plan_of(
     )
 
 
-def _of_a_member(job_id: JobId) -> dict[str, str]:
-    return {} if job_id.sweep is None else {"FRAY_SWEEP_ID": job_id.sweep, "FRAY_SWEEP_INDEX": job_id.leaf}
+def _pending(request: JobRequest, job_id: JobId, replicas: int, submitted_at: float) -> JobInfo:
+    """Return how a job reads before anything of it has started."""
+    return JobInfo(
+        job_id=job_id,
+        name=request.name,
+        status=JobStatus.PENDING,
+        tasks=tuple(TaskStatus(replica=number) for number in range(replicas)),
+        pending_reason="starting",
+        submitted_at=submitted_at,
+        labels=request.labels,
+    )
+
+
+def _own_variables(job_id: JobId, replicas: int, spec: str, record: str | None) -> dict[str, str]:
+    """Return the variables by which a job knows itself, whatever its request or its launcher has of them."""
+    own = {"FRAY_JOB_ID": str(job_id), "FRAY_REPLICA_COUNT": str(replicas), "FRAY_CLUSTER_SPEC": spec}
+    if job_id.sweep is not None:
+        own |= {"FRAY_SWEEP_ID": job_id.sweep, "FRAY_SWEEP_INDEX": job_id.leaf}
+    if record is not None:
+        own[JOB_VARIABLE] = record
+    return own
 
 
 def path_in_copy(path: str, workspace: Path, copy: Path) -> str:

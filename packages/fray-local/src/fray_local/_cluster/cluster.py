@@ -11,6 +11,7 @@ from typing import Any
 from fray import JobId, JobRequest
 from fray.backend import (
     JOB_VARIABLE,
+    ClusterCapabilities,
     Holder,
     Records,
     Spec,
@@ -107,14 +108,7 @@ class LocalCluster(DirectoryCluster):
             keep_days=keep_days,
             environments=self._root / "environments",
         )
-        simulates = simulate == "tpu"
-        self.capabilities = self.capabilities.but(
-            tpus=simulates,
-            multislice=simulates,
-            admission=not overcommit,
-            enforced_memory=enforce_memory and limits_memory(),
-            tree_kill=tree_kill(),
-        )
+        self.capabilities = self._able(simulate == "tpu", not overcommit, enforce_memory)
         variables = {"FRAY_STATE_DIR": os.fspath(self._root)}
         self._settings = Settings(
             state_dir=self._root,
@@ -124,6 +118,16 @@ class LocalCluster(DirectoryCluster):
             isolated=use_isolated_env,
             limits_memory=enforce_memory,
             variables=variables | ({"FRAY_CONTEXT_SPEC": context} if context else {}),
+        )
+
+    def _able(self, simulates: bool, counts: bool, limits: bool) -> ClusterCapabilities:
+        """Return what a cluster with these options can do on this machine."""
+        return self.capabilities.but(
+            tpus=simulates,
+            multislice=simulates,
+            admission=counts,
+            enforced_memory=limits and limits_memory(),
+            tree_kill=tree_kill(),
         )
 
     def __repr__(self) -> str:
