@@ -49,7 +49,7 @@ class Watched(Progress):
         return self._info
 
 
-def test_time_counts_only_while_a_replica_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_each_attempt_is_counted_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     progress = Progress(plan(replicas=2), listed=False)
@@ -61,14 +61,16 @@ def test_time_counts_only_while_a_replica_runs(monkeypatch: pytest.MonkeyPatch) 
     for replica in range(2):
         progress.begin(replica)
         now += 1
+    assert progress.longest_attempt() == 2
     preempted(0)
     now += 3  # the other runs on
+    assert progress.longest_attempt() == 4
     preempted(1)
+    assert progress.longest_attempt() == 0
     now += 50  # waits for room again
-    assert progress.seconds_running() == 5
     progress.begin(1)
     now += 4
-    assert progress.seconds_running() == 9
+    assert progress.longest_attempt() == 4
 
 
 def test_a_job_that_ends_between_attempts_keeps_the_earlier_one() -> None:

@@ -199,3 +199,23 @@ class FailureContract(ClusterFixtures):
         info = cluster.wait(job_id, timeout=self.PATIENCE)
         assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.TIMED_OUT)
         assert info.exit_code == 124
+
+    def test_each_attempt_has_the_whole_of_its_time(self, cluster: Cluster, tmp_path: Path) -> None:
+        code = """
+            import pathlib, sys, time
+            if (first := pathlib.Path(sys.argv[1])).exists():
+                time.sleep(600)
+            first.touch()
+            time.sleep(1)
+            sys.exit(5)
+        """
+        if not self.declares(cluster, "retries"):
+            self.moot("capabilities.retries")
+            return
+        job_id = launch(cluster, program(code, tmp_path / "first"), timeout=2.0, max_retries_failure=1)
+        (task,) = cluster.wait(job_id, timeout=self.PATIENCE).tasks
+        # It is the second attempt; or the first, if the machine was so busy that it did not fail in its time.
+        assert (task.status, task.reason) == (JobStatus.FAILED, ExitReason.TIMED_OUT)
+        assert task.started_at is not None
+        assert task.finished_at is not None
+        assert task.finished_at - task.started_at > 1.9

@@ -106,7 +106,7 @@ class Driver:
         self._replicas.start()
         while self._replicas.is_alive():
             self._look()
-            if self._plan.timeout is not None and self._progress.seconds_running() > self._plan.timeout:
+            if self._plan.timeout is not None and self._progress.longest_attempt() > self._plan.timeout:
                 self._end(_LAST_GRACE, ExitReason.TIMED_OUT)
                 end_family(self._plan.job_id, self._plan.submission, _LAST_GRACE)
                 message = f"ran longer than its timeout of {self._plan.timeout:g} s"

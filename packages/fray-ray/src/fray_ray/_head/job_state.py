@@ -59,8 +59,7 @@ class Progress:
         self._changed = threading.Condition()
         self._unpublished = False
         self._preemptions = 0
-        self._ran = 0.0
-        self._running_since: float | None = None
+        self._began: dict[int, float] = {}  # replica -> when its attempt did; of those that run
         self._first_failure: str | None = None
 
     def change(self, replica: int, **fields: Any) -> TaskStatus:
@@ -75,17 +74,11 @@ class Progress:
                     self._info = replace(self._info, status=JobStatus.RUNNING, started_at=time.time())
             if task.status is JobStatus.FAILED and self._first_failure is None:
                 self._first_failure = task.error_message
-            self._count_time()
+            if task.status is not JobStatus.RUNNING:
+                self._began.pop(replica, None)
             self._unpublished = True
             self._changed.notify_all()
             return task
-
-    def _count_time(self) -> None:
-        running = any(task.status is JobStatus.RUNNING for task in self._info.tasks)
-        if running and self._running_since is None:
-            self._running_since = time.monotonic()
-        elif not running and self._running_since is not None:
-            self._ran, self._running_since = self.seconds_running(), None
 
     def begin(self, replica: int, attempt: int | None = None) -> int:
         """Note that an attempt starts, and return its number: the next, where none is given."""
@@ -105,6 +98,8 @@ class Progress:
             ports={},
             previous=_attempts_of(before),
         )
+        with self._changed:
+            self._began[replica] = time.monotonic()
         return number
 
     def end(
@@ -163,11 +158,11 @@ class Progress:
             self._info, self._beyond = replace(self._info, tasks=tasks[:replicas]), tasks[replicas:]
             self._unpublished = True
 
-    def seconds_running(self) -> float:
-        """Return how long replicas of the job have run, without the waits in which none did."""
+    def longest_attempt(self) -> float:
+        """Return for how many seconds the oldest of the attempts that run has run; 0 where none does."""
         with self._changed:
-            since = self._running_since
-            return self._ran + (0.0 if since is None else time.monotonic() - since)
+            now = time.monotonic()
+            return max((now - since for since in self._began.values()), default=0.0)
 
     def count_preemption(self) -> int:
         """Return how many preemptions the job has had, with this one."""
