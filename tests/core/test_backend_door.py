@@ -48,7 +48,7 @@ SHOWN = {
     fray.cluster.DirectoryCluster: "_start _start_sweep",
     fray.queue.StoredQueue: "_transaction",
     fray.queue.ItemStore: "save find delete waiting lapsed dead count",
-    fray.testing.context.ContextFixtures: "CHAIN DEPTH PROGRAMS HOST spec left_on_workers",
+    fray.testing.context.ContextFixtures: "CHAIN DEPTH PROGRAMS HOST spec left_on_workers kept_by_library",
     fray.testing.cluster.ClusterFixtures: "PATIENCE STARTS_WITHIN BUILDS_ENVIRONMENTS RUNS_CONTAINERS spec",
     fray.backend.ContextCapabilities: "isolation streams at_most_once",
 }

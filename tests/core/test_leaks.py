@@ -36,6 +36,14 @@ def test_files_are_counted_in_a_folder_of_the_sessions_own_alone(tmp_path: Path)
     assert done.returncode == 0, done.stdout
 
 
+def test_what_a_library_keeps_for_itself_is_not_counted(tmp_path: Path) -> None:
+    before = snapshot()
+    with (tmp_path / "kept").open("w") as kept, (tmp_path / "left").open("w") as left:
+        kept_line, left_line = (f"file {file.fileno()} -> {file.name}" for file in (kept, left))
+        assert remaining(before, patience=0.0) == {kept_line, left_line}
+        assert remaining(before, patience=0.0, kept=lambda: {kept_line}) == {left_line}
+
+
 def test_a_process_that_was_there_before_may_become_another_program() -> None:
     becomes = "import os, sys; sys.stdin.readline(); os.execvp('sleep', ['sleep', '600'])"
     with subprocess.Popen([sys.executable, "-c", becomes], stdin=subprocess.PIPE, text=True) as child:

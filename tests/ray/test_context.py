@@ -1,6 +1,10 @@
 """RayContext keeps the promises of every context, on a cluster of three nodes."""
 
+import os
+from collections.abc import Callable
+
 import pytest
+from cluster_connections import connections_of
 
 from fray.testing.context import ContextContract
 from fray_ray.testing import LocalRayCluster
@@ -15,6 +19,11 @@ class TestRayContext(ContextContract):
     @pytest.fixture
     def spec(self, ray_cluster: LocalRayCluster) -> str:
         return f"ray?address={ray_cluster.address}"
+
+    @pytest.fixture
+    def kept_by_library(self) -> Callable[[], set[str]]:
+        """Ray keeps a connection to each worker that it has used, and chooses which worker that is."""
+        return lambda: connections_of(f"RAY_TMPDIR={os.environ['RAY_TMPDIR']}")
 
     @pytest.fixture
     def narrow_spec(self, spec: str) -> str:

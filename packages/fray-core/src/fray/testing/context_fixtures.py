@@ -102,6 +102,15 @@ class ContextFixtures(Promises):
         return set
 
     @pytest.fixture
+    def kept_by_library(self) -> Callable[[], set[str]]:
+        """What the library below the context keeps for itself, as lines of `fray.testing.leaks.snapshot`.
+
+        Connections to workers, say, which it makes when it first uses a worker; a backend on such a library
+        says how to look.
+        """
+        return set
+
+    @pytest.fixture
     def notes(self) -> Iterator[NoteServer]:
         """Makes notes by their names; after the test nothing waits for one any more."""
         with notes_kept(self.HOST) as server:

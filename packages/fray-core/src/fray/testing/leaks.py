@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -72,14 +72,26 @@ def leaks_nothing(
     assert not left, "the test left behind:\n" + "\n".join(sorted(left))
 
 
-def remaining(before: set[str], process_wide: tuple[str, ...] = (), patience: float = PATIENCE) -> set[str]:
-    """Wait until nothing is left that was not there before, `patience` seconds at most; return what is."""
+def remaining(
+    before: set[str],
+    process_wide: tuple[str, ...] = (),
+    patience: float = PATIENCE,
+    kept: Callable[[], set[str]] = set,
+) -> set[str]:
+    """Wait until nothing is left that was not there before, `patience` seconds at most; return what is.
+
+    Args:
+        process_wide: Patterns of lines that may stay.
+        kept: Returns further lines that may stay, as it is now.
+    """
     deadline = time.monotonic() + patience
     allowed = [re.compile(pattern) for pattern in process_wide]
     known = {_identity(line) for line in before}
     while True:
         left = {line for line in snapshot() if _identity(line) not in known}
         left = {line for line in left if not any(pattern.search(line) for pattern in allowed)}
+        if left:
+            left -= kept()
         if not left or time.monotonic() > deadline:
             return left
         gc.collect()  # what only a cycle holds is not lost
