@@ -21,10 +21,10 @@ FAILING = """
     import os, pathlib, sys, time
     folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["FRAY_REPLICA_ID"])
     count = int(os.environ["FRAY_REPLICA_COUNT"])
-    with (folder / "pids").open("a") as file:
-        file.write(f"{os.getpid()}\\n")
     with (folder / f"addresses-{rank}").open("a") as file:
         file.write(os.environ["FRAY_COORDINATOR_ADDRESS"] + "\\n")
+    with (folder / "pids").open("a") as file:  # the last thing that the one that fails waits for
+        file.write(f"{os.getpid()}\\n")
     attempt = len((folder / f"addresses-{rank}").read_text().split())
     while len((folder / "pids").read_text().split()) < attempt * count:
         time.sleep(0.01)

@@ -61,9 +61,12 @@ class PortContract(ClusterFixtures):
         jobs = [launch(cluster, program(LISTEN, found, go), ports=ports, resources=two) for _ in range(2)]
         until(lambda: len(numbers_in(found)) == 8, "all listen", self.PATIENCE)
         assert len(set(numbers_in(found))) == 8
-        given = [task.ports for job_id in jobs for task in cluster.poll(job_id).tasks]
-        assert [set(each) for each in given] == [set(ports)] * 4
-        assert sorted(port for each in given for port in each.values()) == sorted(numbers_in(found))
+
+        def given() -> list[dict[str, int]]:
+            return [dict(task.ports) for job_id in jobs for task in cluster.poll(job_id).tasks]
+
+        until(lambda: [set(each) for each in given()] == [set(ports)] * 4, "all are known", self.PATIENCE)
+        assert sorted(port for each in given() for port in each.values()) == sorted(numbers_in(found))
         go.touch()
         assert {info.status for info in cluster.wait(jobs, timeout=self.PATIENCE)} == {JobStatus.SUCCEEDED}
 

@@ -78,7 +78,7 @@ class LogContract(ClusterFixtures):
         job_id = launch(cluster, program(code, go))
         stream = cluster.monitor(job_id)
         assert next(line for line in stream if line == "first")
-        assert cluster.poll(job_id).status is JobStatus.RUNNING
+        until(lambda: cluster.poll(job_id).status is JobStatus.RUNNING, "it reads running", self.PATIENCE)
         go.touch()
         assert list(stream)[-1] == "last words, no end of line"
         assert stream.info.status is JobStatus.FAILED

@@ -107,7 +107,7 @@ class FamilyContract(ClusterFixtures):
         assert child.startswith(f"{parent}/child-")
         (pid,) = until(lambda: numbers_in(pids), "the child starts", self.PATIENCE)
         assert {parent, child} <= {info.job_id for info in cluster.list_jobs()}
-        assert cluster.poll(child).status is JobStatus.RUNNING
+        until(lambda: cluster.poll(child).status is JobStatus.RUNNING, "it reads running", self.PATIENCE)
         cluster.terminate(parent, grace=2.0)
         assert cluster.poll(child).status is JobStatus.STOPPED
         assert not running(pid)
@@ -133,7 +133,7 @@ class SharingContract(ClusterFixtures):
         """
         job_id = elsewhere(self.LAUNCH, textwrap.dedent(code), str(go)).strip()
         assert next(line for line in cluster.monitor(job_id) if line == "up")
-        assert cluster.poll(job_id).status is JobStatus.RUNNING
+        until(lambda: cluster.poll(job_id).status is JobStatus.RUNNING, "it reads running", self.PATIENCE)
         go.touch()
         assert cluster.wait(job_id, timeout=self.PATIENCE).status is JobStatus.SUCCEEDED
         seen = elsewhere("print(cluster.poll(sys.argv[1]).status, *cluster.monitor(sys.argv[1]))", job_id)
