@@ -5,6 +5,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import requests
 from ray.exceptions import RayTaskError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
+from fray.backend import HeldPorts
 from fray.testing.cluster import until
 from fray_ray._ray_internals import direct_calls
 from fray_ray._ray_internals.addresses import as_ray_says, dashboard_address, head_of_auto
@@ -204,7 +206,7 @@ def test_a_node_that_was_killed_is_known_in_the_end(cluster: LocalRayCluster, no
 
 
 def test_a_node_is_started_looked_at_and_ended(cluster: LocalRayCluster) -> None:
-    with agent_ports() as ports:
+    with closing(HeldPorts()) as held, agent_ports(held) as ports:
         node = start_node(
             head=False,
             registers_within=150.0,
@@ -375,7 +377,7 @@ def test_a_stream_is_cancelled_by_its_reference(cluster: LocalRayCluster) -> Non
 
     def read_on() -> None:
         for ref in stream:
-            ray.get(ref, timeout=60)
+            ray.get(ref, timeout=200)
 
     with pytest.raises(typed_ray.exceptions.RayError):
         read_on()

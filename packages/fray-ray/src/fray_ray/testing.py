@@ -23,7 +23,8 @@ from unittest import mock
 import ray
 from ray.cluster_utils import Cluster
 
-from fray_ray._local_ports import await_listener, lasting_port
+from fray.backend import HeldPorts
+from fray_ray._local_ports import await_listener
 from fray_ray._ray_internals.agent_ports import agent_ports, await_agent
 from fray_ray._ray_internals.local_clusters import (
     KEEPS_LOOPBACK,
@@ -79,6 +80,7 @@ class LocalRayCluster:
         told = {"RAY_TMPDIR": self._dir, KEEPS_LOOPBACK: "0", "RUNTIME_ENV_RETRY_TIMES": "1"}
         self._environ = mock.patch.dict(os.environ, told | _FOR_ONE_MACHINE)
         self._constant = keeping_loopback()
+        self._ports = HeldPorts()  # of its agents, and of a head that returns
         # By slice and rank: the node, and what to make another one of.
         self._slices: dict[str, dict[int, tuple[str, str, float]]] = {}
         self._drained: set[str] = set()
@@ -91,7 +93,7 @@ class LocalRayCluster:
         self._head: dict[str, Any] = {"num_cpus": num_cpus, "memory": memory}
         self._head["resources"] = dict(resources or {})
         if redis is not None:  # another head has the ports of this one, and is at the address in the Redis
-            ports = {"gcs_server_port": lasting_port(), "dashboard_port": lasting_port()}
+            ports = dict(zip(("gcs_server_port", "dashboard_port"), self._ports.take(2), strict=True))
             self._head |= {**ports, "_system_config": _HEAD_THAT_RETURNS}
         try:
             self._cluster: Any = Cluster()
@@ -104,7 +106,7 @@ class LocalRayCluster:
 
     def _start_head(self) -> None:
         store = {} if self._redis is None else {STORE: self._redis}
-        with agent_ports() as ports, mock.patch.dict(os.environ, store):
+        with agent_ports(self._ports) as ports, mock.patch.dict(os.environ, store):
             self._cluster.add_node(**{**_HEAD, **ports, **self._head})
         await_agent(ports)
         if self._redis is not None:  # which has the address of the dashboard before it is there again
@@ -135,7 +137,7 @@ class LocalRayCluster:
         if gpu_type is not None:
             amounts[f"accelerator_type:{gpu_type}"] = 1.0
         self._added += 1
-        with agent_ports() as ports:
+        with agent_ports(self._ports) as ports:
             node = self._cluster.add_node(
                 num_cpus=num_cpus,
                 num_gpus=num_gpus,
@@ -266,6 +268,7 @@ class LocalRayCluster:
         self._clean_up()
 
     def _clean_up(self) -> None:
+        self._ports.close()
         self._constant.stop()
         self._environ.stop()
         shutil.rmtree(self._dir, ignore_errors=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 
+from fray.backend import HeldPorts
 from fray_ray._ray_internals.agent_ports import agent_ports
 from fray_ray._ray_internals.node_processes import dead_processes, end_node, start_node
 
@@ -30,7 +31,8 @@ class RayNode:
         place: dict[str, Any] = {"gcs_address": head, "include_log_monitor": False}
         if head is None:
             place = {"gcs_server_port": 0, "include_dashboard": False}
-        with agent_ports() as ports:
+        self._ports = HeldPorts()
+        with agent_ports(self._ports) as ports:
             self._node = start_node(
                 head=head is None,
                 registers_within=_REGISTERS_WITHIN,
@@ -60,6 +62,7 @@ class RayNode:
     def close(self) -> None:
         """End its processes, and wait for them."""
         end_node(self._node)
+        self._ports.close()
 
 
 def nodes_alive(address: str) -> int:

@@ -6,24 +6,24 @@ from typing import Any
 
 from ray._private import services
 
-from fray_ray._local_ports import await_listener, lasting_port
+from fray.backend import HeldPorts
+from fray_ray._local_ports import await_listener
 
 _LISTENS = "dashboard_agent_listen_port"
 _AGENTS = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", _LISTENS)
 
 
 @contextlib.contextmanager
-def agent_ports() -> Iterator[dict[str, Any]]:
+def agent_ports(held: HeldPorts) -> Iterator[dict[str, Any]]:
     """Give the parameters of a node that say where its agents listen, while it is started. Read in Ray 2.60.
 
     A raylet whose agents choose by themselves waits 15 s for each of them to write its port down, and aborts:
     a busy machine takes longer to start a Python program. Ray passes all ports on to its raylet but one.
+
+    Args:
+        held: Keeps them for these agents, which listen a while after their node was started.
     """
-    chosen: list[int] = []
-    while len(chosen) < len(_AGENTS):
-        if (port := lasting_port()) not in chosen:
-            chosen.append(port)
-    ports = dict(zip(_AGENTS, chosen, strict=True))
+    ports = dict(zip(_AGENTS, held.take(len(_AGENTS)), strict=True))
     start: Any = services.start_ray_process
 
     def start_process(command: list[str], process_type: str, *args: Any, **more: Any) -> Any:
