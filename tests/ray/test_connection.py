@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from words_in_files import command_lines_with, files_with
 
 from fray import ClusterUnavailableError, FrayError, JobRequest, JobStatus, UnsupportedError, create_context
 from fray.cluster import Entrypoint, create_environment
@@ -106,11 +107,9 @@ def test_every_form_of_an_address_reaches_the_cluster_and_its_token_the_jobs(
 
 def test_the_token_is_in_no_log_and_no_command_line(protected: dict[str, str]) -> None:
     folder = Path(protected["folder"])
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    assert any("job-driver" in path.name for path in files)
-    assert not [path for path in files if TOKEN.encode() in path.read_bytes()]
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert not [line for line in lines if TOKEN.encode() in line]
+    assert any("job-driver" in path.name for path in files_with(["task 32"], folder))
+    assert not files_with([TOKEN], folder)
+    assert not command_lines_with(TOKEN)
 
 
 @pytest.mark.parametrize("form", ["head", "url"])

@@ -14,6 +14,7 @@ import pytest
 import ray as typed_ray
 
 from fray import (
+    ActorDiedError,
     ActorNotFoundError,
     ActorOptions,
     JobContext,
@@ -139,13 +140,14 @@ def test_an_actor_that_restarts_begins_anew(context: JobContext) -> None:
     actor = context.create_actor(Fragile, options=ActorOptions(max_restarts=1))
     assert context.get([actor.call(), actor.call()]) == [1, 2]
     os.kill(context.get(actor.pid()), 9)
-    for _ in range(600):
+
+    def first_call() -> int | None:
         try:
-            again = context.get(actor.call())
-            break
-        except RuntimeError:  # while it restarts
-            continue
-    assert again == 1
+            return int(context.get(actor.call(), timeout=200))
+        except ActorDiedError:  # it is not back yet
+            return None
+
+    assert until(first_call, "the actor is back", 200.0) == 1
 
 
 def test_an_actor_that_must_stay_is_on_the_head(context: JobContext) -> None:
@@ -231,7 +233,7 @@ def test_a_futures_callback_may_use_the_context(context: JobContext) -> None:
     future = context.as_executor().submit(pow, 2, 3)
     again: SimpleQueue[int] = SimpleQueue()
     future.add_done_callback(lambda done: again.put(context.get(context.run(pow, done.result(), 2))))
-    assert again.get(timeout=60) == 64
+    assert again.get(timeout=200) == 64
 
 
 def test_maps_that_fail_leave_the_program_alive(ray_cluster: LocalRayCluster) -> None:
@@ -247,7 +249,7 @@ def test_maps_that_fail_leave_the_program_alive(ray_cluster: LocalRayCluster) ->
                 except ZeroDivisionError:
                     pass
     """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=400)
 
 
 def test_two_programs_start_a_ray_each_and_neither_meets_the_other(
@@ -267,10 +269,10 @@ def test_two_programs_start_a_ray_each_and_neither_meets_the_other(
         with create_context("ray?local=true&num_cpus=1&namespace=same") as context:
             actor = context.create_actor(Where, name="where", get_if_exists=True, preemptible=False)
             Gate(Path(folder, mine)).open()
-            until(Gate(Path(folder, other)).is_open, "the other runs")
+            until(Gate(Path(folder, other)).is_open, "the other runs", 200.0)
             print(context.get(actor.name()), context.get(context.run(pow, 2, 10)), len(ray.nodes()))
             Gate(Path(folder, mine + "-done")).open()
-            until(Gate(Path(folder, other + "-done")).is_open, "the other is done")
+            until(Gate(Path(folder, other + "-done")).is_open, "the other is done", 200.0)
         print("joined" if ray.is_initialized() else "gone")
     """
     program = "\n".join(line[8:] for line in code.splitlines())
@@ -286,7 +288,7 @@ def test_two_programs_start_a_ray_each_and_neither_meets_the_other(
         for mine, other in (("one", "two"), ("two", "one"))
     ]
     try:
-        said = [process.communicate(timeout=100) for process in both]
+        said = [process.communicate(timeout=400) for process in both]
     finally:
         for process in both:
             process.kill()

@@ -6,9 +6,10 @@ from fray.testing.cluster import GangContract
 from fray_ray.testing import LocalRayCluster
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(480)
 class TestRayCluster(GangContract):
-    PATIENCE = 120.0
+    PATIENCE = 300.0
+    DEADLINE = 400.0
 
     @pytest.fixture
     def spec(self, ray_cluster: LocalRayCluster) -> str:

@@ -124,7 +124,7 @@ def test_a_reference_is_awaited_and_has_a_future(context: JobContext) -> None:
         return [await ref, await context.aget(plain_double.remote(5))]
 
     assert asyncio.run(read()) == [8, 10]
-    assert ref.future().result(timeout=60) == 8
+    assert ref.future().result(timeout=200) == 8
 
 
 def test_references_inside_containers_stay_references(context: JobContext) -> None:
@@ -217,7 +217,7 @@ def test_utilities_of_rays_work_with_both(context: JobContext) -> None:
 
     queue = Queue(actor_options={"num_cpus": 0})
     context.get(context.run(fill, queue))
-    assert queue.get(timeout=60) == "from a task"
+    assert queue.get(timeout=200) == "from a task"
     queue.shutdown()
 
 

@@ -47,7 +47,7 @@ def by_wait_in_a_thread(count: int) -> int:
 
 @pytest.mark.parametrize("fn", [by_futures, by_a_pool, by_wait_in_a_thread])
 def test_a_main_thread_that_waits_for_who_waits_lends_the_cpu(narrow: JobContext, fn: Any) -> None:
-    assert narrow.get(narrow.run(fn, 3), timeout=60) == 7
+    assert narrow.get(narrow.run(fn, 3), timeout=200) == 7
 
 
 def test_a_main_thread_with_work_of_its_own_goes_on_while_another_thread_waits(
@@ -65,4 +65,4 @@ def test_a_main_thread_with_work_of_its_own_goes_on_while_another_thread_waits(
         return not thread.is_alive()
 
     with create_context(f"ray?address={ray_cluster.address}") as context:
-        assert context.get(context.run(work_beside_a_wait), timeout=60)
+        assert context.get(context.run(work_beside_a_wait), timeout=200)

@@ -10,7 +10,7 @@ from ray.job_submission import JobSubmissionClient
 from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, create_environment
 from fray.testing.gates import until
 from fray_ray import RayCluster, _job_kv
-from fray_ray._job_table import TableEntry
+from fray_ray._job_table import TableEntry, submission_of
 from fray_ray.testing import LocalRayCluster
 
 pytestmark = pytest.mark.timeout(400)
@@ -49,8 +49,7 @@ def test_prune_passes_over_a_job_whose_driver_is_not_gone(
     assert joined_cluster.wait(parent, timeout=120).status is JobStatus.SUCCEEDED
     (child,) = joined_cluster.list_jobs(parent=parent)
     until(lambda: joined_cluster.poll(child.job_id).status is JobStatus.RUNNING, "the child runs", 120)
-    submission = next(each.submission_id for each in table.list_jobs() if "child" in str(each.metadata))
-    assert submission is not None
+    submission = submission_of(child.job_id)
     until(lambda: table.get_job_status(parent).is_terminal(), "the parent's driver is gone")
     # As a driver that has written how its job ended, and hangs.
     TableEntry(submission).write(replace(joined_cluster.poll(child.job_id), status=JobStatus.SUCCEEDED))

@@ -90,13 +90,13 @@ def test_max_task_retries_makes_calls_again_on_an_actor_that_was_restarted(
 ) -> None:
     options = ActorOptions(max_restarts=1, backend={"ray": {"max_task_retries": -1}})
     actor = context.create_actor(Fragile, options=options)
-    assert context.get(actor.die_at_first(tmp_path / "of the actor"), timeout=60) == 2
+    assert context.get(actor.die_at_first(tmp_path / "of the actor"), timeout=200) == 2
 
     actor = context.create_actor(Fragile, options=ActorOptions(max_restarts=3))
     once = actor.die_at_first.options(max_task_retries=-1).remote(tmp_path / "of the call")
-    assert context.get(once, timeout=60) == 2
+    assert context.get(once, timeout=200) == 2
     with pytest.raises(ActorDiedError):
-        context.get(actor.die_at_first(tmp_path / "never"), timeout=60)
+        context.get(actor.die_at_first(tmp_path / "never"), timeout=200)
 
 
 class Grouped:
@@ -114,7 +114,7 @@ def test_concurrency_groups_let_calls_of_one_pass_those_of_another(
     options = ActorOptions(backend={"ray": {"concurrency_groups": {"io": 1}}})
     actor = context.create_actor(Grouped, options=options)
     slow = actor.wait_for(str(tmp_path / "mark"))
-    assert context.get(actor.ping.options(concurrency_group="io").remote(), timeout=60) == "pong"
+    assert context.get(actor.ping.options(concurrency_group="io").remote(), timeout=200) == "pong"
     (tmp_path / "mark").touch()
     context.get(slow)
 
@@ -143,6 +143,6 @@ def test_rays_state_names_the_class_of_the_user_and_its_methods(
     context.get(actor.method())
     its_class: Any = [("class_name", "=", "WithANameOfItsOwn")]
     where: Any = {"address": ray_cluster.dashboard, "raise_on_missing_output": False}
-    assert list_actors(filters=its_class, **where)
+    until(lambda: list_actors(filters=its_class, **where), "the actor in Ray's table")
     its_name: Any = [("name", "=", "WithANameOfItsOwn.method")]
     until(lambda: list_tasks(filters=its_name, **where), "the call in Ray's table")

@@ -65,7 +65,7 @@ def test_resources_of_the_group_are_a_part_of_what_it_reserved(group: Any) -> No
     with create_context("ray") as context:
         assert current_placement_group() is None
         assert groups_of(context) == [""] * 3
-    ray.get(ray.remote(num_cpus=0, resources=asked)(group_of_task).remote(), timeout=60)
+    ray.get(ray.remote(num_cpus=0, resources=asked)(group_of_task).remote(), timeout=200)
 
 
 def print_groups() -> None:

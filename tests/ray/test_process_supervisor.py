@@ -31,8 +31,8 @@ def note(name, pid):
 child = subprocess.Popen(["env", "-i", "sleep", "600"], start_new_session=True)
 note("supervisor", os.getppid())
 note("daemon", child.pid)
-note("program", os.getpid())
 print("up", flush=True)
+note("program", os.getpid())
 time.sleep(600)
 """
 
@@ -79,7 +79,7 @@ def test_what_a_replica_started_ends_with_the_process_that_keeps_it(tmp_path: Pa
     started, processes = start_family(tmp_path)
     os.kill(processes["supervisor"], signal.SIGKILL)
     assert started.stdin is not None
-    output, verdict = started.communicate(timeout=60)
+    output, verdict = started.communicate(timeout=200)
     assert output == b"up\n"
     assert "ended by signal 9" in json.loads(verdict)["lost"]
     until(lambda: not any(map(running, processes.values())), "no process is left")
@@ -92,7 +92,7 @@ def test_it_is_stopped_as_before_when_its_guardian_is_killed(tmp_path: Path) -> 
     assert started.stdin is not None
     started.stdin.write(b"stop 0\n")
     started.stdin.flush()
-    output, verdict = started.communicate(timeout=60)
+    output, verdict = started.communicate(timeout=200)
     assert (output, json.loads(verdict)["exit_code"]) == (b"up\n", -9)
     until(lambda: not any(map(running, processes.values())), "no process is left")
 
@@ -150,7 +150,7 @@ def test_what_is_handed_over_is_in_no_file_whichever_process_is_killed(tmp_path:
     assert started.stdin is not None
     started.stdin.close()  # its parent is gone, too
     started.stdin = None
-    started.communicate(timeout=60)
+    started.communicate(timeout=200)
     until(lambda: not any(map(running, pids.values())), "no process is left")
     assert not files_with_the_secret(tmp_path)
 

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from gang_hosts import pids_of_replicas
+from words_in_files import files_with
 
 from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, create_environment
 from fray.testing.cluster_fixtures import running
@@ -29,19 +30,6 @@ def work(folder: Path, argument: str) -> None:
     draft.write_text(f"{os.getpid()} {os.getppid()} {private}")
     draft.rename(Path(folder, "up"))
     time.sleep(600)
-
-
-def files_with(words: list[str], *folders: Path) -> list[Path]:
-    """Return the files that hold one of these words."""
-    found = []
-    for folder in folders:
-        for path in (Path(place, name) for place, _, names in os.walk(folder) for name in names):
-            try:
-                data = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-            except OSError:  # it has just been removed
-                continue
-            found += [path for word in words if word.encode() in data]
-    return found
 
 
 def test_arguments_and_variables_are_in_no_file_when_all_processes_of_a_replica_are_killed(

@@ -173,7 +173,7 @@ def test_poll_has_all_attempts_and_a_list_the_latest(
     joined_cluster: RayCluster, ray_cluster: LocalRayCluster
 ) -> None:
     job_id = joined_cluster.launch(JobRequest("tried", Entrypoint.from_binary("true")))
-    ended = joined_cluster.wait(job_id, timeout=60)
+    ended = joined_cluster.wait(job_id, timeout=200)
     table = JobSubmissionClient(ray_cluster.dashboard)
     until(lambda: table.get_job_status(job_id).is_terminal(), "Ray writes nothing more into the entry")
     many = replace(ended, tasks=job(4, attempts=100).tasks)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gang_hosts import Hosts, left_in_ray, processes_of_driver
+from gang_hosts import Hosts, left_in_ray, processes_of_driver, slices_in_use
 
 from fray.cluster import JobRequest, JobStatus, ResourceConfig, TpuConfig
 from fray.testing.cluster import until
 from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(480)
 
 
 def launch(cluster: RayCluster, hosts: Hosts, slices: int = 1) -> str:
@@ -31,7 +31,7 @@ def placing(cluster: RayCluster, slices: LocalRayCluster, hosts: Hosts) -> str:
 
 def starting(cluster: RayCluster, slices: LocalRayCluster, hosts: Hosts) -> str:
     job_id = launch(cluster, hosts)
-    until(lambda: cluster.poll(job_id).pending_reason == "starting its replicas", "it has its room")
+    until(slices_in_use, "it has its room")  # and for as long as it runs: no look comes too late to see it
     return job_id
 
 
@@ -70,7 +70,7 @@ def test_a_driver_that_is_killed_leaves_nothing(gangs: RayCluster, hosts: Hosts)
     hosts.await_up(2)
     for pid in processes_of_driver(job_id):
         os.kill(pid, signal.SIGKILL)
-    assert gangs.wait(job_id, timeout=60).status is JobStatus.FAILED
+    assert gangs.wait(job_id, timeout=200).status is JobStatus.FAILED
     until(lambda: not hosts.living(), "no host runs")
     assert hosts.saved() == {0, 1}
     until(lambda: not left_in_ray(), "nothing is left")
@@ -110,8 +110,8 @@ def test_a_slice_that_breaks_while_it_waits_for_its_peer_is_replaced(
     until(lambda: "hosts missing" in (gangs.poll(job_id).pending_reason or ""), "the loss is seen")
     slices.mend_slices()
     others.go()
-    assert gangs.wait(holder, timeout=60).status is JobStatus.SUCCEEDED
+    assert gangs.wait(holder, timeout=200).status is JobStatus.SUCCEEDED
     hosts.await_up(4)
     hosts.go()
-    info = gangs.wait(job_id, timeout=60)
+    info = gangs.wait(job_id, timeout=200)
     assert info.status is JobStatus.SUCCEEDED, info.error_message

@@ -38,6 +38,8 @@ def host(folder: Path) -> str:
         order = folder / f"order-{rank}"
         if order.exists():
             what = order.read_text()
+            if what == "deaf":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             order.unlink()
             _obey(what)
         time.sleep(0.01)
@@ -47,8 +49,6 @@ def host(folder: Path) -> str:
 def _obey(what: str) -> None:
     if what == "raise":
         raise ValueError("out of luck")
-    if what == "deaf":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if what == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -89,6 +89,10 @@ class Hosts:
         draft = self.folder / "draft"
         draft.write_text(what)
         draft.rename(self.folder / f"order-{rank}")
+
+    def await_obeyed(self, rank: int) -> None:
+        """Wait until a host has taken its order, and is deaf where it is to be."""
+        until(lambda: not (self.folder / f"order-{rank}").exists(), f"host {rank} obeys")
 
     def withdraw(self, rank: int) -> None:
         """Take back an order that nobody has obeyed."""
