@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from fray_queue._redis.queue import RedisQueue as RedisQueue
     from fray_queue._sqlite.queue import SqliteQueue as SqliteQueue
     from fray_queue._work.options import WorkSummary as WorkSummary
-    from fray_queue._work.pools import awork as awork
-    from fray_queue._work.pools import work as work
+    from fray_queue._work.work import awork as awork
+    from fray_queue._work.work import work as work
 
 # Public name -> its module: a program that uses one backend does not load what another needs.
 _HOMES = {
@@ -49,8 +49,8 @@ _HOMES = {
     "TimeLimitError": "_errors",
     "TokenError": "_errors",
     "WorkSummary": "_work.options",
-    "awork": "_work.pools",
-    "work": "_work.pools",
+    "awork": "_work.work",
+    "work": "_work.work",
 }
 
 __all__ = sorted(_HOMES)

@@ -43,7 +43,7 @@ from fray_slurm._diagnosis import check_slurm
 from fray_slurm._ending import SlurmEnd
 from fray_slurm._jobs import ENVIRONMENTS, has_run, members_of
 from fray_slurm._launches import SlurmLaunches, array_script, batch_command
-from fray_slurm._own_engine import own_engine, with_engine
+from fray_slurm._ray_in_allocation import runtime_of, with_runtime
 from fray_slurm._script import batch_script, directives, gres_of, replica_count, without_allocation
 from fray_slurm._settings import SlurmSettings, native_options
 from fray_slurm._states import ENDED, WAITING
@@ -149,19 +149,19 @@ class SlurmCluster(SlurmLaunches):
                 "'slurm?region_constraint=true'; else say a partition or a constraint"
             )
         native_options(request.backend.get("slurm", {}))
-        own_engine(request)
+        runtime_of(request)
         super()._check_supported(_portable(request))
 
     def _plan(self, request: JobRequest, job_id: JobId, variables: Mapping[str, str]) -> JobPlan:
-        engine = own_engine(request)
-        request = replace(request, gang=True) if engine else request
+        runtime = runtime_of(request)
+        request = replace(request, gang=True) if runtime else request
         record, python = self._records.path(job_id), sys.executable
         if request.environment is not None and request.environment.builds:
             python, kept = os.fspath(own_python(record)), self._records.folder / ENVIRONMENTS
             plan = plan_with_environment(request, job_id, self.spec, variables, record=record, folder=kept)
         else:
             plan = super()._plan(request, job_id, variables)
-        program = plan.command if engine is None else with_engine(engine, request, python, plan.command)
+        program = plan.command if runtime is None else with_runtime(runtime, request, python, plan.command)
         apart = _apart(request, job_id)
         asked, folder = _of_one(request) if apart else request, os.fspath(record / FOLDER)
         self._options[job_id] = directives(asked, job_id, self._settings, folder)
@@ -299,7 +299,7 @@ def _apart(request: JobRequest, job_id: JobId) -> bool:
 
     A member of a sweep is a task itself: its replicas share that allocation.
     """
-    together = request.is_gang or own_engine(request) is not None or job_id.sweep is not None
+    together = request.is_gang or runtime_of(request) is not None or job_id.sweep is not None
     return not together and replica_count(request.resources) > 1
 
 

@@ -18,8 +18,8 @@ from fray._jobs.record_files import CHILDREN, PLAN, SWEEP
 from fray._jobs.record_writing import take_lock, write_member, write_record, write_replica
 from fray._jobs.recorded_jobs import RecordedJobs
 from fray._jobs.replica_records import replica_path
-from fray._jobs.restarting import restart_replicas
-from fray._jobs.retrying import (
+from fray._jobs.restart import restart_replicas
+from fray._jobs.retry import (
     check_kept,
     check_retry,
     members_to_retry,

@@ -145,7 +145,7 @@ if TYPE_CHECKING:
     )
     from fray._jobs.port_variables import HOST_ADDRESS, PORT_VARIABLE, port_variable
     from fray._jobs.ports import HeldPorts, free_ports, port_is_free
-    from fray._jobs.preemption import NOTICE_VARIABLE
+    from fray._jobs.preemption_notice import NOTICE_VARIABLE
     from fray._jobs.process_tree import (
         JOB_VARIABLE,
         OUTLIVES_JOBS,
@@ -170,8 +170,8 @@ if TYPE_CHECKING:
     from fray._jobs.replica_endings import info_of_replicas
     from fray._jobs.replica_records import REPLICAS
     from fray._jobs.replica_rules import pause_after
-    from fray._jobs.restarting import tasks_to_restart
-    from fray._jobs.retrying import check_retry
+    from fray._jobs.restart import tasks_to_restart
+    from fray._jobs.retry import check_retry
     from fray._jobs.settling import settle_by_members, sweep_info, sweep_progress
     from fray._jobs.snapshots import SourceState, change_since, source_state, take_snapshot, workspace_files
     from fray._jobs.spawn import start_program
@@ -528,10 +528,10 @@ _HOMES = {
     "sweep_name": "_jobs.sweeps",
     "REPLICAS": "_jobs.replica_records",
     "info_of_replicas": "_jobs.replica_endings",
-    "tasks_to_restart": "_jobs.restarting",
-    "check_retry": "_jobs.retrying",
+    "tasks_to_restart": "_jobs.restart",
+    "check_retry": "_jobs.retry",
     "check_key": "_jobs.launch_keys",
-    "NOTICE_VARIABLE": "_jobs.preemption",
+    "NOTICE_VARIABLE": "_jobs.preemption_notice",
     "PORT_VARIABLE": "_jobs.port_variables",
     "port_variable": "_jobs.port_variables",
     "exit_variables": "_jobs.on_exit",

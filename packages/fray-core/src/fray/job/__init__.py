@@ -13,7 +13,7 @@ from fray._values.options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
 
 if TYPE_CHECKING:
     from fray._jobs.endpoints import register_endpoint
-    from fray._jobs.preemption import PreemptionNotice, preemption_notice
+    from fray._jobs.preemption_notice import PreemptionNotice, preemption_notice
 
     create_job_ctx = create_context  # these four are served by fray._legacy, which warns
     fray_default_job_ctx = use_context
@@ -47,8 +47,8 @@ __all__ = [
 
 # Loaded when they are asked for: they bring the job runtime, which no worker of a context needs.
 _HOMES = {
-    "PreemptionNotice": "fray._jobs.preemption",
-    "preemption_notice": "fray._jobs.preemption",
+    "PreemptionNotice": "fray._jobs.preemption_notice",
+    "preemption_notice": "fray._jobs.preemption_notice",
     "register_endpoint": "fray._jobs.endpoints",
 }
 

@@ -146,7 +146,7 @@ def work(
 
     fray queue work sqlite:q.db -- convert {} -resize 50% out.png
     """
-    from fray_queue._work.pools import work as pool
+    from fray_queue._work.work import work as pool
 
     opened = open_at(url, access)
     run = Command(command, time_limit)

@@ -16,7 +16,7 @@ Finished = Callable[[Call], None]
 
 
 class Runner(Protocol):
-    """Runs calls. The engine calls it in its event loop, and there it calls back."""
+    """Runs calls. The pool calls it in its event loop, and there it calls back."""
 
     ahead: bool
     """Whether calls may be submitted before a slot is free."""

@@ -16,7 +16,7 @@ _ACROSS_NODES = frozenset({"ray"})  # context types; every other runs in the pro
 _ELSEWHERE = frozenset({"address", "local"})
 
 
-def own_engine(request: JobRequest) -> GangRuntime | None:
+def runtime_of(request: JobRequest) -> GangRuntime | None:
     """Return what starts the engine of a job's context on its own nodes; None where it needs none.
 
     Raises:
@@ -34,11 +34,11 @@ def own_engine(request: JobRequest) -> GangRuntime | None:
     return gang_runtime(spec.name)
 
 
-def with_engine(engine: GangRuntime, request: JobRequest, python: str, program: Sequence[str]) -> list[str]:
+def with_runtime(runtime: GangRuntime, request: JobRequest, python: str, program: Sequence[str]) -> list[str]:
     """Return what each replica runs, so that the engine is there before the program and gone after it."""
     resources = request.resources
     device = resources.device
-    return engine.command(
+    return runtime.command(
         program,
         python=python,
         cpus=math.ceil(resources.cpu),

@@ -4,7 +4,7 @@
                        ^                    │
                        └──── rest, retry ───┘          one heartbeat keeps every lease in between
 
-Wherever the function is called, the engine is the same; it ends when it is stopped, and for no other reason.
+Wherever the function is called, the pool is the same; it ends when it is stopped, and for no other reason.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _MOST_UNSETTLED = 5000  # items that are worked on and not settled, while the qu
 _LAST_TRIES = 2.0  # seconds after the grace period in which what is left is settled
 
 
-class Engine:
+class WorkerPool:
     """One pool at work.
 
     Args:

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from fray.queue import Queue
 from fray_queue._work.calls import Function
-from fray_queue._work.engine import Engine
 from fray_queue._work.options import WorkOptions, WorkSummary
 from fray_queue._work.processes import InProcess, packed_for_workers
 from fray_queue._work.runners import CoroutineRunner, InThread, Invoker, ThreadRunner
 from fray_queue._work.stopping import StopSignal, check_stop, stopped_by_sigterm
+from fray_queue._work.worker_pool import WorkerPool
 
 T = TypeVar("T")
 
@@ -88,12 +88,12 @@ def work(
     )
     stopping = threading.Event()
     signals = [stopping] if stop is None else [stopping, stop]
-    engine = Engine(queue, ThreadRunner(invoker), options, summary, signals)
+    pool = WorkerPool(queue, ThreadRunner(invoker), options, summary, signals)
     with stopped_by_sigterm(stopping):
         # In another thread: this one may have an event loop, and has to be free for signals.
-        _run_apart(engine, stopping)
-    if engine.errors:
-        raise engine.errors[0]
+        _run_apart(pool, stopping)
+    if pool.errors:
+        raise pool.errors[0]
     return summary
 
 
@@ -134,26 +134,26 @@ async def awork(
     check_stop(stop)
     summary = WorkSummary() if summary is None else summary
     runner = CoroutineRunner(Function(fn, batched=batch > 1))
-    engine = Engine(queue, runner, options, summary, [] if stop is None else [stop])
-    await engine.run()
-    if engine.errors:
-        raise engine.errors[0]
+    pool = WorkerPool(queue, runner, options, summary, [] if stop is None else [stop])
+    await pool.run()
+    if pool.errors:
+        raise pool.errors[0]
     return summary
 
 
-def _run(engine: Engine, ended: threading.Event) -> None:
+def _run(pool: WorkerPool, ended: threading.Event) -> None:
     try:
-        asyncio.run(engine.run())
+        asyncio.run(pool.run())
     except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
-        engine.errors.append(error)
+        pool.errors.append(error)
     finally:
         ended.set()
 
 
-def _run_apart(engine: Engine, stopping: threading.Event) -> None:
-    """Run an engine in a thread of its own, and wait in pieces: signals are seen in between."""
+def _run_apart(pool: WorkerPool, stopping: threading.Event) -> None:
+    """Run a pool in a thread of its own, and wait in pieces: signals are seen in between."""
     ended = threading.Event()
-    threading.Thread(target=_run, args=(engine, ended), name="fray-work", daemon=True).start()
+    threading.Thread(target=_run, args=(pool, ended), name="fray-work", daemon=True).start()
     # Not `join`: an interrupt in it makes Python 3.11 and 3.12 take the thread for ended.
     try:
         while not ended.wait(0.1):
@@ -164,7 +164,7 @@ def _run_apart(engine: Engine, stopping: threading.Event) -> None:
             while not ended.wait(0.1):
                 pass
         except BaseException:
-            engine.hurry()
+            pool.hurry()
             ended.wait(_LAST_WAIT)
             raise
         raise
