@@ -8,8 +8,9 @@ from fray._contracts.cluster import Cluster, LogStream
 from fray._discovery.current import create_cluster, current_cluster, set_current_cluster, use_cluster
 from fray._jobs.cluster_context import ClusterContext
 from fray._jobs.following import parent_job, wait_for_jobs
-from fray._jobs.last_lines import last_lines, redacted
+from fray._jobs.last_lines import last_lines
 from fray._jobs.logs.stream import follow_logs
+from fray._jobs.redaction import redacted
 from fray._telemetry.job_instrumentation import launching
 from fray._values.delays import poll_delays, retry_delays, retrying
 from fray._values.endpoints import Endpoint
