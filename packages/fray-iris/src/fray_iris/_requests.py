@@ -1,5 +1,6 @@
 """A request of Fray as one of Iris: `LaunchJobRequest` in its JSON form, with the files that go along."""
 
+import inspect
 import io
 import json
 import os
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fray import UnsupportedError
 from fray.backend import FAMILY, Spec, invalid, path_in_copy, runner, workspace_files
-from fray.cluster import EnvironmentConfig, JobPlan, JobRequest, TpuConfig
+from fray.cluster import EnvironmentConfig, JobPlan, JobRequest, TpuConfig, redacted
 from fray_iris import _in_task
 from fray_iris._in_task.words import HIDDEN_VARIABLE, PLAN
 from fray_iris._resources import constraints_to_iris, coscheduling_to_iris, resources_to_iris
@@ -181,6 +182,7 @@ def replica_program() -> bytes:
     files |= {
         f"fray_iris/{folder.name}/{path.name}": path.read_text() for path in sorted(folder.glob("*.py"))
     }
+    files[f"fray_iris/{folder.name}/redaction.py"] = inspect.getsource(sys.modules[redacted.__module__])
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, text in files.items():

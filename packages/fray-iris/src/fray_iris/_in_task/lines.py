@@ -5,6 +5,7 @@ import os
 import re
 import threading
 
+from fray_iris._in_task.redaction import redacted
 from fray_iris._in_task.words import FLUSH
 
 TYPE_CHECKING = False
@@ -61,7 +62,7 @@ class Lines:
     def last(self, secrets: "list[str]") -> str:
         """Return how a message goes on with the last lines, without what is secret."""
         text = "\n".join(f"  {line}" for line in self._last)
-        text = masked(text, secrets)[-_LAST_BYTES:]
+        text = redacted(text, secrets)[-_LAST_BYTES:]
         return f"\nits last lines:\n{text}" if text else "; it wrote nothing"
 
     def _flush_when_quiet(self) -> None:
@@ -70,21 +71,3 @@ class Lines:
             self._written.clear()
             if not self._written.wait(_QUIET):
                 self.write(FLUSH)
-
-
-def masked(text: str, secrets: "list[str]") -> str:
-    """Return a text with `***` for each secret; one may be part of another."""
-    hidden = bytearray(len(text))
-    for secret in secrets:
-        at = text.find(secret)
-        while at >= 0:
-            hidden[at : at + len(secret)] = b"\1" * len(secret)
-            at = text.find(secret, at + 1)
-    shown, before = [], 0
-    for character, secret_ in zip(text, hidden, strict=True):
-        if secret_ and not before:
-            shown.append("***")
-        elif not secret_:
-            shown.append(character)
-        before = secret_
-    return "".join(shown)
