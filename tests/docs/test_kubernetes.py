@@ -118,6 +118,14 @@ def test_a_job_that_waits_for_a_node_has_the_schedulers_words() -> None:
     assert info.pending_reason == "Unschedulable: because of Unschedulable"
 
 
+def test_a_pod_asks_for_its_gpus() -> None:
+    any_two, eight = ResourceConfig.with_gpu(count=2), ResourceConfig.with_gpu("H100", 8)
+    assert KUBERNETES.requests_of(any_two)["nvidia.com/gpu"] == 2
+    assert KUBERNETES.node_selector(any_two) == {}
+    assert KUBERNETES.requests_of(eight)["nvidia.com/gpu"] == 8
+    assert KUBERNETES.node_selector(eight) == {"fray.gpu": "H100"}
+
+
 def test_a_launch_makes_a_secret_and_a_set_once_for_a_key() -> None:
     api = FakeApi()
     cluster = KUBERNETES.KubernetesCluster(api)

@@ -25,6 +25,7 @@ from fray.cluster import (
     ClusterBase,
     Endpoint,
     ExitReason,
+    GpuConfig,
     JobId,
     JobInfo,
     JobPlan,
@@ -37,6 +38,7 @@ from fray.cluster import (
 
 Object = Mapping[str, Any]
 JOB, HOSTS = "fray.job", "fray.hosts"
+GPU = "fray.gpu"  # of a node: Fray's name of its GPUs. The labels of vendors hold names of products.
 HOST, SLICE = "batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index"
 ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 MOUNT = "/fray"
@@ -235,6 +237,8 @@ def requests_of(resources: ResourceConfig) -> Object:
     }
     if isinstance(resources.device, TpuConfig):
         found["google.com/tpu"] = resources.device.chips_per_host
+    if isinstance(resources.device, GpuConfig):
+        found["nvidia.com/gpu"] = resources.device.count
     return found
 
 
@@ -243,6 +247,9 @@ def node_selector(resources: ResourceConfig) -> Mapping[str, str]:
     found = {} if resources.preemptible else {"cloud.google.com/gke-spot": "false"}
     if isinstance(resources.device, TpuConfig):
         found["cloud.google.com/gke-tpu-accelerator"] = resources.device.type
+        found["cloud.google.com/gke-tpu-topology"] = resources.device.topology
+    if isinstance(resources.device, GpuConfig) and resources.device.type != "any":
+        found[GPU] = resources.device.type
     return found
 
 
