@@ -94,6 +94,13 @@ def test_every_variable_of_fray_is_described() -> None:
     assert not missing, f"reference/environment-variables.md lacks {missing}"
 
 
+def test_every_reason_that_a_command_of_on_exit_may_find_is_named() -> None:
+    page = (REFERENCE / "environment-variables.md").read_text()
+    row = re.search(r"^\| `FRAY_JOB_REASON` \|(.*)$", page, re.MULTILINE)
+    assert row is not None
+    assert re.findall(r"`(\w+)`", row[1]) == [reason.value for reason in fray.cluster.ExitReason]
+
+
 class _Fetched(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
