@@ -139,15 +139,21 @@ def test_memory_is_limited_where_the_machine_lets_us_and_else_refused() -> None:
     assert [task.reason for task in info.tasks] == [ExitReason.OUT_OF_MEMORY]
 
 
-def test_what_a_child_used_is_counted_while_it_runs(cluster: LocalCluster) -> None:
+def test_what_a_child_used_is_counted_while_it_runs(cluster: LocalCluster, tmp_path: Path) -> None:
     code = """
-        import subprocess, sys
-        child = "data = b'x' * 200_000_000; import time; time.sleep(2.5)"
-        children = [subprocess.Popen([sys.executable, "-c", child]) for _ in range(2)]
-        for child in children:
-            child.wait()
+        import os, subprocess, sys, time
+        child = "import sys; data = b'x' * 200_000_000; sys.stdin.read()"
+        command = [sys.executable, "-c", child]
+        children = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(2)]
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
     """
-    info = cluster.wait(launch(cluster, program(code)), timeout=60)
+    go = tmp_path / "go"
+    job_id = launch(cluster, program(code, go))
+    until(lambda: any(sample.memory > 400e6 for sample in cluster.usage(job_id)), "both are counted", 60.0)
+    go.touch()
+    info = cluster.wait(job_id, timeout=60)
+    assert info.status is JobStatus.SUCCEEDED
     assert (info.tasks[0].peak_memory or 0) > 400e6
 
 

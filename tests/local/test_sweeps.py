@@ -12,6 +12,7 @@ from fray.backend import environment_of
 from fray.cluster import ExitReason, JobRequest, JobStatus, ResourceConfig, SweepId, create_environment
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_fixtures import numbers_in
+from fray.testing.cluster_sweeps import WHEN_THERE
 from fray_local import LocalCluster
 
 SECRET = "hunter2-hunter2-hunter2"
@@ -154,10 +155,12 @@ def test_a_sweep_of_a_snapshot_has_one_copy(state_dir: Path, tmp_path: Path) -> 
     workspace.mkdir()
     (workspace / "step.py").write_text("print('as it was')")
     cluster, environment = LocalCluster(overcommit=True), create_environment(workspace=workspace)
-    blocker = launch(cluster, program("import time; time.sleep(0.5)"))
+    go = tmp_path / "go"
+    blocker = launch(cluster, program(WHEN_THERE, go))
     request = JobRequest("step", "step", environment=environment, snapshot=True, after=[blocker])
     sweep = cluster.launch_many([request] * 3)
     (workspace / "step.py").write_text("print('as it is')")
+    go.touch()
     cluster.wait(sweep, timeout=PATIENCE, raise_on_failure=True)
     assert sorted(cluster.monitor(sweep)) == [f"[{position}] as it was" for position in range(3)]
     assert len([path for path in state_dir.rglob("step.py") if not path.parent.is_symlink()]) == 1

@@ -14,7 +14,8 @@ from fray.cluster import Entrypoint, JobRequest, create_cluster
 TREE = '''
 import os, subprocess, sys, time
 escaped = subprocess.Popen(["/usr/bin/env", "-i", "setsid", "/bin/sleep", "99"])
-time.sleep(0.3)
+while os.getsid(escaped.pid) != escaped.pid:
+    time.sleep(0.01)
 print(os.getpid(), escaped.pid, flush=True)
 time.sleep(99)
 '''

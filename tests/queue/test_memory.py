@@ -168,10 +168,18 @@ def test_a_push_between_a_look_and_the_sleep_after_it_is_not_missed() -> None:
 
 
 def test_a_short_wait_ends_in_time_beside_a_long_one_in_the_same_loop() -> None:
+    waiting = threading.Event()
+
+    class Queue(MemoryQueue[str]):
+        def pop_many(self, *args: Any, wait: float = 0.0, **options: Any) -> list[Lease[str]]:
+            if wait:
+                waiting.set()
+            return super().pop_many(*args, wait=wait, **options)
+
     async def program() -> None:
-        queue: MemoryQueue[str] = MemoryQueue()
+        queue = Queue()
         long = asyncio.create_task(queue.aio.pop(wait=60.0))
-        await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(waiting.wait, 20.0)
         assert await asyncio.wait_for(queue.aio.pop(wait=0.1), 20.0) is None
         long.cancel()
         with pytest.raises(asyncio.CancelledError):
