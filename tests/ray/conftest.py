@@ -35,7 +35,7 @@ def ray_cluster() -> Iterator[LocalRayCluster]:
         cluster.add_node(num_cpus=3)
         cluster.add_node(num_cpus=2)
         yield cluster
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 120.0
     while left := processes_with(mark):
         assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.05)

@@ -11,6 +11,7 @@ from fray_ray.testing import LocalRayCluster
 
 
 class TestRayContext(ContextContract):
+    DEADLINE = 400.0
     DEPTH = 20  # every level is a process of its own while it waits
     PROGRAMS = 15
     CHAIN = 2_000  # a link is 2.6 ms and more; one of 10,000 runs in benchmarks/ray_contexts.py
