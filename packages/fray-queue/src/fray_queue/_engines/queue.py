@@ -351,16 +351,16 @@ class EngineQueue(QueueBase[T]):
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""
         wanted = None if item_ids is None else [str(item_id) for item_id in item_ids]
-        return self._change(lambda store, slot: store.requeue(slot, wanted))
+        return self._change(lambda store, slot: store.operate(slot, "requeue", wanted))
 
     def purge(self) -> int:
         """Remove every item that is not a dead letter, leased ones too; return how many."""
-        return self._change(lambda store, slot: store.purge(slot))
+        return self._change(lambda store, slot: store.operate(slot, "purge"))
 
     def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
         wanted = None if item_ids is None else [str(item_id) for item_id in item_ids]
-        return self._change(lambda store, slot: store.purge_dead(slot, wanted))
+        return self._change(lambda store, slot: store.operate(slot, "purge_dead", wanted))
 
     def exists(self) -> bool:
         """Return whether the engine has the queue; makes none."""

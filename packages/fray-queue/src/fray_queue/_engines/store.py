@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from fray import FrayError, QueueUnavailableError
 from fray.backend import PushOptions
@@ -12,6 +12,8 @@ from fray_queue._items import Settings
 
 Packed = tuple[str, bytes]
 """An answer: its outcome and its payload."""
+Verb = Literal["requeue", "purge", "purge_dead"]
+"""What an operator asks for: put dead items back in line, remove those that are not dead, remove the dead."""
 
 
 class TransientError(FrayError, ConnectionError):
@@ -114,11 +116,8 @@ class EngineStore(Protocol):
     def fetch(self, slot: Slot, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
         """Return what became of items, and in how many seconds more of them may be over by themselves."""
 
-    def requeue(self, slot: Slot, item_ids: Sequence[str] | None) -> int: ...
-
-    def purge(self, slot: Slot) -> int: ...
-
-    def purge_dead(self, slot: Slot, item_ids: Sequence[str] | None) -> int: ...
+    def operate(self, slot: Slot, verb: Verb, item_ids: Sequence[str] | None = None) -> int:
+        """Do what an operator asks for, to these items, or to all where None is given; return how many."""
 
     def delete(self) -> None: ...
 

@@ -12,7 +12,7 @@ from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
 from fray_queue._engines.slots import Slot
-from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Packed, Wanted, token_of
+from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Packed, Verb, Wanted, token_of
 from fray_queue._errors import LateRequestError, NoRoomError, QueueExistsError
 from fray_queue._items import Settings
 from fray_queue._postgres import schema
@@ -236,19 +236,8 @@ class PostgresStore:
 
     # --- what an operator does ---
 
-    def requeue(self, slot: Slot, item_ids: Sequence[str] | None) -> int:
-        """Put the dead back in line."""
-        return self._operate(slot, "requeue", item_ids)
-
-    def purge(self, slot: Slot) -> int:
-        """Remove what is not dead."""
-        return self._operate(slot, "purge", None)
-
-    def purge_dead(self, slot: Slot, item_ids: Sequence[str] | None) -> int:
-        """Remove the dead."""
-        return self._operate(slot, "purge_dead", item_ids)
-
-    def _operate(self, slot: Slot, verb: str, item_ids: Sequence[str] | None) -> int:
+    def operate(self, slot: Slot, verb: Verb, item_ids: Sequence[str] | None = None) -> int:
+        """Put the dead back in line, or remove what is not dead, or the dead."""
         numbers = None if item_ids is None else [self._place(item_id) for item_id in item_ids]
         ((answer,),) = self._run("operate", "qqoitQ", *self._slot(slot), verb, numbers)
         return int(answer[0])

@@ -243,17 +243,21 @@ class EngineServerStore:
 
     async def requeue(self, name: str, item_ids: Sequence[str] | None, key: Key | None) -> Told:
         """Bring dead letters back."""
-        return {"count": await self._change(name, key, lambda store, slot: store.requeue(slot, item_ids))}
+        return {
+            "count": await self._change(
+                name, key, lambda store, slot: store.operate(slot, "requeue", item_ids)
+            )
+        }
 
     async def purge(self, name: str, key: Key | None) -> Told:
         """Remove items."""
-        count = await self._change(name, key, lambda store, slot: store.purge(slot))
+        count = await self._change(name, key, lambda store, slot: store.operate(slot, "purge"))
         self._traffic(name).wake_askers(None)
         return {"count": count}
 
     async def purge_dead(self, name: str, item_ids: Sequence[str] | None, key: Key | None) -> Told:
         """Remove dead letters."""
-        count = await self._change(name, key, lambda store, slot: store.purge_dead(slot, item_ids))
+        count = await self._change(name, key, lambda store, slot: store.operate(slot, "purge_dead", item_ids))
         return {"count": count}
 
     # --- counts ---
