@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from fray._cli.shared import age, duration, first_line, in_numbers, progress
-from fray._ui.listing import Column, Query, choices, hidden_inputs, page_of, pager, row, table
+from fray._ui.listing import Column, Query, choices, hidden_inputs, page_of, pager, row, search_field, table
 from fray._ui.markup import NOTHING, Html, join, shortened, stranger, tag
 from fray._ui.pictures import shares
 from fray._ui.shared_calls import Looked
@@ -29,17 +29,7 @@ _COLUMNS = (
 def jobs_filter(query: Query, label: str) -> Html:
     """Return the form that filters a list of jobs."""
     given = query.text("q")
-    field = tag(
-        "input",
-        type="search",
-        name="q",
-        id="q",
-        value=given,
-        maxlength=200,
-        placeholder="name, id, label or message",
-        autocomplete="off",
-        spellcheck="false",
-    )
+    field = search_field("q", given, "name, id, label or message")
     kept = hidden_inputs(query, "cluster", "id", "status", "sort")
     send = tag("noscript", tag("button", "Filter", type="submit"))
     return tag("form", tag("label", label, for_="q"), field, kept, send, class_="filter", method="get")

@@ -151,6 +151,21 @@ def choices(
     return tag("nav", *links, class_="chips", aria_label=label)
 
 
+def search_field(name: str, value: str, placeholder: str) -> Html:
+    """Return the field of a form that text is typed into."""
+    return tag(
+        "input",
+        type="search",
+        name=name,
+        id=name,
+        value=value,
+        maxlength=200,
+        placeholder=placeholder,
+        autocomplete="off",
+        spellcheck="false",
+    )
+
+
 def hidden_inputs(query: Query, *names: str) -> Html:
     """Keep what else an address says when a form is sent without a script."""
     return join(

@@ -3,7 +3,7 @@
 import re
 from typing import TYPE_CHECKING, Any
 
-from fray._ui.listing import Query
+from fray._ui.listing import Query, search_field
 from fray._ui.markup import Html, join, tag
 from fray._ui.shared_calls import Looked
 from fray._ui.shell import empty, failure, loading
@@ -89,17 +89,7 @@ def log_form(query: Query) -> Html:
         tag("option", f"{int(each):,} lines", value=each, selected=each == lines)
         for each in sorted(LINES, key=int)
     ]
-    search = tag(
-        "input",
-        type="search",
-        name="grep",
-        id="grep",
-        value=query.text("grep"),
-        maxlength=200,
-        placeholder="regular expression",
-        autocomplete="off",
-        spellcheck="false",
-    )
+    search = search_field("grep", query.text("grep"), "regular expression")
     follow = tag("label", tag("input", type="checkbox", id="follow", checked=True), " follow")
     return tag(
         "form",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from fray._ui.listing import Column, choices, hidden_inputs, page_of, pager, row, table
+from fray._ui.listing import Column, choices, hidden_inputs, page_of, pager, row, search_field, table
 from fray._ui.listing import Query as Query
 from fray._ui.markup import UNKNOWN, Html, join, stranger, tag
 from fray._ui.pictures import Line, chart, sparkline
@@ -211,17 +211,7 @@ def letters_part(looked: Looked[dict[str, Any]], query: Query, base: str = "") -
 
 
 def _filter(query: Query) -> Html:
-    field = tag(
-        "input",
-        type="search",
-        name="q",
-        id="q",
-        value=query.text("q"),
-        maxlength=200,
-        placeholder="name",
-        autocomplete="off",
-        spellcheck="false",
-    )
+    field = search_field("q", query.text("q"), "name")
     send = tag("noscript", tag("button", "Filter", type="submit"))
     kept = hidden_inputs(query, "server", "only", "sort")
     return tag("form", tag("label", "Filter", for_="q"), field, kept, send, class_="filter", method="get")
