@@ -106,7 +106,10 @@ class Page:
         self.until(done, "a click")
 
     def _button(self, inside: str, title: str) -> WebElement:
-        return next(button for button in self.all(f"{inside} button") if button.text == title)
+        found = [button for button in self.all(f"{inside} button") if button.text == title]
+        if not found:  # not yet, perhaps: the notice of a change comes before the page shows it
+            raise LookupError(f"no button {title!r} in {inside}")
+        return found[0]
 
     def complaints(self) -> list[str]:
         """What the browser has to say about the page, since this was asked last."""
