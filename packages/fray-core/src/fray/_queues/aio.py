@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 from fray._contracts.queue import Queue
 from fray._contracts.replies import Reply
-from fray._queues.brief_threads import BriefThreads
 from fray._queues.heartbeat import Heartbeat, extend_many, release_each
+from fray._values.brief_threads import BriefThreads
 from fray._values.checks import check_seconds
 from fray._values.errors import FrayError, LeaseExpiredError
 from fray._values.leases import DeadLetter, Lease
