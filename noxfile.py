@@ -85,6 +85,7 @@ nox.options.sessions = [
     "lint",
     "types",
     *(name.removeprefix("fray-") for name in PACKAGES),
+    "later-pythons",
     "dask",
     "ui",
     "workspace",
@@ -255,25 +256,61 @@ def interpreter(version: str) -> str | None:
     return None
 
 
+LATER_PYTHONS = ("3.12", "3.13")
+# What differs between versions of Python, in a minute: all of core, and how programs end and fork.
+OF_EVERY_PYTHON = (
+    "tests/core",
+    "tests/local/test_program_end.py",
+    "tests/local/test_forks.py",
+    "tests/queue/test_program_end.py",
+)
+
+
+@nox.session(name="later-pythons", venv_backend="none")
+def later_pythons(session: nox.Session) -> None:
+    """Does what differs between versions of Python work on each later one that the machine has?"""
+    found = {version: path for version in LATER_PYTHONS if (path := interpreter(version))}
+    for version, path in found.items():
+        server = f"fray-queue[server] @ file://{wheel('fray-queue')}"  # its tests need no other extra
+        needs = [*wheels("fray-local"), server, *group("test")]
+        run_tests_on(session, version, path, needs, {"every-python": OF_EVERY_PYTHON})
+    for version in LATER_PYTHONS:
+        session.warn(f"run on Python {version}" if version in found else not_found(version))
+
+
 @nox.session(default=False, venv_backend="none")
-@nox.parametrize("version", ["3.12", "3.13"])
+@nox.parametrize("version", LATER_PYTHONS)
 def pythons(session: nox.Session, version: str) -> None:
-    """Do core, local and queue work on a later Python, where the machine has one?"""
+    """Do core, local and queue, all of them, work on a later Python, where the machine has one?"""
     path = interpreter(version)
     if path is None:
-        session.warn(f"NOT RUN: there is no Python {version} here")
+        session.warn(not_found(version))
         return
     install_for_queues(session)
+    needs = [*wheels("fray-local", "fray-queue"), *group("test"), *QUEUE_TESTS, "joblib"]
+    suites = {name: (f"tests/{name}",) for name in ("core", "local", "queue")}
+    run_tests_on(session, version, path, needs, suites)
+
+
+def not_found(version: str) -> str:
+    """Say that nothing was run on a Python: the machine has none, and none is fetched."""
+    return f"NOT RUN on Python {version}: neither the path nor pyenv has one"
+
+
+def run_tests_on(
+    session: nox.Session, version: str, path: str, needs: list[str], suites: dict[str, tuple[str, ...]]
+) -> None:
+    """Run tests on another Python, in an environment of its own, a report for each suite."""
     folder = NOX_DIR / f"python-{version}"
     python = str(folder / "bin" / "python")
     session.run("uv", "venv", "--quiet", "--clear", "--python", path, str(folder), external=True)
-    needs = [*wheels("fray-local", "fray-queue"), *group("test"), *QUEUE_TESTS, "joblib"]
     session.run("uv", "pip", "install", "--quiet", "--python", python, *needs, external=True)
     session.env.update({"PYTHONPATH": None, "PYTHONDONTWRITEBYTECODE": None})
     session.env["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    for name in ("core", "local", "queue"):
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    for name, paths in suites.items():
         report = f"--junitxml={REPORTS / f'{name}-{version}'}.xml"
-        session.run(python, "-m", "pytest", "-q", report, f"tests/{name}", *SIDE_BY_SIDE, external=True)
+        session.run(python, "-m", "pytest", "-q", report, *paths, *SIDE_BY_SIDE, external=True)
 
 
 @nox.session
