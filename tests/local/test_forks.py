@@ -9,8 +9,10 @@ import pytest
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # From 3.12 on Python warns of every fork in a process with threads; these programs mean to.
+    accepted = "ignore:This process:DeprecationWarning"
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        [sys.executable, "-W", accepted, "-c", textwrap.dedent(program), *arguments],
         capture_output=True,
         text=True,
         timeout=60,

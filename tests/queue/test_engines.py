@@ -5,6 +5,7 @@ import os
 import pickle
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -234,7 +235,9 @@ def test_a_forked_child_has_connections_of_its_own(rig: Rig) -> None:
     queue = open_any(rig.url())
     queue.push_many(range(20))
     mine = queue.pop_many(5)
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of fork in a process with threads
+        pid = os.fork()
     if not pid:
         code = 1
         try:

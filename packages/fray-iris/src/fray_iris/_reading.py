@@ -2,11 +2,10 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from fray.backend import LogSource, with_request
+from fray.backend import LogSource, map_in_threads, with_request
 from fray.cluster import JobId, JobInfo
 from fray_iris._connection import Iris
 from fray_iris._ids import IrisTask, iris_name, is_job_id, job_id_of
@@ -64,8 +63,9 @@ class JobReader:
             if (job_id := job_id_of(self._user(), job["job_id"])) is not None
             and (parent is None or job_id.parent == parent)
         ]
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fray-iris") as threads:
-            return list(threads.map(lambda each: self._read(each[0], each[1], self._about(*each)), jobs))
+        return map_in_threads(
+            lambda each: self._read(each[0], each[1], self._about(*each)), jobs, _AT_ONCE, "fray-iris"
+        )
 
     def log(self, job_id: str, replica: int | None, attempt: int) -> LogSource:
         """Return the log of an attempt (from 1) to read from."""

@@ -6,9 +6,9 @@ that Iris runs beside it in its container.
 
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from fray.backend import map_in_threads
 from fray_iris._connection import Iris
 from fray_iris._ids import IrisTask
 from fray_iris._in_task.words import place_of
@@ -34,10 +34,7 @@ rm -rf "$1"
 def stop_replicas(iris: Iris, tasks: Iterable[Mapping[str, Any]], grace: float) -> None:
     """Let every replica that runs end its tree; returns when they have, or when their time is over."""
     running = [task for task in tasks if task.get("state") == "TASK_STATE_RUNNING"]
-    if not running:
-        return
-    with ThreadPoolExecutor(min(_AT_ONCE, len(running)), thread_name_prefix="fray-terminate") as threads:
-        list(threads.map(lambda task: _stop(iris, task, grace), running))
+    map_in_threads(lambda task: _stop(iris, task, grace), running, _AT_ONCE, "fray-terminate")
 
 
 def _stop(iris: Iris, task: Mapping[str, Any], grace: float) -> None:

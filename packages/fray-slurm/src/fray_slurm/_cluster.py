@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from fray.backend import (
     bare_command,
     check_seconds,
     import_paths,
+    map_in_threads,
     own_python,
     plan_with_environment,
     poll_delays,
@@ -237,8 +237,9 @@ class SlurmCluster(SlurmLaunches):
         if unsupervised:  # also one whose batch step is just starting
             with contextlib.suppress(ClusterUnavailableError):
                 self._client.cancel(*unsupervised)
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fray-terminate") as threads:
-            families = list(threads.map(lambda member: self._stop_family(member, grace), left))
+        families = map_in_threads(
+            lambda member: self._stop_family(member, grace), left, _AT_ONCE, "fray-terminate"
+        )
         ended = [each for family in families for each in family]
         self._end_in_slurm([*ended, *never])
         for member in [*ended, *left]:

@@ -7,7 +7,6 @@ per call, `_future`.
 
 import inspect
 import os
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
@@ -21,6 +20,7 @@ from fray._contracts.context import CreateTask, Run
 from fray._telemetry import listeners as _listeners
 from fray._values.capabilities import ContextCapabilities
 from fray._values.options import ActorOptions, Lifetime, TaskOptions
+from fray._values.threads import run_aside
 
 if TYPE_CHECKING:
     from fray._contexts.map import MapPace
@@ -105,7 +105,7 @@ class ContextBase(ABC):
             else:
                 future.set_result(value)
 
-        threading.Thread(target=settle, name="fray-future", daemon=True).start()
+        run_aside(settle, "fray-future")
         return future
 
     def _lending(self) -> AbstractContextManager[None]:

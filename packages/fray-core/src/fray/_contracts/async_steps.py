@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Any, Generic, Self, TypeVar
 
 from fray._contracts.current_context import current_context_var
+from fray._values.brief_threads import BriefThreads
 
 T = TypeVar("T")
 _END = object()
@@ -19,7 +20,8 @@ class AsyncSteps(AsyncIterator[T], Generic[T]):
 
     def __init__(self, values: Iterator[T]) -> None:
         self._values = values
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = BriefThreads(1, "fray-steps")
+        self._begun = False
         self._step: asyncio.Future[Any] | None = None
 
     def __aiter__(self) -> Self:
@@ -28,7 +30,7 @@ class AsyncSteps(AsyncIterator[T], Generic[T]):
     async def __anext__(self) -> T:
         if self._step is None:
             # Its own thread: the loop's few would be used up by iterators that wait for one another.
-            self._thread = self._thread or ThreadPoolExecutor(1, "fray-steps")
+            self._begun = True
             context = copy_context()
             work: Future[Any] = self._thread.submit(lambda: context.run(next, self._values, _END))
             self._step = asyncio.wrap_future(work)
@@ -43,12 +45,10 @@ class AsyncSteps(AsyncIterator[T], Generic[T]):
 
     async def aclose(self) -> None:
         """End the iteration; what a `map` has not started is cancelled."""
-        thread, self._thread = self._thread, None
+        begun, self._begun = self._begun, False
         close = getattr(self._values, "close", None)
-        if thread is not None:
-            if close is not None:
-                thread.submit(close)  # after the step that runs
-            thread.shutdown(wait=False)
+        if begun and close is not None:
+            self._thread.submit(close)  # after the step that runs
 
 
 async def iterate(values: Iterator[T]) -> AsyncIterator[T]:

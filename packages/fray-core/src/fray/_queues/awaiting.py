@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fray._contracts.replies import Reply
+from fray._values.threads import NoThreadError, start_thread
 
 _MOST_THREADS = 8
 _LONGEST_ASK = 1.0  # seconds; so long a thread may outlive the last who waits
@@ -42,13 +43,21 @@ class ReplyWatcher:
                 self._unasked[item_id] = None
             start = not known and self._threads < _MOST_THREADS
             self._threads += start
-        if start:
-            threading.Thread(target=self._ask, args=(fetch,), name="fray-replies", daemon=True).start()
         try:
+            if start:
+                self._start_asking(fetch)
             return await waiter[1]
         finally:
             with self._lock:
                 self._forget(item_id, waiter)
+
+    def _start_asking(self, fetch: Fetch) -> None:
+        try:
+            start_thread(threading.Thread(target=self._ask, args=(fetch,), name="fray-replies", daemon=True))
+        except NoThreadError:
+            with self._lock:
+                self._threads -= 1
+            raise
 
     def _forget(self, item_id: str, waiter: Waiter) -> None:
         waiters = self._waiting.get(item_id, [])

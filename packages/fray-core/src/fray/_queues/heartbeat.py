@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from fray._contracts.queue import Queue
 from fray._values.errors import LeaseExpiredError
 from fray._values.leases import Lease
+from fray._values.threads import start_thread
 
 T = TypeVar("T")
 
@@ -43,8 +44,8 @@ class Heartbeat:
         with self._lock:
             self._leases.update((lease.lease_id, (lease, due)) for lease in leases)
             if self._thread is None and not self._over.is_set():
-                self._thread = threading.Thread(target=self._run, name="fray-heartbeat", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="fray-heartbeat", daemon=True)
+                self._thread = start_thread(thread)
 
     def drop(self, lease_ids: Iterable[str]) -> None:
         """Extend these no more; an extension that is under way may still arrive."""

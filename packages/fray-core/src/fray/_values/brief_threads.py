@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from fray._values.threads import run_aside
+
 R = TypeVar("R")
 
 _IDLE = 0.1  # seconds that a thread waits for another call; a new one costs a thousandth of that
@@ -39,7 +41,8 @@ class BriefThreads:
             else:
                 self._unclaimed += 1  # for the next thread that is free
         if start:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            # A call that finds no thread, because the program has ended, is done when this returns.
+            run_aside(self._run, self._name)
         return future
 
     def _run(self) -> None:

@@ -223,6 +223,7 @@ if TYPE_CHECKING:
     from fray._values.light_json import to_json
     from fray._values.light_tuples import NamedTuple
     from fray._values.push_options import PLAIN, PushOptions
+    from fray._values.threads import NoThreadError, map_in_threads, run_aside, start_thread
     from fray._values.words import in_words
 
 __all__ = [
@@ -305,6 +306,7 @@ __all__ = [
     "MemoryGroup",
     "NamedTuple",
     "NativeAsyncQueue",
+    "NoThreadError",
     "Noticed",
     "NotifyReplica",
     "OffsetLog",
@@ -424,6 +426,7 @@ __all__ = [
     "listening",
     "liveness_of",
     "locked_environment",
+    "map_in_threads",
     "may_block",
     "name_given_up",
     "named_arguments",
@@ -468,6 +471,7 @@ __all__ = [
     "replace_file",
     "require_api",
     "retry_delays",
+    "run_aside",
     "run_call",
     "run_coroutine",
     "runner",
@@ -484,6 +488,7 @@ __all__ = [
     "source_state",
     "sources_of",
     "start_program",
+    "start_thread",
     "steady_time",
     "strip_frames",
     "supervisor_command",
@@ -618,6 +623,10 @@ _HOMES = {
     "MemoryGroup": "_jobs.memory_group",
     "NamedTuple": "_values.light_tuples",
     "NativeAsyncQueue": "_queues.native_aio",
+    "NoThreadError": "_values.threads",
+    "map_in_threads": "_values.threads",
+    "run_aside": "_values.threads",
+    "start_thread": "_values.threads",
     "Noticed": "_jobs.events",
     "NotifyReplica": "_jobs.events",
     "OUTLIVES_JOBS": "_jobs.process_tree",

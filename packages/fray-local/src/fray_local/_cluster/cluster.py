@@ -1,5 +1,6 @@
 """Jobs on this machine, each a process tree that outlives who launched it."""
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -13,6 +14,7 @@ from fray.backend import (
     JOB_VARIABLE,
     ClusterCapabilities,
     Holder,
+    NoThreadError,
     Records,
     Spec,
     SupervisorLock,
@@ -23,6 +25,7 @@ from fray.backend import (
     import_paths,
     limits_memory,
     packed_plan,
+    start_thread,
     supervisor_command,
     this_host,
     tree_kill,
@@ -183,7 +186,7 @@ class LocalCluster(DirectoryCluster):
                     room.leave()
                 raise
         if os.getpid() == 1:  # of a container: what is nobody's child is ours, and nobody else collects it
-            threading.Thread(target=_collect, args=[pid], name=f"fray-collect-{pid}", daemon=True).start()
+            _collect_aside(pid)
 
 
 def _room_to_enter(plan: JobPlan | SweepPlan) -> MachineRoom | None:
@@ -191,6 +194,12 @@ def _room_to_enter(plan: JobPlan | SweepPlan) -> MachineRoom | None:
     room = plan.admission
     at_once = plan.preparation is None and not plan.after
     return room if at_once and isinstance(room, MachineRoom) else None
+
+
+def _collect_aside(pid: int) -> None:
+    thread = threading.Thread(target=_collect, args=[pid], name=f"fray-collect-{pid}", daemon=True)
+    with contextlib.suppress(NoThreadError):  # the program has ended, and the container with it
+        start_thread(thread)
 
 
 def _collect(pid: int) -> None:

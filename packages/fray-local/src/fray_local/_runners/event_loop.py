@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from fray import TaskCancelledError
-from fray.backend import CallExecutor, arguments_of, dispatch, set_current_call
+from fray.backend import (
+    CallExecutor,
+    NoThreadError,
+    arguments_of,
+    dispatch,
+    set_current_call,
+    start_thread,
+)
 
 _END_SECONDS = 5.0  # that what an actor left running in its loop has to end
 
@@ -32,10 +39,14 @@ class EventLoopActor:
     def start(self, calls: Sequence[Any]) -> None:
         """Hand calls to the loop; the first one is the constructor's and starts it."""
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
             self._slots = asyncio.Semaphore(self._concurrency)
-            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-            self._thread.start()
+            self._loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            try:
+                self._thread = start_thread(thread)
+            except NoThreadError:
+                self._loop.close()  # which makes calls that come later no-ops
+                raise
         for call in calls:
             self._tell(self._begin, call)
 

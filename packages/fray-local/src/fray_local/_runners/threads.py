@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from fray.backend import LOCK, CallExecutor, CallPacker, Ready, dispatch, guarded, set_lender
+from fray.backend import (
+    LOCK,
+    CallExecutor,
+    CallPacker,
+    NoThreadError,
+    Ready,
+    dispatch,
+    guarded,
+    set_lender,
+    start_thread,
+)
 from fray_local._runners.event_loop import EventLoopActor
 
 
@@ -61,6 +71,7 @@ class ThreadPool:
             _starting.pools.append(self)
             return
         later: list[ThreadPool] = []
+        refused = False
         # A thread is counted before it runs, and `start` holds locks of `threading` that the other threads
         # need: a finalizer that waited in here would wait for this very thread. The guard is the first to
         # come and the last to go.
@@ -69,15 +80,22 @@ class ThreadPool:
                 _starting.pools = later
                 while self._start_one():
                     pass
+            except NoThreadError:
+                refused = True
             finally:
                 _starting.pools = None
-        if not self._threads and not self._closed:
+        # Where none can be had, and all are blocked, the last one to block runs what is queued.
+        if refused and self.running <= 0 and not self._closed:
             self._run_here()
         for pool in later:
             pool.grow()
 
     def _start_one(self) -> bool:
-        """Start, or wake, one more thread; False where none is needed, or none can be had."""
+        """Start, or wake, one more thread; False where none is needed.
+
+        Raises:
+            NoThreadError: None can be had.
+        """
         with self._lock:
             if self.running >= self.size or self._idle >= self._queue.qsize() or self._closed:
                 return False
@@ -88,25 +106,36 @@ class ThreadPool:
             return True
         # Daemonic: at exit it is the context that waits for the work; idle threads hold nothing up.
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-        self._threads.add(thread)
+        self._threads.add(thread)  # before it runs
         try:
-            thread.start()
-        except RuntimeError:  # the system's limit on threads, or the interpreter is ending
+            start_thread(thread)
+        except NoThreadError:
             with self._lock:
                 self.running -= 1
                 self._threads.discard(thread)
-            return False
+            raise
         return True
 
     def _run_here(self) -> None:
-        """Run what is queued on this thread: there is no other, and there will be none."""
-        while True:
-            try:
-                call = self._queue.get(block=False)
-            except Empty:
-                return
-            if call is not None:
+        """Run what is queued on this thread, which is one of the pool's meanwhile."""
+        before = set_lender(self) if self._lends else None
+        with self._lock:
+            self.running += 1
+        try:
+            while self._queue.qsize():
+                try:
+                    call = self._queue.get(block=False)
+                except Empty:  # another took it
+                    return
+                if call is None:  # the pool is closed meanwhile: it is for the threads
+                    self.put(None)
+                    return
                 dispatch(self._run(call))
+        finally:
+            with self._lock:
+                self.running -= 1
+            if self._lends:
+                set_lender(before)
 
     def _work(self) -> None:
         if self._lends:

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 
+from fray.backend import NoThreadError, start_thread
 from fray_queue._file.stores.store import Store
 
 _log = logging.getLogger("fray.queue")
@@ -34,24 +35,28 @@ class Cleanup:
         if not self._background:
             self._store.delete([payload, *records])
             return True
+        started = True
         with self._mine():
             self._waiting.append((payload, records))
             if self._thread is None:
                 self._closing = False
-                self._start_thread()
+                started = self._start_thread()
             elif len(self._waiting) >= _BULK:
                 self._changed.notify_all()
+        if not started:
+            self.close()
         return False
 
     def close(self) -> None:
         """Return when all is removed, or the store refused once more."""
         with self._mine():
             self._closing = True
-            if self._waiting and self._thread is None:
-                self._start_thread()
+            here = self._waiting and self._thread is None and not self._start_thread()
             thread = self._thread
             self._changed.notify_all()
-        if thread is not None:
+        if here:
+            self._run()
+        elif thread is not None:
             thread.join()
 
     def _mine(self) -> threading.Condition:
@@ -59,10 +64,15 @@ class Cleanup:
             self._start()
         return self._changed
 
-    def _start_thread(self) -> None:
+    def _start_thread(self) -> bool:
+        """Start the thread; False where there can be none, because the program has ended."""
         # Not a daemon: a program that ends waits for the last bulk.
-        self._thread = threading.Thread(target=self._run, name="fray-queue-cleaner", daemon=False)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="fray-queue-cleaner", daemon=False)
+        try:
+            self._thread = start_thread(thread)
+        except NoThreadError:
+            return False
+        return True
 
     def _run(self) -> None:
         refused = False

@@ -7,7 +7,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -18,6 +17,7 @@ from fray.backend import (
     check_error,
     check_seconds,
     dead_letter,
+    map_in_threads,
     read_item,
     take_readable,
     with_end,
@@ -230,8 +230,7 @@ class FileQueue(QueueBase[T]):
             for group in groups.items():
                 finish(group)
         else:
-            with ThreadPoolExecutor(min(ASIDE, len(groups)), thread_name_prefix="fray-queue-done") as pool:
-                list(pool.map(finish, groups.items()))
+            map_in_threads(finish, groups.items(), ASIDE, "fray-queue-done")
         return lost
 
     def release(self, lease: Lease[Any], *, delay: float = 0.0, error: BaseException | None = None) -> None:

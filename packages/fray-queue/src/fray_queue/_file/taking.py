@@ -3,9 +3,9 @@
 import contextlib
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from fray import FrayError
+from fray.backend import map_in_threads
 from fray_queue._file.claims import Claims
 from fray_queue._file.item_log import Claim
 
@@ -61,8 +61,7 @@ class _Taking:
 
     def take_beside(self, n: int) -> None:
         """Claim up to `n` more items one by one, with requests beside each other."""
-        with ThreadPoolExecutor(min(ASIDE, n), thread_name_prefix="fray-queue-pop") as pool:
-            list(pool.map(lambda _: self.take(1), range(n)))
+        map_in_threads(lambda _: self.take(1), range(n), ASIDE, "fray-queue-pop")
 
     def in_order(self) -> list[Claim]:
         """Return the newest claim of each item, the oldest item first."""

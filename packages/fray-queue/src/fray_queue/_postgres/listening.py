@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from fray.backend import NoThreadError, start_thread
 from fray_queue._engines.store import TransientError
 from fray_queue._postgres.connection import Pool, TimedConnection
 from fray_queue._postgres.schema import LOCK, VERSION
@@ -80,10 +81,14 @@ class Listener:
             connection.close()
             raise TransientError(str(error)) from None
         self._wake, woken = socket.socketpair()
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._listen, args=(connection, woken), name="fray-postgres-listener", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread = start_thread(thread)
+        except NoThreadError:
+            connection.close()
+            raise
 
     def _register(self, connection: TimedConnection) -> None:
         connection.execute(f"SELECT fray.wait_{VERSION}(%s, %s)", [self._queue, _REGISTERED])

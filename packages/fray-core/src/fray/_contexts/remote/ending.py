@@ -8,6 +8,7 @@ from fray._contracts.task_runner import CallKind
 from fray._engine.calls import dispatch, inside
 from fray._engine.refs import EngineRef
 from fray._engine.waiting import await_one, blocking
+from fray._values.threads import NoThreadError, start_thread
 
 
 class _WorkersCalls:
@@ -45,8 +46,8 @@ class EndingContext(SessionContext):
             return
         with self._starting_end:
             first, self._end_asked = not self._end_asked, True
+        workers_calls = _WorkersCalls()
         if first:
-            workers_calls = _WorkersCalls()
             self.engine.scope.open.add(workers_calls)
             self._finisher = threading.Thread(
                 target=self._finish, args=(workers_calls, cancel_pending), name="fray-ending", daemon=True
@@ -57,7 +58,11 @@ class EndingContext(SessionContext):
                 if call.kind == "task" and not call.streaming:
                     self.cancel_submitted(call)
         if first and self._finisher is not None:
-            self._finisher.start()
+            try:
+                start_thread(self._finisher)
+            except NoThreadError:  # the program has ended
+                self._finisher = None
+                self._finish(workers_calls, cancel_pending)
         if wait and not inside(self.engine.scope):
             with blocking():
                 self._over.wait()

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from fray._values.threads import NoThreadError, run_aside, start_thread
+
 _IDLE = 1.0
 """Seconds without an act after which the thread ends; the next act starts another."""
 
@@ -27,13 +29,17 @@ class SerialThread:
             if self._running:
                 return
             self._running = 1
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-        self._thread.start()
+            self._thread = thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        try:
+            start_thread(thread)
+        except NoThreadError:  # the program has ended
+            self._thread = None
+            self._work(0.0)  # here; meanwhile other threads only queue
 
-    def _work(self) -> None:
+    def _work(self, idle: float = _IDLE) -> None:
         while True:
             try:
-                act = self._acts.get(timeout=_IDLE)
+                act = self._acts.get(timeout=idle)
             except queue.Empty:
                 with self._lock:
                     if self._acts.empty():
@@ -66,4 +72,4 @@ class Fresh:
 
     def run(self, act: Callable[[], Any]) -> None:
         """Start a thread for an act."""
-        threading.Thread(target=act, name=self._name, daemon=True).start()
+        run_aside(act, self._name)

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fray.backend import start_thread
 from fray_local._process.owner.serial_queue import SerialQueue
 from fray_local._process.protocol.messages import Message
 from fray_local._process.protocol.wire import Reader, encode, frames, send_some
@@ -40,8 +41,7 @@ class EventLoop:
         self._order = itertools.count()
         self._stopped = self._ended = False
         self._writing = threading.RLock()  # a finalizer may wake the loop in a thread that holds it
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._thread = start_thread(threading.Thread(target=self._run, name=name, daemon=True))
 
     @property
     def inside(self) -> bool:
@@ -92,9 +92,17 @@ class EventLoop:
 
     def stop(self) -> None:
         """End the thread."""
+        self.let_go()
+        self.join()
+
+    def let_go(self) -> None:
+        """Let the thread end soon; from any thread, finalizers included."""
         self._stopped = True
         self._awake = False
         self.call_soon(lambda: None)
+
+    def join(self) -> None:
+        """Wait until the thread has ended, which `stop` or `let_go` tells it to do."""
         if not self.inside:
             self._thread.join()
 

@@ -14,11 +14,13 @@ from fray.backend import (
     DEFAULT_TASK,
     EngineRef,
     EngineStream,
+    NoThreadError,
     PackedCall,
     dispatch,
     future_as_ref,
     identity_of,
     set_lender,
+    start_thread,
 )
 from fray_local._process.owner.actor_registry import ActorRegistry
 from fray_local._process.owner.calls import CallState, packs_values
@@ -60,14 +62,16 @@ class ProcessRunner:
         load_pickler()
         self.machine, self.budget, self._namespace = machine, budget, namespace
         self._size, self._max_tasks, self._preload = size, max_tasks_per_worker, preload
+        # Not with the first call: a program that has ended may submit that, and can start no thread.
+        self.loop = EventLoop("fray-event-loop")
+        weakref.finalize(self, self.loop.let_go).atexit = False
         self._functions: WeakValueDictionary[bytes, SerializedFunction] = WeakValueDictionary()
         self._callbacks = CallbackThreads()
         self._order = count(1)
         self._started = self._closed = False
         self._unended = True  # deleted when it is ended
         self._ended = threading.Event()
-        self._ender: threading.Thread
-        self.loop: EventLoop
+        self._ender: threading.Thread | None = None
         self.fork_servers: ForkServers
         self.requests: RequestHandler
         self.scheduler: Scheduler
@@ -80,17 +84,14 @@ class ProcessRunner:
         self.registry = ActorRegistry(context, self, self._namespace)
 
     def ensure_started(self) -> None:
-        """Start the thread that reads, unless it runs; processes start with the first calls.
+        """Make what the first call takes, unless it is there; processes start with the calls.
 
         Nobody waits here: a finalizer may interrupt its own thread in the middle of it. Of several that are
-        made at the same time one is published, and the others end unused.
+        made at the same time one is published, and the others are never used.
         """
         if self._started:
             return
         self._context.engine.scope.check_open()
-        loop = EventLoop("fray-event-loop")
-        if vars(self).setdefault("loop", loop) is not loop:
-            loop.stop()
         self._start(self.loop)
         if self._closed:  # meanwhile, when there was nothing to end
             self.close(wait=False)
@@ -212,17 +213,34 @@ class ProcessRunner:
         """End every process; with `wait`, block until all are gone."""
         self._closed = True
         if not self._started:
+            self.loop.let_go()
+            if wait:
+                self.loop.join()
             return
         try:
             del self._unended
         except AttributeError:  # somebody ends it already
             pass
         else:
-            self._ender = threading.Thread(target=self._end, name="fray-end", daemon=True)
-            self._ender.start()
-        if wait and threading.current_thread() is not getattr(self, "_ender", None):
+            self._begin_end(wait)
+        if wait and threading.current_thread() is not self._ender:
             self._ended.wait()
-            self._ender.join()
+            if self._ender is not None:
+                self._ender.join()
+
+    def _begin_end(self, wait: bool) -> None:
+        """End everything in a thread, which Ctrl-C does not interrupt, or else in the one that waits."""
+        try:
+            start_thread(threading.Thread(target=self._end_aside, name="fray-end", daemon=True))
+        except NoThreadError:
+            if wait:
+                self._end()
+            else:
+                self._unended = True  # for who waits: at its end the program does
+
+    def _end_aside(self) -> None:
+        self._ender = threading.current_thread()
+        self._end()
 
     def _end(self) -> None:
         self.scheduler.close(wait=True)
@@ -241,8 +259,7 @@ class ProcessRunner:
 
     def disown(self) -> bool:
         """In a forked child: leave the workers to the parent."""
-        if self._started:
-            self.loop.disown()
+        self.loop.disown()
         return False
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from fray import TaskCancelledError
+from fray.backend import NoThreadError, run_aside, start_thread
 
 _SLOW_SECONDS = 0.02  # after which another thread takes over what waits behind an act
 
@@ -37,8 +38,7 @@ class CallbackThreads:
         if any(since > late for since in list(self._running.values())):
             self._watch()  # it may have begun an act that takes long
             return
-        thread = threading.Thread(target=self._run, name="fray-callbacks", daemon=True)
-        thread.start()
+        run_aside(self._run, "fray-callbacks")
 
     def _watch(self) -> None:
         """Look again in a while whether something waits."""
@@ -47,7 +47,10 @@ class CallbackThreads:
         self._watched = True
         timer = threading.Timer(_SLOW_SECONDS, self._look)
         timer.daemon = True
-        timer.start()
+        try:
+            start_thread(timer)
+        except NoThreadError:  # the program has ended: what waits is done behind the act
+            self._watched = False
 
     def _look(self) -> None:
         self._watched = False  # before the look: what comes from now on asks for another

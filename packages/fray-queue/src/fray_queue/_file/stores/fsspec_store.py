@@ -10,10 +10,11 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from fray import QueueUnavailableError, UnsupportedError
+from fray.backend import map_in_threads
 
 R = TypeVar("R")
 
@@ -76,8 +77,7 @@ class FsspecStore:
         if len(files) == 1:
             one(files[0])
             return
-        with ThreadPoolExecutor(min(_ASIDE, len(files) or 1), thread_name_prefix="fray-queue-put") as pool:
-            list(pool.map(one, files))
+        map_in_threads(one, files, _ASIDE, "fray-queue-put")
 
     def write(self, path: str, data: bytes) -> None:
         self._ask("pipe_file", self._full(path), data)
