@@ -3,12 +3,10 @@
 From 3.12 on Python starts no thread then, and no executor of the standard library has ever taken a call.
 """
 
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
+from program_ends import SERVES_AFTER_ITS_END, printed
 
 _AT_EXIT = """
 import atexit, sys, threading
@@ -31,14 +29,6 @@ place = sys.argv[1]
 queue = FileQueue(place) if "://" in place else open_queue(place)
 atexit.register(at_exit)
 """
-
-
-def printed(program: str, *arguments: str) -> str:
-    """Run a program; return what it printed. It prints nothing else, and ends well."""
-    command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "file", "object store"])
@@ -72,3 +62,7 @@ def test_leases_that_no_thread_can_extend_are_refused_or_extended() -> None:
         atexit.register(at_exit)
         """
     assert printed(program) == "extended\n"
+
+
+def test_a_server_serves_and_stops_after_the_last_line_of_its_program(tmp_path: Path) -> None:
+    assert printed(SERVES_AFTER_ITS_END, str(tmp_path / "store"), "q") == "1\nstopped\n"

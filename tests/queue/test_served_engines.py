@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cutting_proxy import CuttingProxy
 from engine_servers import REDIS_RIGHTS, PostgresServer, Program, RedisServer, fresh_name
+from program_ends import SERVES_AFTER_ITS_END, printed
 from queue_processes import wait_until
 
 from fray import LeaseExpiredError, QueueUnavailableError, SpecError, UnsupportedError
@@ -488,3 +489,7 @@ def test_a_queue_of_another_release_hides_none_that_can_be_read(redis_server: Re
         status, body = call(server, "/queues")
         names = [each["name"] for each in json.loads(body)["queues"]]
         assert (status, name in names, strange in names) == (200, True, False)
+
+
+def test_a_server_serves_and_stops_after_the_last_line_of_its_program(engine: Program) -> None:
+    assert printed(SERVES_AFTER_ITS_END, engine.url, fresh_name()) == "1\nstopped\n"

@@ -208,6 +208,7 @@ if TYPE_CHECKING:
     from fray._ui.answers import part_answer
     from fray._ui.hosts import HostCheck, is_loopback, is_same_origin
     from fray._ui.server import UiServer
+    from fray._values.brief_threads import BriefThreads
     from fray._values.capabilities import (
         Capabilities,
         ClusterCapabilities,
@@ -255,6 +256,7 @@ __all__ = [
     "AsyncQueue",
     "AttemptEnd",
     "Begin",
+    "BriefThreads",
     "Call",
     "CallExecutor",
     "CallFailed",
@@ -623,6 +625,7 @@ _HOMES = {
     "MemoryGroup": "_jobs.memory_group",
     "NamedTuple": "_values.light_tuples",
     "NativeAsyncQueue": "_queues.native_aio",
+    "BriefThreads": "_values.brief_threads",
     "NoThreadError": "_values.threads",
     "map_in_threads": "_values.threads",
     "run_aside": "_values.threads",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from fray import FrayError
+from fray.backend import start_thread
 from fray_queue._engines.store import EngineStore, Wanted
 
 LOOK_AGAIN = 2.0
@@ -40,8 +41,8 @@ class Watcher:
             if self._closing:
                 return False
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="fray-queue-watcher", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="fray-queue-watcher", daemon=True)
+                self._thread = start_thread(thread)
             self._changed.notify()
             return self._store.tells_what and known not in (Wanted(), self._wanted())
 

@@ -5,7 +5,7 @@ import os
 import time
 from typing import Any
 
-from fray.backend import AsyncQueue, listening, tell
+from fray.backend import AsyncQueue, BriefThreads, listening, tell
 from fray.events import Event, EventKind
 from fray_queue._work.options import WorkSummary
 
@@ -56,7 +56,8 @@ class Reporter:
 
     async def _ask_for_oldest(self) -> None:
         try:
-            oldest = await asyncio.to_thread(_oldest_seconds, self._twin.queue)
+            look = BriefThreads(1, "fray-work-look").submit(lambda: _oldest_seconds(self._twin.queue))
+            oldest = await asyncio.wrap_future(look)
         except Exception:  # noqa: BLE001 - the pool's own calls tell of a queue that fails
             return
         self._oldest = None if oldest is None else round(oldest)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fray import LeaseExpiredError, SerializationError
-from fray.backend import AsyncQueue, Heartbeat
+from fray.backend import AsyncQueue, BriefThreads, Heartbeat
 from fray_queue._work.calls import Entry
 from fray_queue._work.options import WorkSummary
 from fray_queue._work.patience import GivenUpError, Patience
@@ -138,13 +138,15 @@ class Settler:
     async def _fails_for_ever(self) -> bool:
         if self._endless is None:
             try:
-                limit = await self._patience.ask(
-                    asyncio.to_thread, getattr, self._twin.queue, "max_attempts", 0
-                )
+                limit = await self._patience.ask(self._max_attempts)
             except GivenUpError:
                 return False
             self._endless = limit is None
         return self._endless
+
+    async def _max_attempts(self) -> int | None:
+        look = BriefThreads(1, "fray-work-look").submit(lambda: getattr(self._twin.queue, "max_attempts", 0))
+        return await asyncio.wrap_future(look)
 
     async def _ask(
         self,

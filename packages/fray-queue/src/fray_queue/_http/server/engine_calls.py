@@ -7,12 +7,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from fray import QueueUnavailableError
-from fray.backend import retry_delays
+from fray.backend import BriefThreads, retry_delays
 from fray_queue._engines.slots import Slot, Slots
 from fray_queue._engines.store import DeletedQueueError, Engine, EngineStore, TransientError, Wanted
 from fray_queue._engines.watcher import Watcher
@@ -83,7 +83,7 @@ class EngineCalls:
             yield
             return
         if known.watcher.want(what, item_ids):
-            self._threads.submit(known.watcher.ring)
+            self._submit(known.watcher.ring)
         try:
             yield
         finally:
@@ -108,7 +108,20 @@ class EngineCalls:
 
     async def run(self, call: Callable[[], R]) -> R:
         """Make a call in a thread, again for a moment while the engine is away."""
-        return await self._loop.run_in_executor(self._threads, self._patiently, call)
+        return await asyncio.wrap_future(self._submit(lambda: self._patiently(call)))
+
+    def _submit(self, call: Callable[[], R]) -> "Future[R]":
+        try:
+            return self._threads.submit(call)
+        except RuntimeError:
+            # The program of the server has ended but for this thread, and executors take nothing any more:
+            # requests are answered one at a time.
+            done: Future[R] = Future()
+            try:
+                done.set_result(call())
+            except Exception as error:  # noqa: BLE001 - it belongs to the request
+                done.set_exception(error)
+            return done
 
     def _patiently(self, call: Callable[[], R]) -> R:
         end = time.monotonic() + _PATIENCE
@@ -189,7 +202,7 @@ class EngineCalls:
     async def close(self) -> None:
         """End the threads, and let go of the connections."""
         self._closing.set()
-        await self._loop.run_in_executor(None, self._close)
+        await asyncio.wrap_future(BriefThreads(1, "fray-queue-closing").submit(self._close))
 
     def _close(self) -> None:
         queues = list(self._queues.values())

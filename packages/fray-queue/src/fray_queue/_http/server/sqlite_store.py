@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fray import UnsupportedError
-from fray.backend import PushOptions, queue_page
+from fray.backend import BriefThreads, PushOptions, queue_page
 from fray.queue import Reply
 from fray_queue._errors import QueueFullError
 from fray_queue._http.protocol.limits import Limits
@@ -341,7 +341,7 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Write what is pending, and let go of the file."""
-        await self._loop.run_in_executor(None, self._writer.close)
+        await asyncio.wrap_future(BriefThreads(1, "fray-queue-closing").submit(self._writer.close))
 
 
 def in_sqlite(folder: str | Path | None, *, limits: Limits, clock: LeaseClock) -> OpenStore:
