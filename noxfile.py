@@ -310,7 +310,8 @@ def run_tests_on(
     REPORTS.mkdir(parents=True, exist_ok=True)
     for name, paths in suites.items():
         report = f"--junitxml={REPORTS / f'{name}-{version}'}.xml"
-        session.run(python, "-m", "pytest", "-q", report, *paths, *SIDE_BY_SIDE, external=True)
+        command = [python, "-m", "pytest", "-q", report, *paths, *SIDE_BY_SIDE, *session.posargs]
+        session.run(*command, external=True)
 
 
 @nox.session
