@@ -163,7 +163,7 @@ def test_a_forked_child_opens_the_file_anew(tmp_path: Path) -> None:
         queue.push(f"{lease.item} the fork")
         queue.done(lease)
 
-    with queue._opening:  # as another thread may have it at that moment
+    with queue._opened.opening:  # as another thread may have it at that moment
         process = context.Process(target=child)
         process.start()
     process.join(60)
@@ -282,7 +282,7 @@ def test_a_full_disk_refuses_pushes_and_lets_workers_finish(
     """The database may not grow, as on a full disk; what is held back for workers is given to them."""
     with SqliteQueue[bytes](tmp_path / "q.db") as queue:
         queue.push_many([b"x" * 1000] * 100)
-        file = queue._store()._store.file
+        file = queue._opened.store()._store.file
         pages: Any = file.connection.pragma("page_count")
         file.connection.pragma("max_page_count", pages)
         made: list[bool] = []

@@ -58,7 +58,7 @@ ATTRIBUTES: dict[str, tuple[set[str], str]] = {
         "what is kept; a lock at a fork",
     ),
     "tests/queue/test_sqlite.py": (
-        {"_fdatasync", "_opening", "_store"},
+        {"_fdatasync", "_opened", "_store"},
         "a full disk; a lock at a fork",
     ),
     "tests/ray/test_requests.py": ({"_gpu_name_to_accelerator_type"}, "Ray's own, which ours has to equal"),

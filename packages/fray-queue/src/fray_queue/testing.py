@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fray_queue._sqlite import commits as sqlite_commits
     from fray_queue._sqlite import connection as sqlite_connection
     from fray_queue._sqlite import library as sqlite_library
-    from fray_queue._sqlite import queue as sqlite_queue
+    from fray_queue._sqlite import opened_queue as sqlite_queue
     from fray_queue._sqlite.clocks import LeaseClock
     from fray_queue._sqlite.store import QueueStore
 
@@ -120,7 +120,7 @@ _MODULES = {
     "sqlite_commits": "_sqlite.commits",
     "sqlite_connection": "_sqlite.connection",
     "sqlite_library": "_sqlite.library",
-    "sqlite_queue": "_sqlite.queue",
+    "sqlite_queue": "_sqlite.opened_queue",
     "temporary": "_file.stores.temporary",
 }
 

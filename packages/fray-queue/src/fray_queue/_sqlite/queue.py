@@ -1,16 +1,14 @@
 """A queue in an SQLite file, for the processes of one machine."""
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote
-from weakref import WeakSet
 
-from fray import LeaseExpiredError, QueueUnavailableError, SpecError
+from fray import LeaseExpiredError, SpecError
 from fray.backend import (
     Answer,
     PushOptions,
@@ -21,29 +19,23 @@ from fray.backend import (
     describe,
     pack_answers,
     pack_failure,
-    poll_until,
     read_item,
     take_readable,
     with_end,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
-from fray_queue._checks import MOST_DEAD, check_bounds, check_count, check_lease, check_name, no_room_within
+from fray_queue._checks import check_bounds, check_count, check_lease, check_name, no_room_within
 from fray_queue._codec import encode_many
-from fray_queue._errors import NoRoomError, QueueExistsError, QueueNotFoundError
+from fray_queue._errors import NoRoomError
 from fray_queue._items import Taken
 from fray_queue._leases import extended
 from fray_queue._sqlite import looking, replies
-from fray_queue._sqlite.clocks import LeaseClock, boot_clock, manual_clock
-from fray_queue._sqlite.commits import GroupCommit
-from fray_queue._sqlite.connection import StoreFile
-from fray_queue._sqlite.library import named_errors
+from fray_queue._sqlite.opened_queue import OpenedQueue
 from fray_queue._sqlite.rows import QueueRow
 from fray_queue._sqlite.store import QueueStore
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-_LONGEST_PAUSE = 0.02  # seconds between two looks of a waiting pop; a look takes some 20 us
 
 
 class SqliteQueue(QueueBase[T]):
@@ -102,14 +94,7 @@ class SqliteQueue(QueueBase[T]):
         self._settings = check_bounds(max_attempts, max_size, max_dead)
         self._path = str(Path(path).absolute())
         self._name, self._timeout, self._clock = check_name(name), timeout, clock
-        self._start()
-        _open.add(self)
-
-    def _start(self) -> None:
-        self._opening = threading.Lock()
-        self._commits: GroupCommit | None = None
-        self._arrival = threading.Condition()
-        self._changes = 0  # by this process: what its waiting pops need not poll for
+        self._opened = OpenedQueue(self._path, self._name, self._settings, timeout, clock)
 
     @classmethod
     def from_url(
@@ -151,7 +136,7 @@ class SqliteQueue(QueueBase[T]):
     @property
     def max_attempts(self) -> int | None:
         """Leases that may end without `done`; None for any number."""
-        return self._look(lambda _, queue: queue.max_attempts)
+        return self._opened.look(lambda _, queue: queue.max_attempts)
 
     def _store_items(self, items: Iterable[T], options: PushOptions) -> list[str]:
         payloads = encode_many(items)
@@ -164,35 +149,18 @@ class SqliteQueue(QueueBase[T]):
         def push() -> list[str] | None:
             nonlocal refused
             try:
-                return self._run(lambda store, queue: store.push(queue, records, options), grows=True)
+                return self._opened.run(lambda store, queue: store.push(queue, records, options), grows=True)
             except NoRoomError as error:
                 refused = str(error)
                 if not error.ever:
                     raise QueueFullError(no_room_within(refused, 0.0)) from None
                 return None
 
-        ids = self._poll(push, wait)
+        ids = self._opened.poll(push, wait)
         if ids is None:
             raise QueueFullError(no_room_within(refused, wait))
-        self._announce()
+        self._opened.announce()
         return ids
-
-    def _poll(self, look: Callable[[], R | None], wait: float) -> R | None:
-        """Look every 1 to 20 ms, and whenever a thread of this process changed something, for so long."""
-        changes = 0
-
-        def noted() -> R | None:
-            nonlocal changes
-            changes = self._changes
-            return look()
-
-        return poll_until(noted, wait, longest=_LONGEST_PAUSE, sleep=lambda left: self._doze(changes, left))
-
-    def _doze(self, changes: int, seconds: float) -> None:
-        """Wait for so long, or until a thread of this process changed something after `changes`."""
-        with self._arrival:
-            if self._changes == changes:
-                self._arrival.wait(seconds)
 
     def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
         """Lease up to `n` items; see `Queue.pop_many`. A waiting pop looks again every 1 to 20 ms."""
@@ -204,13 +172,13 @@ class SqliteQueue(QueueBase[T]):
             take = partial(self._take, n, lease_timeout)
             return take_readable(take, set_aside=self._set_aside, give_back=self.release) or None
 
-        return self._poll(look, wait) or []
+        return self._opened.poll(look, wait) or []
 
     def _take(self, n: int, lease_timeout: float) -> list[Lease[bytes]]:
         # A look takes no lock from those who have something to write.
-        if not self._look(lambda store, queue: looking.counts(store, queue).pending):
+        if not self._opened.look(lambda store, queue: looking.counts(store, queue).pending):
             return []
-        taken = self._run(lambda store, queue: store.pop(queue, n, lease_timeout), durable=False)
+        taken = self._opened.run(lambda store, queue: store.pop(queue, n, lease_timeout), durable=False)
         return [_lease(each) for each in taken]
 
     def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
@@ -220,8 +188,8 @@ class SqliteQueue(QueueBase[T]):
         packed = pack_answers(leases, answers)
         # An answer that was lost would be waited for: the item is gone.
         durable = any(packed)
-        refused = self._run(lambda store, queue: store.done(queue, ids, packed), durable=durable)
-        self._announce()
+        refused = self._opened.run(lambda store, queue: store.done(queue, ids, packed), durable=durable)
+        self._opened.announce()
         return refused
 
     def release(self, lease: Lease[Any], *, delay: float = 0.0, error: BaseException | None = None) -> None:
@@ -230,20 +198,22 @@ class SqliteQueue(QueueBase[T]):
         check_seconds("delay", delay, zero=True)
         check_error(error)
         text, failure = None if error is None else describe(error), pack_failure(lease, error)
-        self._run(
+        self._opened.run(
             lambda store, queue: store.release(queue, lease.lease_id, delay, error=text, failure=failure),
             durable=False,
         )
-        self._announce()
+        self._opened.announce()
 
     def _set_aside(self, lease: Lease[bytes], error: str) -> None:
-        self._run(lambda store, queue: store.release(queue, lease.lease_id, unreadable=error), durable=False)
+        self._opened.run(
+            lambda store, queue: store.release(queue, lease.lease_id, unreadable=error), durable=False
+        )
 
     def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:
         """Hold the item for `lease_timeout` seconds from now; see `Queue.extend`."""
         check_lease(lease)
         check_seconds("lease_timeout", lease_timeout)
-        until = self._run(
+        until = self._opened.run(
             lambda store, queue: store.extend(queue, lease.lease_id, lease_timeout), durable=False
         )
         return with_end(lease, until)
@@ -255,24 +225,26 @@ class SqliteQueue(QueueBase[T]):
         leases = [check_lease(lease) for lease in leases]
         check_seconds("lease_timeout", lease_timeout)
         ids = [lease.lease_id for lease in leases]
-        ends = self._run(lambda store, queue: store.extend_many(queue, ids, lease_timeout), durable=False)
+        ends = self._opened.run(
+            lambda store, queue: store.extend_many(queue, ids, lease_timeout), durable=False
+        )
         return extended(leases, ends)
 
     def give_back(self, leases: Iterable[Lease[T]]) -> None:
         """Give back items that were not worked on; see `QueueBase.give_back`."""
         ids = [check_lease(lease).lease_id for lease in leases]
         if ids:
-            self._run(lambda store, queue: store.give_back(queue, ids), durable=False)
-            self._announce()
+            self._opened.run(lambda store, queue: store.give_back(queue, ids), durable=False)
+            self._opened.announce()
 
     def peek(self) -> T | None:
         """Return the item that a pop would take now; see `Queue.peek`."""
-        first = self._look(looking.peek)
+        first = self._opened.look(looking.peek)
         return None if first is None else read_item(first.payload, first.item_id)
 
     def size(self) -> int:
         """Count what waits, is delayed or is leased."""
-        return self._look(looking.counts).size
+        return self._opened.look(looking.counts).size
 
     def oldest_seconds(self) -> float | None:
         """Return the age of the oldest item that waits, is delayed or is leased; None where there is none."""
@@ -282,11 +254,11 @@ class SqliteQueue(QueueBase[T]):
             clock = store.file.clock
             return None if pushed_at is None else max(0.0, clock.now() + clock.offset() - pushed_at)
 
-        return self._look(age)
+        return self._opened.look(age)
 
     def pending(self) -> int:
         """Count what a pop could take now."""
-        return self._look(looking.counts).pending
+        return self._opened.look(looking.counts).pending
 
     def dead_letters(self) -> list[DeadLetter[T]]:
         """List the items that were given up."""
@@ -295,7 +267,7 @@ class SqliteQueue(QueueBase[T]):
             store.sweep(queue, store.file.clock.now())
             return looking.dead(store, queue, most_bytes=1 << 62)[0]
 
-        dead = self._run(find)
+        dead = self._opened.run(find)
         return [
             dead_letter(
                 each.payload,
@@ -309,7 +281,7 @@ class SqliteQueue(QueueBase[T]):
 
     def dead_dropped(self) -> int:
         """Count the dead letters that were dropped because there were more than `max_dead`."""
-        return self._look(lambda _, queue: queue.dropped)
+        return self._opened.look(lambda _, queue: queue.dropped)
 
     def fetch_replies(self, item_ids: Sequence[str], *, wait: float = 0.0) -> dict[str, Reply]:
         """Return what became of items; see `Queue.fetch_replies`. Who waits looks every 1 to 20 ms."""
@@ -317,54 +289,44 @@ class SqliteQueue(QueueBase[T]):
         ids = list(map(str, item_ids))
 
         def look() -> list[Reply] | None:
-            if not self._look(lambda store, queue: replies.is_settled(store, queue, ids)):
+            if not self._opened.look(lambda store, queue: replies.is_settled(store, queue, ids)):
                 return None
-            return self._run(lambda store, queue: replies.fetch(store, queue, ids), durable=False) or None
+            return (
+                self._opened.run(lambda store, queue: replies.fetch(store, queue, ids), durable=False) or None
+            )
 
-        return {reply.item_id: reply for reply in self._poll(look, wait) or []}
+        return {reply.item_id: reply for reply in self._opened.poll(look, wait) or []}
 
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""
         wanted = None if item_ids is None else list(item_ids)
-        count = self._run(lambda store, queue: store.requeue(queue, wanted))
-        self._announce()
+        count = self._opened.run(lambda store, queue: store.requeue(queue, wanted))
+        self._opened.announce()
         return count
 
     def purge(self) -> int:
         """Remove every item that is not a dead letter, leased ones too; return how many."""
-        count = self._run(lambda store, queue: store.purge(queue))
-        self._announce()
+        count = self._opened.run(lambda store, queue: store.purge(queue))
+        self._opened.announce()
         return count
 
     def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
         wanted = None if item_ids is None else list(item_ids)
-        return self._run(lambda store, queue: store.purge_dead(queue, wanted))
+        return self._opened.run(lambda store, queue: store.purge_dead(queue, wanted))
 
     def exists(self) -> bool:
         """Return whether the file has the queue; makes neither."""
-        if self._commits is not None:
-            return True
-        if not Path(self._path).exists():
-            return False
-        store = QueueStore(StoreFile(self._path, self._lease_clock(), timeout=self._timeout), shared=True)
-        try:
-            with named_errors(self._path), store.reading():
-                return self._name in store.names()
-        finally:
-            store.file.close()
+        return self._opened.exists()
 
     def delete(self) -> None:
         """Remove the queue with all that is in it; the file stays, with its other queues."""
-        self._run(lambda store, queue: store.delete(queue))
+        self._opened.run(lambda store, queue: store.delete(queue))
         self.close()
 
     def close(self) -> None:
         """Let go of the file; the next call opens it again."""
-        with self._opening:
-            commits, self._commits = self._commits, None
-        if commits is not None:
-            commits.close()
+        self._opened.close()
 
     def __enter__(self) -> "SqliteQueue[T]":
         return self
@@ -379,100 +341,9 @@ class SqliteQueue(QueueBase[T]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._path!r}, {self._name!r})"
 
-    # --- the store ---
-
-    def _run(
-        self, operation: Callable[[QueueStore, QueueRow], R], *, durable: bool = True, grows: bool = False
-    ) -> R:
-        """Do an operation in a transaction.
-
-        Args:
-            durable: Whether it must outlast a power failure; every operation outlasts a killed process.
-                A lease need not: its holder is on this machine, and ends with it. Nor need `done`: an item
-                may come again.
-        """
-        name = self._name
-        return self._store().run(
-            lambda store: operation(store, _queue(store, name)), durable=durable, grows=grows
-        )
-
-    def _look(self, reading: Callable[[QueueStore, QueueRow], R]) -> R:
-        name = self._name
-        return self._store().look(lambda store: reading(store, _queue(store, name)))
-
-    def _store(self) -> GroupCommit:
-        commits = self._commits
-        if commits is None:
-            with self._opening:
-                if self._commits is None:
-                    self._commits = self._open()
-                commits = self._commits
-        return commits
-
-    def _open(self) -> GroupCommit:
-        file = StoreFile(self._path, self._lease_clock(), timeout=self._timeout)
-        store = QueueStore(file, shared=True)
-        try:
-            with named_errors(self._path), store.writing():
-                self._settle_settings(store)
-        except BaseException:
-            file.close()
-            raise
-        return GroupCommit(store)
-
-    def _settle_settings(self, store: QueueStore) -> None:
-        """Make the queue, or take the settings that it has."""
-        try:
-            queue = store.queue(self._name)
-        except QueueNotFoundError:
-            store.create(self._name, self._settings)
-            return
-        for name in ("max_attempts", "max_size", "max_dead"):
-            has, given = getattr(queue, name), getattr(self._settings, name)
-            if given is None or has == given:
-                continue
-            if has is not None and not (name == "max_dead" and has == MOST_DEAD):
-                raise QueueExistsError(
-                    f"queue {self._name!r} of {self._path!r} has {name}={has}, not {given}"
-                )
-            setattr(queue, name, given)
-            queue.changed = True
-
-    def _lease_clock(self) -> LeaseClock:
-        return boot_clock() if self._clock is None else manual_clock(self._clock)
-
-    def _announce(self) -> None:
-        with self._arrival:
-            self._changes += 1
-            self._arrival.notify_all()
-
-
-_open: "WeakSet[SqliteQueue[Any]]" = WeakSet()
-_inherited: list[
-    GroupCommit
-] = []  # of a forked child's parent: to close them would take the parent's locks away
-
-
-def _leave_behind() -> None:
-    """Have a forked child open its files anew: SQLite's connections and locks belong to one process."""
-    for queue in list(_open):
-        if queue._commits is not None:
-            _inherited.append(queue._commits)
-        queue._start()
-
-
-os.register_at_fork(after_in_child=_leave_behind)
-
 
 def _reopen(cls: type[SqliteQueue[Any]], path: str, name: str, options: dict[str, Any]) -> SqliteQueue[Any]:
     return cls(path, name, **options)
-
-
-def _queue(store: QueueStore, name: str) -> QueueRow:
-    try:
-        return store.queue(name)
-    except QueueNotFoundError as error:
-        raise QueueUnavailableError(f"queue {name!r} was removed from {store.file.path!r}") from error
 
 
 def _lease(taken: Taken) -> Lease[bytes]:

@@ -1,0 +1,170 @@
+"""A queue of a file as one process has it open: its transactions, and what wakes its threads."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakSet
+
+from fray import QueueUnavailableError
+from fray.backend import poll_until
+from fray_queue._checks import MOST_DEAD
+from fray_queue._errors import QueueExistsError, QueueNotFoundError
+from fray_queue._items import Settings
+from fray_queue._sqlite.clocks import LeaseClock, boot_clock, manual_clock
+from fray_queue._sqlite.commits import GroupCommit
+from fray_queue._sqlite.connection import StoreFile
+from fray_queue._sqlite.library import named_errors
+from fray_queue._sqlite.rows import QueueRow
+from fray_queue._sqlite.store import QueueStore
+
+R = TypeVar("R")
+
+_LONGEST_PAUSE = 0.02  # seconds between two looks of a waiting pop; a look takes some 20 us
+
+
+class OpenedQueue:
+    """Opens the file when it is first used, and again after `close` or in a forked child."""
+
+    def __init__(
+        self, path: str, name: str, settings: Settings, timeout: float, clock: Callable[[], float] | None
+    ) -> None:
+        self._path, self._name, self._settings = path, name, settings
+        self._timeout, self._clock = timeout, clock
+        self._start()
+        _open.add(self)
+
+    def _start(self) -> None:
+        self.opening = threading.Lock()
+        self._commits: GroupCommit | None = None
+        self._arrival = threading.Condition()
+        self._changes = 0  # by this process: what its waiting pops need not poll for
+
+    def run(
+        self, operation: Callable[[QueueStore, QueueRow], R], *, durable: bool = True, grows: bool = False
+    ) -> R:
+        """Do an operation in a transaction.
+
+        Args:
+            durable: Whether it must outlast a power failure; every operation outlasts a killed process.
+                A lease need not: its holder is on this machine, and ends with it. Nor need `done`: an item
+                may come again.
+        """
+        name = self._name
+        return self.store().run(
+            lambda store: operation(store, _queue(store, name)), durable=durable, grows=grows
+        )
+
+    def look(self, reading: Callable[[QueueStore, QueueRow], R]) -> R:
+        """Read, beside those who write."""
+        name = self._name
+        return self.store().look(lambda store: reading(store, _queue(store, name)))
+
+    def store(self) -> GroupCommit:
+        """Return the store, opened if need be."""
+        commits = self._commits
+        if commits is None:
+            with self.opening:
+                if self._commits is None:
+                    self._commits = self._open()
+                commits = self._commits
+        return commits
+
+    def _open(self) -> GroupCommit:
+        file = StoreFile(self._path, self._lease_clock(), timeout=self._timeout)
+        store = QueueStore(file, shared=True)
+        try:
+            with named_errors(self._path), store.writing():
+                self._settle_settings(store)
+        except BaseException:
+            file.close()
+            raise
+        return GroupCommit(store)
+
+    def _settle_settings(self, store: QueueStore) -> None:
+        """Make the queue, or take the settings that it has."""
+        try:
+            queue = store.queue(self._name)
+        except QueueNotFoundError:
+            store.create(self._name, self._settings)
+            return
+        for name in ("max_attempts", "max_size", "max_dead"):
+            has, given = getattr(queue, name), getattr(self._settings, name)
+            if given is None or has == given:
+                continue
+            if has is not None and not (name == "max_dead" and has == MOST_DEAD):
+                raise QueueExistsError(
+                    f"queue {self._name!r} of {self._path!r} has {name}={has}, not {given}"
+                )
+            setattr(queue, name, given)
+            queue.changed = True
+
+    def _lease_clock(self) -> LeaseClock:
+        return boot_clock() if self._clock is None else manual_clock(self._clock)
+
+    def announce(self) -> None:
+        """Wake the threads of this process that wait for a change."""
+        with self._arrival:
+            self._changes += 1
+            self._arrival.notify_all()
+
+    def poll(self, look: Callable[[], R | None], wait: float) -> R | None:
+        """Look every 1 to 20 ms, and whenever a thread of this process changed something, for so long."""
+        changes = 0
+
+        def noted() -> R | None:
+            nonlocal changes
+            changes = self._changes
+            return look()
+
+        return poll_until(noted, wait, longest=_LONGEST_PAUSE, sleep=lambda left: self._doze(changes, left))
+
+    def _doze(self, changes: int, seconds: float) -> None:
+        """Wait for so long, or until a thread of this process changed something after `changes`."""
+        with self._arrival:
+            if self._changes == changes:
+                self._arrival.wait(seconds)
+
+    def exists(self) -> bool:
+        """Return whether the file has the queue; makes neither."""
+        if self._commits is not None:
+            return True
+        if not Path(self._path).exists():
+            return False
+        store = QueueStore(StoreFile(self._path, self._lease_clock(), timeout=self._timeout), shared=True)
+        try:
+            with named_errors(self._path), store.reading():
+                return self._name in store.names()
+        finally:
+            store.file.close()
+
+    def close(self) -> None:
+        """Let go of the file; the next call opens it again."""
+        with self.opening:
+            commits, self._commits = self._commits, None
+        if commits is not None:
+            commits.close()
+
+
+_open: "WeakSet[OpenedQueue]" = WeakSet()
+# Of a forked child's parent: to close them would take the parent's locks away.
+_inherited: list[GroupCommit] = []
+
+
+def _leave_behind() -> None:
+    """Have a forked child open its files anew: SQLite's connections and locks belong to one process."""
+    for queue in list(_open):
+        if queue._commits is not None:
+            _inherited.append(queue._commits)
+        queue._start()
+
+
+os.register_at_fork(after_in_child=_leave_behind)
+
+
+def _queue(store: QueueStore, name: str) -> QueueRow:
+    try:
+        return store.queue(name)
+    except QueueNotFoundError as error:
+        raise QueueUnavailableError(f"queue {name!r} was removed from {store.file.path!r}") from error
