@@ -124,8 +124,9 @@ class Actors:
         return ActorHandle(RayEndpoint(self._context, handle, name))
 
     def kill(self, endpoint: RayEndpoint) -> None:
-        """End an actor; its name is free when this returns."""
+        """End an actor; its calls fail and its name is free when this returns."""
         ray.kill(endpoint.handle)
+        _await_death(endpoint)
         if endpoint.name is not None:
             self._named = [one for one in self._named if one != endpoint]
             self._await_free_name(endpoint)
@@ -159,3 +160,19 @@ class Actors:
             known = (cls, make(concurrency_groups=dict(groups))(hosted) if groups else make(hosted))
             self._classes[key] = known
         return known[1]
+
+
+def _await_death(endpoint: RayEndpoint) -> None:
+    """Wait until calls fail: `ray.kill` asks for the end of a process, which answers until it comes."""
+    deadline = time.monotonic() + _GONE_WITHIN
+    for delay in poll_delays():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        try:
+            ray.get(endpoint.handle.__ray_ready__.remote(), timeout=left)
+        except rx.ActorUnavailableError:
+            pass  # it does not answer now, and may again
+        except (rx.RayActorError, rx.GetTimeoutError):
+            return
+        time.sleep(delay)
