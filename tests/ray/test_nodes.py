@@ -139,7 +139,13 @@ def test_a_replica_that_ends_because_its_node_is_drained_was_preempted(
     started.wait()
     ray_cluster.drain_node(first)
     told.open()
-    until(lambda: cluster.poll(job_id).tasks[0].reason is ExitReason.PREEMPTED, "it reads preempted")
+
+    def preempted() -> bool:
+        info = cluster.poll(job_id)
+        assert not info.finished, info
+        return info.tasks[0].reason is ExitReason.PREEMPTED
+
+    until(preempted, "it reads preempted")
     second = ray_cluster.add_node(num_cpus=1, memory=64 * 2**30)
     ray_cluster.kill_node(first)
     info = cluster.wait(job_id, timeout=200)
