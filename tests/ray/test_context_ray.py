@@ -5,6 +5,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -438,3 +439,23 @@ def test_the_text_of_a_failure_does_not_grow_along_a_chain(context: JobContext) 
         ray.get(ref)
     assert len(str(caught.value)) < 30_000
     assert "negated" in str(caught.value)
+
+
+def test_kill_returns_when_calls_fail_however_late_ray_ends_the_process(
+    context: JobContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = typed_ray.kill
+    late: list[threading.Timer] = []
+
+    def kill_later(*args: Any, **options: Any) -> None:
+        late.append(threading.Timer(0.5, kill, args, options))
+        late[-1].start()
+
+    counter = context.create_actor(Counter)
+    assert context.get(counter.value()) == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(typed_ray, "kill", kill_later)
+        context.kill(counter)
+    with pytest.raises(ActorDiedError):
+        context.get(counter.value())
+    late[0].join()
