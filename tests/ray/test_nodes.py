@@ -1,9 +1,11 @@
 """What happens when a node is lost: to tasks, to actors, to the replicas of a job."""
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from ray._private.state import available_resources_per_node
@@ -17,6 +19,14 @@ from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
 
 pytestmark = pytest.mark.timeout(480)
+WAITS_IN_A_WORKER = """
+import os, pathlib, sys, time
+if any("default_worker" in word for word in sys.orig_argv):
+    raylet = os.getppid()
+    pathlib.Path(__file__).with_name("coming-up").touch()
+    while os.getppid() == raylet:
+        time.sleep(0.1)
+"""
 
 
 @pytest.fixture
@@ -106,6 +116,51 @@ def test_a_replica_whose_node_vanishes_runs_again_elsewhere_on_the_budget_of_pre
     assert (info.status, task.attempt) == (JobStatus.SUCCEEDED, 2)
     assert [earlier.reason for earlier in task.previous] == [ExitReason.PREEMPTED]
     ray_cluster.kill_node(second)
+
+
+def test_a_replica_whose_next_node_vanishes_too_while_it_starts_there_is_stopped_with_its_past(
+    ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    # On the second node no worker comes up: Python waits as soon as it starts one.
+    (tmp_path / "sitecustomize.py").write_text(WAITS_IN_A_WORKER)
+    started, coming_up = Gate(tmp_path / "started"), Gate(tmp_path / "coming-up")
+    memory = 64 * 2**30
+    first = ray_cluster.add_node(num_cpus=1, memory=memory)
+    cluster = RayCluster(ray_cluster.address)
+    request = JobRequest(
+        "unlucky",
+        Entrypoint.from_callable(hold, [Gate(tmp_path / "never"), started]),
+        resources=ResourceConfig(cpu=1, ram="32g"),
+        max_retries_preemption=2,
+    )
+    job_id = cluster.launch(request)
+    started.wait()
+    with mock.patch.dict(os.environ, {"PYTHONPATH": os.fspath(tmp_path)}):
+        second = ray_cluster.add_node(num_cpus=1, memory=memory)
+    ray_cluster.kill_node(first)
+    until(lambda: first in (cluster.poll(job_id).tasks[0].error_message or ""), "the first loss is known")
+    coming_up.wait()
+    ray_cluster.kill_node(second)
+    until(lambda: second in (cluster.poll(job_id).tasks[0].error_message or ""), "the second is, too")
+    (task,) = cluster.poll(job_id).tasks
+    assert (task.status, task.reason, task.attempt) == (JobStatus.PENDING, ExitReason.PREEMPTED, 1)
+    cluster.terminate(job_id, grace=0.0)
+    (task,) = cluster.poll(job_id).tasks
+    assert (task.status, task.reason, task.attempt) == (JobStatus.STOPPED, ExitReason.STOPPED, 2)
+    assert task.started_at is None
+    assert [(each.attempt, each.reason) for each in task.previous] == [(1, ExitReason.PREEMPTED)]
+
+
+def test_a_job_whose_driver_cannot_look_for_room_fails_with_its_exception(
+    ray_cluster: LocalRayCluster,
+) -> None:
+    cluster = RayCluster(ray_cluster.address)
+    nowhere = ResourceConfig(regions=["no label of Ray's!"])
+    info = cluster.wait(
+        cluster.launch(JobRequest("nowhere", Entrypoint.from_binary("true"), resources=nowhere)), timeout=200
+    )
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    assert "its driver failed: ValueError" in str(info.error_message)
 
 
 def test_a_replica_that_ends_because_its_node_is_drained_was_preempted(

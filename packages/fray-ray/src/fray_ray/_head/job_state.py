@@ -114,6 +114,8 @@ class Progress:
         used: tuple[int | None, float | None] = (None, None),
     ) -> None:
         """Note that an attempt has ended; how it did stays to be seen until the next one starts."""
+        before = self._info.tasks[replica]
+        waited = before.status is JobStatus.PENDING and before.attempt and not again
         self.change(
             replica,
             status=JobStatus.PENDING if again else status,
@@ -123,6 +125,7 @@ class Progress:
             finished_at=time.time(),
             peak_memory=used[0],
             cpu_time=used[1],
+            **(_next_of(before) if waited else {}),
         )
 
     def ports(self, replica: int, ports: dict[str, int]) -> None:
@@ -243,6 +246,16 @@ def _attempts_of(task: TaskStatus) -> tuple[TaskStatus, ...]:
     status = _STATUS_OF_EARLIER.get(task.reason or ExitReason.LOST, JobStatus.FAILED)
     good = task.reason is ExitReason.EXITED and task.exit_code == 0
     return (*task.previous, replace(task, status=JobStatus.SUCCEEDED if good else status, previous=()))
+
+
+def _next_of(task: TaskStatus) -> dict[str, Any]:
+    """Return the fields of an attempt that never started, after those that a replica had."""
+    return {
+        "attempt": task.attempt + 1,
+        "started_at": None,
+        "ports": {},
+        "previous": _attempts_of(task),
+    }
 
 
 def _finished(task: TaskStatus, outcome: Outcome, now: float) -> TaskStatus:
