@@ -1,16 +1,15 @@
-"""What is left of a job whose driver was killed is ended when the job is terminated."""
+"""Jobs whose driver was killed, or has not ended yet: what terminate, retry, remove and prune do."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from job_processes import alive, driver_of, kill
 from ray.job_submission import JobSubmissionClient
 
+from fray import ClusterUnavailableError
 from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, create_environment
-from fray.testing.gates import until
-from fray_ray import RayCluster, _job_kv
-from fray_ray._job_table import TableEntry, submission_of
+from fray.testing.gates import Gate, until
+from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
 
 pytestmark = pytest.mark.timeout(400)
@@ -31,31 +30,38 @@ def test_terminating_a_job_that_ray_lost_ends_what_is_left_of_it(
     assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
     joined_cluster.terminate(job_id)
     until(lambda: not alive(int(started.read_text())), "its program is gone")
-    assert _job_kv.names_of(job_id) == ["plan"], "what a retry needs"
     assert joined_cluster.poll(job_id).status is JobStatus.FAILED
     joined_cluster.terminate(job_id)  # once more, and nothing happens
+    started.unlink()
+    assert joined_cluster.retry(job_id) == job_id, "what a retry needs is kept"
+    until(started.exists, "it runs again", 200)
+    joined_cluster.terminate(job_id, grace=0.0)
 
 
-def test_prune_passes_over_a_job_whose_driver_is_not_gone(
-    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, monkeypatch: pytest.MonkeyPatch
+def test_a_job_whose_driver_has_not_ended_yet_is_not_removed_nor_its_parent_pruned(
+    ray_cluster: LocalRayCluster, tmp_path: Path
 ) -> None:
-    def launch_another() -> None:
+    def launch_another(told: str, gate: str) -> None:
         from fray.cluster import Entrypoint, JobRequest, current_cluster
 
-        current_cluster().launch(JobRequest("child", Entrypoint.from_binary("sleep", ["600"])))
+        # Its driver has written how the job ended, when it runs this.
+        on_exit = f"touch {told}; until test -e {gate}; do sleep 0.1; done"
+        current_cluster().launch(JobRequest("child", Entrypoint.from_binary("true"), on_exit=on_exit))
 
+    told, gate = Gate(tmp_path / "told"), Gate(tmp_path / "gate")
     table = JobSubmissionClient(ray_cluster.dashboard)
-    parent = joined_cluster.launch(JobRequest("parent", launch_another))
-    assert joined_cluster.wait(parent, timeout=120).status is JobStatus.SUCCEEDED
-    (child,) = joined_cluster.list_jobs(parent=parent)
-    until(lambda: joined_cluster.poll(child.job_id).status is JobStatus.RUNNING, "the child runs", 120)
-    submission = submission_of(child.job_id)
+    cluster = RayCluster(ray_cluster.address, driver_exit_timeout=0.5)
+    entrypoint = Entrypoint.from_callable(launch_another, [str(told.path), str(gate.path)])
+    parent = cluster.launch(JobRequest("parent", entrypoint))
+    assert cluster.wait(parent, timeout=120).status is JobStatus.SUCCEEDED
+    (child,) = cluster.list_jobs(parent=parent)
+    until(told.is_open, "the child's driver runs what was given for its end", 120)
+    assert cluster.poll(child.job_id).status is JobStatus.SUCCEEDED
     until(lambda: table.get_job_status(parent).is_terminal(), "the parent's driver is gone")
-    # As a driver that has written how its job ended, and hangs.
-    TableEntry(submission).write(replace(joined_cluster.poll(child.job_id), status=JobStatus.SUCCEEDED))
-    monkeypatch.setattr("fray_ray._launcher.cluster._OVER_WITHIN", 0.5)
-    assert parent not in joined_cluster.prune().jobs
-    assert joined_cluster.poll(parent).finished
-    table.stop_job(submission)
-    until(lambda: table.get_job_status(submission).is_terminal(), "its driver is gone")
-    assert parent in joined_cluster.prune().jobs
+    with pytest.raises(ClusterUnavailableError, match=r"its driver has not, after 0\.5 s"):
+        cluster.remove(child.job_id)
+    assert parent not in cluster.prune().jobs
+    assert cluster.poll(parent).finished
+    gate.open()
+    patient = RayCluster(ray_cluster.address)
+    assert parent in patient.prune().jobs

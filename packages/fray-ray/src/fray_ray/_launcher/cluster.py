@@ -48,7 +48,6 @@ from fray_ray._launcher.usage import usage_of
 from fray_ray.deps import pip_list
 
 _ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
-_OVER_WITHIN = 30.0  # seconds within which Ray says that a driver which wrote its last word has ended
 
 
 class _DriverStillThereError(ClusterUnavailableError):
@@ -68,6 +67,8 @@ class RayCluster(ClusterCalls):
         placement_timeout: Seconds that a job may wait for room before it fails; None for ever.
         ship_workspace: Whether workspaces are uploaded; by default where the cluster has another machine
             than this one.
+        driver_exit_timeout: Seconds that `retry`, `remove` and `prune` wait for the driver of a job that has
+            ended: it may still run the job's `on_exit`.
     """
 
     # A poll takes milliseconds of the dashboard's CPU, and no job is done in less than a second.
@@ -105,9 +106,11 @@ class RayCluster(ClusterCalls):
         dashboard_address: str | None = None,
         placement_timeout: float | None = None,
         ship_workspace: bool | None = None,
+        driver_exit_timeout: float = 30.0,
     ) -> None:
         if placement_timeout is not None:
             check_seconds("placement_timeout", placement_timeout)
+        check_seconds("driver_exit_timeout", driver_exit_timeout, zero=True)
         options = {"placement_timeout": placement_timeout, "ship_workspace": ship_workspace}
         self._inside_spec = str(
             Spec("ray", {key: str(value) for key, value in options.items() if value is not None})
@@ -115,6 +118,7 @@ class RayCluster(ClusterCalls):
         self._client = JobsClient(dashboard_address or address or _current_address())
         self._attempts = EarlierAttempts(self._client)
         self._placement_timeout, self._ship = placement_timeout, ship_workspace
+        self._driver_exit_timeout = driver_exit_timeout
 
     def __repr__(self) -> str:
         return f"<RayCluster at {self._client.url}>"
@@ -341,15 +345,18 @@ class RayCluster(ClusterCalls):
         """Return a job that has ended, when Ray says so too.
 
         Raises:
-            _DriverStillThereError: Ray does not say so within `_OVER_WITHIN` seconds.
+            _DriverStillThereError: Ray does not say so within `driver_exit_timeout`.
         """
-        deadline = time.monotonic() + _OVER_WITHIN
+        deadline = time.monotonic() + self._driver_exit_timeout
         for pause in poll_delays(longest=0.2):
             found = self._find(job_id)
             if found.over:
                 return found
             if time.monotonic() > deadline:
-                raise _DriverStillThereError(f"the driver of job {job_id} has not gone; try later")
+                raise _DriverStillThereError(
+                    f"job {job_id} has ended, and its driver has not, after {self._driver_exit_timeout:g} s: "
+                    "it may run the job's on_exit; try later, or give a longer driver_exit_timeout"
+                )
             time.sleep(pause)
         raise AssertionError("the pauses do not end")
 
