@@ -1,200 +1,105 @@
-"""Who and what is left when the process that keeps an attempt is killed; nothing here needs a cluster."""
+"""Who and what is left when processes that keep a replica on its node are killed."""
 
-import base64
 import contextlib
-import json
 import os
-import pickle
+import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from words_in_files import files_with
 
-from fray.backend import payload_of, runner
-from fray.cluster import Entrypoint
+from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, ResourceConfig
 from fray.testing.cluster_fixtures import running
 from fray.testing.gates import until
-from fray_ray._on_node.memory_file import memory_files
+from fray_ray import RayCluster
+from fray_ray.testing import LocalRayCluster
 
-START = "from fray_ray._on_node.process_supervisor import main; main()"
-# Notes its supervisor, itself, and a daemon with a session and an environment of its own.
-PROGRAM = """
-import os, subprocess, sys, time
-folder = sys.argv[1]
-def note(name, pid):
-    with open(f"{folder}/draft-{name}", "w") as file:
-        file.write(str(pid))
-    os.rename(f"{folder}/draft-{name}", f"{folder}/{name}")
-child = subprocess.Popen(["env", "-i", "sleep", "600"], start_new_session=True)
-note("supervisor", os.getppid())
-note("daemon", child.pid)
-print("up", flush=True)
-note("program", os.getpid())
-time.sleep(600)
-"""
+pytestmark = pytest.mark.timeout(400)
+SECRET = "8c1f7e-of-the-arguments"
+KILLED = [
+    ("program",),
+    ("supervisor",),
+    ("guardian",),
+    ("supervisor", "guardian"),
+    ("guardian", "supervisor", "program"),
+]
 
 
-def start(
-    folder: Path, command: list[str], payload: bytes | None = None, *, returns: bool = False
-) -> "subprocess.Popen[bytes]":
-    """Start a supervisor as the actor of a replica does; `FILES` in a command is what is handed over."""
-    (folder / "private").mkdir()
-    pipe = subprocess.PIPE
-    with memory_files(payload, b"" if returns else None) as files:
-        held = [file for file in files if file is not None]
-        words = [f"fd:{file}" for file in held]
-        plan = {
-            "command": [each for word in command for each in (words if word == "FILES" else [word])],
-            "cwd": os.fspath(folder),
-            "environ": dict(os.environ),
-            "private": os.fspath(folder / "private"),
-            "payload": files[0],
-            "result": files[1],
-            "orphan_grace": 0.0,
-        }
-        started = subprocess.Popen(
-            [sys.executable, "-c", START], stdin=pipe, stdout=pipe, stderr=pipe, pass_fds=held
-        )
-    assert started.stdin is not None
-    started.stdin.write(json.dumps(plan).encode() + b"\n")
-    started.stdin.flush()
-    return started
+def work(folder: Path, secret: str) -> None:
+    """Note its processes, and wait; the first three have a daemon with a session of its own."""
+    import os
+    import subprocess
+    import time
+    from pathlib import Path
+
+    assert secret
+    rank = os.environ["FRAY_REPLICA_ID"]
+    daemon = ["env", "-i", "sleep", "600"] if int(rank) < 3 else ["true"]  # nobody is left to end the others'
+    started = subprocess.Popen(daemon, start_new_session=True)
+    private = Path(os.environ["FRAY_PREEMPTION_NOTICE"]).parent
+    draft = Path(folder, f"draft-{rank}")
+    draft.write_text(f"{os.getpid()} {os.getppid()} {started.pid} {private}")
+    draft.rename(Path(folder, f"up-{rank}"))
+    print("up", flush=True)
+    time.sleep(600)
 
 
-def start_family(folder: Path) -> tuple["subprocess.Popen[bytes]", dict[str, int]]:
-    """Start a supervisor of a program with a daemon; return it, and the processes that there are."""
-    started = start(folder, [sys.executable, "-c", PROGRAM, os.fspath(folder)])
-    until((folder / "program").exists, "the program runs")
-    return started, {name: int((folder / name).read_text()) for name in ("supervisor", "daemon", "program")}
+class Attempt:
+    """The processes of one replica, and the folder of its own."""
+
+    def __init__(self, noted: str) -> None:
+        program, supervisor, daemon, private = noted.split()
+        guardian = Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()[1]
+        self.private, self.daemon = Path(private), int(daemon)
+        self.pids = {"program": int(program), "supervisor": int(supervisor), "guardian": int(guardian)}
+
+    def kill(self, *names: str) -> None:
+        for name in names:
+            with contextlib.suppress(ProcessLookupError):  # it ended with the one before
+                os.kill(self.pids[name], signal.SIGKILL)
+
+    def holds_memory_files(self) -> bool:
+        """Whether one of its processes has a file open that is in no folder."""
+        files = [file for pid in self.pids.values() for file in Path(f"/proc/{pid}/fd").iterdir()]
+        found = []
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):  # it has just been closed
+                found.append("memfd" in os.fspath(file.readlink()))
+        return any(found)
+
+    def left(self) -> list[int]:
+        return [pid for pid in self.pids.values() if running(pid)]
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def test_what_a_replica_started_ends_with_the_process_that_keeps_it(tmp_path: Path) -> None:
-    started, processes = start_family(tmp_path)
-    os.kill(processes["supervisor"], signal.SIGKILL)
-    assert started.stdin is not None
-    output, verdict = started.communicate(timeout=200)
-    assert output == b"up\n"
-    assert "ended by signal 9" in json.loads(verdict)["lost"]
-    until(lambda: not any(map(running, processes.values())), "no process is left")
-    assert not (tmp_path / "private").exists()
-
-
-def test_it_is_stopped_as_before_when_its_guardian_is_killed(tmp_path: Path) -> None:
-    started, processes = start_family(tmp_path)
-    os.kill(parent_of(processes["supervisor"]), signal.SIGKILL)
-    assert started.stdin is not None
-    started.stdin.write(b"stop 0\n")
-    started.stdin.flush()
-    output, verdict = started.communicate(timeout=200)
-    assert (output, json.loads(verdict)["exit_code"]) == (b"up\n", -9)
-    until(lambda: not any(map(running, processes.values())), "no process is left")
-
-
-SECRET = "8c1f7e-of-the-payload"
-
-
-def call_of(function: Any, *args: Any) -> bytes:
-    payload = payload_of(Entrypoint.from_callable(function, list(args)), [])
-    assert payload is not None
-    return payload
-
-
-def has_memory_files(pid: int) -> bool:
-    for each in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it has just been closed
-            if "memfd" in str(each.readlink()):
-                return True
-    return False
-
-
-def files_with_the_secret(folder: Path) -> list[Path]:
-    found = []
-    for path in (Path(place, name) for place, _, names in os.walk(folder) for name in names):
-        with contextlib.suppress(OSError):  # it has just been renamed
-            found += [path] if path.is_file() and SECRET.encode() in path.read_bytes() else []
-    return found
-
-
-@pytest.mark.parametrize(
-    "killed", ["program", "supervisor", "guardian", "supervisor guardian", "guardian supervisor program"]
-)
-def test_what_is_handed_over_is_in_no_file_whichever_process_is_killed(tmp_path: Path, killed: str) -> None:
-    def note_and_wait(folder: Path, secret: str) -> None:
-        import os
-        import time
-        from pathlib import Path
-
-        Path(folder, "draft").write_text(f"{os.getpid()} {os.getppid()} {len(secret)}")
-        Path(folder, "draft").rename(Path(folder, "up"))
-        time.sleep(600)
-
-    payload = call_of(note_and_wait, tmp_path, SECRET)
-    assert SECRET.encode() in payload
-    started = start(tmp_path, [sys.executable, runner.__file__, "FILES"], payload)
-    until((tmp_path / "up").exists, "the program runs")
-    program, supervisor, length = map(int, (tmp_path / "up").read_text().split())
-    assert length == len(SECRET)
-    pids = {"program": program, "supervisor": supervisor, "guardian": parent_of(supervisor)}
-    until(lambda: not any(map(has_memory_files, pids.values())), "what was read is freed")
-    assert not files_with_the_secret(tmp_path)
-    for name in killed.split():
-        with contextlib.suppress(ProcessLookupError):  # it ended with the one before
-            os.kill(pids[name], signal.SIGKILL)
-    assert started.stdin is not None
-    started.stdin.close()  # its parent is gone, too
-    started.stdin = None
-    started.communicate(timeout=200)
-    until(lambda: not any(map(running, pids.values())), "no process is left")
-    assert not files_with_the_secret(tmp_path)
-
-
-def test_what_a_function_returns_or_raises_is_handed_back_without_a_file(tmp_path: Path) -> None:
-    def returns() -> str:
-        return SECRET
-
-    def fails() -> None:
-        raise ValueError(SECRET)
-
-    def returns_what_no_pickle_can() -> object:
-        import threading
-
-        return SECRET, threading.Lock()
-
-    words = {"returned": SECRET, "raised": SECRET, "unpicklable": "what the function returned"}
-    for (case, word), function in zip(
-        words.items(), (returns, fails, returns_what_no_pickle_can), strict=True
-    ):
-        folder = tmp_path / case
-        folder.mkdir()
-        command = [sys.executable, runner.__file__, "FILES"]
-        with start(folder, command, call_of(function), returns=True) as started:
-            assert started.stderr is not None
-            verdict = started.stderr.read()
-        result = base64.b64decode(json.loads(verdict)["result"])
-        assert result.startswith(pickle.dumps("returned" if case == "returned" else "raised"))
-        assert word.encode() in result
-        assert not files_with_the_secret(folder)
-
-
-def test_programs_that_a_function_starts_do_not_hold_its_result(tmp_path: Path) -> None:
-    def lists_what_is_open() -> str:
-        import subprocess
-
-        listing = ["ls", "-l", "/proc/self/fd"]
-        return subprocess.run(listing, close_fds=False, capture_output=True, text=True, check=True).stdout
-
-    command = [sys.executable, runner.__file__, "FILES"]
-    with start(tmp_path, command, call_of(lists_what_is_open), returns=True) as started:
-        assert started.stderr is not None
-        verdict = started.stderr.read()
-    result = base64.b64decode(json.loads(verdict)["result"])
-    assert result.startswith(pickle.dumps("returned"))
-    assert b"pipe:" in result
-    assert b"memfd" not in result
+def test_a_replica_ends_with_what_keeps_it_and_what_it_was_given_is_in_no_file_whichever_is_killed(
+    ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    cluster = RayCluster(ray_cluster.address)
+    entrypoint = Entrypoint.from_callable(work, [tmp_path, SECRET])
+    job_id = cluster.launch(JobRequest("killed", entrypoint, resources=ResourceConfig(replicas=len(KILLED))))
+    up = [tmp_path / f"up-{rank}" for rank in range(len(KILLED))]
+    until(lambda: all(path.exists() for path in up), "all run", 200)
+    attempts = [Attempt(path.read_text()) for path in up]
+    until(lambda: not any(each.holds_memory_files() for each in attempts), "what was read is freed")
+    places = Path(os.environ["RAY_TMPDIR"]), *(each.private for each in attempts)
+    assert not files_with([SECRET], *places)
+    for attempt, names in zip(attempts, KILLED, strict=True):
+        attempt.kill(*names)
+    stays = KILLED.index(("guardian",))
+    ended = [rank for rank in range(len(KILLED)) if rank != stays]
+    until(lambda: all(cluster.poll(job_id).tasks[rank].status.finished for rank in ended), "they end")
+    tasks = cluster.poll(job_id).tasks
+    assert (tasks[0].reason, tasks[0].exit_code) == (ExitReason.SIGNALLED, -9)
+    assert [tasks[rank].reason for rank in ended[1:]] == [ExitReason.LOST] * 3
+    assert "ended by signal 9" in str(tasks[1].error_message)
+    assert tasks[stays].status is JobStatus.RUNNING
+    cluster.terminate(job_id, grace=0.0)
+    assert cluster.poll(job_id).tasks[stays].status is JobStatus.STOPPED
+    until(lambda: not any(each.left() for each in attempts), "no process is left")
+    until(lambda: not any(running(each.daemon) for each in attempts), "nor what the programs had started")
+    until(lambda: not any(each.private.exists() for each in attempts[:3]), "nor a folder")
+    assert not files_with([SECRET], *places)
+    assert list(cluster.monitor(job_id, replica=stays)) == ["up"]
+    for attempt in attempts[3:]:  # nobody was left to remove an empty folder
+        shutil.rmtree(attempt.private, ignore_errors=True)

@@ -1,10 +1,12 @@
 """Jobs of TPU slices and gangs of GPUs, on a cluster that stays whole."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gang_hosts import Hosts
+from gang_hosts import Hosts, pending_groups
+from words_in_files import files_with
 
 from fray import create_context
 from fray.cluster import (
@@ -83,19 +85,33 @@ def test_the_command_line_runs_a_command_on_slices(
     assert lines == [f"[replica-{rank}] host {rank} {tmp_path}" for rank in range(4)]
 
 
-def test_of_several_acceptable_counts_the_largest_that_is_free_is_taken(
+def test_of_several_acceptable_counts_the_largest_that_is_free_is_taken_and_who_waits_comes_in_order(
     gangs: RayCluster, hosts: Hosts, tmp_path: Path
 ) -> None:
+    def waiting(name: str, count: int, entrypoint: Entrypoint) -> str:
+        job_id = gangs.launch(JobRequest(name, entrypoint, resources=on_slices("v4-16", count)))
+        until(lambda: f"{count} x v4-16" in (gangs.poll(job_id).pending_reason or ""), f"{name} waits")
+        return job_id
+
+    (tmp_path / "large").mkdir()
+    hosts_of_large = Hosts(tmp_path / "large")
+    huge = waiting("huge", 3, Entrypoint.from_binary("true"))  # which this cluster can never run
     job_id = gangs.launch(JobRequest("most", hosts.entrypoint, resources=on_slices("v4-16", (4, 2, 1))))
     told = hosts.await_up(4)
     assert {one["FRAY_SLICE_COUNT"] for one in told.values()} == {"2"}
-    waiting = gangs.launch(JobRequest("waits", Entrypoint.from_binary("true"), resources=on_slices("v4-16")))
-    until(lambda: "1 x v4-16" in (gangs.poll(waiting).pending_reason or ""), "it says what it waits for")
-    assert "the cluster has 2, 0 free" in (gangs.poll(waiting).pending_reason or "")
-    assert gangs.poll(waiting).status is JobStatus.PENDING
+    large = waiting("large", 2, hosts_of_large.entrypoint)
+    small = waiting("small", 1, Entrypoint.from_binary("true"))
+    assert "the cluster has 2, 0 free" in (gangs.poll(small).pending_reason or "")
+    until(lambda: len(pending_groups()) <= 3, "only one gang asks Ray for slices")
     hosts.go()
     assert len(final(gangs, job_id).tasks) == 4
-    assert final(gangs, waiting).status is JobStatus.SUCCEEDED
+    hosts_of_large.await_up(4)
+    assert gangs.poll(small).status is JobStatus.PENDING
+    hosts_of_large.go()
+    assert final(gangs, large).status is JobStatus.SUCCEEDED
+    assert final(gangs, small).status is JobStatus.SUCCEEDED
+    assert gangs.poll(huge).status is JobStatus.PENDING
+    gangs.terminate(huge, grace=0.0)
 
 
 def test_a_type_that_the_cluster_has_not_is_waited_for_and_what_there_is_said(gangs: RayCluster) -> None:
@@ -181,13 +197,35 @@ def test_a_gang_of_gpus_finds_its_ranks_and_fails_as_one(
         ray_cluster.kill_node(node)
 
 
-def test_a_function_on_a_pod_returns_what_each_host_returned(gangs: RayCluster, tmp_path: Path) -> None:
-    def place() -> tuple[int, str]:
+def test_a_function_on_a_pod_returns_what_each_host_returned_and_it_is_in_no_file(
+    gangs: RayCluster, tmp_path: Path
+) -> None:
+    secret = "f3a9-of-a-result"
+
+    def place() -> tuple[int, str, str, str]:
         import os
+        import subprocess
 
-        return int(os.environ["FRAY_REPLICA_ID"]), os.environ["TPU_WORKER_ID"]
+        listing = ["ls", "-l", "/proc/self/fd"]
+        opened = subprocess.run(listing, close_fds=False, capture_output=True, text=True, check=True).stdout
+        return int(os.environ["FRAY_REPLICA_ID"]), os.environ["TPU_WORKER_ID"], secret, opened
 
-    assert run_on_pod(place, "v4-16", num_slices=2) == [(0, "0"), (1, "1"), (2, "0"), (3, "1")]
+    found = run_on_pod(place, "v4-16", num_slices=2)
+    assert [each[:3] for each in found] == [(rank, str(rank % 2), secret) for rank in range(4)]
+    assert not files_with([secret], Path(os.environ["RAY_TMPDIR"]))
+    for _, _, _, opened in found:  # what a program of the function has open
+        assert "pipe:" in opened
+        assert "memfd" not in opened
+
+
+def test_a_function_on_a_pod_that_returns_what_no_pickle_can_says_so(gangs: RayCluster) -> None:
+    def lock() -> object:
+        import threading
+
+        return threading.Lock()
+
+    with pytest.raises(TypeError, match="what the function returned"):
+        run_on_pod(lock, "v4-8")
 
 
 def test_a_function_on_a_pod_uses_references_and_handles_of_its_program(

@@ -115,6 +115,11 @@ def left_in_ray() -> list[str]:
     return found
 
 
+def pending_groups() -> list[str]:
+    """The placement groups that wait for room."""
+    return [name for name, group in placement_group_table().items() if group["state"] == "PENDING"]
+
+
 def pids_of_replicas() -> list[int]:
     """The processes of the actors that run replicas now."""
     actors = state.actor_table(None, None, "ALIVE").values()
