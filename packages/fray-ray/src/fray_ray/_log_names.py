@@ -12,3 +12,8 @@ def usage_name(submission: str) -> str:
 def attempts_name(submission: str) -> str:
     """Return the name of the file with the earlier attempts of a run, on the node of its driver."""
     return f"fray-attempts-{submission}.txt"
+
+
+def replica_log_name(submission: str, replica: str, attempt: str) -> str:
+    """Return the name of the file with what an attempt of a replica wrote, on the node that it ran on."""
+    return f"fray-{submission}-replica-{replica}-attempt-{attempt}.log"

@@ -81,6 +81,7 @@ class Attempt:
         plan["accelerated"] = self._plan.resources.device.chips > 0
         plan["cpus"] = self._plan.resources.cpu
         plan |= {"gang": self._plan.gang, "returns": self._plan.returns, "ports": self._plan.ports}
+        plan |= {"submission": self._plan.submission, "secrets": self._plan.secrets}
         verdict: dict[str, Any] = {"lost": "it ended without a verdict"}
         for ref in host.run.remote(plan, self._plan.payload):
             piece = ray.get(ref)

@@ -24,6 +24,7 @@ from fray.backend import (
 )
 from fray_ray._on_node.memory_file import memory_files
 from fray_ray._on_node.notices import NoticeWatch
+from fray_ray._on_node.replica_file import replica_file
 from fray_ray._on_node.usage_samples import NewSamples
 from fray_ray._placement import VARIABLE, current_placement_group
 from fray_ray._ray_internals.environment import ADDRESS, is_of_one_process
@@ -86,11 +87,13 @@ class ReplicaActor:
             if self._stopped is not None:
                 self._tell(f"stop {self._stopped}")
             watch = NoticeWatch() if plan["gang"] else None
-            used = NewSamples(told["private"])
+            used, file = NewSamples(told["private"]), replica_file(plan)
             while True:
                 ready, _, _ = select.select([self._supervisor.stdout], [], [], _LOOK)
                 if ready:
-                    if not (chunk := os.read(self._supervisor.stdout.fileno(), _CHUNK)):
+                    chunk = os.read(self._supervisor.stdout.fileno(), _CHUNK)
+                    file.feed(chunk)
+                    if not chunk:
                         break
                     yield chunk
                 if watch is not None and (notice := watch.take()):
