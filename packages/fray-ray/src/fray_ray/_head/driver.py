@@ -26,6 +26,7 @@ from fray_ray import _job_kv
 from fray_ray._head.descendants import end_family
 from fray_ray._head.gang import Gang
 from fray_ray._head.independent_replicas import IndependentReplicas
+from fray_ray._head.job_metrics import JobMetrics
 from fray_ray._head.job_state import Outcome, Progress
 from fray_ray._head.kept import earlier_tasks, keep_plan, plan_again
 from fray_ray._head.on_exit import run_on_exit
@@ -62,7 +63,11 @@ class Driver:
         self._plan, self._submitted = plan, submitted
         earlier = earlier_tasks(plan)
         self._progress = Progress(
-            plan, earlier=earlier, log=driver_log(plan.submission), usage=usage_file(plan.submission)
+            plan,
+            earlier=earlier,
+            log=driver_log(plan.submission),
+            usage=usage_file(plan.submission),
+            metrics=JobMetrics(plan.job_id, plan.name),
         )
         self._told_by_ray = threading.Event()
         self._replicas = (

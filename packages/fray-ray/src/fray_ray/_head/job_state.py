@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray_ray._head.job_metrics import JobMetrics
 from fray_ray._head.usage_file import UsageFile
 from fray_ray._job_table import TableEntry, runs
 from fray_ray._plan import Plan
@@ -31,6 +32,7 @@ class Progress:
         earlier: How its replicas ended in its run before this one.
         log: Where the job's log is.
         usage: Where what its attempts use over time is written; None for nowhere.
+        metrics: Told how the job does, again and again.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Progress:
         earlier: tuple[TaskStatus, ...] = (),
         log: str | None = None,
         usage: str | None = None,
+        metrics: JobMetrics | None = None,
     ) -> None:
         fresh = tuple(TaskStatus(replica=number) for number in range(plan.replicas))
         tasks = tuple(map(_as_pending, earlier)) or fresh
@@ -52,7 +55,7 @@ class Progress:
             submitted_at=plan.submitted_at,
             logs=() if log is None else (log,),
         )
-        self._usage = UsageFile(usage)
+        self._usage, self._metrics = UsageFile(usage), metrics
         self._endpoints: list[dict[str, Any]] = []
         self._entry = TableEntry(plan.submission) if listed else None
         self._beyond: tuple[TaskStatus, ...] = ()
@@ -183,6 +186,8 @@ class Progress:
     def publish(self, seconds: float) -> None:
         """Wait for changes, at most so long, and write them into the table."""
         self._usage.write()
+        if self._metrics is not None:
+            self._metrics.look(self._info, self._usage.latest)
         with self._changed:
             if not self._unpublished:
                 self._changed.wait(seconds)
@@ -215,6 +220,8 @@ class Progress:
             kept: What a retry needs to know; None where the job cannot be run again.
         """
         self._usage.write(last=True)
+        if self._metrics is not None:
+            self._metrics.end()
         now = time.time()
         with self._changed:
             tasks = tuple(

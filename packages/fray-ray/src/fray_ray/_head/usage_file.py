@@ -4,6 +4,7 @@ A line for each sample: replica, attempt, time, memory, CPU time. Each attempt's
 they are taken (`UsageHistory`); of many replicas each has fewer here, so that the file stays small.
 """
 
+import contextlib
 import threading
 import time
 
@@ -40,6 +41,17 @@ class UsageFile:
         with self._lock:
             self._lines[replica, attempt] = samples.split("\n")[:-1]  # one that has no end yet is not read
             self._changed = True
+
+    def latest(self) -> dict[tuple[int, int], tuple[int, float]]:
+        """Return the last memory and the CPU time of each attempt, by replica and attempt."""
+        with self._lock:
+            last = {attempt: lines[-1] for attempt, lines in self._lines.items() if lines}
+        found = {}
+        for attempt, line in last.items():
+            with contextlib.suppress(ValueError):  # a file that the attempt itself can write to
+                _, memory, cpu_time = line.split()
+                found[attempt] = int(memory), float(cpu_time)
+        return found
 
     def write(self, *, last: bool = False) -> None:
         """Write the file where there is something new and it was not written a moment ago.

@@ -1,0 +1,94 @@
+"""A job's figures among Ray's metrics, by `ray.util.metrics`: the head exports them, as every node its own.
+
+All are gauges, set again and again while the job lives: Ray drops one that nobody has set for twice its
+report interval. So a cluster exports the figures of the jobs that it has, and not those of all it has had.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+from ray.util.metrics import Gauge
+
+from fray.cluster import ExitReason, JobInfo, JobStatus, TaskStatus
+
+Latest = Mapping[tuple[int, int], tuple[int, float]]
+"""By replica and attempt: its memory now, and the CPU time that it has used."""
+_EVERY = 2.0  # seconds between two times that a job's figures are set; Ray sends them each ten
+_STATUS = "status"
+_DESCRIPTIONS = {
+    "replicas": "Replicas of a job, by their status.",
+    "attempts": "Attempts of replicas that a job has started.",
+    "failures": "Attempts of a job's replicas that failed.",
+    "preemptions": "Attempts of a job's replicas that lost their machine.",
+    "pending_seconds": "For how long no replica of a job has run: it waits for room, or to start again.",
+    "memory_bytes": "Memory of the attempts of a job that run.",
+    "cpu_seconds": "CPU time that all attempts of a job have used.",
+}
+
+
+class JobMetrics:
+    """The figures of one job, as Ray's metrics `ray_fray_job_NAME` with the tags `job_id` and `job_name`."""
+
+    def __init__(self, job_id: str, name: str) -> None:
+        self._tags = {"job_id": job_id, "job_name": name}
+        self._gauges = {
+            name: Gauge(
+                f"fray_job_{name}", text, (*self._tags, _STATUS) if name == "replicas" else (*self._tags,)
+            )
+            for name, text in _DESCRIPTIONS.items()
+        }
+        self._next = 0.0
+        self._waits_since: float | None = None
+
+    def look(self, info: JobInfo, latest: Callable[[], Latest]) -> None:
+        """Set the figures by what is known of the job, where it was not done a moment ago.
+
+        Args:
+            latest: Returns what the attempts of the job use.
+        """
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _EVERY
+        self._set(replicas_of(info), figures_of(info, latest()) | {"pending_seconds": self._pending(info)})
+
+    def end(self) -> None:
+        """Set all to zero: the job has ended."""
+        self._set(dict.fromkeys(JobStatus, 0), {name: 0.0 for name in _DESCRIPTIONS if name != "replicas"})
+
+    def _set(self, replicas: Mapping[JobStatus, int], figures: Mapping[str, float]) -> None:
+        for status, count in replicas.items():
+            self._gauges["replicas"].set(count, {**self._tags, _STATUS: status.value})
+        for name, figure in figures.items():
+            self._gauges[name].set(figure, self._tags)
+
+    def _pending(self, info: JobInfo) -> float:
+        if info.finished or any(task.status is JobStatus.RUNNING for task in info.tasks):
+            self._waits_since = None
+            return 0.0
+        if self._waits_since is None:
+            ran = any(task.attempt for task in info.tasks)
+            self._waits_since = time.time() if ran else info.submitted_at or time.time()
+        return max(0.0, time.time() - self._waits_since)
+
+
+def replicas_of(info: JobInfo) -> dict[JobStatus, int]:
+    """Return how many replicas have each status."""
+    return {status: sum(task.status is status for task in info.tasks) for status in JobStatus}
+
+
+def figures_of(info: JobInfo, latest: Latest) -> dict[str, float]:
+    """Return the figures of a job's attempts, from its first."""
+    attempts = [attempt for task in info.tasks for attempt in (*task.previous, task)]
+    runs = [(task.replica, task.attempt) for task in info.tasks if task.status is JobStatus.RUNNING]
+    return {
+        "attempts": sum(task.attempt for task in info.tasks),
+        "failures": sum(map(_failed, attempts)),
+        "preemptions": sum(attempt.reason is ExitReason.PREEMPTED for attempt in attempts),
+        "memory_bytes": sum(latest[attempt][0] for attempt in runs if attempt in latest),
+        "cpu_seconds": sum(cpu_time for _, cpu_time in latest.values()),
+    }
+
+
+def _failed(attempt: TaskStatus) -> bool:
+    others = (None, ExitReason.PREEMPTED, ExitReason.STOPPED)
+    return attempt.reason not in others and attempt.exit_code != 0

@@ -1,0 +1,42 @@
+"""A job's figures as they are counted from its state; nothing here needs a cluster."""
+
+from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray_ray._head.job_metrics import figures_of, replicas_of
+from fray_ray._head.usage_file import UsageFile
+
+
+def ended(attempt: int, reason: ExitReason, exit_code: int | None) -> TaskStatus:
+    return TaskStatus(replica=0, attempt=attempt, status=JobStatus.FAILED, reason=reason, exit_code=exit_code)
+
+
+def job(*tasks: TaskStatus) -> JobInfo:
+    return JobInfo(job_id=JobId("job-1"), name="job", status=JobStatus.RUNNING, tasks=tasks)
+
+
+def test_attempts_are_counted_by_how_they_ended() -> None:
+    before = (
+        ended(1, ExitReason.EXITED, 1),
+        ended(2, ExitReason.PREEMPTED, None),
+        ended(3, ExitReason.STOPPED, -15),  # somebody asked for another attempt
+        ended(4, ExitReason.OUT_OF_MEMORY, -9),
+        ended(5, ExitReason.PREEMPTED, 0),
+    )
+    runs = TaskStatus(replica=0, status=JobStatus.RUNNING, attempt=6, previous=before)
+    good = TaskStatus(replica=1, status=JobStatus.SUCCEEDED, attempt=1, reason=ExitReason.EXITED, exit_code=0)
+    starts_again = TaskStatus(replica=2, attempt=1, reason=ExitReason.LOST)
+    info = job(runs, good, starts_again, TaskStatus(replica=3))
+    figures = figures_of(info, {})
+    assert (figures["attempts"], figures["failures"], figures["preemptions"]) == (8, 3, 2)
+    counts = {status: count for status, count in replicas_of(info).items() if count}
+    assert counts == {JobStatus.RUNNING: 1, JobStatus.SUCCEEDED: 1, JobStatus.PENDING: 2}
+
+
+def test_memory_is_of_what_runs_and_cpu_time_of_all_attempts() -> None:
+    usage = UsageFile(None)
+    usage.take(0, 1, "100.5 7000 1.5\n101.5 9000 2.5\n")
+    usage.take(0, 2, "102.5 500 0.25\n103.5 4")  # a line that is being written
+    usage.take(1, 1, "102.5 300 0.5\n")
+    usage.take(2, 1, "no samples at all\n")
+    runs = [TaskStatus(replica=number, status=JobStatus.RUNNING, attempt=2 - number) for number in (0, 1)]
+    figures = figures_of(job(*runs), usage.latest())
+    assert (figures["memory_bytes"], figures["cpu_seconds"]) == (800, 3.25)
