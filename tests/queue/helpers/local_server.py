@@ -1,5 +1,7 @@
 """An HTTP server in a thread of the test, for what stands in for a remote one."""
 
+import contextlib
+import socket
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -7,9 +9,27 @@ from typing import Any, Self
 
 
 class _QuietServer(ThreadingHTTPServer):
-    """Does not mind clients that hang up."""
+    """Does not mind clients that hang up; hangs up on those that are still connected when it is closed."""
 
-    daemon_threads = True
+    daemon_threads = False  # so that `server_close` waits for them
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._connected: set[socket.socket] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connected.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connected.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        for request in list(self._connected):
+            with contextlib.suppress(OSError):  # it has just ended
+                request.shutdown(socket.SHUT_RDWR)
+        super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):

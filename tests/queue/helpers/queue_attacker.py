@@ -54,6 +54,7 @@ class Attacker:
         with self.connect() as connection:
             with contextlib.suppress(ConnectionError):  # refused before all of it was sent
                 connection.sendall(data)
+            with contextlib.suppress(OSError):  # the server has hung up already: ENOTCONN
                 if hang_up:
                     connection.shutdown(socket.SHUT_WR)
             method = data.partition(b" ")[0].decode(errors="replace")
