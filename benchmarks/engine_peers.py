@@ -16,7 +16,7 @@ LEASE = 600.0
 
 
 class Peer:
-    """A queue as a benchmark uses it; made anew in each process."""
+    """A queue as a benchmark uses it; opened again in each process."""
 
     def push(self, count: int) -> None:
         raise NotImplementedError

@@ -3,7 +3,7 @@
 python benchmarks/guard.py            all; ends with 1 if a ratio is over its bound in each of twelve attempts
 python benchmarks/guard.py threads    one
 
-It runs wherever the tests run, beside whatever else runs there, so it asks for little. Subject and peer take
+It runs wherever the tests run, beside whatever else runs there, so it uses small sizes. Subject and peer take
 turns in short pieces of the same process, and the shortest piece of each counts: what the machine does
 besides makes a piece longer, never shorter. One attempt within the bound is enough, for what has become half
 as fast has no such attempt. Figures for the record come from `suite.py`, on a quiet machine.

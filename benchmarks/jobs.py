@@ -97,7 +97,7 @@ def many(state: Path) -> None:
     infos = cluster.wait(ids, raise_on_failure=True)
     total = time.perf_counter() - start
     assert len(infos) == COUNT
-    time.sleep(0.5)  # the last supervisors write their last word and go
+    time.sleep(0.5)  # the last supervisors write the final status and exit
     after = footprint(state)
     rows = [("all launched after", f"{launched:.2f} s"), ("all succeeded after", f"{total:.2f} s")]
     rows += [(f"{name} before and after", f"{before[name]} {after[name]}") for name in before]

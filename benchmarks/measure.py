@@ -1,7 +1,7 @@
 """Interleaved timings and their tables: medians, ratios to a named peer, and goals.
 
 A table is printed, and noted for docs/performance.md where `suite.py` runs the benchmark: BENCH_NOTES names
-the file. BENCH_QUICK=1 asks for small sizes and few rounds: whether it runs, not what it costs.
+the file. BENCH_QUICK=1 sets small sizes and few rounds: whether it runs, not what it costs.
 """
 
 import compileall
@@ -157,7 +157,7 @@ def available(what: str, *, module: str = "", program: str = "") -> bool:
 
 
 def missing(what: str, why: str) -> None:
-    """Say that something is not measured."""
+    """Report that something is not measured."""
     print(f"\n{what}: NOT MEASURED: {why}")
     _note({"missing": what, "why": why})
 

@@ -38,7 +38,7 @@ from process_streams import flows
 
 from fray import create_context
 
-SLOW = {"dask": 10, "ray": 5, "loky": 2}  # by how much fewer tasks tell enough
+SLOW = {"dask": 10, "ray": 5, "loky": 2}  # by how much fewer tasks are enough
 PEER = "ProcessPoolExecutor"
 CORES = "the program that submits and the kernel share the cores; no pool of the table does it"
 ROUND_TRIP = (

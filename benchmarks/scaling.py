@@ -100,7 +100,7 @@ def tasks(context: JobContext, count: int, folder: str) -> Figures:
 
 
 def values(context: JobContext, count: int, _: str) -> Figures:
-    """Small values of `put` that somebody still refers to."""
+    """Small values of `put` that are still referred to."""
     refs = [context.put(number) for number in range(count)]
     return {"memory": memory(), "kept": float(len(refs))}
 
@@ -237,7 +237,7 @@ def sleeping(folder: str) -> Entrypoint:
 def measured_jobs(cluster: Any, ids: list[Any], running: int, folder: str) -> Figures:
     while len(list(Path(folder).glob("up-*"))) < running:
         time.sleep(0.1)
-    time.sleep(1.0)  # supervisors let go of what they needed for the start
+    time.sleep(1.0)  # supervisors release what they needed for the start
     found = {"memory": memory(), "processes": float(processes())}
     for job_id in ids:
         cluster.terminate(job_id)

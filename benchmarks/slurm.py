@@ -5,8 +5,8 @@
 It needs what `fray_slurm.testing.LocalSlurm` needs. Both run the same function, which returns at once, on the
 same cluster one after the other; what is measured is what each adds to `sbatch`. Then a thousand jobs run on
 a thousand nodes, which are one slurmd, and their batch steps do nothing: what it costs to launch and look at
-them, to stop a thousand that wait, and how often Slurm is asked. (Debian's `slurm-wlm-emulator` is no use: it
-shares a library with the real one that refuses `FrontendName`.)
+them, to stop a thousand that wait, and the number of calls to Slurm. (Debian's `slurm-wlm-emulator` is no
+use: it shares a library with the real one that refuses `FrontendName`.)
 """
 
 import contextlib

@@ -76,7 +76,7 @@ SERVERS = {
 
 
 def main() -> int:
-    """Run what was asked for; return how many of them failed."""
+    """Run the requested benchmarks; return how many of them failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], metavar="NAME")
     parser.add_argument("--quick", action="store_true")

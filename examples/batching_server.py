@@ -107,7 +107,7 @@ class Server:
         good = [request for request in requests if is_point(request)]
         answers = iter(self._model.predict(np.array(good).reshape(len(good), 2)))
         return [
-            _prediction(next(answers)) if is_point(request) else ValueError(f"{request!r} is no point")
+            _prediction(next(answers)) if is_point(request) else ValueError(f"{request!r} is not a point")
             for request in requests
         ]
 

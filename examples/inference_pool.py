@@ -105,7 +105,7 @@ def serve(url: str, crash: float) -> None:
         may_crash(crash, leases, "taken")  # the requests are leased by a worker that is no more
         answers.push_many([Answer(lease.item.number, model.predict(lease.item.line)) for lease in leases])
         may_crash(crash, leases, "answered")  # they will be again: nobody has said that they are done
-        with suppress(LeaseExpiredError):  # too slow: somebody else answers them as well
+        with suppress(LeaseExpiredError):  # too slow: another worker answers them, too
             requests.done_many(leases)
 
 

@@ -1,4 +1,4 @@
-"""An inference server that its clients find by name, and find again when it was started anew.
+"""An inference server that its clients find by name, and find again when it was started again.
 
 python examples/inference_server.py --clients 3 --requests 100 --crash-after 50
 """

@@ -67,7 +67,7 @@ def work(storage: str, workers: int, steps: int) -> None:
 
     if os.environ["FRAY_REPLICA_ID"] != "0":
         return
-    # Ray Train starts its workers anew when they are not there after a minute, which a busy machine takes.
+    # Ray Train starts its workers again when they are not there after a minute, which a busy machine takes.
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "600")
     with create_context("ray?placement_group=current") as context:
         averages = context.create_actor(Averages, workers)

@@ -115,7 +115,7 @@ class CartPole:
     spin: float
 
     def step(self, right: bool) -> bool:
-        """Push, and tell whether the pole still stands on the track."""
+        """Push, and return whether the pole still stands on the track."""
         sine, cosine = math.sin(self.angle), math.cos(self.angle)
         pull = ((10.0 if right else -10.0) + 0.05 * self.spin**2 * sine) / 1.1
         twist = (9.8 * sine - cosine * pull) / (0.5 * (4 / 3 - 0.1 * cosine**2 / 1.1))

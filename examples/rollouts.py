@@ -30,7 +30,7 @@ Weights = tuple[float, ...]
 STEPS = 300  # of an episode that the pole survives
 MASTERED = 0.95  # of them, on average
 NEEDED = 12  # reports that make one update
-PUSHED = 200  # requests for them: the workers are never idle, and who is slow, or dies, holds up nobody
+PUSHED = 200  # requests for them: the workers are never idle, and one that is slow, or dies, delays nothing
 TTL = 0.5  # seconds after which a request that nobody took is stale
 LEASE = 2.0  # seconds until the requests of a worker that died go to another
 STEP, RATE = 0.5, 0.4
@@ -73,7 +73,7 @@ def episode(weights: Weights, seed: int) -> int:
 
 
 class Rollout:
-    """Tries what a request asks for."""
+    """Plays the episode of a request."""
 
     def __init__(self, crash: float) -> None:
         self._crash = crash

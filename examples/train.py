@@ -33,7 +33,7 @@ PREEMPTED = 128 + signal.SIGTERM  # what a shell reports of a process that SIGTE
 
 
 class Hosts:
-    """The hosts of the job: they meet at rank 0, which adds up what all have and tells everybody."""
+    """The hosts of the job: they meet at rank 0, which adds up all values and sends the sum to each."""
 
     def __init__(self, rank: int, count: int, address: str) -> None:
         host, _, port = address.rpartition(":")

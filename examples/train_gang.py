@@ -1,4 +1,4 @@
-"""Train across the hosts of TPU slices, save, and go on where the last attempt ended.
+"""Train across the hosts of TPU slices, save, and continue where the last attempt ended.
 
     fray run --cluster ray --tpu v5litepod-16 --replicas 2 -- python train_gang.py /mnt/shared/checkpoints
     fray run --cluster 'local?simulate=tpu' --tpu v5litepod-8 --replicas 2 -- python train_gang.py checkpoints
@@ -38,7 +38,7 @@ def gradient(weights: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def load(checkpoint: Path) -> tuple[int, np.ndarray]:
-    """Return the step to go on with, and the weights; the beginning where nothing was saved."""
+    """Return the step to continue at, and the weights; the beginning where nothing was saved."""
     if not checkpoint.exists():
         return 0, np.zeros(2, np.float32)
     saved = np.load(checkpoint)

@@ -10,15 +10,15 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The suite asks the same questions at every run: a change is not blamed for what was always
-# there. `nox -s torture` asks others each time.
-# How long an example takes, or is drawn for, is the machine's affair: neither makes a test fail.
+# The suite draws the same examples at every run: a change is not blamed for a fault that was always
+# there. `nox -s fuzz` and `-s torture` draw others each time.
+# How long an example takes, or takes to be drawn, depends on the machine: neither makes a test fail.
 _PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("repeatable", derandomize=True, **_PATIENT)
 settings.register_profile("torture", **_PATIENT)
 settings.load_profile("torture" if "TORTURE" in os.environ else "repeatable")
 
-# `nox -s fuzz` asks how many examples were drawn in all: tests import `given` after this.
+# `nox -s fuzz` counts the examples: tests import `given` after this.
 _examples: Counter[str] = Counter()
 if "COUNT_EXAMPLES" in os.environ:
     _given: Any = hypothesis.given
@@ -40,7 +40,7 @@ if "COUNT_EXAMPLES" in os.environ:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say how many examples Hypothesis has tried, by property."""
+    """Print how many examples Hypothesis has tried, by property."""
     for name, number in sorted(_examples.items()):
         terminalreporter.write_line(f"{number:>9,} {name}")
     if _examples:
@@ -55,6 +55,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def no_fray_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the developer's shell says of Fray, a test starts without it."""
+    """Start each test without the `FRAY_*` variables of the developer's shell."""
     for name in [name for name in os.environ if name.startswith("FRAY_")]:
         monkeypatch.delenv(name)

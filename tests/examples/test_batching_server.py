@@ -27,7 +27,7 @@ def test_every_request_has_its_reply(
 ) -> None:
     assert [answer.spiral for answer in server.run(REQUESTS, workers=2, crash=0)] == expected
     out = capsys.readouterr().out
-    assert "a request that is wrong fails alone: 'nonsense' is no point" in out
+    assert "a request that is wrong fails alone: 'nonsense' is not a point" in out
     right = re.search(r"(\d+)% of them right", out)
     assert right is not None
     assert int(right[1]) > 90

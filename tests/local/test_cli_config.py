@@ -108,9 +108,9 @@ def test_the_cluster_and_context_of_a_file_are_used(work: Path) -> None:
         ("[tool.fray]\nrun = 3", "'run' must be a table"),
         (
             "[tool.fray.run]\ncpus = 3",
-            "'run.cpus' is no option of fray run that a file can set; did you mean",
+            "'run.cpus' is not an option of fray run that a file can set; did you mean",
         ),
-        ("[tool.fray.run]\nkey = 'x'", "'run.key' is no option of fray run that a file can set"),
+        ("[tool.fray.run]\nkey = 'x'", "'run.key' is not an option of fray run that a file can set"),
         ("[tool.fray.run]\ncpu = 'many'", "'run.cpu': 'many' is not a valid float"),
         ("[tool.fray.run]\ncpu = [1, 2]", "'run.cpu': expected one value"),
         ("[tool.fray.run]\nsnapshot = 'yes'", "'run.snapshot': expected true or false"),

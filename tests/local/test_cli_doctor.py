@@ -41,7 +41,7 @@ def test_a_damaged_record_is_named(state_dir: Path) -> None:
     fray("wait", job_id)
     (state_dir / "jobs" / job_id / "status.json").write_text("{")
     health, text, advice = found()["local", "records"]
-    assert (health, advice) == ("warning", "`fray rm ID` forgets one")
+    assert (health, advice) == ("warning", "`fray rm ID` removes one")
     assert job_id in text
 
 

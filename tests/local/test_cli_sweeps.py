@@ -61,8 +61,8 @@ def test_axes_are_combined_and_zipped_ones_go_together(work: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["--sweep", "lr=1", "train.py", "{lrr}"], "{lrr} is no parameter of the sweep, which has lr"),
-        (["--sweep", "lr=1", "-e", "A={lrr}", "train.py"], "{lrr} is no parameter"),
+        (["--sweep", "lr=1", "train.py", "{lrr}"], "{lrr} is not a parameter of the sweep, which has lr"),
+        (["--sweep", "lr=1", "-e", "A={lrr}", "train.py"], "{lrr} is not a parameter"),
         (["--sweep", "lr", "train.py"], "NAME=VALUE,VALUE"),
         (["--sweep", "lr=", "train.py"], "has no value"),
         (["--sweep", "lr=1,,2", "train.py"], "an empty one"),
@@ -75,7 +75,7 @@ def test_axes_are_combined_and_zipped_ones_go_together(work: Path) -> None:
         (["--zip", "a=1,2", "--zip", "b=1", "train.py"], "got a 2, b 1"),
         (["--max-parallel", "2", "train.py"], "--max-parallel is of a sweep"),
         (["--sweep", "lr=x", "steps:step", "--arg", "lrr={lr}"], "missing a required argument: 'lr'"),
-        (["--sweep", "lr=1", "tain.py"], "tain.py is no file"),
+        (["--sweep", "lr=1", "tain.py"], "there is no file tain.py"),
     ],
 )
 def test_what_is_no_sweep_is_refused_before_anything_starts(work: Path, argv: list[str], told: str) -> None:

@@ -120,7 +120,7 @@ class TestDeath:
         mortal = context.create_actor(Mortal, options=ActorOptions(max_restarts=1))
         first = context.get(mortal.pid())
         dying, after = mortal.die(), mortal.pid()
-        with pytest.raises(ActorDiedError, match="made anew"):
+        with pytest.raises(ActorDiedError, match="started again"):
             context.get(dying)
         assert context.get(after) != first
         with pytest.raises(ActorDiedError):

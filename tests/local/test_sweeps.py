@@ -109,7 +109,7 @@ def test_a_job_whose_supervisor_was_killed_cannot_be_run_again(state_dir: Path, 
     assert holder is not None
     os.kill(holder.pid, signal.SIGKILL)
     cluster.wait(job_id, timeout=PATIENCE)
-    with pytest.raises(UnsupportedError, match="launch it anew"):
+    with pytest.raises(UnsupportedError, match="launch it as a new job"):
         cluster.retry(job_id)
 
 

@@ -79,7 +79,7 @@ def test_verbs_on_urls(server: HttpQueueServer, tmp_path: Path, monkeypatch: pyt
     [
         (["--host", "0.0.0.0"], "without a token"),
         (["--port", "99999"], "65535"),
-        (["--queue", "a/b"], "'a/b' is no name for a queue"),
+        (["--queue", "a/b"], "'a/b' is not a name for a queue"),
         (["--queue", "a", "--max-attempts", "0"], "max_attempts"),
         (["--store", "/dev/null/x"], "Not a directory"),
         (["--certificate", "/dev/null", "/dev/null"], "SSL"),

@@ -576,5 +576,5 @@ def test_an_outage_is_reported_and_so_is_its_end(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO, logger="fray.queue"):
         summary = work(queue, lambda item: None, stop_when_empty=True)
     assert (summary.done, summary.queue_failures) == (1, 3)
-    assert caplog.text.count("the queue failed, and is asked again: ConnectionError: away") == 3
+    assert caplog.text.count("the queue failed, and the call is repeated: ConnectionError: away") == 3
     assert "the queue answers again" in caplog.text

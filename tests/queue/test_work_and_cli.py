@@ -297,7 +297,7 @@ def test_queues_are_made_looked_at_and_removed(
 
 def test_a_wrong_name_or_a_queue_of_no_place_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["queue", "create", "http://127.0.0.1:1/a..b"]) == 2
-    assert "is no name for a queue" in capsys.readouterr().err
+    assert "is not a name for a queue" in capsys.readouterr().err
     assert main(["queue", "stats", "memory:"]) == 1
     assert "in the memory of the program that made it" in capsys.readouterr().err
 

@@ -92,4 +92,4 @@ def test_workers_outlive_a_server_that_restarts_ten_times(tmp_path: Path) -> Non
 
 
 def _saw_it_away(log: TextIO) -> bool:
-    return "the queue failed, and is asked again" in Path(log.name).read_text()
+    return "the queue failed, and the call is repeated" in Path(log.name).read_text()

@@ -40,4 +40,4 @@ def test_the_end_of_a_forgotten_job(tmp_path: Path, accounting: bool) -> None:
             assert "cancelled by user" in str(info.error_message)
         else:
             assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
-            assert "somebody has cancelled it" in str(info.error_message)
+            assert "it was cancelled" in str(info.error_message)

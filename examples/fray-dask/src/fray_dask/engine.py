@@ -42,7 +42,7 @@ class DaskEngine:
 
     def _future(self, key: str) -> Any:
         future = self._futures.get(key)
-        if future is None:  # another program's, of which nobody tells this one by itself
+        if future is None:  # another program's: Dask does not report it unless asked
             future = distributed.Future(key, client=self.client)
             self.client.run_on_scheduler(scheduler.want_known, key, self.client.id)
         return future

@@ -8,7 +8,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 _PATIENCE = 1000  # looks
 _names: dict[str, bytes] = {}
 _claims: dict[str, list[str]] = {}
-_wanted: dict[str, list[str]] = {}  # by programs, before somebody submits the key
+_wanted: dict[str, list[str]] = {}  # by programs, before the key is submitted
 
 
 def swap(name: str, expected: bytes | None, record: bytes | None) -> bytes | None:
@@ -31,7 +31,7 @@ class KeyBooks(SchedulerPlugin):
         self._scheduler = scheduler
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Take note of what happens to a key."""
+        """Record what happens to a key."""
         if finish == "forgotten":
             _claims.pop(key, None)
         for client in _wanted.pop(key, ()):
@@ -44,7 +44,7 @@ def _keep_books(scheduler: Any) -> None:
 
 
 def claim(key: str, by: str, dask_scheduler: Any = None) -> list[str]:
-    """Note who is about to run a key; return who was before."""
+    """Record which call is about to run a key; return those recorded before."""
     _keep_books(dask_scheduler)
     claims = _claims.setdefault(key, [])
     claims.append(by)
@@ -52,7 +52,7 @@ def claim(key: str, by: str, dask_scheduler: Any = None) -> list[str]:
 
 
 async def want_known(key: str, client: str, dask_scheduler: Any = None) -> None:
-    """Count a client among those who want a key that is stored: its program's message may come after this."""
+    """Count a client as a holder of a key that is stored: its program's message may come after this."""
     for _ in range(_PATIENCE):
         if key in dask_scheduler.tasks:
             break
@@ -63,7 +63,7 @@ async def want_known(key: str, client: str, dask_scheduler: Any = None) -> None:
 
 
 def want(key: str, client: str, dask_scheduler: Any = None) -> None:
-    """Count a client among those who want a key, now and not when its next message comes."""
+    """Count a client as a holder of a key, now and not when its next message comes."""
     _keep_books(dask_scheduler)
     if key in dask_scheduler.tasks:
         dask_scheduler.client_desires_keys([key], client)

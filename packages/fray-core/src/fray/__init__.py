@@ -125,7 +125,7 @@ __all__ = [
 ]
 
 
-# What describes jobs is loaded when it is asked for: no worker of a context needs it.
+# What describes jobs is loaded when it is requested: no worker of a context needs it.
 _HOMES = {
     **dict.fromkeys(("CpuConfig", "GpuConfig", "ResourceConfig", "TpuConfig"), "fray_resources"),
     **dict.fromkeys(("EnvironmentConfig", "create_environment"), "fray._values.environment"),

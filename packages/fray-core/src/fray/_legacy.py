@@ -1,7 +1,7 @@
 """The older spellings, in one table, and what serves it.
 
 A door looks here for a name that it does not have. An older module is a file of a few lines that hands
-on what `OLDER_MODULES` says. `docs/older-names.md` is made of these tables; a test runs every row.
+on what `OLDER_MODULES` lists. `docs/older-names.md` is made of these tables; a test runs every row.
 """
 
 import sys
@@ -126,7 +126,7 @@ def find_name(door: str, name: str) -> Any:
     """Answer `DOOR.NAME` for what the door does not have itself (PEP 562's `__getattr__`).
 
     Raises:
-        AttributeError: There is no such name; the message says what replaced it, or which wheel brings it.
+        AttributeError: There is no such name; the message names what replaced it, or which wheel has it.
     """
     today = OLDER_NAMES.get(door, {}).get(name)
     if today is None:
@@ -171,8 +171,8 @@ def _gone(older: str, replaced: str) -> str:
 class OlderNamesFinder:
     """Explain why `from fray.cluster import NAME` cannot be answered.
 
-    The import statement drops the message of an `AttributeError`, and then asks for a submodule of that name;
-    so who answers `hasattr` with False there can still name the wheel to install here.
+    The import statement drops the message of an `AttributeError`, and then requests a submodule of that name;
+    so `hasattr` can be False there, and the wheel to install is still named here.
     """
 
     def find_spec(
@@ -181,7 +181,7 @@ class OlderNamesFinder:
         """Find nothing.
 
         Raises:
-            ImportError: It is known who has, or had, that name.
+            ImportError: A wheel is known that has, or had, that name.
         """
         if not fullname.startswith("fray."):
             return None

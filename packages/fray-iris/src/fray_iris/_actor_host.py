@@ -29,7 +29,7 @@ NEXT, CLOSE = "fray-next", "fray-close"
 SERVED = "fray"  # what Iris's server calls the one thing that it serves here
 _OWNER_EVERY = 2.0  # seconds between two looks at the job that made the actor
 OWNER_SILENT = 60.0
-"""Seconds after which a program that made the actor, and is no job, is taken for dead."""
+"""Seconds after which a program that made the actor, and is not a job, is taken for dead."""
 _POLLERS = 16  # of the 32 threads of Iris's server, those that may wait for results
 
 
@@ -144,7 +144,7 @@ class Host:
                 self._context.cancel(stream)
             return None
         if key not in self._streams:
-            raise ActorDiedError(self._label, "its process died, and it was made anew")
+            raise ActorDiedError(self._label, "its process died, and it was started again")
         for item in self._streams[key]:
             return (self._context.get(item),)
         return None

@@ -192,12 +192,12 @@ class ActorLine:
         future.set_exception(failure)
 
     def _began_anew(self, incarnation: str) -> None:
-        """Fail the calls that the actor had when its process died; it has been made anew."""
+        """Fail the calls that the actor had when its process died; it has been started again."""
         with self._wake:
             left, self._open = list(self._open.values()), {}
             self._incarnation = incarnation
         for future in left:
-            future.set_exception(ActorDiedError(self.label, "its process died, and it was made anew"))
+            future.set_exception(ActorDiedError(self.label, "its process died, and it was started again"))
 
     def _ask(self, method: str, *args: Any, address: str | None = None) -> Any:
         connect = importlib.import_module("iris.rpc.actor_connect")
@@ -225,7 +225,7 @@ class ActorLine:
         raise ActorDiedError(self.label, self._dead or "it has no address")
 
     def _lives(self) -> bool:
-        """Whether the actor's job goes on; where it does not, all calls fail."""
+        """Whether the actor's job runs; where it does not, all calls fail."""
         try:
             answer = self.iris.status(self.job)
         except Exception:  # noqa: BLE001 - a controller that is away for a while ends no actor

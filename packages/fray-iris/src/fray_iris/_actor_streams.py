@@ -44,7 +44,7 @@ def stream_of(opened: "Future[str]", line: "ActorLine") -> Any:
 
     Args:
         opened: The call, which gives the key of the stream at the actor.
-        line: Asks for the items.
+        line: Requests the items.
     """
     return threads().run(_pulled, opened, line)
 

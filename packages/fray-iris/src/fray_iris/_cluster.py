@@ -41,7 +41,7 @@ from fray_iris._requests import IrisLaunch, check_request, launch_of
 from fray_iris._stopping import await_ends, stop_replicas
 
 _INTERVAL = 0.25
-_AT_ONCE = 8  # jobs that are asked for side by side
+_AT_ONCE = 8  # jobs that are requested side by side
 _FORGETS = 4096  # jobs whose requests are remembered here
 
 
@@ -54,7 +54,7 @@ class IrisCluster(ClusterBase):
     Args:
         controller: The address of the controller; else that of the task that this runs in
             (`IRIS_CONTROLLER_ADDRESS`).
-        user: Whose jobs these are; else who the controller, or this machine, says this is.
+        user: Whose jobs these are; else the user that the controller, or this machine, reports.
         shared_files: Whether the workers see the files of this machine at the same paths, as those of a local
             Iris do. Then jobs run in the workspace itself; else in a copy of it that Iris takes along, and in
             which it makes their environment.

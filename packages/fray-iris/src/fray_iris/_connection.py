@@ -1,7 +1,8 @@
-"""The only file that imports Iris: its controller, asked in its own words, answered in plain values.
+"""The only file that imports Iris: its controller, called with Iris's messages, answered with plain values.
 
 Messages are handed over and taken in their JSON form, with the names of Iris's `.proto` files. So what is
-asked and what is said can be looked at without Iris, and a field that another version of it has does no harm.
+requested and what is answered can be read without Iris, and a field that another version of it has does no
+harm.
 """
 
 import importlib
@@ -22,7 +23,7 @@ _INSTALL = (
 _TOO_OLD = "client is too old"
 _PAGE = 500
 _PAUSES = (0.1, 0.3, 1.0, 2.0)  # before a controller that is away is asked again, seconds
-_LINES = 5000  # of a log that are asked for at once
+_LINES = 5000  # of a log that are requested at once
 
 
 class AlreadyThere(Exception):  # noqa: N818 - an answer, and no fault
@@ -78,7 +79,7 @@ class Iris:
         """Return the status of each task of a job, with its latest attempt.
 
         Args:
-            whole: With all attempts: Iris says these for one task at a time.
+            whole: With all attempts: Iris returns these for one task at a time.
         """
         messages = _load("iris.rpc.controller_pb2").Controller
         listed = self._ask("list_tasks", messages.ListTasksRequest(job_id=name)).tasks
@@ -140,7 +141,7 @@ class Iris:
         return str(self._ask("register_endpoint", message).endpoint_id)
 
     def unregister(self, endpoint_id: str) -> None:
-        """Forget an endpoint."""
+        """Remove an endpoint."""
         messages = _load("iris.rpc.controller_pb2").Controller
         self._ask("unregister_endpoint", messages.UnregisterEndpointRequest(endpoint_id=endpoint_id))
 
@@ -156,14 +157,14 @@ class Iris:
         return [_plain(worker) for worker in self._ask("list_workers", messages.ListWorkersRequest()).workers]
 
     def user(self) -> str:
-        """Return who this is: as the controller says, where it asks for that; else as Iris finds it."""
+        """Return the user: as the controller reports it, where it authenticates; else as Iris finds it."""
         job_pb2 = _load("iris.rpc.job_pb2")
         provider = self._ask("get_auth_info", job_pb2.GetAuthInfoRequest()).provider
         if provider:
             return str(self._ask("get_current_user", job_pb2.GetCurrentUserRequest()).user_id)
         return str(_load("iris.cluster.client").resolve_job_user())
 
-    # --- asking ---
+    # --- requests ---
 
     def _clients(self) -> tuple[Any, Any]:
         with self._lock:
@@ -189,7 +190,7 @@ class Iris:
         return controller, logs
 
     def close(self) -> None:
-        """Let go of the connection; it is made again when it is needed."""
+        """Release the connection; it is made again when it is needed."""
         with self._lock:
             made, self._made = self._made, None
         for client in made or ():
@@ -207,7 +208,7 @@ class Iris:
 
     def _called(self, method: str, call: Callable[[], Any]) -> Any:
         errors, code = _load("connectrpc.errors"), _load("connectrpc.code").Code
-        # The controller passes on what is asked of logs, and gives its log server ten seconds.
+        # The controller passes on requests for logs, and gives its log server ten seconds.
         away = {code.UNAVAILABLE, *([code.DEADLINE_EXCEEDED] if method == "fetch_logs" else [])}
         for pause in (*_PAUSES, None) if method != "exec_in_container" else (None,):
             try:
@@ -269,7 +270,7 @@ def _plain(message: Any) -> Mapping[str, Any]:
 
 
 def _revision_date() -> str:
-    """The date of this build of Iris, which its controller asks for."""
+    """The date of this build of Iris, which its controller requests."""
     return str(_load("iris.version").client_revision_date())
 
 

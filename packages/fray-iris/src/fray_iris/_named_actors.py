@@ -141,7 +141,7 @@ class NamedActors:
         return [job for job in self.cluster.iris.jobs(prefix) if job["job_id"].count("/") == depth]
 
     def _beat(self) -> None:
-        """Let the actors of this program know that it lives; those of a job ask Iris."""
+        """Let the actors of this program know that it lives; those of a job query Iris."""
         if not self._beating and not os.environ.get("FRAY_JOB_ID"):
             self._beating = True
             beat = threading.Thread(

@@ -13,7 +13,7 @@ from fray_iris._logs import EmptyLog, IrisLog
 from fray_iris._requests import about_of
 from fray_iris._states import attempts_that_said_their_end, job_info, seconds_of
 
-_AT_ONCE = 8  # jobs that are asked for side by side
+_AT_ONCE = 8  # jobs that are requested side by side
 _FORGETS = 4096  # jobs whose requests are remembered here
 
 
@@ -93,7 +93,7 @@ class JobReader:
         return info
 
     def _about(self, job_id: JobId, job: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What was noted at a job's launch, which does not change: asked for once."""
+        """What was noted at a job's launch, which does not change: requested once."""
         known = self._abouts.get(job_id)
         if known is not None and known[0] == seconds_of(job.get("submitted_at")):  # else of another that
             return known[1]  # had its name

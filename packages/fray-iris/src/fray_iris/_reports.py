@@ -1,4 +1,4 @@
-"""What a replica says of itself where Iris has no field for it: a line of JSON behind a word.
+"""What a replica reports of itself where Iris has no field for it: a line of JSON after a marker.
 
 The word and the line are written by `_in_task`, which runs alone in a task of Iris. Iris keeps the last line
 on stderr of a task that failed in the error of its attempt, and a summary that a task may set in its status.
@@ -27,10 +27,10 @@ def read_report(text: str, word: str) -> Mapping[str, Any]:
 
 
 def end_of(text: str) -> Mapping[str, Any]:
-    """Return how a replica said that it ended: `reason`, `exit_code`, `message`."""
+    """Return how a replica reported that it ended: `reason`, `exit_code`, `message`."""
     return read_report(text, END)
 
 
 def state_of(text: str) -> Mapping[str, Any]:
-    """Return what a replica said while it ran: its `ports`, or how it `ended` while it waits for others."""
+    """Return the report of a running replica: its `ports`, or how it `ended` while it waits for others."""
     return read_report(text, STATE)

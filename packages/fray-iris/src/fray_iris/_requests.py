@@ -1,4 +1,4 @@
-"""A request of Fray as one of Iris: `LaunchJobRequest` in its JSON form, with the files that go along."""
+"""A request of Fray as one of Iris: `LaunchJobRequest` in its JSON form, with the files of the workspace."""
 
 import inspect
 import io
@@ -40,7 +40,7 @@ _WORDS = {
 }
 
 
-_READ_BY_IRIS = ("IRIS_", "UV_", "PIP_")  # names of variables that tell how to make an environment
+_READ_BY_IRIS = ("IRIS_", "UV_", "PIP_")  # names of variables that configure how an environment is made
 _PIECE = 32 << 10  # of a variable; the system takes 128 KiB, and Iris puts all into one once more
 _NOTHING: Mapping[str, str] = {}
 _MAIN = """import os, sys

@@ -74,7 +74,7 @@ def coscheduling_to_iris(resources: ResourceConfig, *, gang: bool, hosts: int) -
 def resources_from_iris(
     spec: Mapping[str, Any], constraints: Sequence[Mapping[str, Any]] = (), replicas: int = 1
 ) -> ResourceConfig:
-    """Read what Iris says a job asked for; the inverse of the functions above.
+    """Read what Iris says a job requested; the inverse of the functions above.
 
     Args:
         replicas: How many there are; of TPUs, how many slices.

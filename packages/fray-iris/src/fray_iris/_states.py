@@ -1,4 +1,4 @@
-"""What Iris says of jobs, tasks and attempts, as Fray's states, reasons and exit codes.
+"""Iris's states of jobs, tasks and attempts, as Fray's states, reasons and exit codes.
 
 Iris's side is the JSON form of its messages, with the names of its `job.proto`: nothing here needs Iris.
 """
@@ -39,7 +39,7 @@ class Ended(NamedTuple):
 
 
 def how_it_ended(state: str, error: str, exit_code: int, report: Mapping[str, Any]) -> Ended:
-    """Translate the end of an attempt; what the replica said of itself wins over what Iris makes of it."""
+    """Translate the end of an attempt; the replica's own report wins over Iris's state."""
     if state == "TASK_STATE_SUCCEEDED":
         return Ended(JobStatus.SUCCEEDED, ExitReason.EXITED, 0)
     if report and state in ("TASK_STATE_FAILED", "TASK_STATE_KILLED"):

@@ -1,4 +1,4 @@
-"""End jobs as Fray promises it: SIGTERM and time to save for every tree, then Iris's own end, then its word.
+"""End jobs as Fray promises: SIGTERM and time to save for every tree, then Iris's own end, then its report.
 
 Iris ends a task by SIGKILL, at once or half a minute later. So each replica is notified first, by a command
 that Iris runs beside it in its container.
@@ -62,7 +62,7 @@ def await_ends(iris: Iris, names: Iterable[str]) -> None:
 
 
 def tell_command(place: str, grace: float, patience: float) -> list[str]:
-    """Return the command that tells a replica to end, and waits until it has; 0 where it has.
+    """Return the command that stops a replica, and waits until it has; 0 where it has.
 
     A replica that is just starting finds the word when it has started.
     """

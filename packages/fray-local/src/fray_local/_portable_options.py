@@ -1,4 +1,4 @@
-"""The options that every context takes: what is no value of one is refused alike, also where it is a hint."""
+"""The options that every context takes: an invalid value is refused alike, also where it is a hint."""
 
 import math
 from typing import Any
@@ -24,9 +24,9 @@ def bytes_of(memory: int | str) -> int:
     """Return the bytes of a size such as `"8g"`.
 
     Raises:
-        ValueError: It is no size.
+        ValueError: It is not a size.
     """
     try:
         return ResourceConfig(ram=memory).ram_bytes
     except ValueError as error:
-        raise ValueError(f"memory={memory!r} is no size: {error}") from None
+        raise ValueError(f"memory={memory!r} is not a size: {error}") from None

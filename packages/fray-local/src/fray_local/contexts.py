@@ -137,7 +137,7 @@ class SyncContext(_LocalContext):
     Args:
         check_serialization: Pickle arguments and results as a cluster would, so that what cannot
             travel is found here, and so is code that relies on shared memory.
-        max_retries: Of every task that does not say otherwise.
+        max_retries: Of every task without a `max_retries` of its own.
         namespace: Contexts of one namespace share their detached actors.
     """
 
@@ -179,8 +179,8 @@ class ThreadContext(_LocalContext):
             By default as many as the standard library's ThreadPoolExecutor: CPUs + 4, at most 32.
         check_serialization: Pickle arguments and results as a cluster would.
         stream_buffer: Items that a generator task may be ahead of its consumer.
-        num_cpus: Where `max_workers` is not said, as many tasks at the same time.
-        max_retries: Of every task that does not say otherwise.
+        num_cpus: Without `max_workers`, as many tasks at the same time.
+        max_retries: Of every task without a `max_retries` of its own.
         namespace: Contexts of one namespace share their detached actors.
     """
 

@@ -1,6 +1,6 @@
 """For tests of training code: take a host away from a job of simulated TPU slices.
 
-The rules of admission are here for tests of their own: who gets which part of the machine.
+The rules of admission are here for tests of their own: which job gets which part of the machine.
 """
 
 import os

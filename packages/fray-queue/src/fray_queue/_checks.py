@@ -7,7 +7,7 @@ from fray.queue import Lease
 from fray_queue._items import MOST_ATTEMPTS, Settings
 
 KEPT_AFTER_FETCH = 60.0
-"""Seconds that a fetched answer stays: the one who asked may ask again."""
+"""Seconds that a fetched answer stays: the producer may fetch it again."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LONGEST_NAME = 100
 MOST_DEAD = 100_000
@@ -32,7 +32,7 @@ def check_bounds(max_attempts: int | None, max_size: int | None, max_dead: int |
 
 
 def check_lease(lease: Any) -> Any:
-    """Return a lease; anything else is an error that says what was given."""
+    """Return a lease; anything else is an error with the value."""
     if not isinstance(lease, Lease):
         raise ValueError(f"expected a Lease as `pop` returns it, got {lease!r}")
     return lease
@@ -42,14 +42,14 @@ def check_name(name: str) -> str:
     """Return a queue's name: letters, digits, `.`, `_` and `-`, which no URL, path or page has to escape."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > LONGEST_NAME or ".." in name:
         raise ValueError(
-            f"{name!r} is no name for a queue: letters, digits, '.', '_' and '-', at most {LONGEST_NAME}, "
+            f"{name!r} is not a name for a queue: letters, digits, '.', '_' and '-', at most {LONGEST_NAME}, "
             "starting with a letter or a digit, without '..'"
         )
     return name
 
 
 def full_message(size: int, count: int, most: int) -> str:
-    """Say that items do not fit."""
+    """Report that items do not fit."""
     if count > most:
         return f"{count} items do not fit a queue of max_size={most} at once; push fewer together"
     return f"the queue has {size} items of max_size={most}; take some, or push with a longer wait="

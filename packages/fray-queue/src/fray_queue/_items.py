@@ -10,7 +10,7 @@ MOST_ATTEMPTS = (1 << 31) - 2
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a queue is made with; None for what was not said."""
+    """What a queue is made with; None for what was not given."""
 
     max_attempts: int | None = None
     max_size: int | None = None
@@ -30,6 +30,6 @@ class Taken:
     seq: int = 0
     history: tuple[Attempt, ...] = ()
     size: int = 0  # of the payload, where that was not read
-    reply: bool = False  # whether somebody waits for an answer, or may yet
+    reply: bool = False  # whether a producer waits for an answer, or may yet
     expired: bool = False  # of a dead one: its ttl passed
     pushed_at: float | None = None

@@ -1,4 +1,4 @@
-"""Leases as a store tells of them."""
+"""Leases as a store returns them."""
 
 from collections.abc import Sequence
 from typing import TypeVar

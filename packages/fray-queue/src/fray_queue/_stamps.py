@@ -1,7 +1,7 @@
 """Push times behind payloads, for stores that keep nothing else of an item that was never leased.
 
-A payload is a pickle, and a pickle says where it ends: who knows nothing of stamps reads it as before. It
-ends with ".", which no stamp does, so one without a stamp can be distinguished from one with.
+A payload is a pickle, and a pickle says where it ends: a reader that knows nothing of stamps reads it as
+before. It ends with ".", which no stamp does, so one without a stamp can be distinguished from one with.
 """
 
 import struct

@@ -1,6 +1,6 @@
 """The inner parts of the queues, for tests that simulate their protocols or break what is below them.
 
-Nothing here is promised to stay: a program has no use for it. Names are loaded when they are asked for,
+Nothing here is promised to stay: a program has no use for it. Names are loaded when they are requested,
 because each kind of queue needs a library of its own.
 """
 
@@ -139,7 +139,7 @@ class Wire:
 
 
 def connections_of(queue: "HttpQueue[Any]") -> Any:
-    """Return what an HTTP client asks its server by: a test fails requests there, or counts them."""
+    """Return what sends an HTTP client's requests: a test fails requests there, or counts them."""
     return queue._connections
 
 

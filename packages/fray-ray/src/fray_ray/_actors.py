@@ -32,7 +32,7 @@ _GONE_WITHIN = 10.0  # seconds
 class RayEndpoint(ActorEndpoint):
     """Carries calls to one actor through Ray's own handle.
 
-    Ray counts who holds handles: an actor without a name ends with the last of them.
+    Ray counts the handles: an actor without a name ends with the last of them.
     """
 
     def __init__(self, context: Any, handle: Any, name: str | None) -> None:
@@ -163,7 +163,7 @@ class Actors:
 
 
 def _await_death(endpoint: RayEndpoint) -> None:
-    """Wait until calls fail: `ray.kill` asks for the end of a process, which answers until it comes."""
+    """Wait until calls fail: `ray.kill` requests the end of a process, which answers until it comes."""
     deadline = time.monotonic() + _GONE_WITHIN
     for delay in poll_delays():
         left = deadline - time.monotonic()

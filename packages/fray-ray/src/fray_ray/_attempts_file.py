@@ -54,7 +54,7 @@ class AttemptsFile:
 def read_attempts(text: str) -> dict[tuple[int, int], TaskStatus]:
     """Return what a file has.
 
-    A line that was cut off, by a full disk or because it is being written, is no attempt.
+    A line that was cut off, by a full disk or because it is being written, is not an attempt.
     """
     found = {}
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Stop one task, and say whether it was stopped."""
+"""Stop one task, and return whether it was stopped."""
 
 import weakref
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def cancel(ref: Any) -> bool:
 
 
 def interrupt(refs: Sequence[Any]) -> None:
-    """Cancel tasks and streams in the order given; those that do not listen go on."""
+    """Cancel tasks and streams in the order given; those that ignore it continue."""
 
     def cancel_each() -> None:
         for ref in refs:

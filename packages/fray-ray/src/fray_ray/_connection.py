@@ -26,7 +26,7 @@ class Connection:
     Args:
         address: `host:port` of the head, or `auto`; None for the cluster that this
             process is in, else that of `RAY_ADDRESS`, else the one that runs on this machine.
-        namespace: Where actors' names are looked up when nothing else is said.
+        namespace: Where actors' names are looked up by default.
         local: Start a cluster of this machine, which ends with the connection.
     """
 
@@ -52,7 +52,7 @@ class Connection:
         Raises:
             ClusterUnavailableError: No cluster answers.
             ValueError: This process is connected to another one.
-            RuntimeError: A signal handler asks for what it has just interrupted: joining a cluster.
+            RuntimeError: A signal handler requests what it has just interrupted: joining a cluster.
         """
         with _lock, _no_finalizers():
             if self.opened:
@@ -132,7 +132,7 @@ def _check_same(address: str | None) -> None:
 
 
 def _names(address: str, current: str) -> bool:
-    """Whether an address is another way to say one that Ray gives: it knows no loopback."""
+    """Whether an address is another spelling of one that Ray gives: it knows no loopback."""
     return current in (address, as_ray_says(address))
 
 
@@ -142,6 +142,6 @@ def cluster_resources() -> dict[str, float]:
 
 
 def family_namespace() -> str:
-    """Return where the actors of this process are named: with its job's family, or as its connection says."""
+    """Return where the actors of this process are named: with its job's family, or as its connection sets."""
     job = parent_job()
     return job.partition("/")[0] if job else str(ray.get_runtime_context().namespace)

@@ -189,7 +189,8 @@ class RayContext(ContextBase):
         return cancelled
 
     def _cancel_takers(self, ref: Any) -> None:
-        # Ray tells a dependent of the failure when its turn to run has come; this one need not wait for that.
+        # Ray notifies a dependent of the failure when its turn to run has come; this one need not wait for
+        # that.
         takers = self._pending.takers(ref)
         interrupt(takers)
         for taker in takers:
@@ -278,9 +279,10 @@ class RayContext(ContextBase):
         self._actors.kill(handle._endpoint)
 
     def shutdown(self, wait: bool = True, cancel_pending: bool = False) -> None:
-        """End the context; see `JobContext.shutdown`. The cluster goes on, unless this context started it.
+        """End the context; see `JobContext.shutdown`. The cluster runs on, unless this context started it.
 
-        With `cancel_pending` tasks that run are interrupted too: Ray does not tell them from those that wait.
+        With `cancel_pending` tasks that run are interrupted too: Ray does not distinguish them from those
+        that wait.
         """
         if self._connection is None:
             return

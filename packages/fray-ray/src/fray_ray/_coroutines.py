@@ -14,8 +14,9 @@ import ray
 
 from fray_ray import _lending
 
-_LOOK = 0.25  # seconds after which the loop looks for what no reference tells of, another thread's call say
-_PAUSE = 0.005  # seconds that a waiter for a reference which is there has to take note of it
+# seconds after which the loop looks for what no reference reports, another thread's call for example
+_LOOK = 0.25
+_PAUSE = 0.005  # seconds that a waiter for a reference which is there has to notice it
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

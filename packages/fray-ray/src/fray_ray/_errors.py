@@ -47,7 +47,7 @@ def portable(error: BaseException) -> BaseException:
         return error
     packed = pack_exception(error)
     wrapped = WrappedError(packed, f"{type(error).__name__}: {error!r}")
-    # Ray gives StopIteration and what is no Exception meanings of its own.
+    # Ray gives StopIteration, and what is not an Exception, meanings of its own.
     if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
         return wrapped
     try:

@@ -1,4 +1,4 @@
-"""Find a cluster by what users call it, and say plainly where none is found."""
+"""Find a cluster by what users call it, and report plainly where none is found."""
 
 import contextlib
 import socket
@@ -12,7 +12,7 @@ from fray import ClusterUnavailableError, UnsupportedError
 from fray_ray._ray_internals.addresses import dashboard_address, head_of_auto
 
 UNREACHED = (ConnectionError, requests.exceptions.ConnectionError, requests.exceptions.Timeout)
-"""What is raised where nobody answers."""
+"""What is raised when there is no answer."""
 _ANSWERS_WITHIN = 5.0  # seconds
 
 
@@ -59,7 +59,7 @@ def knock(address: str) -> None:
     """Raise ConnectionError where nobody listens at `host:port`; Ray would look for most of a minute."""
     host, _, port = address.rpartition(":")
     if not port.isdigit():
-        raise ConnectionError(f"{address!r} is no host:port")
+        raise ConnectionError(f"{address!r} is not host:port")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_WITHIN).close()
     except OSError as error:

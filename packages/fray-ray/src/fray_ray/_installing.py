@@ -1,4 +1,4 @@
-"""Who installs a job's packages on its nodes, and what is said where that fails.
+"""What installs a job's packages on its nodes, and the error when that fails.
 
 Ray copies the environment that it runs in, and installs into the copy: with pip, where that environment has
 it, or with uv. Environments that uv made have no pip, and often no uv of their own: then the node's does.
@@ -12,7 +12,7 @@ from typing import Any
 
 _UV = Path(__file__).parent / "_on_node" / "uv_of_node"
 _PATH = "PYTHONPATH"
-_OUTPUT = "lines of stdout:"  # behind it Ray quotes what the installer said
+_OUTPUT = "lines of stdout:"  # after it Ray quotes the installer's output
 _CAUSES = ("error:", "ERROR:", "fray:", "\N{MULTIPLICATION SIGN}")
 _GOES_ON = (
     "\N{BOX DRAWINGS LIGHT ARC UP AND RIGHT}\N{BOX DRAWINGS LIGHT HORIZONTAL}"  # uv draws a tree of causes
@@ -44,11 +44,11 @@ def with_packages(runtime_env: Mapping[str, Any], packages: Iterable[str]) -> di
 
 
 def setup_failure(which: str, error: object) -> str:
-    """Say why an environment could not be built: the cause first, then what the installer said.
+    """Explain why an environment could not be built: the cause first, then the installer's output.
 
     Args:
         which: Whose it is.
-        error: What Ray said: a trace of its own, with the output of the program that failed somewhere in it.
+        error: Ray's error: a trace of its own, with the output of the program that failed somewhere in it.
     """
     text = str(error)
     _, quoted, output = text.partition(_OUTPUT)

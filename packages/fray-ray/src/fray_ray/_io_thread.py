@@ -1,4 +1,4 @@
-"""The thread on which Ray takes note of what happened: what must, and what must not, run on it.
+"""The thread on which Ray records what happened: what must, and what must not, run on it.
 
 Ray 2.60 aborts a program in which one thread cancels a task while this one books its end (`Check failed:
 it != submissible_tasks_.end()`, `submitted_task_ref_count > 0`), so tasks are cancelled on it. A callback
@@ -36,7 +36,7 @@ def on_io_thread(act: Callable[[], T]) -> T:
     def call() -> None:
         try:
             outcome.set_result(act())
-        except BaseException as error:  # noqa: BLE001 - it belongs to who asked
+        except BaseException as error:  # noqa: BLE001 - it is raised in the caller
             outcome.set_exception(error)
 
     soon_on_io_thread(call)

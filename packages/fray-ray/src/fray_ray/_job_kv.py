@@ -1,4 +1,4 @@
-"""What reaches a job apart from what Ray lists: its plan, its variables, and what it is asked to do.
+"""What reaches a job apart from what Ray lists: its plan, its variables, and requests to it.
 
 All go through the store of packages that the dashboard takes uploads for: memory of the head, behind
 the same authentication as the jobs, never a file. What is there of a job has its submission for a prefix.
@@ -25,7 +25,7 @@ def plan_name(submission: str) -> str:
 
 
 def stop_name(submission: str) -> str:
-    """Return the name of the package that tells a job to stop; it holds the grace in seconds."""
+    """Return the name of the package that requests the end of a job; it holds the grace in seconds."""
     return package_name(submission, STOP)
 
 
@@ -40,7 +40,7 @@ def secrets_name(submission: str) -> str:
 
 
 def restart_name(submission: str, replica: int, attempt: int) -> str:
-    """Return the name of the package that asks for another attempt of a replica; it holds the grace."""
+    """Return the name of the package that requests another attempt of a replica; it holds the grace."""
     return package_name(submission, RESTART, replica, attempt)
 
 
@@ -89,7 +89,7 @@ def names_below(prefix: str) -> list[str]:
 
 
 def stopped_members(sweep: str) -> dict[str, str]:
-    """Return the members of a sweep that are to be stopped: number -> the package that says so."""
+    """Return the members of a sweep that are to be stopped: number -> the package with the request."""
     prefix = f"{_PACKAGES}fray-{sweep}~"
     found = {}
     for name in kv_list(prefix):

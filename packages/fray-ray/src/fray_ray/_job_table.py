@@ -1,4 +1,4 @@
-"""Jobs in Ray's own job table: who they are at submission, how they are doing ever after.
+"""Jobs in Ray's own job table: their identity at submission, and their state from then on.
 
 The state is in the metadata of the job's entry, so that all readers of the table (another process,
 `ray job list`, the dashboard) see the same. The driver of a job is the only one that writes there
@@ -39,7 +39,7 @@ class JobEntry:
     """An entry of Ray's job table, read as input from outside: what is not as it should be is left out.
 
     Args:
-        status: Ray's own word on the job; empty where it says none.
+        status: Ray's own status of the job; empty where there is none.
         start_time: In milliseconds, as `end_time`.
         node: That of its driver; empty while it has none.
     """
@@ -55,7 +55,7 @@ class JobEntry:
 
     @classmethod
     def of(cls, data: Any) -> "JobEntry":
-        """Read what Ray says of a job: over HTTP, or in the head's store."""
+        """Read Ray's entry of a job: over HTTP, or in the head's store."""
         said = data if isinstance(data, dict) else {}
         metadata, environment = said.get("metadata"), said.get("runtime_env")
         pairs = metadata.items() if isinstance(metadata, dict) else ()
@@ -144,7 +144,7 @@ def read(entry: JobEntry) -> JobInfo | None:
 
 
 def info_in(metadata: Mapping[str, str]) -> JobInfo:
-    """Return the state that a driver wrote, without what was asked for.
+    """Return the state that a driver wrote, without the request.
 
     Raises:
         KeyError: It has written none, or none that can be read.
@@ -176,7 +176,7 @@ def stored_entry(submission: str) -> JobEntry | None:
 
 
 def is_lost(entry: JobEntry) -> bool:
-    """Whether a job has ended for Ray, without the last word of a driver that had begun."""
+    """Whether a job has ended for Ray, without the final state from a driver that had begun."""
     if entry.status not in TERMINAL or _INFO not in entry.metadata:
         return False
     try:
@@ -195,7 +195,7 @@ class TableEntry:
     def write(self, info: JobInfo, **beside: Any) -> None:
         """Replace the state, and what there is beside it (`endpoints=`, `unstarted=`), fit for JSON."""
         entry = table_entry(self._submission)
-        if entry is None:  # somebody removed the job while it ran
+        if entry is None:  # the job was removed while it ran
             return
         self._attempts.note(info.tasks)
         more = {f"fray.{name}": json.dumps(value) for name, value in beside.items()}
@@ -212,7 +212,7 @@ def state_metadata(info: JobInfo) -> dict[str, str]:
 
 
 def _unreadable(job_id: str, status: str, error: Exception) -> JobInfo:
-    """Return a row for an entry that holds no readable state: Ray's own word on the job is all there is."""
+    """Return a row for an entry that holds no readable state: Ray's own status of the job is all there is."""
     known = {**_ENDED, "SUCCEEDED": JobStatus.SUCCEEDED, "PENDING": JobStatus.PENDING}
     return JobInfo(
         job_id=JobId(job_id),
@@ -238,7 +238,7 @@ def _before_the_driver(entry: JobEntry) -> JobInfo:
 
 
 def _after_the_driver(info: JobInfo, status: JobStatus, entry: JobEntry) -> JobInfo:
-    """Settle a job whose driver ended without a last word: stopped through Ray, or lost."""
+    """Settle a job whose driver ended without a final state: stopped through Ray, or lost."""
     ended = _seconds(entry.end_time)
     started = info.status is JobStatus.RUNNING
     reason = ExitReason.LOST if started else ExitReason.COULD_NOT_START

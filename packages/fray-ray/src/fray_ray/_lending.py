@@ -2,7 +2,7 @@
 
 Ray lends a worker's CPU while the worker's main thread blocks in `ray.get` or `ray.wait`, and for no other
 thread. So what waits for references beside the main thread (a thread of the task's own, a future, a
-coroutine) says so here, and a main thread that waits for another thread is made to wait in Ray meanwhile.
+coroutine) registers here, and a main thread that waits for another thread is made to wait in Ray meanwhile.
 """
 
 import contextlib
@@ -45,13 +45,13 @@ def prepare() -> None:
 
 
 def is_beside() -> bool:
-    """Whether the thread that waits now has to say so: a thread beside the main thread of a worker's task."""
+    """Whether the waiting thread has to register: a thread beside the main thread of a worker's task."""
     return bool(_lends or _wakers) and threading.current_thread() is not _main
 
 
 @contextlib.contextmanager
 def awaiting(refs: Iterable[Any]) -> Iterator[None]:
-    """Say that this thread waits for references."""
+    """Register that this thread waits for references."""
     if not is_beside():
         yield
         return
@@ -66,7 +66,7 @@ def awaiting(refs: Iterable[Any]) -> Iterator[None]:
 
 
 def note(refs: Iterable[Any]) -> None:
-    """Say that somebody waits for references, until `forget`."""
+    """Record that a thread waits for references, until `forget`."""
     if not (_lends or _wakers):
         return
     with _lock:
@@ -75,7 +75,7 @@ def note(refs: Iterable[Any]) -> None:
 
 
 def forget(refs: Iterable[Any]) -> None:
-    """Take back what `note` said; harmless where it said nothing."""
+    """Undo `note`; harmless where it recorded nothing."""
     with _lock:
         for ref in refs:
             _awaited[ref] -= 1
@@ -111,7 +111,7 @@ def _start_lender() -> None:
 
 
 def _lend() -> None:
-    """Look at the main thread for as long as somebody waits beside it."""
+    """Check the main thread for as long as another thread waits."""
     global _lender
     idle = 0
     while True:
@@ -138,5 +138,5 @@ def _wait_in_ray(_: int, frame: FrameType | None) -> None:
     """Wait, on the main thread, for what is waited for beside it."""
     refs = awaited()
     if refs and _waits(frame):
-        with contextlib.suppress(rx.RayError, ValueError):  # who waits for them sees it
+        with contextlib.suppress(rx.RayError, ValueError):  # the call that waits for them sees it
             ray.wait(refs, num_returns=1, timeout=_LEND, fetch_local=False)

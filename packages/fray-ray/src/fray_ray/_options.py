@@ -14,7 +14,7 @@ PREEMPTION_PROOF = "head_node"
 """The resource by which clusters mark nodes that stay; Ray's own mark of the head node is the fallback."""
 RAY_HEAD = "node:__internal_head__"
 A_LITTLE = 0.001
-"""Of a resource that says where to run, not how much to take."""
+"""The amount of a resource that only selects a node."""
 
 Sender = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 """Makes one call of positional and keyword arguments, and returns what Ray's `remote` would."""
@@ -75,7 +75,7 @@ def ray_resources(amounts: Mapping[str, float]) -> dict[str, Any]:
 
 
 def ray_runtime_env(environment: RuntimeEnv | None) -> dict[str, Any]:
-    """Say a task's environment as Ray's `runtime_env`.
+    """Return a task's environment as Ray's `runtime_env`.
 
     Raises:
         UnsupportedError: Packages are to be installed into a container image, which Ray does not do.
@@ -98,7 +98,7 @@ def ray_runtime_env(environment: RuntimeEnv | None) -> dict[str, Any]:
 def task_options(base: Mapping[str, Any], options: TaskOptions) -> dict[str, Any]:
     """Merge a task's options over those of its context."""
     merged = _merged(base, options.resources)
-    # Ray would run a task four times whose worker dies; here nothing runs twice unless it was asked for.
+    # Ray would run a task four times whose worker dies; here nothing runs twice unless that was requested.
     merged["max_retries"] = options.max_retries or base.get("max_retries", 0)
     if options.max_calls is not None:
         merged["max_calls"] = options.max_calls
@@ -121,7 +121,7 @@ def actor_options(
         asynchronous: Whether the class has an async method.
     """
     shared = {name: value for name, value in base.items() if name not in _TASKS_ONLY}
-    # A context's CPUs and memory are what each task takes; actors coordinate, and take what they ask for.
+    # A context's CPUs and memory are what each task takes; actors coordinate, and take what they request.
     for name in ("num_cpus", "memory"):
         shared.pop(name, None)
     merged = {"num_cpus": 0, **_merged(shared, options.resources)}
@@ -143,7 +143,7 @@ def stable_node(cluster_resources: Mapping[str, float]) -> dict[str, float]:
 
 
 def uses_accelerator(options: Mapping[str, Any]) -> bool:
-    """Whether work under these Ray options asks for a GPU, a TPU or the like."""
+    """Whether work under these Ray options requests a GPU, a TPU or another accelerator."""
     custom = options.get("resources", {})
     return bool(
         options.get("num_gpus")

@@ -35,7 +35,7 @@ def shortened(message: str | None, most: int = _LONGEST) -> str | None:
 
 
 class PackedTasks:
-    """What `pack` gave; unpacked only where somebody looks at the replicas.
+    """What `pack` gave; unpacked only when the replicas are used.
 
     Raises:
         ValueError: The text is damaged, or a later version's.
@@ -112,7 +112,7 @@ def _column(values: list[Any]) -> Any:
 def _check_numbers(name: str, column: Any) -> None:
     values = [column["all"]] if isinstance(column, dict) else column
     if not all(type(value) is int and value >= 0 for value in values):
-        raise ValueError(f"{name} of the packed replicas has what is no number of one")
+        raise ValueError(f"{name} of the packed replicas has a value that is not the number of a replica")
 
 
 def _check(column: Any, known: type[JobStatus] | type[ExitReason]) -> None:

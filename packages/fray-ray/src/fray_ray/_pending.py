@@ -15,7 +15,7 @@ _LEAST = 64
 class Pending:
     """The references of a context's own tasks, until something shows that they are done.
 
-    Holding a reference keeps its result in the object store. So it is let go when its value was read,
+    Holding a reference keeps its result in the object store. So it is released when its value was read,
     when `wait` found it ready, when another task that is held here takes it, and, for what nobody ever
     looks at, when the collection has doubled since the last look.
     """
@@ -44,7 +44,7 @@ class Pending:
             self._look()
 
     def done(self, ref: Any) -> None:
-        """Let go of a reference."""
+        """Release a reference."""
         self._refs.pop(ref, None)
 
     def takers(self, ref: Any) -> list[Any]:

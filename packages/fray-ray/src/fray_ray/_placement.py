@@ -32,8 +32,8 @@ def current_placement_group() -> PlacementGroup | None:
 def resources_in_current_group(amounts: Mapping[str, float]) -> dict[str, float]:
     """Return amounts by name, `{"CPU": 1}` say, as Ray names them inside this process's placement group.
 
-    What asks for them gets a part of what the group reserved: so a library that makes placement groups of its
-    own, as Ray Train does, makes them inside of the group.
+    A task that requests them gets a part of what the group reserved: so a library that makes placement groups
+    of its own, as Ray Train does, makes them inside of the group.
 
     Raises:
         UnsupportedError: This process is in no placement group.
@@ -43,7 +43,7 @@ def resources_in_current_group(amounts: Mapping[str, float]) -> dict[str, float]
 
 
 def check_group(placement_group: str | None) -> None:
-    """Raise ValueError for what is no value of the option `placement_group`."""
+    """Raise ValueError for an invalid value of the option `placement_group`."""
     if placement_group not in (None, CURRENT):
         hint = did_you_mean(str(placement_group), [CURRENT])
         raise ValueError(

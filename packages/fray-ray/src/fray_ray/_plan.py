@@ -10,7 +10,7 @@ from fray_ray._installing import with_packages
 from fray_ray._options import A_LITTLE, stable_node
 
 REGION = "ray.io/availability-region"
-"""The label that says where a node is."""
+"""The label with the region of a node."""
 # What Ray calls a node's GPUs, by what their driver says, where that is not our name of the type. Every A100
 # is "A100": nodes of one size are distinguished only where they are started with that size's resource.
 _GPU_NAMES = {
@@ -114,7 +114,7 @@ def gpu_name(device: GpuConfig) -> str:
 
 
 def marked_by_hand(bundle: Mapping[str, float]) -> str | None:
-    """Return the resource of a GPU type that Ray gives no node by itself, where a bundle asks for one."""
+    """Return the resource of a GPU type that Ray gives no node by itself, where a bundle requests one."""
     names = (f"accelerator_type:{name}" for name in _MARKED_BY_HAND)
     return next((name for name in names if name in bundle), None)
 
@@ -125,12 +125,12 @@ def labels_of(resources: ResourceConfig) -> dict[str, str]:
 
 
 def is_cpu_only(request: JobRequest) -> bool:
-    """Whether a request asks for no accelerator."""
+    """Whether a request has no accelerator."""
     return request.resources.device.chips == 0
 
 
 def unit_counts(resources: ResourceConfig, *, gang: bool) -> tuple[int, ...]:
-    """Return the acceptable numbers of slices or replicas; of those that are no gang, the preferred one."""
+    """Return the acceptable numbers of slices or replicas; if they are not a gang, the preferred one."""
     replicas = resources.replicas
     if isinstance(replicas, int):
         return (replicas,)
@@ -143,12 +143,12 @@ def hosts_of(resources: ResourceConfig) -> int:
 
 
 def job_config(plan: Plan, config: str) -> str:
-    """Return what a replica tells Ray when it connects: its tasks are the job's and find its packages.
+    """Return what a replica passes to Ray when it connects: its tasks are the job's and find its packages.
 
     Confidential variables are not in it: Ray writes it into its logs, and onto its workers' command lines.
 
     Args:
-        config: What Ray told the job's driver of the job, as JSON.
+        config: What Ray gave the job's driver about the job, as JSON.
     """
     told = json.loads(config)
     runtime_env = told.get("runtime_env") or {}

@@ -50,7 +50,7 @@ def loaded(payload: bytes) -> tuple[Any, Any]:
 
 
 def call(load: Callable[[], tuple[Any, Any]], args: Any, kwargs: Any) -> Any:
-    """Run a function under its context; what it raises goes on in a form that travels."""
+    """Run a function under its context; what it raises is raised in a form that can be pickled."""
     try:
         target, context = load()
         with use_context(context):
@@ -81,7 +81,7 @@ def stream(load: Callable[[], tuple[Any, Any]], args: Any, kwargs: Any) -> Itera
 
 
 def _choose_jax_platform(accelerated: bool) -> None:
-    """Keep JAX off accelerators that were not asked for, unless the job's own variables say what to do."""
+    """Keep JAX off accelerators that were not requested, unless the job's own variables say what to do."""
     if _JAX in _jobs_variables() or _JAX in _told():
         return
     if not accelerated:

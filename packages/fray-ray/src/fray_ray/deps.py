@@ -21,7 +21,7 @@ def build_runtime_env_for_packages(
     pip_packages: Iterable[str] = (),
     workspace: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Return the `runtime_env` that gives Ray's workers what a uv project's lock says.
+    """Return the `runtime_env` that gives Ray's workers the packages of a uv project's lock.
 
     Args:
         extra: Extras of the project to install with what it always needs.
@@ -31,7 +31,8 @@ def build_runtime_env_for_packages(
             has no requirements of its own.
 
     Raises:
-        ValueError: Extras are asked of a directory that is no project, or the project cannot be resolved.
+        ValueError: Extras are requested of a directory that is not a project, or the project cannot be
+            resolved.
     """
     folder = None if workspace is None else Path(workspace)
     environment = EnvironmentConfig(folder, None, tuple(pip_packages), dict(env_vars or {}), tuple(extra))
@@ -56,7 +57,7 @@ def requirements(
     project itself is, whose code comes as files.
 
     Args:
-        always: Also where neither is asked for.
+        always: Also where neither is requested.
     """
     project = workspace / "pyproject.toml"
     if not project.is_file():

@@ -62,8 +62,8 @@ class LocalRayCluster:
     """A head node and further nodes, each a set of processes of this machine.
 
     Args:
-        num_cpus: CPUs of the head node; as of every node, what it says it has.
-        memory: Bytes of memory that the head node says it has.
+        num_cpus: CPUs of the head node; as of every node, what it declares.
+        memory: Bytes of memory that the head node declares.
         resources: Further resources of the head node.
         redis: Host and port of a Redis that keeps the head's state; `restart_gcs` and `restart_head` need it.
     """
@@ -132,7 +132,7 @@ class LocalRayCluster:
         resources: Mapping[str, float] | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> str:
-        """Add a node and return its id; its GPUs are a number that it says, not devices."""
+        """Add a node and return its id; its GPUs are a declared number, not devices."""
         amounts = dict(resources or {})
         if gpu_type is not None:
             amounts[f"accelerator_type:{gpu_type}"] = 1.0
@@ -221,7 +221,7 @@ class LocalRayCluster:
         """Announce that a node will be preempted, as a cloud does; Ray starts nothing on it any more.
 
         Args:
-            seconds: How long it is said to have left; nobody ends it then but you.
+            seconds: How long it is declared to have left; nothing but you ends it then.
         """
         self._node(node_id)
         announce_preemption(self.address, node_id, seconds)

@@ -173,7 +173,7 @@ class ResourceConfig:
         replicas: int | Sequence[int] | None = None,
         **fields: Unpack[_Common],
     ) -> ResourceConfig:
-        """Ask for TPU slices.
+        """Request TPU slices.
 
         Args:
             type: As in `TpuConfig`.
@@ -202,7 +202,7 @@ class ResourceConfig:
         gpu_type: str | None = None,
         **fields: Unpack[_Fields],
     ) -> ResourceConfig:
-        """Ask for GPUs.
+        """Request GPUs.
 
         Args:
             type: As in `GpuConfig`; whichever the machine has where it is left out.
@@ -215,12 +215,12 @@ class ResourceConfig:
 
     @classmethod
     def with_cpu(cls, **fields: Unpack[_Fields]) -> ResourceConfig:
-        """Ask for no accelerator; `fields` are those of `ResourceConfig`."""
+        """Request no accelerator; `fields` are those of `ResourceConfig`."""
         return cls(device=CpuConfig(), **fields)
 
 
 def _one_of(**names: Any) -> Any:
-    """Return the value of the one thing that goes by several names; given twice it must be the same."""
+    """Return the value of one field that has several names; given twice it must be the same."""
     given = [(name, chosen) for name, chosen in names.items() if chosen is not None]
     for name, chosen in given[1:]:
         first, earlier = given[0]

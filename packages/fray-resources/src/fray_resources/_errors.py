@@ -23,7 +23,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 
 
 def check_keys(owner: str, data: object, allowed: tuple[str, ...]) -> None:
-    """Refuse what is no dict, and keys that `owner` does not have."""
+    """Refuse a value that is not a dict, and keys that `owner` does not have."""
     if not isinstance(data, dict):
         raise invalid(f"the data of a {owner}", "a dict", data)
     for key in data:

@@ -1,8 +1,8 @@
 """Peak rates of one chip, dense (no sparsity), in operations per second.
 
-Each row says what was looked at. Where that was a text of the maker (a page, or documentation and code in
+Each row names its source. Where that was a text of the maker (a page, or documentation and code in
 a repository of the maker), the row names it. Where it was a copy of figures from a datasheet, the row names
-the document and who quotes it. Figures that are printed "with sparsity" are halved. Where two accumulators
+the document and its quotation. Figures that are printed "with sparsity" are halved. Where two accumulators
 are distinguished, the row has the figure with fp32 accumulation, which training uses; `fp32` is that of the
 ordinary cores. Of several figures of the maker that of the product's specification counts. Where
 specifications differ by more than rounding (fp32 and tf32 of the B200), the figure is left out, as is a
@@ -56,7 +56,7 @@ TPU_PEAKS = {
 
 _A100 = Peak(f"{_TRT}; fp32: {_NEMO}", fp32=19.5, tf32=156, half=312, int8=624)
 
-# By canonical GPU type. A type without a row may be asked for, but its rates are not known.
+# By canonical GPU type. A type without a row may be requested, but its rates are not known.
 GPU_PEAKS = {
     "V100": Peak(
         f"NVIDIA V100 datasheet, SXM2{_LIGHTNING}; fp16 also on NVIDIA's developer site", fp32=15.7, fp16=125
@@ -161,7 +161,7 @@ GPU_PEAKS = {
     "MI355X": Peak(_MI350, fp32=157.3, half=2500, fp8=5000, int8=5000),
 }
 
-# Cards of a type that are slower than the SXM modules above. Nobody can ask for one; JAX names them.
+# Cards of a type that are slower than the SXM modules above. Nobody can request one; JAX names them.
 PCIE_PEAKS = {
     "V100": Peak("NVIDIA V100 datasheet, PCIe" + _LIGHTNING, fp32=14, fp16=112),
     "H100": Peak(

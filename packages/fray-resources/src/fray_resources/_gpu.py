@@ -1,6 +1,6 @@
 """The names of GPU types.
 
-Any name may be asked for: a cluster may have a type that no table here knows.
+Any name may be requested: a cluster may have a type that no table here knows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAKERS = ("nvidia", "geforce", "tesla", "amd", "instinct")
 
 
 def gpu_types() -> tuple[str, ...]:
-    """List the GPU types with a canonical spelling; others may be asked for as they are."""
+    """List the GPU types with a canonical spelling; others may be requested as they are."""
     return tuple(sorted((*GPU_PEAKS, *_WITHOUT_RATES)))
 
 
@@ -39,7 +39,7 @@ def canonical_gpu(text: object) -> str:
     A type that is in no table is returned as it is. `any`, and the older `auto`, is `any`.
 
     Raises:
-        ValueError: It is no name of a GPU type at all, or that of a TPU.
+        ValueError: It is not the name of a GPU type, or it is that of a TPU.
     """
     if not isinstance(text, str) or not _key(text) or not text.isprintable():
         raise invalid("type", 'the name of a GPU type such as "H100", or "any"', text)

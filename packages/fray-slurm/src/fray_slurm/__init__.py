@@ -1,6 +1,6 @@
 """Fray on Slurm: jobs on the cluster that universities and labs have.
 
-Names are loaded when they are asked for: what runs inside a job imports little of this package.
+Names are loaded when they are requested: what runs inside a job imports little of this package.
 """
 
 from importlib import import_module

@@ -14,7 +14,7 @@ def dependency(numbers: Iterable[str]) -> str:
 
 
 def failed_before(after: Iterable[str], look: Callable[[str], JobInfo | None]) -> End | None:
-    """Say that a job will never start because one that it was to run after has not succeeded.
+    """Record that a job will never start because one that it was to run after has not succeeded.
 
     Args:
         look: Returns the state of a job; None where there is none any more.

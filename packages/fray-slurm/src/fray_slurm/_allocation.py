@@ -1,4 +1,4 @@
-"""What a job's parts tell each other by files of its record, in RECORD/slurm/.
+"""The messages between a job's parts, as files of its record, in RECORD/slurm/.
 
 job.json                 the id of the Slurm job and its name; of a sweep, how often it was run
 options.json             of sbatch, by which it is submitted again; of a sweep, by member

@@ -1,4 +1,4 @@
-"""The members of a sweep as arrays of Slurm: what can be one array is one. Nothing here asks Slurm."""
+"""The members of a sweep as arrays of Slurm: what can be one array is one. Nothing here calls Slurm."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

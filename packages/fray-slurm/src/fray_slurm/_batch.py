@@ -31,7 +31,7 @@ _SENT_TO_ALL = tuple(signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "H
 
 
 def main() -> None:
-    """Note the allocation, supervise, and say to Slurm how that ended."""
+    """Note the allocation, supervise, and report to Slurm how that ended."""
     record, command = _what_to_run(sys.argv[1:])
     note_allocation(record)
     supervisor = subprocess.Popen(command, env=os.environ | read(path_of(record, SECRETS)))

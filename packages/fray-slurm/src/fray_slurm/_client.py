@@ -37,7 +37,7 @@ _UNKNOWN_JOB = "invalid job id specified"
 
 
 class SlurmError(FrayError, ValueError):
-    """Slurm refused what it was asked for; the message has its own words."""
+    """Slurm refused a request; the message has its own words."""
 
 
 class SlurmClient:
@@ -100,7 +100,7 @@ class SlurmClient:
             return {}
 
     def details(self, job_id: str) -> SlurmJob | None:
-        """Return what `scontrol` says of one job; None where it knows none."""
+        """Return what `scontrol` prints of one job; None where it knows none."""
         try:
             return read_details(self._run(["scontrol", "show", "job", "-o", job_id]))
         except SlurmError as error:
@@ -129,7 +129,7 @@ class SlurmClient:
         return fields_of(self._run(["scontrol", "show", "node", "-o", node])).get("NodeAddr", node)
 
     def sees(self, path: Path, partition: str | None, account: str | None) -> bool | None:
-        """Whether a node sees a file; None where no node is free to be asked at once."""
+        """Whether a node sees a file; None where no node is free for the check at once."""
         where = [f"--partition={partition}"] if partition else []
         where += [f"--account={account}"] if account else []
         at_once = [
@@ -149,7 +149,7 @@ class SlurmClient:
         return {"y": True, "n": False}.get(answer.strip())
 
     def cancel(self, *job_ids: str, signal: str | None = None, pending: bool = False) -> None:
-        """Cancel jobs or steps, or send them a signal; a job that has ended is no error.
+        """Cancel jobs or steps, or send them a signal; a job that has ended is not an error.
 
         Args:
             pending: Only if it has not started.

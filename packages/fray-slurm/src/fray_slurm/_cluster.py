@@ -68,7 +68,7 @@ class SlurmCluster(SlurmLaunches):
         partition, account, qos, constraint, reservation, time: As sbatch has them, for all jobs;
             `backend={"slurm": {...}}` of a request wins over them, and takes any other option of sbatch.
         preemptible_partition: The partition of jobs with `preemptible=True`, where it is another.
-        region_constraint: Whether names of regions are features of nodes, so that `regions` can be asked for.
+        region_constraint: Whether names of regions are features of nodes, so that `regions` can be requested.
         cluster: Which cluster, where Slurm has several (`--clusters`).
         grace: Seconds before the time limit at which replicas get SIGTERM.
         poll_interval: Seconds between two questions to Slurm while something changes, for all jobs together;
@@ -201,7 +201,7 @@ class SlurmCluster(SlurmLaunches):
                 settle_stopped(each)
 
     def _stop_family(self, record: JobRecord, grace: float) -> list[JobRecord]:
-        """Ask the supervisors of a job and of those that it launched to end; return which had not ended."""
+        """Request the end of a job and of those that it launched; return which had not ended."""
         jobs = [each for job in record.with_descendants() for each in job.replicas() or [job]]
         family = [each for each in jobs if not self._state(each).finished]
         with contextlib.suppress(ClusterUnavailableError):  # a supervisor that does not answer: Slurm ends it
@@ -282,7 +282,7 @@ class SlurmCluster(SlurmLaunches):
             time.sleep(pause)
 
     def _check_away(self, records: list[JobRecord], error: ClusterUnavailableError, since: float) -> bool:
-        """Say whether to go on while slurmctld is away: for what waits in the queue, and for so long.
+        """Return whether to continue while slurmctld is away: for what waits in the queue, and for so long.
 
         Raises:
             ClusterUnavailableError: It has been away for too long.

@@ -1,4 +1,4 @@
-"""What `fray doctor` says of Slurm: its commands, and whether its controller answers."""
+"""What `fray doctor` checks of Slurm: its commands, and whether its controller answers."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _NEEDED = ("sbatch", "squeue", "scontrol", "scancel")
 
 
 def check_slurm(client: SlurmClient) -> Iterator[Finding]:
-    """Yield what there is to say of the Slurm of this host."""
+    """Yield the findings about the Slurm of this host."""
     missing = [program for program in _NEEDED if shutil.which(program) is None]
     if missing:
         yield Finding(
@@ -25,7 +25,7 @@ def check_slurm(client: SlurmClient) -> Iterator[Finding]:
     try:
         nodes = len(client.nodes())
     except FrayError as error:
-        advice = "see `scontrol ping`; jobs that run go on, and are seen again when it answers"
+        advice = "see `scontrol ping`; running jobs continue, and are seen again when it answers"
         yield Finding(check="controller", health=Health.ERROR, found=str(error), advice=advice)
     else:
         yield Finding(check="controller", health=Health.OK, found=f"{nodes} nodes")

@@ -1,4 +1,4 @@
-"""Why Slurm ends a batch step, asked by the job's supervisor when it gets SIGTERM.
+"""Why Slurm ends a batch step: read by the job's supervisor when it gets SIGTERM.
 
 Imports little: a job's supervisor runs in a bare interpreter.
 """

@@ -1,4 +1,4 @@
-"""Read what Slurm says of nodes, in the form `Name=value`. Imports little: every batch step needs it."""
+"""Read Slurm's data on nodes, in the form `Name=value`. Imports little: every batch step needs it."""
 
 import re
 

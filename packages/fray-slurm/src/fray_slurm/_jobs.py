@@ -1,4 +1,4 @@
-"""The state of jobs: their records, and what Slurm says of those whose supervisors could not write it."""
+"""The state of jobs: their records, and Slurm's state of those whose supervisors could not write it."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ _SETTLES_WITHIN = 30.0  # seconds in which a last status crosses a network file 
 
 
 class SlurmJobs(DirectoryCluster):
-    """A `DirectoryCluster` that asks Slurm about jobs which have not ended by their records.
+    """A `DirectoryCluster` that queries Slurm about jobs which have not ended by their records.
 
     Args:
         poll_interval: Seconds between two questions, at the least.
@@ -123,7 +123,7 @@ class SlurmJobs(DirectoryCluster):
         return replace(info, pending_reason=f"Slurm does not answer ({self._table.error})")
 
     def _with_code(self, job: SlurmJob) -> SlurmJob:
-        """Add the exit code of a batch step that failed, which squeue does not say: one call for each."""
+        """Add the exit code of a batch step that failed, which squeue does not print: one call for each."""
         if job.state != "FAILED" or job.exit_code is not None or not is_of_step(job):
             return job
         if job.job_id not in self._failures:
@@ -167,7 +167,7 @@ def _runs(record: JobRecord, number: str) -> bool:
 
 
 def _shown(info: JobInfo, job: SlurmJob, answered_at: float) -> JobInfo:
-    """Add what Slurm says of a job that goes on."""
+    """Add Slurm's data on a job that has not ended."""
     started_at = max((task.started_at or 0.0 for task in info.tasks), default=0.0)
     limit = () if job.limit is None else (f"Slurm ends this job after {job.limit} (its time limit)",)
     info = replace(info, warnings=(*info.warnings, *limit))

@@ -76,7 +76,7 @@ StorageLoc=slurm
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmFiles:
-    """What the files say; see `LocalSlurm`.
+    """The content of the files; see `LocalSlurm`.
 
     Args:
         settings: Values of Slurm's own settings, by the names in the text above.

@@ -14,7 +14,7 @@ DIES_WITHIN = 20.0  # seconds after SIGKILL, for which the kernel may be busy
 def kill_processes(folder: Path, *variables: str) -> None:
     """Kill the jobs' processes of a cluster that have one of these variables in their environment."""
     pids = _processes(folder, *variables)
-    # First those that would tell slurmctld how their tasks ended.
+    # First those that would report to slurmctld how their tasks ended.
     for pid in [*{_step_manager(pid) for pid in pids}, *pids]:
         _kill(pid)
 
@@ -23,7 +23,7 @@ def end_what_is_left(folder: Path) -> list[str]:
     """Kill every process of a cluster until none is left; return the commands of those that stay."""
     deadline = time.monotonic() + DIES_WITHIN
     for pause in poll_delays(shortest=0.02, longest=0.2):
-        # Those first that would start others, or tell somebody how their tasks ended.
+        # Those first that would start others, or report how their tasks ended.
         found = sorted(_processes(folder, everything=True), key=_is_no_manager)
         found += [pid for each in found for pid in descendants(each) if pid not in found]
         if not found:

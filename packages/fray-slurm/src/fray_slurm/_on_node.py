@@ -1,8 +1,8 @@
 """A replica on its node: `bare_command("fray_slurm._on_node")`, NOTE COMMAND..., started by srun.
 
-It says which step it is, runs COMMAND with all that descends from it, and leaves nothing behind. How the
-program ended is in NOTE: srun's own exit code cannot tell 137 from SIGKILL. What it uses over time is in the
-job's record: the job's supervisor sees srun alone.
+It writes its step's id, runs COMMAND with all that descends from it, and leaves nothing behind. How the
+program ended is in NOTE: srun's own exit code does not distinguish 137 from SIGKILL. What it uses over time
+is in the job's record: the job's supervisor sees srun alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Program:
         }
 
     def run(self) -> None:
-        """Run it to its end, and say how that was: an exit code, a signal's number negative."""
+        """Run it to its end, and return how it ended: an exit code, a signal's number negative."""
         become_subreaper()
         signal.signal(signal.SIGTERM, self._note_signal)
         taken = _taken_ports() if os.environ.pop(PORTS_CHECKED, None) else None
@@ -107,7 +107,7 @@ def _wait_for(program: int) -> tuple[int, dict[str, float | None]]:
 
 
 def _taken_ports() -> str | None:
-    """Say which of the replica's ports somebody listens on, on this node."""
+    """Return the ports of the replica on which a program listens, on this node."""
     from fray.backend import port_is_free
 
     for name, value in os.environ.items():

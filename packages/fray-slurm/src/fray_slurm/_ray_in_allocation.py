@@ -21,7 +21,7 @@ def runtime_of(request: JobRequest) -> GangRuntime | None:
 
     Raises:
         PluginNotFoundError: The wheel of that context is not installed.
-        UnsupportedError: The replicas are said to be no gang.
+        UnsupportedError: The request says that the replicas are not a gang.
     """
     spec = _context_of(request)
     if spec is None or spec.name not in _ACROSS_NODES or _ELSEWHERE & set(spec.options):

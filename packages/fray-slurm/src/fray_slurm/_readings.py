@@ -16,19 +16,19 @@ _SENTENCE = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?")
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What Slurm says of a job.
+    """Slurm's state of a job.
 
     Args:
         job_id: `N`, or `N_I` for a task of an array; without a cluster.
         state: As Slurm spells it, without what follows it: `CANCELLED by 1000` is `CANCELLED`.
         by: The user id that cancelled it.
-        exit_code: Of the batch step; None where it is not said.
+        exit_code: Of the batch step; None where it is not printed.
         signal: The signal that ended the batch step, or 0.
         restarts: How often Slurm has requeued it.
         preempted: Whether it is to make room for another job.
         limit: The time limit of its allocation as Slurm writes it, `1-00:00:00`; None where there is none.
         ends_at: When the limit is reached, in seconds since the epoch.
-        name: None where it is not said.
+        name: None where it is not printed.
     """
 
     job_id: str

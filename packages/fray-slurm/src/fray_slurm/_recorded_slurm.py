@@ -1,4 +1,4 @@
-"""A Slurm that answers with recorded text, and counts what it is asked."""
+"""A Slurm that answers with recorded text, and counts the calls."""
 
 import os
 import socket

@@ -29,7 +29,7 @@ class Samples:
         self._note()
 
     def end(self, used: resource.struct_rusage) -> dict[str, float | None]:
-        """Take what the system says at its program's end; return its memory at the most, and all CPU time."""
+        """Take the system's figures at its program's end; return its memory at the most, and all CPU time."""
         self._meter.reaped(used)
         self._note(last=True)
         return {"peak_memory": self._meter.peak_memory, "cpu_time": self._meter.cpu_time}

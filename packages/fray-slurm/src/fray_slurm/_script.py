@@ -1,4 +1,4 @@
-"""Turn a request into the batch script that Slurm runs. Nothing here asks Slurm anything."""
+"""Turn a request into the batch script that Slurm runs. Nothing here calls Slurm."""
 
 import math
 import shlex
@@ -70,7 +70,7 @@ def submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
     Slurm keeps a job's environment where administrators see it, so only what finds programs goes; replicas
     have their variables from the job's record. SLURM_*, SBATCH_* and PMIX_* of an allocation that the
-    launcher is in would change what is asked for, and bind the job's steps to its CPUs.
+    launcher is in would change what is requested, and bind the job's steps to its CPUs.
     """
     kept = {"HOME", "LANG", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONHOME", "PYTHONPATH", "SHELL", "USER"}
     kept |= {"SLURM_CONF", "SLURM_JWT", "KRB5CCNAME", "TZ"}

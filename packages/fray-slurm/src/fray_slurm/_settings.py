@@ -1,4 +1,4 @@
-"""What the spec of a cluster says of every job: `slurm?partition=gpu&account=x&qos=high&constraint=a100`."""
+"""The options of a cluster's spec for every job: `slurm?partition=gpu&account=x&qos=high&constraint=a100`."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from fray.backend import invalid
 
 _OPTION = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 
-# Options of sbatch that Fray gives a meaning of its own: a request says these in another way, or not at all.
+# Options of sbatch that Fray gives a meaning of its own: a request sets these in another way, or not at all.
 OWNED: Mapping[str, str] = {
     "array": "launch_many",
     "batch": "the first node runs the supervisor",
@@ -47,7 +47,7 @@ class SlurmSettings:
 
     Args:
         preemptible_partition: The partition of requests with `preemptible=True`, where it is another.
-        region_constraint: Whether names of regions are features of nodes, so that `regions` can be asked for.
+        region_constraint: Whether names of regions are features of nodes, so that `regions` can be requested.
         grace: Seconds before the time limit at which replicas get SIGTERM; Slurm may send it earlier.
     """
 

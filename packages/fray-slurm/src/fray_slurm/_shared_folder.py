@@ -17,10 +17,10 @@ _SHARED = (
 
 
 def check_shared(client: SlurmClient, folder: Path, settings: SlurmSettings) -> None:
-    """Refuse a folder that a node does not see; where no node is free to be asked, the job will say so.
+    """Refuse a folder that a node does not see; where no node is free for the check, the job will report it.
 
     Raises:
-        SlurmError: A node was asked and does not see it.
+        SlurmError: A node was checked and does not see it.
     """
     if kind_of(folder).startswith(_SHARED) or not _elsewhere(client.nodes()):
         return

@@ -31,7 +31,7 @@ _WAITS = {
     "Cleaning": "its last run is being cleaned up",
     "QOSMaxJobsPerUserLimit": "waiting for other jobs of its user to end (a limit of the QOS)",
 }
-# Those under which it stays pending for ever, unless somebody changes the job or the cluster.
+# Those under which it stays pending for ever, unless the job or the cluster is changed.
 _NEVER = {
     "BadConstraints": "no node can ever satisfy its constraints",
     "DependencyNeverSatisfied": "a job that it depends on did not succeed",
@@ -48,7 +48,7 @@ _NEVER = {
 
 @dataclass(frozen=True)
 class End:
-    """How Slurm ended a job whose supervisor could not say so itself."""
+    """How Slurm ended a job whose supervisor could not write it itself."""
 
     status: JobStatus
     reason: ExitReason
@@ -56,7 +56,7 @@ class End:
 
 
 def pending_reason(job: SlurmJob) -> str:
-    """Say what a waiting job waits for; Slurm's own word is in parentheses."""
+    """Return what a waiting job waits for; Slurm's own reason is in parentheses."""
     name = job.reason.partition(",")[0].strip()
     own = f" ({job.reason})" if job.reason else ""
     if name in _NEVER:
@@ -65,7 +65,7 @@ def pending_reason(job: SlurmJob) -> str:
 
 
 def end_of(job: SlurmJob) -> End | None:
-    """Say how a job ended; None while it has not."""
+    """Describe how a job ended; None while it has not."""
     if job.state not in ENDED:
         return None
     failed, lost = JobStatus.FAILED, ExitReason.LOST
@@ -100,15 +100,15 @@ def is_of_step(job: SlurmJob) -> bool:
 
 
 def forgotten(job_id: str, *, started: bool) -> End:
-    """Say what is known of a job that neither the queue nor the accounting has any more: little."""
+    """Describe what is known of a job that neither the queue nor the accounting has any more: little."""
     if "_" in job_id and not started:
         # Slurm keeps no trace of a task that was cancelled before it started.
-        message = f"Slurm no longer knows task {job_id}, which had not started: somebody has cancelled it"
+        message = f"Slurm no longer knows task {job_id}, which had not started: it was cancelled"
         return End(JobStatus.STOPPED, ExitReason.STOPPED, message)
     if not started:
         message = (
             f"Slurm no longer knows job {job_id}, which had not started: slurmctld has lost it (it ended "
-            "before it had saved its state), or somebody has cancelled it, and the queue has forgotten that "
+            "before it had saved its state), or it was cancelled, and the queue has forgotten that "
             "(MinJobAge); retry runs it"
         )
         return End(JobStatus.FAILED, ExitReason.LOST, message)

@@ -3,8 +3,8 @@
 The job's supervisor starts this as the replica. It starts COMMAND by srun on the replica's node, hands
 signals on to it, and ends as it ended. srun itself must not get them: on SIGTERM it kills its step at once.
 
-A step that Slurm ended (preemption, time limit, scancel) is no failure of the replica. Then this process does
-not end either, until the batch step is ended too: the supervisor asks Slurm why, or is started anew.
+A step that Slurm ended (preemption, time limit, scancel) is not a failure of the replica. Then this process
+does not end either, until the batch step is ended too: the supervisor asks Slurm why, or is started again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Step:
     """One attempt of a replica.
 
     Args:
-        note: The file in which the other end says the step's id, and how the program ended.
+        note: The file in which the other end writes the step's id, and how the program ended.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Step:
         return code if code < 128 else 128 - code  # as a shell: 137 is SIGKILL
 
     def _run_step(self) -> tuple[int, dict[str, Any]]:
-        """Run the step to its end; return srun's code, and what the other end has said."""
-        # In a session of its own, so that who signals this one's does not signal srun.
+        """Run the step to its end; return srun's code, and the report of the other end."""
+        # In a session of its own, so that a signal to this one's does not reach srun.
         self._srun = subprocess.Popen(
             self._command, env=self._environ, start_new_session=True, preexec_fn=_become_srun
         )
@@ -99,7 +99,7 @@ class Step:
         return "UP" in pinged.stdout.split()
 
     def _tell_supervisor(self, said: Mapping[str, Any], *, out_of_memory: bool) -> None:
-        """Tell the supervisor what no exit code says: what was used, and that nothing could be started.
+        """Report to the supervisor what no exit code shows: what was used, and that nothing could be started.
 
         Reasons are those of `ExitReason`, whose import would cost each replica's start a third more.
         """

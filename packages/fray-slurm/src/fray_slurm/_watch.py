@@ -1,4 +1,4 @@
-"""Know the state of all jobs by one question to Slurm, asked as seldom as can be."""
+"""The state of all jobs from one call to Slurm, made as seldom as possible."""
 
 import math
 import threading
@@ -17,7 +17,7 @@ _RUNAWAY = 60.0  # seconds after which a job that the accounting alone has is go
 
 
 class JobTable:
-    """The last answer of `squeue` for all jobs of this user, asked for again when it is old.
+    """The last answer of `squeue` for all jobs of this user, requested again when it is old.
 
     The age at which it is old grows while nothing changes, and shrinks back when something does, or is to. A
     Slurm that does not answer leaves the last answer standing: jobs run on without slurmctld.
@@ -45,12 +45,12 @@ class JobTable:
         self._next = 0.0
         self._asked_at = self._asked_back_at = -1.0
         self.answered_at = 0.0
-        """When the last answer was asked for, in seconds since the epoch."""
+        """When the last answer was requested, in seconds since the epoch."""
         self.error: str | None = None
         """Why the last question was not answered; None when it was."""
 
     def look(self, job_id: str, submitted: float, name: str | None = None) -> SlurmJob | None:
-        """Return what Slurm last said of a job; None where it no longer knows it, or has not answered yet.
+        """Return the last state that Slurm gave of a job; None if it no longer knows it, or has not answered.
 
         Args:
             submitted: Seconds since the epoch.
@@ -74,7 +74,7 @@ class JobTable:
             return job
 
     def is_gone(self, job_id: str) -> bool:
-        """Whether neither the queue nor the accounting has had a job for long enough to say so."""
+        """Whether neither the queue nor the accounting has had a job for long enough to be sure."""
         with self._lock:
             if self.error is not None:
                 return False
@@ -83,7 +83,7 @@ class JobTable:
             return self._clock() - since >= enough
 
     def expect_change(self) -> None:
-        """Ask sooner: something was submitted or stopped."""
+        """Call sooner: something was submitted or stopped."""
         with self._lock:
             self._pause = self._shortest
             earliest = self._asked_at + min(self._shortest, _SOONEST)
@@ -103,7 +103,7 @@ class JobTable:
         self._next = self._clock() + self._pause
 
     def _look_back(self, job_id: str, submitted: float) -> SlurmJob | None:
-        """Ask the accounting for all that have left the queue: one call for each of the queue."""
+        """Query the accounting for all that have left the queue: one call for each of the queue."""
         self._missing.setdefault(job_id, (self._clock(), submitted))
         if self._asked_back_at < self._asked_at:
             self._asked_back_at = self._clock()
@@ -112,7 +112,7 @@ class JobTable:
                 found = self._client.accounts(list(self._missing), since - _EARLIER)
             except ClusterUnavailableError as error:
                 self.error = str(error)
-                # Nobody has said that they are gone.
+                # There is no report that they are gone.
                 self._missing = {key: (self._clock(), start) for key, (_, start) in self._missing.items()}
                 return None
             for key in list(self._missing):

@@ -135,13 +135,13 @@ class LocalSlurm:
         _until(idle, "all nodes are idle", self._logs)
 
     def _crowd_is_idle(self) -> bool:
-        # What no slurmd has registered is unknown until somebody says otherwise.
+        # What no slurmd has registered is unknown until it is set.
         self.run("scontrol", "update", f"NodeName=e[2-{self._crowd}]", "State=IDLE", check=False)
         return self.run("sinfo", "-h", "-p", "many", "-o", "%T %D").split() == ["idle", str(self._crowd)]
 
     def start_controller(self) -> None:
         """Start slurmctld, and return once it answers."""
-        # -i: a state that is missing or damaged is no error.
+        # -i: a state that is missing or damaged is not an error.
         self._start("slurmctld", ["slurmctld", "-D", "-i", "-f", self._conf])
         _until(
             lambda: "UP" in self.run("scontrol", "ping", check=False).split(), "slurmctld answers", self._logs
@@ -239,7 +239,7 @@ class LocalSlurm:
             raise RuntimeError(f"SIGKILL has not ended these within {DIES_WITHIN:g} s: {'; '.join(left)}")
 
     def _logs(self) -> str:
-        """Return the last lines of every daemon, for an error that says what did not happen."""
+        """Return the last lines of every daemon, for an error that names what did not happen."""
         shown = []
         for path in sorted([*self.folder.glob("*.out"), *self.folder.glob("*.log")]):
             lines = path.read_text(errors="replace").splitlines()[-8:]

@@ -1,4 +1,4 @@
-"""Completion of the shell: the script that `fray completion SHELL` prints, and what it asks for."""
+"""Completion of the shell: the script that `fray completion SHELL` prints, and the values for it."""
 
 import contextlib
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ _MOST = 200
 @click.command()
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete verbs, options and job ids.
+    """Print the code by which a shell completes verbs, options and job ids.
 
     \b
     bash  eval "$(fray completion bash)"               in ~/.bashrc

@@ -1,4 +1,4 @@
-"""`fray config`: what files and variables say, and where."""
+"""`fray config`: what files and variables set, and where."""
 
 import os
 from typing import Any
@@ -26,7 +26,7 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--origin", is_flag=True, help="Say where each value is from.")
+@click.option("--origin", is_flag=True, help="Print where each value is from.")
 @json_option
 def show(origin: bool, as_json: bool) -> None:
     """Show what is set: the command line wins, then variables, the project's file, the user's."""

@@ -29,15 +29,15 @@ _FIRST_DAY = 1_700_000_000  # of a clock that was set: November 2023
     "specs",
     multiple=True,
     metavar="SPEC",
-    help="Look at these only, not at all configured ones.",
+    help="Check only these, instead of all configured ones.",
 )
 @click.option(
     "--timeout", type=DURATION, default=10.0, show_default=True, metavar="TIME",
-    help="How long a cluster may take to answer.",
+    help="Seconds that a cluster may take to answer.",
 )  # fmt: skip
 @json_option
 def doctor(specs: tuple[str, ...], timeout: float, as_json: bool) -> int:
-    """Say what is wrong with this installation, and what to do; the exit code is 1 where something is."""
+    """Check this installation: what is wrong, and what to do; the exit code is 1 if something is."""
     found = [("", finding) for finding in (*_versions(), *_plugins(), *_configuration(), *_machine())]
     for spec in specs or _configured():
         found += [(spec, finding) for finding in _cluster(spec, timeout)]
@@ -155,7 +155,7 @@ def _machine() -> Iterator[Finding]:
 def _clock() -> Finding:
     now = time.time()
     if now < _FIRST_DAY:
-        advice = "set it: ages of jobs, leases and certificates go by it"
+        advice = "set it: ages of jobs, leases and certificates depend on it"
         return Finding(check="clock", health=Health.ERROR, found=time.ctime(now), advice=advice)
     return Finding(
         check="clock", health=Health.OK, found=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
@@ -163,7 +163,7 @@ def _clock() -> Finding:
 
 
 def _configured() -> list[str]:
-    """Return the clusters that are said anywhere: the current one, and those with a name."""
+    """Return the clusters that are configured anywhere: the current one, and those with a name."""
     try:
         said = settings()
     except SettingsError:
@@ -174,7 +174,7 @@ def _configured() -> list[str]:
 
 
 def _cluster(spec: str, timeout: float) -> list[Finding]:
-    """Ask a cluster; one that does not answer in time is given up."""
+    """Request the jobs of a cluster; give up when it does not answer in time."""
 
     def ask() -> list[Finding]:
         from fray._cli.shared import open_cluster
@@ -184,7 +184,7 @@ def _cluster(spec: str, timeout: float) -> list[Finding]:
 
     try:
         found = _within(timeout, ask)
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with a cluster is what is asked for
+    except Exception as error:  # noqa: BLE001 - any error of a cluster is a finding
         text = getattr(error, "message", None) or str(error) or type(error).__name__
         advice = (
             f"see that it runs and that the spec {spec!r} is right; `fray plugins` lists what is installed"

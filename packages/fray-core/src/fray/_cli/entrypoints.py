@@ -1,4 +1,4 @@
-"""What the words of `fray run` ask for: a command, a script, a module or a function.
+"""What the arguments of `fray run` name: a command, a script, a module or a function.
 
 Whatever can be found out here is found out before anything starts.
 """
@@ -75,7 +75,7 @@ def _script(words: Sequence[str], folder: Path) -> Target:
     if not (folder / path).is_file():
         elsewhere = f"; there is one in {Path.cwd()}, which --workdir leaves" if path.is_file() else ""
         raise click.UsageError(
-            f"{words[0]} is no file in {folder}{elsewhere}. A command that is called so goes behind `--`"
+            f"there is no file {words[0]} in {folder}{elsewhere}. A command of that name goes after `--`"
         )
     return Target(Entrypoint.from_binary("python", words), path.stem)
 
@@ -134,7 +134,7 @@ def _import(module: str, name: str, folder: Path) -> "Callable[..., Any]":
             )
         found = getattr(found, part)
     if not callable(found):
-        raise click.UsageError(f"{module}:{name} is no function but {type(found).__name__}")
+        raise click.UsageError(f"{module}:{name} is not a function: its type is {type(found).__name__}")
     return found  # type: ignore[no-any-return]
 
 
@@ -146,7 +146,7 @@ def _check_signature(what: str, function: "Callable[..., Any]", kwargs: dict[str
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # one that does not say what it takes
+        return  # one without a signature
     try:
         signature.bind(**kwargs)
     except TypeError as error:

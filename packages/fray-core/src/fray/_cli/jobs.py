@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 @click.command("list")
 @cluster_option
-@click.option("--name", metavar="PATTERN", help="Only those whose name or id fits, e.g. 'train*'.")
+@click.option("--name", metavar="PATTERN", help="Only those whose name or id matches, e.g. 'train*'.")
 @click.option(
     "--label",
     "labels",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Only those with this label; * fits anything.",
+    help="Only those with this label; * matches anything.",
 )
 @click.option(
     "--status", "only", multiple=True, type=click.Choice([*STYLES]), help="Only jobs in this state."
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Only the last N.")
 @click.option(
     "--sort", metavar="KEY", default="submitted", show_default=True,
-    help="By submitted, finished, name or status; -KEY for the other way round.",
+    help="Sort by submitted, finished, name or status; -KEY reverses the order.",
 )  # fmt: skip
 @json_option
 def list_jobs(
@@ -66,7 +66,7 @@ def list_jobs(
         given["parent"] = find_job(cluster, given["parent"])
     given |= {"labels": pairs("--label", labels), "status": only}
     if given["sort"] == "submitted":
-        given["sort"] = None  # as it is where nothing is asked
+        given["sort"] = None  # as it is without options
     with one_line():
         infos = cluster.list_jobs(
             **{key: value for key, value in given.items() if value not in (None, (), {})}
@@ -98,7 +98,7 @@ def _row(info: "JobInfo") -> list[str]:
 
 @click.command()
 @cluster_option
-@click.option("-f", "--follow/--no-follow", default=False, help="Go on until the job is finished.")
+@click.option("-f", "--follow/--no-follow", default=False, help="Follow the log until the job is finished.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @click.option(
     "--since",

@@ -1,6 +1,6 @@
 """The `fray` command: read, call, print, return.
 
-`_EXIT_CODES` says what it answers with; an unexpected error keeps its traceback.
+`_EXIT_CODES` lists its exit codes; an unexpected error keeps its traceback.
 """
 
 import sys
@@ -15,7 +15,7 @@ from fray._values.errors import FrayError, PluginError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# Verb -> where its command is and what `fray --help` says of it; a command's module is imported when it runs.
+# Verb -> where its command is, and its line in `fray --help`; a command's module is imported when it runs.
 _VERBS = {
     "run": ("fray._cli.run:run", "Launch a command as a job and follow its log."),
     "list": ("fray._cli.jobs:list_jobs", "List the jobs of the cluster."),
@@ -24,14 +24,20 @@ _VERBS = {
     "usage": ("fray._cli.usage:usage", "Show what the replicas of a job used over time."),
     "wait": ("fray._cli.jobs:wait", "Wait until jobs are finished."),
     "stop": ("fray._cli.jobs:stop", "Stop jobs, and the jobs that they launched."),
-    "retry": ("fray._cli.restart:retry", "Run again what did not succeed, of a sweep its failed members."),
-    "restart": ("fray._cli.restart:restart", "Start a job again that runs, or that did not succeed."),
-    "rm": ("fray._cli.pruning:remove", "Forget finished jobs: their records, logs and files."),
-    "prune": ("fray._cli.pruning:prune", "Forget old jobs, and environments that nothing uses."),
+    "retry": (
+        "fray._cli.restart:retry",
+        "Run a job that did not succeed again, or the failed members of a sweep.",
+    ),
+    "restart": (
+        "fray._cli.restart:restart",
+        "End a running job and start it again, or run a failed one again.",
+    ),
+    "rm": ("fray._cli.pruning:remove", "Remove finished jobs: their records, logs and files."),
+    "prune": ("fray._cli.pruning:prune", "Remove old jobs, and environments that no job uses."),
     "ui": ("fray._ui.command:ui", "Show jobs and queues as a page."),
     "config": ("fray._cli.config:config", "Show what files and variables set, and where."),
-    "doctor": ("fray._cli.doctor:doctor", "Say what is wrong with this installation, and what to do."),
-    "completion": ("fray._cli.completion:completion", "Print what makes a shell complete job ids."),
+    "doctor": ("fray._cli.doctor:doctor", "Check this installation: what is wrong, and what to do."),
+    "completion": ("fray._cli.completion:completion", "Print the code by which a shell completes job ids."),
     "plugins": ("fray._cli.plugins:plugins", "List the installed plugins, broken ones with the reason."),
 }
 
@@ -83,8 +89,8 @@ def _plugin_verbs() -> list[str]:
 
 
 _EXIT_CODES = (
-    "Exit codes: 0 done; 1 it failed, in one line on stderr; 2 the command line is wrong; 130 interrupted. "
-    "`fray run` and `fray wait` answer with the job's own."
+    "Exit codes: 0 success; 1 failure, with one line on stderr; 2 wrong usage; 130 interrupted. "
+    "`fray run` and `fray wait` exit with the job's."
 )
 
 

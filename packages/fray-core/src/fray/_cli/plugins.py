@@ -40,7 +40,7 @@ def _rows(group: str) -> list[dict[str, Any]]:
 
 
 def _loaded(group: str, name: str) -> dict[str, Any]:
-    """Say whether a plugin can be loaded, and what its class declares."""
+    """Return whether a plugin can be loaded, and what its class declares."""
     try:
         backend = find(group, name).load()
     except PluginError as error:

@@ -1,4 +1,4 @@
-"""`fray rm` and `fray prune`: forget jobs."""
+"""`fray rm` and `fray prune`: remove jobs."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @json_option
 @jobs_argument
 def remove(spec: str | None, force: bool, as_json: bool, job_ids: tuple[str, ...]) -> None:
-    """Forget finished jobs, and those that they launched: their records, logs and files."""
+    """Remove finished jobs, and those that they launched: their records, logs and files."""
     cluster = open_cluster(spec)
     found = on_each(cluster, job_ids, lambda job_id: cluster.remove(job_id, force=force))
     if as_json:
@@ -47,13 +47,13 @@ def remove(spec: str | None, force: bool, as_json: bool, job_ids: tuple[str, ...
     metavar="AGE",
     help="How long ago a job must have ended: 30m, 12h, 7d.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would go, and how much it is; forget nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask, on a terminal.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and its size; remove nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def prune(spec: str | None, older_than: float, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Forget jobs that ended long ago, and environments that nothing uses any more.
+    """Remove jobs that ended long ago, and environments that no job uses.
 
-    On a terminal it says first what would go and how much that is, and asks.
+    On a terminal it first prints what would be removed and its size, and asks for confirmation.
     """
     cluster = open_cluster(spec)
     asks = sys.stdin.isatty() and sys.stdout.isatty() and not (yes or as_json)
@@ -66,14 +66,14 @@ def prune(spec: str | None, older_than: float, dry_run: bool, yes: bool, as_json
         click.echo(_in_words(found))
         if dry_run or not (found.jobs or found.environments):
             return 0
-        if not click.confirm("Forget these?"):
+        if not click.confirm("Remove these?"):
             return 1
     with one_line():
         pruned = cluster.prune(older_than)
     if as_json:
         print_json(_as_dict(pruned))
     else:
-        click.echo(f"forgotten: {_in_words(pruned)}" if not asks else "forgotten")
+        click.echo(f"removed: {_in_words(pruned)}" if not asks else "removed")
     return 0
 
 

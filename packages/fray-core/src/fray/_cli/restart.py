@@ -19,7 +19,7 @@ from fray._cli.shared import (
 @json_option
 @jobs_argument
 def retry(spec: str | None, as_json: bool, job_ids: tuple[str, ...]) -> None:
-    """Run again what did not succeed: a job, or the failed and stopped members of a sweep.
+    """Run a job that did not succeed again, or the failed and stopped members of a sweep.
 
     It runs as it was submitted and under the same id; earlier attempts and their logs stay.
     """
@@ -33,15 +33,15 @@ def retry(spec: str | None, as_json: bool, job_ids: tuple[str, ...]) -> None:
     "--replica",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Only this one of a job that runs; not of a gang.",
+    help="Only this replica of a running job; not of a gang.",
 )
 @grace_option
 @json_option
 @job_argument
 def restart(spec: str | None, replica: int | None, grace: float, as_json: bool, job_id: str) -> None:
-    """End a job that runs and start it again, or run again one that has ended and did not succeed.
+    """End a running job and start it again, or run a job again that ended without success.
 
-    A restart is counted against no budget of retries. With --replica the others run on.
+    A restart is counted against no budget of retries. With --replica the other replicas run on.
     """
     cluster = open_cluster(spec)
     found = find_job(cluster, job_id)

@@ -64,7 +64,7 @@ class _RunCommand(click.Command):
 @click.option("-m", "module", is_flag=True, help="Run a module: `-m pkg.train ARG...`, as python -m does.")
 @click.option(
     "--arg", "args", multiple=True, metavar="NAME=VALUE",
-    help="An argument of the function: a JSON value, else text. Also behind it.",
+    help="An argument of the function: a JSON value, else text. It may also follow the function.",
 )  # fmt: skip
 @click.option(
     "--sweep",
@@ -78,7 +78,7 @@ class _RunCommand(click.Command):
     "zips",
     multiple=True,
     metavar="NAME=VALUES",
-    help="As --sweep; all that are given so go together, value by value.",
+    help="As --sweep; all --zip axes advance together, value by value.",
 )
 @click.option(
     "--max-parallel",
@@ -86,8 +86,10 @@ class _RunCommand(click.Command):
     metavar="N",
     help="How many of a sweep run at the same time.",
 )
-@click.option("--key", help="Names this launch: another with the same key gives the first one's job.")
-@click.option("--detach", is_flag=True, help="Print the id and return; the job goes on.")
+@click.option(
+    "--key", help="The name of this launch: a second one with the same key returns the first one's job."
+)
+@click.option("--detach", is_flag=True, help="Print the id and return; the job continues.")
 @click.option("--stop-on-interrupt", is_flag=True, help="Ctrl-C stops the job instead of leaving it.")
 @click.option("--dry-run", is_flag=True, help="Print what would be launched, and launch nothing.")
 @json_option
@@ -139,7 +141,7 @@ def run(
 
 
 def _add_up(ctx: click.Context, given: dict[str, Any]) -> None:
-    """Put what files say before what the command line says, where that adds to it instead of replacing it."""
+    """Put the values of files before those of the command line, for options whose values are merged."""
     files = ctx.default_map or {}
     for name in _ADDED_UP:
         if name in files and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -158,7 +160,7 @@ def _says_context(variables: tuple[str, ...]) -> bool:
 
 
 def _requests(ctx: click.Context, given: dict[str, Any]) -> "list[JobRequest]":
-    """Return what is asked for: of a sweep, a request for each combination of its parameters."""
+    """Return the requests: of a sweep, one for each combination of its parameters."""
     if not _sweeps(given):
         if given["max_parallel"] is not None:
             raise click.UsageError("--max-parallel is of a sweep: give --sweep or --zip too")
@@ -234,7 +236,7 @@ def _interrupted(cluster: "Cluster", job_id: "JobId", stop: bool) -> int:
 
 
 def _show_script(spec: str | None, request: "JobRequest") -> None:
-    """Print what a cluster would hand to its scheduler, where it has such a thing, on stderr."""
+    """Print on stderr what a cluster would submit to its scheduler, such as a batch script."""
     script_of = getattr(open_cluster(spec), "batch_script", None) if spec else None
     if script_of is not None:
         with one_line():

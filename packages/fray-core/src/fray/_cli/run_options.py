@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 _option = click.option
 _OPTIONS = [
-    _option("--name", help="The id starts with it; made of the command by default."),
+    _option("--name", help="The job's name, with which its id begins; by default made from the command."),
     _option(
         "-n", "--replicas", default="1", show_default=True, metavar="N",
-        help="How many to run; of a TPU, slices. 4,2 for any of these, the first preferred.",
+        help="How many replicas; with --tpu, how many slices. 4,2: either, the first preferred.",
     ),
     _option("--cpu", type=float, default=1, show_default=True, help="CPUs of each replica."),
     _option("--ram", default="1g", show_default=True, help="Memory of each replica, e.g. 512m or 8g."),
@@ -32,19 +32,19 @@ _OPTIONS = [
         "--gpu", metavar="[TYPE:]N", help="GPUs of each replica: 1 of any type, H100, H100:8."
     ),
     _option("--tpu", metavar="TYPE", help="A TPU slice, e.g. v5litepod-16."),
-    _option("--topology", metavar="XxY", help="Of the TPU slice, where its type has several."),
+    _option("--topology", metavar="XxY", help="The topology of the TPU slice, if its type has several."),
     _option(
         "--preemptible/--no-preemptible", default=True, show_default=True,
-        help="Whether it may run on machines that can be taken away.",
+        help="Whether the job may run on machines that can be preempted.",
     ),
-    _option("--region", "regions", multiple=True, help="Where it may run; the first is preferred."),
+    _option("--region", "regions", multiple=True, help="Where the job may run; the first is preferred."),
     _option(
         "--gang/--no-gang", default=None,
         help="Whether replicas start, end and are retried together; by default those with devices are.",
     ),
     _option(
         "-e", "--env", "variables", multiple=True, metavar="KEY[=VALUE]",
-        help="Set a variable; without a value it is taken from here, and stays out of the command line.",
+        help="Set a variable; without =VALUE, to its value in this environment.",
     ),
     _option(
         "--env-file", type=click.Path(exists=True, dir_okay=False), help="Set variables from KEY=VALUE lines."
@@ -59,27 +59,27 @@ _OPTIONS = [
     _option(
         "--workdir", type=click.Path(exists=True, file_okay=False), help="The workspace; here by default."
     ),
-    _option("--timeout", type=DURATION, metavar="TIME", help="End an attempt that ran so long: 90, 30m, 2h."),
+    _option("--timeout", type=DURATION, metavar="TIME", help="How long an attempt may run: 90, 30m, 2h."),
     _option(
-        "--retries", type=int, default=0, show_default=True, help="Start a failed replica again so often."
+        "--retries", type=int, default=0, show_default=True, help="How often a failed replica starts again."
     ),
     _option(
         "--retries-preemption", type=int, default=100, show_default=True,
-        help="Start it again so often when its machine was taken away.",
+        help="How often it is started again after its machine was taken away.",
     ),
     _option(
         "--after", multiple=True, metavar="ID", shell_complete=complete_ids,
-        help="Wait until this job has succeeded; fail when it has not.",
+        help="Wait until this job has succeeded; fail if it does not.",
     ),
     _option(
         "--port", "ports", multiple=True, metavar="NAME",
-        help="A free port for each replica, in the variable FRAY_PORT_ and this name.",
+        help="Give each replica a free port, in the variable FRAY_PORT_NAME.",
     ),
-    _option("--log-limit", metavar="SIZE", help="Keep so much of what a replica writes, e.g. 64m."),
+    _option("--log-limit", metavar="SIZE", help="How much of a replica's output is kept, e.g. 64m."),
     _option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A text to find the job by."),
     _option(
         "--on-exit", metavar="CMD",
-        help="A shell command that runs once when the job has ended; it finds how in FRAY_JOB_STATUS.",
+        help="A shell command that runs once when the job has ended; FRAY_JOB_STATUS says how.",
     ),
     _option(
         "--backend", "native", multiple=True, metavar="CLUSTER.OPTION=VALUE",

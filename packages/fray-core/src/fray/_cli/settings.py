@@ -1,8 +1,8 @@
-"""What the files of a user and of a project say: which cluster, which context, the defaults of `fray run`.
+"""What the files of a user and of a project set: which cluster, which context, the defaults of `fray run`.
 
 A project's is `[tool.fray]` of the nearest `pyproject.toml` that has it, a user's `fray/config.toml` in
 `XDG_CONFIG_HOME`, with the same keys. A key of the project wins over the user's, a variable over both, and
-the command line over all. They are read by the command line alone; a program says itself what it uses.
+the command line over all. They are read by the command line alone; a program chooses itself what it uses.
 """
 
 import os
@@ -23,7 +23,7 @@ _PROJECT = "pyproject.toml"
 
 
 class SettingsError(click.ClickException):
-    """A file says what cannot be."""
+    """A file has an unknown key or an invalid value."""
 
     exit_code = 2
 
@@ -38,13 +38,13 @@ class Setting:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the files say, by dotted key: `cluster`, `clusters.prod`, `run.cpu`."""
+    """What the files set, by dotted key: `cluster`, `clusters.prod`, `run.cpu`."""
 
     values: Mapping[str, Setting]
     files: tuple[str, ...] = ()
 
     def text(self, key: str) -> str | None:
-        """Return a text; None where no file says it."""
+        """Return a text; None where no file sets it."""
         found = self.values.get(key)
         return None if found is None else str(found.value)
 
@@ -55,7 +55,7 @@ class Settings:
 
 
 def settings() -> Settings:
-    """Return what the files say here.
+    """Return what the files set here.
 
     Raises:
         SettingsError: A file cannot be read, or has a key that is not known.
@@ -81,7 +81,7 @@ def _settings(folder: str, user: str) -> Settings:
 
 
 def _files(folder: Path, user: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield the files that say something, the one that wins last."""
+    """Yield the files that set something, the one that wins last."""
     if user.is_file():
         yield user, _read(user)
     for above in (folder, *folder.parents):
@@ -94,7 +94,7 @@ def _files(folder: Path, user: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import tomllib  # only who has a file pays for it
+    import tomllib  # imported only where there is a file
 
     try:
         return tomllib.loads(path.read_text())
@@ -128,7 +128,7 @@ def run_defaults(command: click.Command) -> dict[str, Any]:
     """Return the defaults of `fray run` that files give, by the names of its parameters.
 
     Raises:
-        SettingsError: A key is no option of it, or a value not what that option takes.
+        SettingsError: A key is not an option of it, or the option does not accept the value.
     """
     options = configurable(command)
     found = {}
@@ -137,7 +137,7 @@ def run_defaults(command: click.Command) -> dict[str, Any]:
         if name not in options:
             hint = did_you_mean(name, options)
             raise SettingsError(
-                f"{setting.origin}: 'run.{key}' is no option of fray run that a file can set"
+                f"{setting.origin}: 'run.{key}' is not an option of fray run that a file can set"
                 + (f"; {hint}" if hint else "; `fray config keys` lists them")
             )
         option = options[name]
@@ -155,7 +155,7 @@ def configurable(command: click.Command) -> dict[str, click.Option]:
     return found
 
 
-# What says which launch this is, not how jobs are launched.
+# Options of one launch, not of how jobs are launched.
 _ONLY_ON_THE_LINE = {
     "spec", "as_json", "dry_run", "key", "module", "args", "after", "sweeps", "zips", "max_parallel",
     "context", "help",

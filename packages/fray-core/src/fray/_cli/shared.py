@@ -43,7 +43,7 @@ def json_option(command: F) -> F:
 
 @contextlib.contextmanager
 def one_line() -> Iterator[None]:
-    """Tell what a call refuses, or the system denies it, in one line instead of a traceback.
+    """Report a refused call, or an error of the system, in one line instead of a traceback.
 
     Around calls that take what the command line gave, no more: elsewhere such an error is unexpected.
     """
@@ -60,7 +60,7 @@ def one_line() -> Iterator[None]:
 def open_cluster(spec: str | None) -> "Cluster":
     """Return the cluster of a spec, or of a name that a file gives to one; without, the current one.
 
-    What the program or its environment says of the current one wins over what a file says.
+    The current cluster of the program or its environment wins over that of a file.
     """
     from fray._cli.settings import settings
     from fray._discovery.current import cluster_is_chosen, create_cluster, current_cluster
@@ -76,8 +76,8 @@ def open_cluster(spec: str | None) -> "Cluster":
 def find_job(cluster: "Cluster", text: str) -> "JobId":
     """Return the one job whose id, or the last part of whose id, starts with `text` or ends with it.
 
-    A job goes before those that it launched, whose ids start as its own does. `SWEEP/3` may shorten the
-    sweep's id too, and an id that a list has shortened (`long-na…-3f9a2c`) is taken as it is shown.
+    A job takes precedence over those that it launched, whose ids start as its own does. `SWEEP/3` may shorten
+    the sweep's id too, and an id that a list has shortened (`long-na…-3f9a2c`) is taken as it is shown.
 
     Raises:
         JobNotFoundError: There is none.
@@ -144,13 +144,13 @@ def print_json(value: Any) -> None:
 
 
 def talk(text: str) -> None:
-    """Say something to a person: on stderr, where it is in no data."""
+    """Print a message for people: on stderr, apart from the data."""
     click.echo(text, err=True)
 
 
 def styled(info: "JobInfo") -> str:
     """Return the status of a job in its colour."""
-    # click drops the colour where stdout is no terminal.
+    # click drops the colour where stdout is not a terminal.
     colour = STYLES[info.status]
     return click.style(info.status, dim=True) if colour == "dim" else click.style(info.status, fg=colour)
 

@@ -50,7 +50,7 @@ def status(spec: str | None, as_json: bool, job_id: str) -> None:
         return
     _head(info)
     if info.is_sweep and below:
-        example = cluster.poll(below[0].job_id)  # what its members have in common, one of them says
+        example = cluster.poll(below[0].job_id)  # one member stands for what all have in common
         info = replace(info, command=f"{example.command}  (of {example.job_id.leaf})")
     for what, text in facts_of(info, endpoints, [] if info.is_sweep else below):
         click.echo(f"  {what:11}  {text}".replace("\n", f"\n{' ' * 15}"))
@@ -69,7 +69,7 @@ def _head(info: "JobInfo") -> None:
         click.echo(f"warning: {warning}")
     if info.last_seen is not None:
         seen = f"{info.last_seen.host}, {age(info.last_seen.time)}"
-        click.echo(f"warning: nobody here can tell whether it runs; its supervisor was last seen on {seen}")
+        click.echo(f"warning: this host cannot check whether it runs; its supervisor was last seen on {seen}")
 
 
 def facts_of(
@@ -137,7 +137,7 @@ def _used(info: "JobInfo") -> str:
 
 
 def _environment(environment: "Any") -> str:
-    """What was asked for of the environment: of variables the names."""
+    """The requested environment; of variables the names."""
     said = [
         ("Python", [environment.get("python")]),
         ("image", [environment.get("docker_image")]),

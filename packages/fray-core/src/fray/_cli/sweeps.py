@@ -66,7 +66,7 @@ def _values(text: str) -> "list[str | None]":
         try:
             listed = json.loads(text)
         except ValueError as error:
-            raise click.UsageError(f"{text!r} starts like a JSON list and is none: {error}") from error
+            raise click.UsageError(f"{text!r} starts like a JSON list, but is not one: {error}") from error
         return [(each if isinstance(each, str) else json.dumps(each)) or None for each in listed]
     values: list[str | None] = []
     for part in text.split(","):
@@ -112,7 +112,7 @@ def variable_of(name: str) -> str:
 def filler(parameters: Parameters) -> Callable[[str], str]:
     """Return what puts parameters into a text: `{lr}`; `{{` and `}}` are braces.
 
-    The function raises a `UsageError` for a placeholder that is no parameter.
+    The function raises a `UsageError` for a placeholder that is not a parameter.
     """
 
     def value_of(found: "re.Match[str]") -> str:
@@ -122,14 +122,14 @@ def filler(parameters: Parameters) -> Callable[[str], str]:
         if name not in parameters:
             known = ", ".join(parameters)
             itself = f"{{{{{name}}}}} is the text itself"
-            raise click.UsageError(f"{{{name}}} is no parameter of the sweep, which has {known}; {itself}")
+            raise click.UsageError(f"{{{name}}} is not a parameter of the sweep, which has {known}; {itself}")
         return parameters[name]
 
     return lambda text: _PLACEHOLDER.sub(value_of, text)
 
 
 def options_of(given: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
-    """Return what the options of `fray run` say for one run: placeholders filled, parameters added."""
+    """Return the options of `fray run` for one run: placeholders filled, parameters added."""
     fill = filler(parameters)
     filled = {name: tuple(map(fill, given[name])) for name in ("command", "args")}
     variables = [*map(fill, given["variables"]), *_pairs(parameters, variable_of)]

@@ -14,7 +14,7 @@ from fray._engine.execution import CallExecutor, CallPacker
 
 
 class InProcessRunner(ABC):
-    """Everything of a `TaskRunner` but where calls run: a subclass says that with `submit`.
+    """Everything of a `TaskRunner` but where calls run, which `submit` of a subclass decides.
 
     An actor runs one call at a time, with `submit` as well; each call of an async method has its own loop.
 
@@ -47,7 +47,7 @@ class InProcessRunner(ABC):
         """
 
     def belong_to(self, context: TaskRunnerContext) -> None:
-        """Take note of what `get_job_context` returns inside the calls."""
+        """Store what `get_job_context` returns inside the calls."""
         self._packer.belong_to(context)
 
     def pack(
@@ -65,7 +65,7 @@ class InProcessRunner(ABC):
         dispatch(self._executor.run(call))
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
-        """Let a stream that waited go on."""
+        """Resume a stream that waited."""
         if parked:
             self.start((call,))
 
@@ -84,7 +84,7 @@ class InProcessRunner(ABC):
         """Do nothing: a thread cannot be stopped."""
 
     def disown(self) -> bool:
-        """Say that the threads are the parent's."""
+        """Return that the threads belong to the parent."""
         return False
 
 
@@ -118,7 +118,7 @@ class SerialActor:
         self.start(())  # what came while the last one ended
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
-        """Let a stream that waited go on."""
+        """Resume a stream that waited."""
         if parked:
             self.start((call,))
 
@@ -126,7 +126,7 @@ class SerialActor:
         """Never called: a thread cannot be stopped."""
 
     def end(self, *, kill: bool) -> None:
-        """Let go of the instance."""
+        """Release the instance."""
         if kill:
             self._queue.clear()
         self._instance = None

@@ -156,7 +156,7 @@ class TaskRunnerContext(ContextBase):
             endpoint.close_when_dropped()
         try:
             endpoint.actor.construct(packed)
-        except BaseException as error:  # somebody may have found it by its name meanwhile
+        except BaseException as error:  # another caller may have found it by its name meanwhile
             dispatch(endpoint.actor.die("it could not be made: {cause}", error))
             raise
         return ActorHandle(endpoint)

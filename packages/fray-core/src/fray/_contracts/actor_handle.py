@@ -40,7 +40,7 @@ class ActorHandle:
         self._endpoint = endpoint
 
     def __getattr__(self, method: str) -> "BoundMethod":
-        # Dunders are never remote: pickle, copy and inspect ask for them.
+        # Dunders are never remote: pickle, copy and inspect look for them.
         if method.startswith("__") or method == "_endpoint":
             raise AttributeError(method)
         if method not in self._endpoint.methods:
@@ -90,7 +90,7 @@ class BoundMethod:
             native: Passed to Ray; other backends ignore them.
 
         Raises:
-            UnsupportedError: Another number of references is asked for.
+            UnsupportedError: Another number of references is requested.
         """
         if num_returns != 1:
             from fray._values.errors import UnsupportedError

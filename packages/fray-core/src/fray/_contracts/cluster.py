@@ -1,7 +1,7 @@
 """The contract of a cluster: launch jobs, look at them, follow them, stop them.
 
 A backend is any object of this shape. `ClusterBase` derives it from five primitives, `DirectoryCluster`
-from one; who implements it from scratch has `wait_for_jobs` and `follow_logs`.
+from one; a backend that implements it from scratch calls `wait_for_jobs` and `follow_logs`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,7 +56,7 @@ class Cluster(Protocol):
         """Validate a request, start the job and return at once.
 
         What takes time (building an environment, waiting for room) happens in the job, which is
-        pending meanwhile; if it fails there the job fails and says why.
+        pending meanwhile; if it fails there the job fails, with the reason.
 
         Args:
             key: Names this launch: a second one with the same key, by whatever process, starts nothing and
@@ -65,7 +65,7 @@ class Cluster(Protocol):
 
         Raises:
             ValueError: The request is wrong. Nothing was started.
-            UnsupportedError: This cluster cannot do it; the message says what can. Nothing was started.
+            UnsupportedError: This cluster cannot do it; the message names what can. Nothing was started.
         """
         ...
 
@@ -91,7 +91,7 @@ class Cluster(Protocol):
 
         Every call that takes the id of a job takes that of a sweep; its members are jobs too, of the ids
         `SWEEP/0`, `SWEEP/1`, and so on. The `after` of a request may name others by position. A member finds
-        `FRAY_SWEEP_ID` and `FRAY_SWEEP_INDEX`. The sweep goes on when its launcher ends.
+        `FRAY_SWEEP_ID` and `FRAY_SWEEP_INDEX`. The sweep continues when its launcher ends.
 
         Args:
             max_parallel: How many members may run at the same time; None for as many as there is room for.
@@ -117,7 +117,7 @@ class Cluster(Protocol):
         ...
 
     def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
-        """End a replica of a job that runs, and start it again; returns when that was asked for.
+        """End a replica of a job that runs, and start it again; returns when that was requested.
 
         It counts against no budget. The replicas of a gang are started again together.
 
@@ -139,7 +139,7 @@ class Cluster(Protocol):
 
         Args:
             everywhere: Also those of jobs that are not of this program's family: the jobs that one program
-                launched, and all below them. None says so outside of jobs only.
+                launched, and all below them. None means True outside of jobs only.
 
         Raises:
             UnsupportedError: This cluster has no endpoints.
@@ -172,7 +172,7 @@ class Cluster(Protocol):
 
         Raises:
             JobNotFoundError: No job has this id.
-            ValueError: The job has no such replica, or `grep` is no regular expression.
+            ValueError: The job has no such replica, or `grep` is not a regular expression.
             UnsupportedError: `since` is given, and the cluster does not know when a line was written.
         """
         ...
@@ -209,7 +209,7 @@ class Cluster(Protocol):
         """Wait until a job, or each of several, is finished.
 
         Args:
-            timeout: Seconds to wait; the jobs go on after that.
+            timeout: Seconds to wait; the jobs continue after that.
             raise_on_failure: Raise as soon as one of them failed or was stopped.
             stream_logs: Write their lines to stdout meanwhile.
 
@@ -264,7 +264,7 @@ class Cluster(Protocol):
         ...
 
     def remove(self, job_id: str, force: bool = False) -> None:
-        """Forget a finished job, and those that it launched: the records, the logs and the files of each.
+        """Remove a finished job, and those that it launched: the records, the logs and the files of each.
 
         Args:
             force: Also one that is not known to have ended, because its supervisor was last seen on a host
@@ -278,10 +278,10 @@ class Cluster(Protocol):
         ...
 
     def prune(self, older_than: float = 0.0, *, dry_run: bool = False) -> Pruned:
-        """Forget every job that ended longer ago than so many seconds, and what nothing uses any more.
+        """Remove every job that ended longer ago than so many seconds, and environments that no job uses.
 
         Args:
-            dry_run: Forget nothing, and say what would be.
+            dry_run: Remove nothing, and return what would be removed.
 
         Raises:
             UnsupportedError: This cluster's records cannot be removed.

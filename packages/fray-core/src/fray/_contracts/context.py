@@ -2,7 +2,7 @@
 
 `JobContext` is what users hold. A backend may implement it from scratch, or inherit
 `ContextBase` (`fray._contexts.base`), which derives most of it from a handful of primitives, or, where its
-tasks stand on the engine, `TaskRunnerContext`, which asks for a `TaskRunner`.
+tasks stand on the engine, `TaskRunnerContext`, which needs a `TaskRunner`.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -145,7 +145,7 @@ class JobContext(Protocol):
         Anything else is returned as it is.
 
         Raises:
-            GetTimeoutError: (a TimeoutError) `timeout` seconds passed; the tasks go on.
+            GetTimeoutError: (a TimeoutError) `timeout` seconds passed; the tasks continue.
             TaskCancelledError: The task was cancelled.
             Exception: What the task raised, as its own type, as soon as one of the list has failed.
         """

@@ -50,7 +50,8 @@ class Queue(Protocol[T]):
 
         Raises:
             QueueFullError: There was no room in time; nothing is stored.
-            UnsupportedError: This kind of queue does not have an option; its capabilities say which it has.
+            UnsupportedError: This kind of queue does not have an option; its capabilities list those that it
+                has.
         """
 
     @overload
@@ -117,8 +118,9 @@ class Queue(Protocol[T]):
         """Finish an item: it is gone from the queue.
 
         Args:
-            result: The answer for who pushed it with `reply`. Nobody else gets it: see `Lease.reply`.
-            error: In its stead, the exception that failed the item: the asker's ticket raises it.
+            result: The answer for the producer that pushed it with `reply`, and for no other: see
+                `Lease.reply`.
+            error: In its stead, the exception that failed the item: the producer's ticket raises it.
 
         Raises:
             LeaseExpiredError: Another lease took or finished the item, or this one was settled before.
@@ -136,7 +138,7 @@ class Queue(Protocol[T]):
 
         Args:
             error: What failed this attempt, for the item's history. Where it was the last that the item may
-                have, the asker's ticket raises it.
+                have, the producer's ticket raises it.
         """
 
     def extend(self, lease: Lease[T], lease_timeout: float) -> Lease[T]:

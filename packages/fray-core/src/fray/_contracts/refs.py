@@ -10,8 +10,8 @@ T_co = TypeVar("T_co", covariant=True)
 class ObjectRef(ABC, Generic[T_co]):
     """Stands for a value that exists or will exist; `put` and `run` return it.
 
-    The class is nominal, so that a type checker can tell a reference from a value. A backend subclasses it,
-    or registers its library's own class (`ObjectRef.register(ray.ObjectRef)`).
+    The class is nominal, so that a type checker can distinguish a reference from a value. A backend
+    subclasses it, or registers its library's own class (`ObjectRef.register(ray.ObjectRef)`).
     """
 
     __slots__ = ()

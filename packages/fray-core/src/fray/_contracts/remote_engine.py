@@ -50,9 +50,9 @@ class CallFailed(Exception):  # noqa: N818 - an outcome, and no fault of the eng
 class RemoteEngine(Protocol):
     """The primitives of a remote engine.
 
-    An engine pickles, and connects anew where it arrives: Fray takes it along into the workers, where tasks
-    run tasks. Making one connects nowhere; its first use does. Any thread may call any primitive, also one
-    of a worker, but none is called inside `act` or a callback of `ask`: Fray leaves these at once. What a
+    An engine pickles, and connects again where it is unpickled: Fray takes it along into the workers, where
+    tasks run tasks. Making one connects nowhere; its first use does. Any thread may call any primitive, also
+    one of a worker, but none is called inside `act` or a callback of `ask`: Fray leaves these at once. What a
     primitive raises comes out of the call of the user that needed it; `submit` then fails that task alone.
 
     Attributes:
@@ -86,14 +86,14 @@ class RemoteEngine(Protocol):
         """Call `act` once when a key has a value (with None) or has failed (with what it failed with).
 
         On any thread; `act` never blocks. The key may belong to another program, and not be submitted yet.
-        When this returns the engine knows that this program holds the key, until `release`: who handed it
-        over may let go of it from then on. For keys of other programs it may block for that.
+        When this returns the engine knows that this program holds the key, until `release`: the program that
+        handed it over may release it from then on. For keys of other programs it may block for that.
         """
 
     def release(self, keys: Sequence[Key]) -> None:
-        """Let go of keys: what no program holds may be forgotten. It never blocks: finalizers call it.
+        """Release keys: a value that no program holds may be deleted. It never blocks: finalizers call it.
 
-        A program holds a key or does not, however often it asked for it. A call that waits or runs, and
+        A program holds a key or does not, however often it acquired it. A call that waits or runs, and
         whose key nobody holds, may go unrun.
         """
 
@@ -101,7 +101,7 @@ class RemoteEngine(Protocol):
         """Return the names of the living workers, each with its number of CPUs. It may block."""
 
     def close(self) -> None:
-        """Let go of everything; the engine itself goes on for others. Called once, as the last; it blocks.
+        """Release everything; the engine itself keeps running for others. Called once, last; it blocks.
 
         It is called on what arrived in a worker, too.
         """
@@ -120,7 +120,7 @@ class AskingEngine(RemoteEngine, Protocol):
     def swap(self, name: str, expected: bytes | None, record: bytes | None) -> bytes | None:
         """Replace the record of a name if it is the expected one; return what it was before. It blocks.
 
-        Atomic among all programs on the engine. None is no record.
+        Atomic among all programs on the engine. None means that there is no record.
         """
 
     def claim(self, key: Key, by: str) -> Sequence[str]:

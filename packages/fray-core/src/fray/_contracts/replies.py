@@ -20,7 +20,7 @@ _LONGEST_WAIT = 600.0  # seconds of one question to the queue; a ticket without 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What became of an item whose producer asked for an answer.
+    """What became of an item whose producer requested an answer.
 
     Args:
         payload: The result or the exception that was passed to `done`; pickled if `packed`.
@@ -32,7 +32,7 @@ class Reply:
     packed: bool = True
 
     def get(self) -> Any:
-        """Return the result, or raise what failed the item. Unpickles: trust those who work on the queue.
+        """Return the result, or raise what failed the item. Unpickles: trust the workers of the queue.
 
         Raises:
             NoReplyError: The item was given up or removed, and nobody will answer.

@@ -90,7 +90,7 @@ class RunnerCall(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether it has been settled: nothing that it still gives is of interest."""
+        """Whether it has been settled: its further results are dropped."""
 
     @property
     def unwanted(self) -> bool:
@@ -100,7 +100,7 @@ class RunnerCall(Protocol):
         """Take the right to run it; False where it was cancelled, or is another's, and must not run."""
 
     def unclaim(self) -> None:
-        """Give that right back: it did not start, and will be run by somebody later."""
+        """Give that right back: it did not start, and will be run later."""
 
     def succeed(self, value: Any = None) -> "Ready":
         """Settle it with its value, or a `StoredValue`. A call that is over ignores this and `fail`."""
@@ -109,7 +109,7 @@ class RunnerCall(Protocol):
         """Settle it with an exception."""
 
     def cancel_unstarted(self, reason: BaseException) -> "Ready":
-        """Settle it with an error unless somebody has claimed it."""
+        """Settle it with an error unless it was claimed."""
 
     def lost(self, error: BaseException) -> "Ready":
         """Its worker died: run it again while `max_retries` allows, else fail with this error."""
@@ -124,7 +124,7 @@ class RunnerCall(Protocol):
     def push(self, values: Sequence[Any]) -> bool:
         """Add items of a stream; True where these used up the last credit.
 
-        The stream is parked then: it counts as not under way, and whatever runs it should let go of its
+        The stream is parked then: it counts as not under way, and whatever runs it should release its
         place until `resume`.
         """
 
@@ -162,12 +162,12 @@ class CallRunner(Protocol):
 
 
 class RescuingRunner(CallRunner, Protocol):
-    """A runner that can tell that all its places are taken by calls that wait for threads of their own."""
+    """A runner that can detect that all its places are taken by calls that wait for threads of their own."""
 
     def rescue(self) -> Any:
         """Free a place for a thread that no runner knows and that waits for a call; None where it need not.
 
-        It is asked now and then while such a thread waits. What it returns has `reclaim()`, which is called
+        It is called now and then while such a thread waits. What it returns has `reclaim()`, which is called
         when that wait is over.
         """
 
@@ -181,7 +181,7 @@ class ActorRunner(CallRunner, Protocol):
     """
 
     def end(self, *, kill: bool) -> None:
-        """Take note that no call will come any more; `kill`: what it still has is of no interest.
+        """Stop accepting calls; `kill`: those that it still has are dropped.
 
         It may be called more than once, and from a finalizer: it never blocks.
         """
@@ -208,7 +208,7 @@ class RunnerActor(Protocol):
         """Let every open call, and every later one, raise ActorDiedError; a second death is none."""
 
     def process_died(self, how: str, started: Sequence[Any], unstarted: Sequence[Any]) -> Ready:
-        """Take note that what ran the actor is gone, with the calls that it had.
+        """Record that the process or thread of the actor is gone, with the calls that it had.
 
         While `max_restarts` allows, the calls that had started fail, the constructor runs again (it is the
         first of what is ready) and those that had not started follow it. Else the actor dies.
@@ -219,7 +219,7 @@ class TaskRunner(CallRunner, Protocol):
     """Runs the tasks of one context, and makes what runs its actors."""
 
     def belong_to(self, context: Any) -> None:
-        """Take note of the context, when that is made: what `get_job_context` returns inside its calls."""
+        """Store the context, when that is made: what `get_job_context` returns inside its calls."""
 
     def pack(
         self, fn: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -246,7 +246,7 @@ class TaskRunner(CallRunner, Protocol):
         """End whatever runs, as far as that can be done; the results are of no interest."""
 
     def disown(self) -> bool:
-        """In a forked child of the process: let go of everything, without a word to the others.
+        """In a forked child of the process: release everything, without a message to the others.
 
         Returns:
             Whether the child can use the context.

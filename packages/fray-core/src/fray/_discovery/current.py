@@ -82,7 +82,7 @@ class _Current:
         return self._default_of_job() or self._default
 
     def _default_of_job(self) -> str | None:
-        """What a job has where nothing else says it; its cluster knows, and the job's log says so once."""
+        """The context of a job by default; its cluster names it, and its log reports it once."""
         spec = os.environ.get(JOB_CONTEXT) if self._kind == "context" else None
         if spec and not self._told and os.environ.get("FRAY_REPLICA_ID", "0") == "0":
             self._told = True
@@ -120,7 +120,7 @@ class _Current:
                 shutdown()
 
     def forget_made(self) -> None:
-        """In a forked child: what was made is the parent's, and is made anew when it is asked for."""
+        """In a forked child: what was made is the parent's, and is made again when it is first used."""
         self._lock, self._made = threading.RLock(), {}
 
 

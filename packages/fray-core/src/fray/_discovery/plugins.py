@@ -1,7 +1,7 @@
 """Find what is installed: entry points are read by name first and imported one at a time.
 
-Listing reads metadata only; loading imports the one plugin that was asked for. Fray's own
-backends register exactly like a stranger's.
+Listing reads metadata only; loading imports the one plugin that was requested. Fray's own
+backends register exactly like those of other authors.
 """
 
 import threading
@@ -124,14 +124,14 @@ def plugins(group: str) -> dict[str, tuple[Plugin, ...]]:
 
 
 def forget_plugins() -> None:
-    """Read the installed distributions anew at the next look-up, for one installed meanwhile."""
+    """Read the installed distributions again at the next look-up, for one installed meanwhile."""
     global _found
     with _lock:
         _found = None
 
 
 def _discover() -> dict[str, dict[str, tuple[Plugin, ...]]]:
-    from importlib.metadata import distributions  # 20 ms: only who looks a plugin up pays for it
+    from importlib.metadata import distributions  # 20 ms: imported only when a plugin is looked up
 
     found: dict[str, dict[str, dict[str, Plugin]]] = {group: {} for group in KINDS}
     for distribution in distributions():

@@ -1,4 +1,4 @@
-"""The calls of an actor: of its constructor, of a method, of a generator method. Each tells it of its end."""
+"""The calls of an actor (constructor, method, generator method), which notify the actor of their end."""
 
 from collections.abc import Hashable
 from typing import Any, Protocol

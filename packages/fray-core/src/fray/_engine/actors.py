@@ -72,7 +72,7 @@ class Actor:
 
     @property
     def may_restart(self) -> bool:
-        """Whether it is made anew where what runs it ends."""
+        """Whether it is constructed again when its process ends."""
         return self._restarts > 0 and self._death is None and not self.scope.cancelling
 
     def construct(self, packed: PackedCall, *, caller: Hashable = None) -> None:
@@ -104,7 +104,7 @@ class Actor:
         """Queue one call and return its reference or stream.
 
         Args:
-            caller: Who calls, where that is not the call that this thread runs: calls of one are in order.
+            caller: The caller, where that is not the call that this thread runs: calls of one are in order.
         """
         call: Any
         refs: Any = packed.refs
@@ -158,7 +158,7 @@ class Actor:
         self._send()
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
-        """Pass on that a stream may go on."""
+        """Pass on that a stream may continue."""
         self.runner.resume(call, more, parked)
 
     def interrupt(self, call: Any) -> None:
@@ -238,7 +238,7 @@ class Actor:
         return ready
 
     def process_died(self, how: str, started: Sequence[Any], unstarted: Sequence[Any]) -> Ready:
-        """Construct it anew, or let it die: what ran it is gone; see `RunnerActor.process_died`."""
+        """Construct it again, or let it die: its process is gone; see `RunnerActor.process_died`."""
         with LOCK:
             again = self.may_restart
             if again:
@@ -248,7 +248,9 @@ class Actor:
         ready: list[Any] = []
         for call in started:
             if call.kind != "construct":
-                reason = f"its process {how} while it ran {call.label}; it was made anew, without its state"
+                reason = (
+                    f"its process {how} while it ran {call.label}; it was started again, without its state"
+                )
                 ready.extend(call.fail(ActorDiedError(self.label, reason)))
         first = self._construction(self._packed)
         self.scope.open.add(first)

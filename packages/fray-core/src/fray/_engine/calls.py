@@ -127,7 +127,7 @@ class Call:
         return ready
 
     def notify(self, source: EngineRef[Any], ready: list[Any]) -> None:
-        """Take note that an argument has settled."""
+        """Record that an argument has settled."""
         if source.state != ERROR:
             self._arrived(ready)
             return
@@ -201,7 +201,7 @@ class Call:
         return ready
 
     def cancel_unstarted(self, reason: BaseException) -> Ready:
-        """Settle it with an error unless somebody has claimed it."""
+        """Settle it with an error unless it was claimed."""
         return self.fail(reason) if self.claim() else NOTHING
 
     def lost(self, error: BaseException) -> Ready:
@@ -235,7 +235,7 @@ class Call:
 
     def push(self, values: Sequence[Any]) -> bool:
         """Refuse: it has one result."""
-        raise TypeError(f"{self.label} is no stream")
+        raise TypeError(f"{self.label} is not a stream")
 
 
 def shutting_down(call: Call) -> TaskCancelledError:
@@ -246,7 +246,7 @@ def shutting_down(call: Call) -> TaskCancelledError:
 def dispatch(ready: Ready) -> None:
     """Hand calls that became ready to their runners; what a runner cannot take fails.
 
-    A runner that runs calls at once comes back here for what became ready by that: this thread then goes on
+    A runner that runs calls at once comes back here for what became ready by that: this thread then continues
     with it below, so that a chain of dependents runs flat, not nested.
     """
     if not ready:
@@ -301,7 +301,7 @@ def current_call() -> Any:
 
 
 def set_current_call(call: Any) -> Any:
-    """Say which call this thread runs from now on, and return the one before."""
+    """Set the call that this thread runs from now on, and return the one before."""
     before, _thread.call = _thread.call, call
     return before
 

@@ -22,7 +22,7 @@ class Engine:
     Args:
         runner: What runs the calls; the engine closes it when everything is done.
         stream_buffer: Items that a generator task may be ahead of its consumer; 0: it makes an item only
-            when one is asked for.
+            when one is requested.
     """
 
     def __init__(self, runner: TaskRunner, *, stream_buffer: int = 16) -> None:
@@ -82,7 +82,7 @@ class Engine:
         return value_ref(value)
 
     def promise(self) -> EngineRef[Any]:
-        """Return a reference that somebody settles with `settle_value` or `settle_error`."""
+        """Return a reference that the caller settles with `settle_value` or `settle_error`."""
         return EngineRef()
 
     def reference_of(self, future: "Future[Any]") -> EngineRef[Any]:
@@ -161,7 +161,7 @@ class Engine:
             dispatch(actor.die("its context was shut down"))
 
     def disown(self) -> None:
-        """In a forked child: be of no use, and wait for nothing, where the runner cannot go on."""
+        """In a forked child: refuse calls, and wait for nothing, where the runner cannot be used."""
         if not self.runner.disown():
             self.scope.disown()
 

@@ -1,4 +1,4 @@
-"""Running a call on the thread that asks for it: what every runner in this process does."""
+"""Running a call on the calling thread: what every runner in this process does."""
 
 import threading
 import types
@@ -33,7 +33,7 @@ class CallPacker:
         self._plain = Context()
 
     def belong_to(self, context: Any) -> None:
-        """Say what `get_job_context` returns inside the calls."""
+        """Set what `get_job_context` returns inside the calls."""
         self._owner = context
         self._plain.run(current_context_var.set, context)
 
@@ -62,7 +62,7 @@ class CallPacker:
 
 
 class CallExecutor:
-    """Runs calls that a `CallPacker` packed, each on the thread that asks for it.
+    """Runs calls that a `CallPacker` packed, each on the calling thread.
 
     Args:
         check_serialization: Pickle results as a cluster would.

@@ -9,7 +9,7 @@ class Forkable(Protocol):
     """What a forked child inherits and cannot use."""
 
     def disown(self) -> None:
-        """In the child: refuse everything, wait for nothing, tell nobody."""
+        """In the child: refuse everything, wait for nothing, notify nothing."""
 
 
 _inherited: "WeakSet[Forkable]" = WeakSet()

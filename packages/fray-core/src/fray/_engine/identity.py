@@ -29,7 +29,7 @@ _foreign_finder: ForeignFinder | None = None
 
 
 def set_foreign_finder(finder: ForeignFinder | None) -> None:
-    """In a worker process: say what finds things of the process that the worker belongs to."""
+    """In a worker process: set what finds things of the process that the worker belongs to."""
     global _foreign_finder
     _foreign_finder = finder
 
@@ -48,7 +48,7 @@ class keeping:  # noqa: N801 - a context manager, named as it reads
 
 
 class finding:  # noqa: N801 - a context manager, named as it reads
-    """While this thread unpickles: say what finds things that are not in this process, or no longer."""
+    """While this thread unpickles: set what finds things that are not in this process, or no longer."""
 
     __slots__ = ("_finder", "_outer")
 
@@ -87,7 +87,7 @@ def reduce_by_identity(thing: Any) -> tuple[Any, ...]:
 
 
 def note_kept(thing: Any) -> None:
-    """Tell the `keeping` around, if any, that what is being pickled only names this thing."""
+    """Report to the surrounding `keeping`, if any, that the pickle only names this object."""
     if _pickling.kept is not None:
         _pickling.kept.append(thing)
 

@@ -3,7 +3,7 @@
 A finalizer or a signal handler may run between any two lines, so also inside a locked section of its own
 thread. `LOCK` is therefore re-entrant, and what it guards are a few assignments that bear such a visit:
 nothing under it calls out, waits, or tests a value and then relies on it over a call. What such a visitor
-must not do is wait: the thread that it interrupted would never let go of the lock.
+must not do is wait: the thread that it interrupted would never release the lock.
 """
 
 import os

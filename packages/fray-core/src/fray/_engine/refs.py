@@ -1,4 +1,4 @@
-"""References that settle once, and who waits for them.
+"""References that settle once, and their watchers.
 
 Nothing here takes a lock. A signal handler, a finalizer or another thread may run between any two
 lines, so each step is one operation that the interpreter does not divide: deleting an attribute is
@@ -57,14 +57,14 @@ class Watcher(Protocol):
     """Wants to know when a reference, or a stream, has something for it."""
 
     def notify(self, source: Any, ready: list[Any]) -> None:
-        """Take note, once; calls that become ready because of it are added to `ready`. It must not block."""
+        """Record the change, once; calls that become ready by it are added to `ready`. It must not block."""
 
 
 watchers: dict[Any, list[Watcher]] = {}
-"""Who wants to know of what; changed by `watch`, `unwatch` and `tell_watchers` only."""
+"""The watchers of each reference; changed by `watch`, `unwatch` and `tell_watchers` only."""
 
 failure_waiters: dict[Any, None] = {}
-"""Who waits for many references, and is notified (`failed`) of every failure."""
+"""A waiter for many references, which is notified (`failed`) of every failure."""
 
 
 def settle(ref: EngineRef[Any], state: int, content: Any) -> Ready | None:

@@ -1,4 +1,4 @@
-"""Streams: items flow to the consumer while the generator goes on, as far as credits allow.
+"""Streams: items flow to the consumer while the generator continues, as far as credits allow.
 
 A producer that has used up its credits is parked: it counts as not under way, and whatever ran it is
 free. Taking items gives new credits.
@@ -26,7 +26,7 @@ class StreamCall(Call):
     """The producing side of a stream.
 
     Args:
-        limit: Items that may be ahead of the consumer; 0: an item is made only when it is asked for.
+        limit: Items that may be ahead of the consumer; 0: an item is made only when it is requested.
     """
 
     __slots__ = (
@@ -178,7 +178,7 @@ class StreamCall(Call):
         return bool(self._buffer) or self.ended
 
     def take(self) -> EngineRef[Any] | None:
-        """Return the next item, where there is one, and let the producer go on."""
+        """Return the next item, where there is one, and resume the producer."""
         try:
             item = self._buffer.popleft()
         except IndexError:
@@ -211,7 +211,7 @@ class StreamCall(Call):
             self.runner.resume(self, more, parked)
 
     def watch(self, watcher: Watcher) -> bool:
-        """Tell a watcher of the next item, or the end; False where that is there."""
+        """Notify a watcher of the next item, or the end; False where that is there already."""
         with LOCK:
             if self.has_item:
                 return False

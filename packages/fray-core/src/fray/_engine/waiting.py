@@ -39,7 +39,7 @@ _thread = _Thread()
 
 
 def set_lender(lender: Lender | None) -> Lender | None:
-    """Say what this thread does before and after it waits, and return what it did before."""
+    """Set what this thread does before and after it waits, and return what it did before."""
     before, _thread.lender = _thread.lender, lender
     return before
 
@@ -72,7 +72,7 @@ def seconds(timeout: float | None) -> float | None:
     """Return a timeout that a lock accepts: None for ever, never negative.
 
     Raises:
-        ValueError: It is no number.
+        ValueError: It is not a number.
     """
     if timeout is None or timeout == math.inf:
         return None
@@ -145,7 +145,7 @@ class Waiter:
             self.open()
 
     def failed(self, ref: Any) -> None:
-        """Take note of any failure: one of the list that is waited for ends the wait."""
+        """Record a failure: one in the list that is waited for ends the wait."""
         if self._wanted is None:
             self._wanted = set(self._refs)
         if ref in self._wanted:
@@ -153,7 +153,7 @@ class Waiter:
             self.open()
 
     def open(self) -> None:
-        """Let the thread go on."""
+        """Wake the thread."""
         try:
             self._gate.release()
         except RuntimeError:  # open already
@@ -249,7 +249,7 @@ def ready_positions(refs: Sequence[Any], needed: int) -> list[int]:
 
 
 def sources_of(refs: Sequence[Any]) -> list[Any]:
-    """Return what is watched for references and streams, each once; streams are asked for an item."""
+    """Return what is watched for references and streams, each once; an item of each stream is requested."""
     sources: list[Any] = list(dict.fromkeys(ref if type(ref) is EngineRef else ref.call for ref in refs))
     for source in sources:
         if type(source) is not EngineRef:

@@ -68,7 +68,7 @@ def _guard(record: str, supervisor: int, lock: int) -> None:
         from fray._jobs.settling import settle_job
 
         if not settle_job(job):
-            return  # other replicas go on
+            return  # other replicas continue
         tell_of_end(job)
     if os.path.exists(os.path.join(job, ON_EXIT)):
         from fray._jobs.on_exit import run_on_exit

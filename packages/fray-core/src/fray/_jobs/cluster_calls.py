@@ -86,7 +86,9 @@ class ClusterCalls:
 
     def retry(self, job_id: str, /) -> JobId:
         """See `Cluster.retry`; a backend that keeps what it takes overrides this."""
-        raise UnsupportedError(f"{type(self).__name__} cannot run job {job_id!r} again: launch it anew")
+        raise UnsupportedError(
+            f"{type(self).__name__} cannot run job {job_id!r} again: launch it as a new job"
+        )
 
     def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
         """See `Cluster.restart`; a backend that can overrides this."""

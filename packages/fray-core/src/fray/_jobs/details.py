@@ -1,4 +1,4 @@
-"""What is known of a job beside its state: by what was asked for, and by what is in its record."""
+"""What is known of a job beside its state: from its request, and from its record."""
 
 import os
 import pwd
@@ -52,7 +52,7 @@ def described(record: JobRecord, info: JobInfo) -> JobInfo:
 
 
 def _resources(said: Any) -> ResourceConfig | None:
-    """Read what was asked for; None where it was not written, or can no longer be read."""
+    """Read the request; None where it was not written, or can no longer be read."""
     if not isinstance(said, dict):
         return None
     try:

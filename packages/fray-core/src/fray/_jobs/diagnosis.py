@@ -19,7 +19,7 @@ _SKEW = 2.0  # seconds
 
 
 def check_folder(records: Records) -> Iterator[Finding]:
-    """Yield what there is to say of a folder of records; nothing but a file that is deleted is written."""
+    """Yield the findings about a folder of records; nothing but a file that is deleted is written."""
     folder = records.folder
     place = _nearest(folder)
     if place != folder:
@@ -140,7 +140,7 @@ def _records(records: Records) -> Finding:
             check="records",
             health=Health.WARNING,
             found=f"{len(damaged)} of {len(names)} cannot be read: {', '.join(damaged[:3])}",
-            advice="`fray rm ID` forgets one",
+            advice="`fray rm ID` removes one",
         )
     return Finding(check="records", health=Health.OK, found=f"{len(names)} jobs")
 
@@ -149,7 +149,7 @@ def _disk(folder: Path) -> Finding:
     usage = shutil.disk_usage(folder)
     found = f"{in_words(usage.free)} free of {in_words(usage.total)}"
     if usage.free < _LITTLE_DISK:
-        advice = "logs are cut short when it is full; `fray prune` forgets old jobs"
+        advice = "logs are cut short when it is full; `fray prune` removes old jobs"
         return Finding(check="disk", health=Health.WARNING, found=found, advice=advice)
     return Finding(check="disk", health=Health.OK, found=found)
 

@@ -169,7 +169,7 @@ class DirectoryCluster(RecordedJobs):
 
     def retry(self, job_id: str, /) -> JobId:
         """See `Cluster.retry`."""
-        self.capabilities.check("retry", f"{type(self).__name__}: retry", "launch the job anew")
+        self.capabilities.check("retry", f"{type(self).__name__}: retry", "launch it as a new job")
         record = self._records.find(job_id)
         info = record.info()
         check_retry(info)
@@ -226,8 +226,8 @@ class DirectoryCluster(RecordedJobs):
     ) -> None:
         """Write the record, let it appear, and its supervisor be started somewhere.
 
-        The launcher holds the lock while the record is a draft; who starts the supervisor as a child of its
-        own hands it on, so that it is never free.
+        The launcher holds the lock while the record is a draft; a cluster that starts the supervisor as a
+        child of its own hands it on, so that it is never free.
         """
         if draft != record:  # else it is a job that runs again
             write_record(draft, plan)

@@ -1,4 +1,4 @@
-"""The end of a job that nobody supervises, as it is read, or written by who settles it."""
+"""The end of a job that nobody supervises, as it is read, or written by the process that settles it."""
 
 import time
 from dataclasses import replace
@@ -43,7 +43,7 @@ def lost(info: JobInfo, message: str) -> JobInfo:
 
 
 def stopped(info: JobInfo) -> JobInfo:
-    """Return the state of a job that was stopped by who found nobody supervising it."""
+    """Return the state of a job that was stopped while it had no supervisor."""
     now = time.time()
     tasks = tuple(
         task

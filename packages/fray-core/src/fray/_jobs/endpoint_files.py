@@ -1,7 +1,7 @@
 """The endpoints of a folder of records: a file each, that ends with the attempt which registered it.
 
 The supervisor deletes those of an attempt when it has ended. Where it was killed they stay, and readers pass
-over them: they ask whether the job's supervisor lives, and which attempt it is at.
+over them: they check whether the job's supervisor lives, and which attempt it is at.
 """
 
 import hashlib

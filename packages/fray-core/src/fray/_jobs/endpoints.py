@@ -29,12 +29,12 @@ def register_endpoint(
     second call with the same name replaces the first. Several replicas may have one name.
 
     Args:
-        address: Where it listens; None for the port of that name that the job asked for (`ports=`), or else
+        address: Where it listens; None for the port of that name that the job requested (`ports=`), or else
             its only one.
         metadata: Whatever its clients should know, fit for JSON.
 
     Raises:
-        FrayError: This process is no replica of a job.
+        FrayError: This process is not a replica of a job.
         TypeError: The metadata is not fit for JSON.
         ValueError: There is no such port, or the name or the address is invalid.
         UnsupportedError: The cluster has no endpoints.
@@ -42,7 +42,7 @@ def register_endpoint(
     check_endpoint_name(name)
     job_id = os.environ.get("FRAY_JOB_ID")
     if not job_id:
-        raise FrayError(f"endpoint {name!r} cannot be registered: this process is no replica of a job")
+        raise FrayError(f"endpoint {name!r} cannot be registered: this process is not a replica of a job")
     endpoint = Endpoint(
         name=name,
         address=_address_of(name) if address is None else address,
@@ -63,7 +63,7 @@ def register_endpoint(
 
 
 def _address_of(name: str) -> str:
-    """The address of the port that was asked for by this name, or of the only one."""
+    """The address of the port that was requested by this name, or of the only one."""
     given = {key: value for key, value in os.environ.items() if key.startswith(PORT_VARIABLE)}
     port = given.get(port_variable(name)) or (next(iter(given.values())) if len(given) == 1 else None)
     if port is None:

@@ -1,7 +1,7 @@
 """Build the environment of a job with uv, once for all jobs that need the same.
 
 A child of the job's supervisor runs this, with the standard library only. What an environment is made of
-is its key: a second job with the same needs finds it ready. Everything that uv says goes to the
+is its key: a second job with the same needs finds it ready. The output of uv goes to the
 job's `environment.log`.
 """
 
@@ -45,20 +45,20 @@ class BuildEnvironment:
 
     @property
     def waits_for(self) -> str:
-        """What a pending job is said to wait for meanwhile."""
+        """What a pending job reports that it waits for meanwhile."""
         return "building its environment; see environment.log"
 
     def prepare(self, record: str) -> None:
         """Make sure that the environment exists, and link it into the job's record.
 
         Raises:
-            SystemExit: uv failed; what it said is in the log.
+            SystemExit: uv failed; its output is in the log.
         """
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         path = os.path.join(self.folder, _key(self))
         with locked_environment(path):
             if not os.path.exists(os.path.join(path, ENVIRONMENT_READY)):
-                shutil.rmtree(path, ignore_errors=True)  # somebody died building it
+                shutil.rmtree(path, ignore_errors=True)  # its builder died
                 _make(path, self)
                 with open(os.path.join(path, ENVIRONMENT_READY), "w") as file:
                     json.dump(self._shown(), file, indent=2)

@@ -7,7 +7,7 @@ from fray._values.light_tuples import NamedTuple
 
 
 class Policy(NamedTuple):
-    """What a request says of the life of its replicas, of which the first has this number."""
+    """The part of a request about the life of its replicas, of which the first has this number."""
 
     replicas: int
     gang: bool = False
@@ -64,7 +64,7 @@ class Noticed(NamedTuple):
 
 
 class RestartRequested(NamedTuple):
-    """Somebody wants an attempt to end within so many seconds, and the next one to start; a gang's as one."""
+    """A user wants an attempt to end within so many seconds, and the next one to start; a gang's as one."""
 
     replica: int
     attempt: int
@@ -72,7 +72,7 @@ class RestartRequested(NamedTuple):
 
 
 class StopRequested(NamedTuple):
-    """Somebody wants the job to end, and gives it so many seconds."""
+    """A user wants the job to end, and gives it so many seconds."""
 
     grace: float
 
@@ -108,7 +108,7 @@ class StartReplica(NamedTuple):
 
 
 class NotifyReplica(NamedTuple):
-    """Tell a replica that its host goes, before `StopReplica` does."""
+    """Notify a replica that its host is taken away, before `StopReplica` does."""
 
     replica: int
     attempt: int
@@ -132,7 +132,7 @@ class ClearReplica(NamedTuple):
 
 
 class ClearTree(NamedTuple):
-    """No replica runs: kill what is left of the tree, and say `TreeEnded`; another attempt may follow."""
+    """No replica runs: kill what is left of the tree, and report `TreeEnded`; another attempt may follow."""
 
 
 class EndTree(NamedTuple):

@@ -10,7 +10,7 @@ from fray._values.job_words import ExitReason
 
 
 def end_of_exit(code: int, *, out_of_memory: bool, details: str) -> AttemptEnd:
-    """Say how an attempt ended, by the exit code of its main process.
+    """Describe how an attempt ended, by the exit code of its main process.
 
     Args:
         out_of_memory: Whether the system has killed a process to regain memory meanwhile.
@@ -26,10 +26,10 @@ def end_of_exit(code: int, *, out_of_memory: bool, details: str) -> AttemptEnd:
 
 
 def amended(end: AttemptEnd, record: str, replica: int, attempt: int) -> AttemptEnd:
-    """Return an end with what the program that ran a replica's command elsewhere has said of it, if anything.
+    """Return an end with the report of the program that ran a replica's command elsewhere, if there is one.
 
     It writes this file before it ends: any of {"reason", "exit_code", "how"}, "peak_memory", "cpu_time". See
-    `is_held` for what else it may say.
+    `is_held` for what else it may report.
     """
     said = read_json(ends_path(record, replica, attempt)) or {}
     if "reason" in said:
@@ -47,12 +47,12 @@ def is_held(record: str, replica: int, attempt: int) -> bool:
 
 
 def ends_path(record: str, replica: int, attempt: int) -> str:
-    """Return the file in which a replica's program may say how an attempt ended."""
+    """Return the file in which a replica's program may write how an attempt ended."""
     return os.path.join(record, "ends", f"replica-{replica}.attempt-{attempt}")
 
 
 def no_program(error: OSError, name: str) -> str:
-    """Say which program could not be started, and why."""
+    """Describe which program could not be started, and why."""
     if error.errno == errno.ENOENT and os.sep not in name and error.filename == name:
         return f"could not start {name!r}: no such program on the job's PATH"
     where = f" ({error.filename})" if error.filename not in (None, name) else ""

@@ -112,13 +112,13 @@ def _poll_until_finished(
 
 
 def _warn_of_unseen(info: JobInfo, seen: LastSeen, warned: set[str]) -> None:
-    """Say that nobody here can tell whether a job still runs, when it was not seen for a while."""
+    """Warn that this host cannot determine whether a job still runs, when it was not seen for a while."""
     ago = time.time() - seen.time
     if ago > _UNSEEN:
         warned.add(info.job_id)
         warnings.warn(
-            f"job {info.job_id} was last seen on host {seen.host} {ago:.0f} s ago, and nobody here can tell "
-            "whether it still runs; look there, or settle it with remove(force=True)",
+            f"job {info.job_id} was last seen on host {seen.host} {ago:.0f} s ago, and this host cannot "
+            "check whether it still runs; look there, or settle it with remove(force=True)",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -133,7 +133,7 @@ def _print_logs(cluster: "Cluster", job_id: str, several: bool) -> threading.Thr
             sys.stdout.write(f"{prefix}{line}\n")
             sys.stdout.flush()
 
-    # A daemon: after a timeout or another's failure the caller goes on, and the job may never end.
+    # A daemon: after a timeout or another's failure the caller continues, and the job may never end.
     thread = threading.Thread(target=copy, name=f"fray-logs-{job_id}", daemon=True)
     thread.start()
     return thread

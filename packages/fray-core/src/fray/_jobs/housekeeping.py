@@ -27,7 +27,7 @@ def keep_house(record: str) -> None:
 
 
 def _try(act: "Callable[[str], None]", folder: str) -> None:
-    """Do what need not be done now; that it failed is said in the job's supervisor.log."""
+    """Do what need not be done now; a failure is logged in the job's supervisor.log."""
     try:
         act(folder)
     except OSError as error:

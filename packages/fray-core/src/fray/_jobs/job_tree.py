@@ -9,7 +9,7 @@ from fray._jobs import process_tree
 from fray._jobs.record_files import CHILDREN
 
 SUPERVISOR_MODULE = "fray._jobs.supervisor"
-"""On the command line of every supervisor: those of jobs below are no processes of the job itself."""
+"""On the command line of every supervisor: those of its child jobs are not processes of the job itself."""
 
 
 class JobTree:

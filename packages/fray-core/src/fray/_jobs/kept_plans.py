@@ -1,7 +1,7 @@
 """The plan of a job that may be run later, in its record: what did not succeed, and the members of sweeps.
 
-The values of variables that are named like secrets are withheld: no file has them. Who runs the plan has them
-in its own environment. Imports little: a job's supervisor ends with it.
+The values of variables that are named like secrets are withheld: no file has them. The caller that runs the
+plan has them in its own environment. Imports little: a job's supervisor ends with it.
 """
 
 import os
@@ -39,7 +39,7 @@ def keep_unstarted(record: str) -> None:
     try:
         with open(os.path.join(record, _PLAN), "rb") as file:
             plan = unpacked_plan(file.read())
-    except Exception:  # noqa: BLE001 - whatever unpickling raises: it is no plan of this version
+    except Exception:  # noqa: BLE001 - whatever unpickling raises: it is not a plan of this version
         return
     if isinstance(plan, JobPlan):  # a sweep keeps its own
         keep_plan(record, plan)
@@ -81,7 +81,7 @@ def withheld(plan: JobPlan) -> JobPlan:
 
 
 def restored(plan: JobPlan, environ: Mapping[str, str]) -> JobPlan:
-    """Return a plan with what was withheld, from the environment of who runs it.
+    """Return a plan with what was withheld, from the environment of the caller that runs it.
 
     Raises:
         ValueError: A variable that the request set is not there.

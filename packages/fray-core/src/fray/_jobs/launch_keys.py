@@ -38,7 +38,7 @@ class LaunchKey:
 
 
 def check_key(key: str) -> None:
-    """Refuse what is no key."""
+    """Refuse a value that is not a key."""
     if not isinstance(key, str) or not key:
         raise invalid("key", "a text that names this launch", key)
 

@@ -17,7 +17,7 @@ _KEYS: dict[str, Callable[[JobInfo], Any]] = {
 
 
 class JobFilter(NamedTuple):
-    """What `list_jobs` was asked for, checked."""
+    """The arguments of `list_jobs`, checked."""
 
     name: str | None
     labels: Mapping[str, str]
@@ -53,14 +53,14 @@ class JobFilter(NamedTuple):
         return cls(name, dict(labels or {}), _statuses(status), since, limit, sort)
 
     def apply(self, infos: Iterable[JobInfo]) -> list[JobInfo]:
-        """Return those that are asked for, in order."""
+        """Return those that match, in order."""
         # Those of one name, or one status, stay in the order of launch.
         found = sorted(filter(self.fits, infos), key=lambda info: (info.submitted_at or 0.0, _natural(info)))
         found.sort(key=_KEYS[self.sort.removeprefix("-")], reverse=self.sort.startswith("-"))
         return found if self.limit is None else found[max(0, len(found) - self.limit) :]
 
     def fits(self, info: JobInfo) -> bool:
-        """Whether a job is asked for."""
+        """Whether a job matches."""
         return (
             (self.statuses is None or info.status in self.statuses)
             and (self.since is None or (info.submitted_at or 0.0) >= self.since)

@@ -1,11 +1,12 @@
-"""Whether a job's supervisor lives: asked of a lock that the kernel holds for it, never of a process id.
+"""Whether a job's supervisor lives: known by a lock that the kernel holds for it, never by a process id.
 
 The lock is one of an open file (`F_OFD_SETLK`), so that a launcher hands it to the supervisor that it
-starts without a moment in which nobody has it, and so that asking (`F_OFD_GETLK`) takes nothing. Where the
-system has no such locks, `flock` serves, and asking takes it for a moment.
+starts without a moment in which it is free, and so that testing it (`F_OFD_GETLK`) takes nothing. Where the
+system has no such locks, `flock` serves, and a test takes it for a moment.
 
-The text of the lock's file says who holds it. It has a fixed length, so that it can be written on a full
-disk, and its time of change is renewed while the supervisor lives: who cannot ask says when that was.
+The text of the lock's file names its holder. It has a fixed length, so that it can be written on a full
+disk, and its time of change is renewed while the supervisor lives: a reader that cannot test the lock reports
+that time.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ class Liveness(enum.Enum):
     """What is known of the holder of a lock."""
 
     NOT_STARTED = "not started"
-    """Nobody has come yet."""
+    """There was no holder yet."""
     ALIVE = "alive"
     GONE = "gone"
     UNKNOWN = "unknown"
-    """The holder is, or was, where this process cannot ask."""
+    """The holder is, or was, where this process cannot test the lock."""
 
 
 class Holder(NamedTuple):
-    """Who supervises a job.
+    """The supervisor of a job.
 
     Args:
         pid: Of the supervisor.
-        started: Its start time, which with the id tells it from others (`process_tree.identify`).
+        started: Its start time, which with the id identifies it (`process_tree.identify`).
         guardian: The process that ends the tree when the supervisor is killed, and its start time.
         group: The control group of the tree.
     """
@@ -97,11 +98,11 @@ class SupervisorLock:
         return self._file
 
     def reserve(self) -> None:
-        """Reserve the room of what its holder will say."""
+        """Reserve the room for what its holder will write."""
         os.pwrite(self._file, b" " * _LENGTH, 0)
 
     def say(self, holder: Holder) -> None:
-        """Write who holds it."""
+        """Write the holder."""
         os.pwrite(self._file, to_json(holder._asdict()).encode().ljust(_LENGTH), 0)
 
     def renew(self) -> None:
@@ -113,14 +114,14 @@ class SupervisorLock:
                 raise
 
     def close(self) -> None:
-        """Let go of it, where no other process has it open."""
+        """Release it, where no other process has it open."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 def holder_of(path: str) -> Holder | None:
-    """Return who holds, or held, a lock; None where nobody has come, or the file is damaged."""
+    """Return the holder of a lock, or its last one; None where there was none, or the file is damaged."""
     import json
 
     try:
@@ -132,10 +133,10 @@ def holder_of(path: str) -> Holder | None:
 
 
 def liveness_of(path: str, *, held_by_launcher: bool = False) -> Liveness:
-    """Ask whether the holder of a lock lives. Changes nothing, and disturbs nobody who takes the lock.
+    """Return whether the holder of a lock lives. It changes nothing, and delays no taker of the lock.
 
     Args:
-        held_by_launcher: It is the lock of a draft: who holds it says nothing of itself.
+        held_by_launcher: It is the lock of a draft, whose holder writes nothing about itself.
     """
     holder = holder_of(path)
     if holder is None:

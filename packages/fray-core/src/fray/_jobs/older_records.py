@@ -1,7 +1,8 @@
 """Records as Fray 0.1.0 wrote them, and whether it still runs their jobs. It had two kinds.
 
 of `local`             supervisor.json names the process that supervises; it reads the pipe `control`, as ours
-of `DirectoryCluster`  status.json has no version, `carried` is locked by who supervises, who looks for a file
+of `DirectoryCluster`  status.json has no version, `carried` is locked by the supervisor, which looks for a
+file
                        `stop`; logs are beside these, and a job of a job is beside its parent:
                        ROOT/train-3f9a2c+rollout-1b22d0/
 """
@@ -20,7 +21,7 @@ _BELOW = "+"  # between the names of a job and of a job that it launched
 
 
 def liveness_of_record(record: str) -> Liveness:
-    """Ask whether the supervisor of a record lives, one of 0.1.0 included. Changes nothing."""
+    """Return whether the supervisor of a record lives, one of 0.1.0 included. Changes nothing."""
     liveness = liveness_of(os.path.join(record, LOCK))
     if liveness is not Liveness.NOT_STARTED:
         return liveness
@@ -75,7 +76,7 @@ def _liveness_of_supervisor(path: str) -> Liveness:
     except OSError:
         return Liveness.UNKNOWN
     try:
-        # Asking takes it for a moment; who comes takes it before it has this name.
+        # A test takes it for a moment; a supervisor takes it before it has this name.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return Liveness.ALIVE

@@ -36,7 +36,7 @@ def write_on_exit(record: str, plan: JobPlan) -> None:
 
 
 def run_on_exit(record: str) -> None:
-    """Run the command where the job has ended, unless somebody has begun to."""
+    """Run the command where the job has ended, unless another process has begun to."""
     info = read_status(record)
     if info is None or not info.finished:
         return  # it is resumed elsewhere

@@ -34,7 +34,7 @@ def plan_with_environment(
         folder: Where environments are kept; jobs with the same needs share one.
 
     Raises:
-        UnsupportedError: There is no uv, which builds environments.
+        UnsupportedError: uv, which builds environments, is not installed.
         ValueError: The request is wrong, or a callable would run on another Python.
     """
     environment = request.environment or EnvironmentConfig()

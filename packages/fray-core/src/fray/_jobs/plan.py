@@ -37,7 +37,7 @@ class JobPlan(NamedTuple):
         gpus_per_replica: How many of the job's GPUs each replica sees.
         timeout: Seconds that an attempt may run.
         log_limit: Bytes that are kept of what an attempt writes.
-        memory: Bytes of memory that each replica asked for.
+        memory: Bytes of memory that each replica requested.
         measured_elsewhere: Whether the command stands for a program on another host, and writes a
             `UsageHistory` of that. It starts with SIGTERM and SIGINT blocked.
         memory_limit: Bytes that the whole job may have, where its control group can be limited.
@@ -54,7 +54,7 @@ class JobPlan(NamedTuple):
         ports: The names of the ports that each replica has.
         address: Where others reach the host of the replicas; None for its name.
         on_exit: A shell command that runs once when the job has ended.
-        host_end: What says why the supervisor got SIGTERM. Such a job may be resumed: the same
+        host_end: Finds out why the supervisor got SIGTERM. Such a job may be resumed: the same
             command runs again, on another host, when the first was killed before the job had ended.
     """
 

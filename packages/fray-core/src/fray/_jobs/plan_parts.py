@@ -1,4 +1,4 @@
-"""What a cluster may give a job's supervisor to be asked: each is pickled with the plan."""
+"""Parts of a cluster that a job's supervisor calls: each is pickled with the plan."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ class Preparation(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """What a pending job is said to wait for meanwhile."""
+        """What a pending job reports that it waits for meanwhile."""
         ...
 
     def prepare(self, record: str) -> None:
@@ -19,10 +19,10 @@ class Preparation(Protocol):
 
 
 class HostEnd(Protocol):
-    """What says why the supervisor itself got SIGTERM. Pickled with the plan."""
+    """Finds out why the supervisor itself got SIGTERM. Pickled with the plan."""
 
     def why(self) -> HostEnding | None:
-        """Say how the job ends by that; None where it is to be started again, on this host or another."""
+        """Return how the job ends by that; None where it is to be started again, on this host or another."""
         ...
 
 
@@ -30,7 +30,7 @@ class Admission(Protocol):
     """Where a job waits for room. Pickled with the plan."""
 
     def enter(self) -> Grant | str:
-        """Ask for room, or ask again; where there is none yet, return what the job waits for."""
+        """Request room, or request it again; where there is none yet, return what the job waits for."""
         ...
 
     def leave(self) -> None:

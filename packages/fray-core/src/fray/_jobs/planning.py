@@ -57,7 +57,7 @@ def plan_of(
         units: How many replicas, or slices, of several acceptable numbers; None for the first.
 
     Raises:
-        ValueError: The workspace is no directory.
+        ValueError: The workspace is not a directory.
         SerializationError: The callable or an argument cannot be pickled.
     """
     environment = request.environment or EnvironmentConfig()
@@ -155,10 +155,10 @@ def own_family() -> str:
 
 
 def workspace_of(environment: EnvironmentConfig) -> Path:
-    """Return where a job runs: what its environment says, else here.
+    """Return where a job runs: the workspace of its environment, else the current directory.
 
     Raises:
-        ValueError: It is no directory.
+        ValueError: It is not a directory.
     """
     workspace = Path(environment.workspace or Path.cwd())
     if not workspace.is_dir():
@@ -173,7 +173,7 @@ def launcher_variables() -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in _OF_THE_LAUNCHER and not name.startswith(PORT_VARIABLE)
     }
-    return {"PYTHONUNBUFFERED": "1", **inherited}  # who follows a log wants the line now
+    return {"PYTHONUNBUFFERED": "1", **inherited}  # a user who follows a log wants the line now
 
 
 def _path_of(python: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 PORT_VARIABLE = "FRAY_PORT_"
 HOST_ADDRESS = "FRAY_HOST_ADDRESS"
-"""The variable that says where others reach the host of a replica."""
+"""The variable with the address by which others reach the host of a replica."""
 
 
 def port_variable(name: str) -> str:

@@ -42,7 +42,7 @@ class HeldPorts:
         raise _too_few(count)
 
     def again(self, port: int) -> int:
-        """Return a port that is held already, or another in its place where somebody listens on it."""
+        """Return a port that is held already, or another in its place where a program listens on it."""
         if _free(port, reuse=True):
             return port
         _drop(self._tokens.pop(port))

@@ -1,8 +1,8 @@
 """The jobs that a job runs after, as its supervisor sees them: by their records, on whatever host they run.
 
-Who waits for a job notes its own record in that job's; when the job ends, its guardian wakes those that are
-noted there. Where no word can come (another host, a guardian that was killed) a look a second finds it.
-Imports little, as a supervisor does.
+A job that waits for another notes its own record in that job's; when the job ends, its guardian wakes those
+that are noted there. Where no word can come (another host, a guardian that was killed) a look a second finds
+it. Imports little, as a supervisor does.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def has_ended(folder: str, job_id: str) -> bool:
 
 
 def note_waiter(folder: str, job_ids: Iterable[str], waiter: str) -> None:
-    """Ask for word when these jobs end; where that cannot be written, who waits looks by itself."""
+    """Request a notification when these jobs end; where that cannot be written, the waiting job polls."""
     for job_id in job_ids:
         try:
             file = os.open(

@@ -46,7 +46,7 @@ class TreeKill(enum.StrEnum):
 
 
 class ProcessIdentity(NamedTuple):
-    """What tells a process from every other; its id alone may be another's by now."""
+    """What identifies a process; its id alone may belong to another by now."""
 
     pid: int
     started: float
@@ -210,7 +210,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _living() -> Iterator[tuple[int, int]]:
-    """Every process that is no zombie, with its parent."""
+    """Every process that is not a zombie, with its parent."""
     if not _LINUX:
         import psutil
 

@@ -40,7 +40,7 @@ def write_keep(record: str, keep: Keep) -> None:
 
 
 def prune_by(record: str) -> None:
-    """Delete what is not to be kept, by what the record of a job says."""
+    """Delete what is not to be kept, by the record of a job."""
     with open(os.path.join(record, KEEP)) as file:
         keep = Keep(**json.loads(file.read().partition("\n")[2]))
     prune(os.path.dirname(record), keep)
@@ -76,7 +76,7 @@ def delete(folder: str, name: str) -> None:
 def prune_now(
     records: "Records", older_than: float, environments: str | None, *, dry_run: bool = False
 ) -> "Pruned":
-    """Forget the jobs that ended so many seconds ago, environments that none leads to, and old keys."""
+    """Remove the jobs that ended so many seconds ago, environments that none refers to, and old keys."""
     from fray._jobs.environment_folder import prune_environments
     from fray._jobs.launch_keys import prune_keys
     from fray._values.jobs import Pruned

@@ -1,4 +1,4 @@
-"""Which Python a job runs: what `python=` says, else what the project of its workspace requires."""
+"""Which Python a job runs: the one of `python=`, else what the project of its workspace requires."""
 
 import functools
 import re
@@ -55,11 +55,11 @@ def find_uv() -> str:
 
 
 def required_python(workspace: Path) -> str | None:
-    """Return the `requires-python` of the project in a folder; None where it says nothing."""
+    """Return the `requires-python` of the project in a folder; None where it has none."""
     path = workspace / "pyproject.toml"
     try:
         return _required_by(path, path.stat().st_mtime_ns)
-    except (OSError, ValueError):  # uv will say what is wrong with it
+    except (OSError, ValueError):  # uv will report what is wrong with it
         return None
 
 

@@ -1,12 +1,12 @@
 """The records of jobs: a directory each, readable with plain tools. Readers change nothing in them.
 
 ROOT/train-3f9a2c/
-    request.json      what was asked for, variables by name only
+    request.json      what was requested, variables by name only
     plan.pickle       what to run, secrets included, until a supervisor that was not handed it has come
     payload.pkl       the callable and its arguments, where there is one
     status.json       JobInfo, replaced as a whole; by the launcher first, then the supervisor or its guardian
     reserve           room for the final status
-    lock              held by the supervisor for as long as it lives; says who that is
+    lock              held by the supervisor for as long as it lives; names it
     supervisor.log    what went wrong with it
     control, stop     how it is reached
     on_exit           the command that runs when the job has ended; on_exit.done when it was started
@@ -80,7 +80,7 @@ class JobRecord:
         return self.liveness() in (Liveness.ALIVE, Liveness.UNKNOWN)
 
     def holder(self) -> Holder | None:
-        """Return who supervises the job, or did."""
+        """Return the supervisor of the job, or its last one."""
         return holder_of(self._lock)
 
     @property
@@ -90,7 +90,7 @@ class JobRecord:
         return logs if logs.is_dir() else self.path
 
     def request(self) -> dict[str, Any]:
-        """Return what was asked for, as far as it may be shown; empty where that cannot be read."""
+        """Return the request, as far as it may be shown; empty where that cannot be read."""
         return read_json(os.path.join(self.path, REQUEST)) or {}
 
     def children(self) -> "list[JobRecord]":
@@ -156,7 +156,7 @@ class Records:
         """Make the folder, closed to others.
 
         Raises:
-            FrayError: It is somebody else's, or open to others who could change what jobs run.
+            FrayError: It belongs to another user, or others could change in it what jobs run.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_own(self.folder)
@@ -166,7 +166,7 @@ class Records:
         return [self.record(name) for name in self.names()]
 
     def names(self) -> list[str]:
-        """Return the names of the records here; what is no record is passed over."""
+        """Return the names of the records here; other files are passed over."""
         try:
             with os.scandir(self.folder) as entries:
                 return [entry.name for entry in entries if _is_record(entry)]

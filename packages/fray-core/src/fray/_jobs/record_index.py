@@ -67,7 +67,7 @@ def infos_of(records: Iterable[JobRecord]) -> list[JobInfo]:
 
 
 def renew(folder: str) -> None:
-    """Write the index anew where many records are not in it, unless another process is at it."""
+    """Write the index again where many records are not in it, unless another process does."""
     lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

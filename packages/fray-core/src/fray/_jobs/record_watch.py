@@ -96,7 +96,7 @@ class _Folder:
         self._path, self._parent = folder, parent
         self._with_below = below
         self._new = True
-        self._listed: int | None = None  # the folder's time of change when it was listed, where that tells
+        self._listed: int | None = None  # the folder's time of change when it was listed, if it is reliable
         self._names: dict[str, float] = {}  # and when each was launched
         self._open: list[str] = []  # those that are looked at each time
         self._known: dict[str, _Known] = {}
@@ -118,7 +118,7 @@ class _Folder:
         while looked < len(self._open) and (looked < least or time.monotonic() < until):
             changed = self._read(records.record(self._open[looked])) or changed
             looked += 1
-        # The next look goes on where this one stopped.
+        # The next look continues where this one stopped.
         self._open = [*self._open[looked:], *filter(self._is_open, self._open[:looked])]
         for each in self._below.values():
             changed = each.look(until, share, least) or changed
@@ -180,7 +180,7 @@ class _Folder:
                     self._look_below(Records(self._path).record(name), info)
 
     def _look_at_settled(self, share: float) -> None:
-        """See whether some of what has ended was written anew: then it is read again."""
+        """Check whether records of ended jobs were written again, and read those."""
         count = min(len(self._settled), int(len(self._settled) * share) + 1)
         again = set()
         for _ in range(count):

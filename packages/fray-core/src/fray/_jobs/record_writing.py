@@ -21,7 +21,7 @@ from fray._jobs.sweep_plan import TURN, SweepPlan
 
 
 def write_member(folder: Path, plan: JobPlan, copies: SweepCopies) -> None:
-    """Write the record of a member of a sweep, complete but for somebody who supervises it."""
+    """Write the record of a member of a sweep, complete but for a supervisor."""
     folder.mkdir(mode=0o700, parents=True)
     if plan.snapshot_of is not None:
         copies.link(Path(plan.snapshot_of), folder / Path(plan.workspace).name)
@@ -66,9 +66,10 @@ def write_record(draft: Path, plan: JobPlan | SweepPlan) -> None:
 
 
 def take_lock(draft: Path) -> SupervisorLock:
-    """Take the lock of a record that is being made, and make the log of who will hold it."""
+    """Take the lock of a record that is being made, and make the log of its future holder."""
     replace_file(os.fspath(draft / SUPERVISOR_LOG), b"")
-    # Under its name it is seen taken or not at all: who prunes meanwhile deletes a draft that nobody holds.
+    # Under its name it is seen taken or not at all: a process that prunes meanwhile deletes a draft without a
+    # holder.
     taken = draft / f"{LOCK}.new"
     lock = SupervisorLock.acquire(os.fspath(taken))
     assert lock is not None, "a draft is its launcher's own"

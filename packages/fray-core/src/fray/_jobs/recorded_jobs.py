@@ -34,7 +34,7 @@ _LETS_GO_WITHIN = 10.0  # seconds
 
 
 class RecordedJobs(ClusterBase):
-    """Answer from records in a folder what a cluster is asked of its jobs; `DirectoryCluster` starts them.
+    """Read the jobs of a cluster from records in a folder; `DirectoryCluster` starts them.
 
     Args:
         spec: See `DirectoryCluster`, here and for the rest.

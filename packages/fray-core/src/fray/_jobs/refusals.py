@@ -33,7 +33,7 @@ def refuse_python(cluster: str, request: JobRequest) -> None:
     """Refuse what an environment of the job's own would be needed for, on a cluster that builds none.
 
     Raises:
-        UnsupportedError: The job asks for packages, parts of its project, or another Python.
+        UnsupportedError: The job requests packages, parts of its project, or another Python.
     """
     environment = request.environment or EnvironmentConfig()
     python = [] if environment.python is None else [f"Python {environment.python}"]

@@ -95,7 +95,7 @@ class ReplicaProcesses:
                     output,
                     group,
                     self._groups.memory,
-                    # Who has the command run its program elsewhere may signal it before it listens.
+                    # A command that runs its program elsewhere may get a signal before it has a handler.
                     blocked=_ENDING if plan.measured_elsewhere else (),
                 )
             finally:
@@ -121,7 +121,7 @@ class ReplicaProcesses:
                 self._tree.send_session(pid, number)
 
     def notify(self, replica: int, attempt: int, grace: float) -> None:
-        """Tell an attempt that its host goes in so many seconds."""
+        """Notify an attempt that its host is taken away in so many seconds."""
         self._logs.notify(replica, attempt, time.time() + grace)
 
     def measure(self) -> None:
@@ -137,7 +137,7 @@ class ReplicaProcesses:
                 running.history.note(time.time(), meter.memory, meter.cpu_time or 0.0)
 
     def ended(self, pid: int, status: int, usage: resource.struct_rusage) -> Ended | None:
-        """Say how an attempt ended whose main process was reaped; None for any other process.
+        """Describe how an attempt ended whose main process was reaped; None for any other process.
 
         What that left in its session is killed, before the next attempt starts.
         """

@@ -2,7 +2,7 @@
 
 RECORD/replicas/N     the record of one: all that its supervisor writes, logs too
 
-What was asked for, the payload, the copy of the workspace and the environment are in RECORD. So is the end of
+What was requested, the payload, the copy of the workspace and the environment are in RECORD. So is the end of
 the job, which the guardian of the last replica writes. Until then readers derive the state of the job from
 those of its replicas (`replica_endings`). Imports little, as a supervisor does.
 """

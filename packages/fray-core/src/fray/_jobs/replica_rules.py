@@ -3,7 +3,7 @@
 A replica:   waiting -> running -> over, or waiting again while its budget lasts
              running -> saving (it was notified that its host goes) -> over
              running -> stopping (a peer failed, or the job ends) -> over
-             running -> restarting (somebody wants another attempt) -> waiting again
+             running -> restarting (a user wants another attempt) -> waiting again
 
 `MOVES` is the whole table: what is not in it changes nothing (an event that comes too late).
 """
@@ -72,7 +72,7 @@ class ReplicaRules:
     """What becomes of one replica of a job.
 
     Args:
-        policy: What the job's request says.
+        policy: The budgets and limits of the job's request.
         epoch: What turns the time that is given into seconds since the epoch, for the status.
     """
 
@@ -124,7 +124,7 @@ class ReplicaRules:
         self._stop_replica(replica, event.grace)
 
     def _restarted(self, replica: Replica, event: Ended) -> None:
-        """An attempt has ended because somebody wanted another: that counts against no budget."""
+        """An attempt has ended because a user wanted another: that counts against no budget."""
         if event.end.reason is ExitReason.PREEMPTED:
             self._preempted(replica, event)
             return

@@ -1,4 +1,4 @@
-"""Ask the supervisor of a job that runs to end replicas and start them again."""
+"""Request that the supervisor of a running job ends replicas and starts them again."""
 
 import os
 

@@ -52,7 +52,7 @@ def check_kept(record: JobRecord) -> None:
     if not (record.path / AGAIN).exists():
         raise UnsupportedError(
             f"job {record.job_id} cannot be run again: its record has no plan, which a supervisor keeps when "
-            "its job ends without success, and not where it is killed itself; launch it anew"
+            "its job ends without success, and not where it is killed itself; launch it as a new job"
         )
 
 
@@ -162,7 +162,7 @@ def numbered(plan: JobPlan, info: JobInfo) -> JobPlan:
 
 
 def reset_sweep(record: JobRecord) -> SweepPlan:
-    """Let a sweep read pending, and return the plan by which its coordinator goes on; the lock is held."""
+    """Let a sweep read pending, and return the plan by which its coordinator continues; the lock is held."""
     path = os.fspath(record.path)
     plan: SweepPlan = pickle.loads(Path(path, SWEEP).read_bytes())
     plan = plan._replace(resumed=True)

@@ -4,8 +4,8 @@ PAYLOAD is a path, `-` for standard input, or `fd:N` for a file that this proces
 path or `fd:N`.
 
 Run by its path, and with the standard library alone (and, through pickle, cloudpickle): an environment built
-for the job holds no Fray. It takes Fray where a RESULT is asked for: a file for what the call returns or
-raises, pickled behind the word that says which.
+for the job holds no Fray. It takes Fray where a RESULT is requested: a file for what the call returns or
+raises, pickled after the name of which it is.
 """
 
 import contextlib

@@ -23,7 +23,7 @@ def settle_by_members(record: JobRecord, *, stopped: bool = False) -> bool:
     The same for a job whose replicas have a supervisor each.
 
     Args:
-        stopped: Whether a sweep ends because somebody stopped it.
+        stopped: Whether a sweep ends because a user stopped it.
 
     Returns:
         Whether its end is written, by whomever.

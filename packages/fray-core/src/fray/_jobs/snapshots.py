@@ -25,7 +25,7 @@ class SourceState:
     """The source of a job when it was launched.
 
     Args:
-        commit: None where the workspace is no git repository, or git could not say.
+        commit: None where the workspace is not a git repository, or git failed.
         dirty: Whether files that git tracks were changed.
     """
 
@@ -76,7 +76,7 @@ def in_git(workspace: Path) -> bool:
 
 
 def change_since(workspace: str, state: SourceState, launched_at: float) -> str | None:
-    """Say which source files changed since a job was launched; None where none did."""
+    """Describe which source files changed since a job was launched; None where none did."""
     folder = Path(workspace)
     now = _ask_git(folder, patience=5.0).commit if state.commit else None
     if now and now != state.commit:

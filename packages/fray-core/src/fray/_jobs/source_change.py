@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fray._jobs.control_group import ControlGroup
     from fray._jobs.plan import JobPlan
 
-_CHANGED = "changed"  # the file of the record in which the child says what it found
+_CHANGED = "changed"  # the file of the record in which the child writes what it found
 
 
 def start_comparison(record: str, plan: JobPlan, group: ControlGroup | None) -> int:

@@ -83,7 +83,7 @@ def start_function(act: Callable[[], None], cwd: str, output: int, group: Contro
             code = 0
         except SystemExit as error:
             print(error.code, flush=True)
-        except BaseException:  # noqa: BLE001 - the child must never go on as a second supervisor
+        except BaseException:  # noqa: BLE001 - the child must never continue as a second supervisor
             import traceback
 
             traceback.print_exc()

@@ -145,7 +145,7 @@ class _StopOrder:
         )
 
     def _claim(self) -> bool:
-        """Settle a job that nobody supervises; False where somebody has just come."""
+        """Settle a job that nobody supervises; False where a supervisor has just started."""
         return settle_stopped(self._record, self._written)
 
     def _written(self, done: bool) -> bool:
@@ -160,7 +160,7 @@ class _StopOrder:
 def settle_stopped(
     record: JobRecord, written: Callable[[bool], bool] = bool, *, end: JobInfo | None = None
 ) -> bool:
-    """Write that a job which nobody supervises was stopped; False where somebody does.
+    """Write that a job without a supervisor was stopped; False where it has one.
 
     Args:
         written: Called with whether the record could be written, and returns what this is to return.

@@ -1,9 +1,9 @@
 """The rules by which a job is supervised: events and the time go in, actions come out.
 
 No process, no thread, no clock, no file is known here. The same machine runs replicas that know nothing of
-each other and gangs; who performs its actions is the supervisor of a cluster.
+each other and gangs; the supervisor of a cluster performs its actions.
 
-A job:       pending -> running -> ending (somebody stopped it, or its time is up) -> clearing -> finished
+A job:       pending -> running -> ending (a user stopped it, or its time is up) -> clearing -> finished
 A replica:   see `ReplicaRules`.
 """
 
@@ -54,7 +54,7 @@ class Supervision(ReplicaRules):
     """The life of one job.
 
     Args:
-        policy: What its request says.
+        policy: The budgets and limits of its request.
         epoch: What turns the time that is given into seconds since the epoch, for the status.
     """
 
@@ -171,7 +171,7 @@ class Supervision(ReplicaRules):
     # --- the job ---
 
     def _advance(self) -> None:
-        """Do what the time, and what has just happened, ask for."""
+        """Do what is due by the time and by what has just happened."""
         if self._phase is JobPhase.ENDING:
             if self._kill_at is not None and self._now >= self._kill_at:
                 self._kill_at = None
@@ -238,7 +238,7 @@ class Supervision(ReplicaRules):
         reason = None if self._culprit is None else self._culprit.task.reason
         if reason in (None, ExitReason.COULD_NOT_START):
             return None
-        if reason is ExitReason.STOPPED:  # somebody wanted another attempt
+        if reason is ExitReason.STOPPED:  # a user wanted another attempt
             return self._now
         if reason is ExitReason.PREEMPTED:
             self._preemptions += 1
@@ -264,7 +264,7 @@ class Supervision(ReplicaRules):
         self._actions.append(ClearTree())  # the jobs below it run on
 
     def _end(self, status: JobStatus, reason: ExitReason, message: str | None, grace: float) -> None:
-        """End what is left of the job; the first who wants it to end says how it is to be called."""
+        """End what is left of the job; the first request to end it decides its status."""
         if self._verdict is None:
             self._verdict = status, reason, message
             self._phase = JobPhase.ENDING

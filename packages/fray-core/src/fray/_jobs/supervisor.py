@@ -1,7 +1,7 @@
 """The supervision of one job on its host, in a process of its own (`supervisor_start`).
 
 pending   wait for other jobs, do what the plan has to be done first (an environment), wait for room
-running   perform what `fray._jobs.supervision` says, tell it what happens
+running   perform the actions of `fray._jobs.supervision`, report events to it
 finished  nothing of the job is left, its room is given back, the final status is written
 
 A launch waits until the first replica runs: what is not needed until then is imported where it is used.

@@ -1,7 +1,7 @@
 """The first steps of a job's supervisor: until it has its plan and its lock.
 
 It is the child of its guardian (`fray._jobs.boot`), which ends the tree when the supervisor is killed. Where
-the guardian is killed the supervisor goes on without.
+the guardian is killed the supervisor continues without it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def supervise(record: str, lock_file: int, group_name: str, *, handed: bool) -> 
         plan = None if finished else _read_plan(record)
     if plan is None:
         return  # or its launcher died before it could say anything
-    gc.freeze()  # what was imported is no garbage, and looking at it takes 2 ms
+    gc.freeze()  # imported modules are not garbage, and a collection takes 2 ms
     gc.enable()
     group = ControlGroup.create(group_name)
     _say(lock, group)
@@ -61,7 +61,7 @@ def supervise(record: str, lock_file: int, group_name: str, *, handed: bool) -> 
 
 
 def _limited(plan: JobPlan, group: ControlGroup | None, name: str) -> tuple[JobPlan, JobGroups]:
-    """Limit the memory of a job for which that was asked; return its groups."""
+    """Limit the memory of a job whose cluster enforces it; return its groups."""
     limit = plan.memory_limit
     if limit is None or (group is not None and group.limit_memory(limit)):
         return plan, JobGroups(group)
@@ -73,7 +73,7 @@ def _limited(plan: JobPlan, group: ControlGroup | None, name: str) -> tuple[JobP
 
 
 def _say(lock: SupervisorLock, group: ControlGroup | None) -> None:
-    """Write who supervises, for those who must end what does not answer."""
+    """Write the supervisor's identity, for a process that must end it when it does not answer."""
     own, guardian = identify(os.getpid()), identify(os.getppid())
     lock.say(
         Holder(

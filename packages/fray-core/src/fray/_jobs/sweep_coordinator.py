@@ -195,7 +195,7 @@ class Coordinator:
     # --- the record ---
 
     def _status(self) -> dict[str, object]:
-        """What is written while the sweep goes on."""
+        """What is written while the sweep runs."""
         running = self._started_at is not None
         return {
             "status": JobStatus.RUNNING if running else JobStatus.PENDING,

@@ -97,7 +97,7 @@ class SweepOrder:
         self._release(job_id)
 
     def _release(self, other: int | str) -> None:
-        """Let go of those that waited for it, however it ended: their own supervisors judge that."""
+        """Release those that waited for it, however it ended: their own supervisors check that."""
         for position in self._dependents.pop(other, ()):
             others = self._held[position]
             others.discard(other)

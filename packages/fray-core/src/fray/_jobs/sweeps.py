@@ -20,8 +20,8 @@ def checked_requests(requests: Iterable[JobRequest], max_parallel: int | None) -
     """Check what `launch_many` was given.
 
     Raises:
-        ValueError: There is no request, one is none, `max_parallel` is not 1 or more, or positions in `after`
-            are none, or lead round in a circle.
+        ValueError: There is no request, one is not a request, `max_parallel` is not 1 or more, or positions
+            in `after` are none, or lead round in a circle.
     """
     asked = tuple(requests)
     if not asked:

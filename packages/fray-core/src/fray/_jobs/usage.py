@@ -19,7 +19,7 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
 class UsageMeter:
-    """Measures the processes of an attempt while they run, and takes what the system says at their end.
+    """Measures the processes of an attempt while they run, and takes the system's figures at their end.
 
     Samples miss what is short; the system's own figures miss processes that were not waited for. The larger
     of the two is taken.
@@ -59,19 +59,19 @@ class UsageMeter:
             self.peak_memory = max(self.peak_memory or 0, own + shared)
 
     def counted(self, peak_memory: int | None, cpu_time: float | None) -> None:
-        """Take what the system says of all processes of the attempt, where it counts them together."""
+        """Take the system's figures of all processes of the attempt, where it counts them together."""
         self.peak_memory = peak_memory or self.peak_memory
         self._reaped = max(self._reaped, cpu_time or 0.0)
 
     def reaped(self, usage: "resource.struct_rusage | None") -> None:
-        """Take what the system says of the main process, and of its children that it waited for."""
+        """Take the system's figures of the main process, and of the children that it waited for."""
         if usage is not None:
             self._reaped = max(self._reaped, usage.ru_utime + usage.ru_stime)
             self.peak_memory = max(self.peak_memory or 0, usage.ru_maxrss * _MAXRSS_UNIT)
 
 
 def over_asked(peak: int | None, asked: int | None) -> str | None:
-    """Say that more memory was used than was asked for; None where it was not."""
+    """Return the warning that more memory was used than was requested; None where it was not."""
     if peak is None or asked is None or peak <= asked:
         return None
     return f"asked {in_words(asked)}, used {in_words(peak)}"

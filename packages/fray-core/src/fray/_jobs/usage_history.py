@@ -59,7 +59,7 @@ class UsageHistory:
             return
         folder = os.path.dirname(self._path)
         if not os.path.isdir(folder):
-            os.mkdir(folder, mode=0o700)  # that of the record is not made anew: it is removed by now
+            os.mkdir(folder, mode=0o700)  # the record's folder is not created again: it is removed by now
         replace_file(self._path, "".join(map(_line, self._samples)).encode())
 
 

@@ -1,4 +1,4 @@
-"""A queue's calls for asynchronous programs; by default each runs in a thread, and the event loop goes on."""
+"""A queue's calls for asynchronous programs; by default each runs in a thread, beside the event loop."""
 
 import asyncio
 import contextlib

@@ -17,7 +17,7 @@ class Answer(NamedTuple):
 
 
 def check_lease(lease: Any) -> Any:
-    """Return a lease; anything else is an error that says what was given."""
+    """Return a lease; anything else is an error with the value."""
     if not isinstance(lease, Lease):
         raise invalid("lease", "a Lease as `pop` returns it", lease)
     return lease
@@ -45,7 +45,7 @@ def answers_of(leases: Sequence[Lease[Any]], results: Iterable[Any] | None) -> l
 
 
 def check_error(error: Any) -> None:
-    """Refuse what is no exception."""
+    """Refuse a value that is not an exception."""
     if error is not None and not isinstance(error, BaseException):
         raise invalid("error", "the exception that failed the item", error)
 
@@ -70,5 +70,5 @@ def pack_answers(
 
 
 def pack_failure(lease: Lease[Any], error: BaseException | None) -> bytes | None:
-    """Pickle what failed an attempt, where somebody waits for an answer."""
+    """Pickle what failed an attempt, where a producer waits for an answer."""
     return pack_exception(error) if error is not None and lease.reply else None

@@ -1,4 +1,4 @@
-"""Answers for coroutines: one thread asks a queue for all who wait on it."""
+"""Answers for coroutines: one thread requests those of all that wait on a queue."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from fray._contracts.replies import Reply
 from fray._values.threads import NoThreadError, start_thread
 
 _MOST_THREADS = 8
-_LONGEST_ASK = 1.0  # seconds; so long a thread may outlive the last who waits
+_LONGEST_ASK = 1.0  # seconds; how long a thread outlives the last waiter
 _MOST_ASKED = 500  # items in one question
 
 Fetch = Callable[..., Mapping[str, Reply]]
@@ -20,9 +20,9 @@ Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Reply]"]
 
 
 class ReplyWatcher:
-    """Asks one queue for the answers that coroutines wait for.
+    """Fetches the answers that coroutines wait for from one queue.
 
-    A question that is under way does not learn of items that come later. Those are asked for by another
+    A request that is under way does not include items that come later. Those are requested by another
     thread, up to a few; threads whose questions end leave what is left to one of them.
     """
 
@@ -122,9 +122,9 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 def watcher_of(queue: Any) -> ReplyWatcher:
-    """Return the one that asks this queue, in this process."""
+    """Return the one of this queue, in this process."""
     with _lock:
         watcher = _watchers.get(queue)
         if watcher is None:
-            watcher = _watchers[queue] = ReplyWatcher()  # holds no queue: else none would ever be let go
+            watcher = _watchers[queue] = ReplyWatcher()  # holds no queue: else none would ever be freed
         return watcher

@@ -156,7 +156,7 @@ class QueueBase(ABC, Generic[T]):
         return self._push(items, options)
 
     def _push(self, items: Iterable[T], options: PushOptions) -> list[Any]:
-        """Store items under options that the queue has; give tickets to who wants answers."""
+        """Store items under options that the queue has; return tickets where answers are wanted."""
         return self._pushed(self._store_items(self._to_push(items, options), options), options)
 
     def _to_push(self, items: Iterable[T], options: PushOptions) -> Iterable[T]:
@@ -172,7 +172,7 @@ class QueueBase(ABC, Generic[T]):
         return items
 
     def _pushed(self, ids: Sequence[str], options: PushOptions) -> list[Any]:
-        """Return what a push gives: ids, or tickets to who wants answers."""
+        """Return what a push returns: ids, or tickets where answers are wanted."""
         return [Ticket(item_id, self) for item_id in ids] if options.reply_ttl else list(ids)
 
     def _check_can(self, options: PushOptions) -> None:
@@ -294,7 +294,7 @@ class QueueBase(ABC, Generic[T]):
         raise NotImplementedError(f"{type(self).__name__} declares replies, and has no fetch_replies")
 
     async def wait_for_reply(self, item_id: str) -> Reply:
-        """Wait for one answer; what `await ticket` does. A thread asks for all who wait on this queue."""
+        """Wait for one answer; what `await ticket` does. One thread fetches the answers for all waiters."""
         from fray._queues.awaiting import watcher_of
 
         return await watcher_of(self).wait(item_id, self.fetch_replies)

@@ -156,7 +156,7 @@ def expire(state: LeaseState, now: float, max_attempts: int | None) -> LeaseStat
 
 
 def check_held(state: LeaseState, lease_id: str) -> None:
-    """Refuse a lease that may not settle the item; `done` asks nothing else.
+    """Refuse a lease that may not settle the item; `done` checks nothing else.
 
     Raises:
         LeaseExpiredError: Another lease took the item, or this one was settled.

@@ -16,7 +16,7 @@ _MOST_ASKED = 500  # items in one question
 
 
 class Window:
-    """What of a `map` is under way: which items to push next, and whose answers to ask for.
+    """What of a `map` is under way: which items to push next, and whose answers to request.
 
     Args:
         timeout: Seconds that the answer to the first item may take, from when all before it are answered.
@@ -47,7 +47,7 @@ class Window:
         return bool(self._waiting)
 
     def to_ask(self) -> tuple[list[str], float]:
-        """Return whose answers to ask for, and how long to wait; nobody's when the first has its own."""
+        """Return whose answers to request, and how long to wait; nobody's when the first has its own."""
         if self._waiting[0] in self._found:
             return [], 0.0
         left = _LONGEST_WAIT if self._end is None else max(0.0, self._end - time.monotonic())
@@ -68,7 +68,7 @@ class Window:
             )
 
     def take(self) -> Any:
-        """Return what the first item's answer says, or raise it."""
+        """Return the first item's answer, or raise it."""
         return self._found.pop(self._waiting.popleft()).get()
 
 

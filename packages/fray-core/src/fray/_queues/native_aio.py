@@ -50,7 +50,7 @@ class QueueCalls(Protocol):
 class NativeAsyncQueue(AsyncQueue[T]):
     """A twin that awaits its queue's own coroutines, in whichever event loop runs.
 
-    What a `QueueBase` checks, derives and tells listeners of is the same here.
+    What a `QueueBase` checks, derives and reports to listeners is the same here.
     """
 
     _longest_slice = 1e9  # a call that waits is cancelled at once
@@ -197,9 +197,9 @@ class NativeAsyncQueue(AsyncQueue[T]):
 
 
 class ReplyPoller:
-    """Asks one queue for the answers that coroutines of one event loop wait for.
+    """Fetches the answers that coroutines of one event loop wait for from one queue.
 
-    A question that is under way does not learn of items that come later. Those are asked for by another, up
+    A request that is under way does not include items that come later. Those are requested by another, up
     to a few; questions that end leave what is left to one of them.
     """
 

@@ -57,7 +57,7 @@ def read_lease(lease: Lease[bytes]) -> Lease[Any] | str:
     """Return a lease with its item unpickled; where that fails, the text of the error."""
     try:
         item = pickle.loads(lease.item)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a stranger's class raises
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the item's class raises
         return describe(error)
     return Lease(
         item,
@@ -102,5 +102,5 @@ def describe(error: BaseException) -> str:
     """Return an error as text that is safe to store."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - a stranger's __str__
+    except Exception:  # noqa: BLE001 - a user's __str__
         return type(error).__name__

@@ -81,7 +81,7 @@ class ItemStore(ABC):
 
     @abstractmethod
     def delete(self, item_id: str) -> None:
-        """Forget an item."""
+        """Delete an item."""
 
     @abstractmethod
     def waiting(self, by: float, limit: int) -> list[StoredItem]:
@@ -113,7 +113,8 @@ class StoredQueue(QueueBase[T]):
 
     Args:
         max_attempts: Leases that may end without `done` before an item goes to the dead letters.
-        clock: Seconds since the epoch, on which all who share the queue agree; tests pass their own.
+        clock: Seconds since the epoch, on which all processes that share the queue agree; tests pass their
+            own.
     """
 
     def __init__(
@@ -248,7 +249,7 @@ class StoredQueue(QueueBase[T]):
 
     @contextmanager
     def _swept(self) -> Iterator[tuple[ItemStore, float]]:
-        """Open the store, with those given up whose last lease ran out, and tell the time."""
+        """Open the store, mark items dead whose last lease ran out, and return the time."""
         with self._transaction() as store:
             now = self._clock()
             if self._max_attempts is not None:

@@ -21,7 +21,7 @@ def captures(fn: Callable[..., Any]) -> tuple[Any, ...] | None:
     found: dict[int, Any] = {}
     if not _collect(fn, found):
         return None
-    del found[id(fn)]  # who keeps what was captured must not keep the function
+    del found[id(fn)]  # what keeps the captured objects must not keep the function
     return fn.__code__, *found.values()
 
 
@@ -52,7 +52,7 @@ def found_by_name(fn: Any) -> bool:
 
 @functools.cache
 def is_importable(name: str) -> bool:
-    """Whether a process with the same path finds the module; one that is loaded here may be no file's."""
+    """Whether a process with the same path finds the module; a loaded one may not come from a file."""
     path, parts = None, name.split(".")
     for end in range(1, len(parts) + 1):
         full = ".".join(parts[:end])

@@ -1,4 +1,4 @@
-"""Tell generator functions, which make streaming tasks, and async classes from any other callable."""
+"""Recognize generator functions, which make streaming tasks, and async classes."""
 
 import inspect
 from collections.abc import Callable

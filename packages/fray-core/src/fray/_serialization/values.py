@@ -135,7 +135,7 @@ def _pack_one(error: BaseException, text: str) -> bytes:
 
 
 class _Rebuilt:
-    """Pickles as an exception that is made anew without calling its constructor."""
+    """Pickles as an exception that is rebuilt without calling its constructor."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error

@@ -1,4 +1,4 @@
-"""Functions and classes that tell of themselves where they run: what is submitted while somebody listens.
+"""Functions and classes that report events where they run: what is submitted while there is a listener.
 
 They travel as what they stand for would, with the ids, and come to the listeners of the process in
 which they are called. Nothing here is reached while nobody listens.
@@ -36,7 +36,7 @@ class Unit:
     listeners: tuple[str, ...] = field(default_factory=_listeners.specs)
 
     def tell(self, phase: str, **more: Any) -> None:
-        """Tell the listeners of this process."""
+        """Report an event to the listeners of this process."""
         _listeners.tell(
             Event(
                 kind=EventKind(f"{self.subject}_{phase}"),
@@ -64,7 +64,7 @@ def current_id() -> str | None:
 
 @contextlib.contextmanager
 def running(unit: Unit, end: str = "ended") -> Iterator[None]:
-    """Tell of the start and the end of a block that runs here, and be what it submits things from."""
+    """Report the start and the end of a block that runs here, and be the parent of what it submits."""
     _listeners.listen(unit.listeners)
     waited = None if unit.submitted_at is None else max(0.0, time.time() - unit.submitted_at)
     unit.tell("started", seconds=waited)
@@ -93,7 +93,7 @@ def _how(error: BaseException | None) -> dict[str, Any]:
 
 
 class Observed:
-    """A function that tells of itself. Like a `functools.partial`, it shows what it stands for as `func`."""
+    """A function that reports its events; like a `functools.partial`, it has the real one as `func`."""
 
     def __init__(self, func: Callable[..., Any], unit: Unit) -> None:
         self.func = self.__wrapped__ = func
@@ -137,7 +137,7 @@ class Observed:
 
 
 class ObservedClass:
-    """An actor's class that tells of itself; it shows the methods and the name of the real one."""
+    """An actor's class that reports its events; it shows the methods and the name of the real one."""
 
     def __init__(self, cls: Callable[..., Any], unit: Unit) -> None:
         self.__wrapped__, self.__unit = cls, unit
@@ -172,7 +172,7 @@ class _ObservedInstance:
 
 
 def observed(subject: str, target: Callable[..., Any], name: str | None) -> Callable[..., Any]:
-    """Return a task's function, or an actor's class, that tells of itself where it runs.
+    """Return a task's function, or an actor's class, that reports its events where it runs.
 
     Args:
         subject: `task` or `actor`.

@@ -67,11 +67,11 @@ def job_ended(info: "JobInfo") -> None:
     unit.tell("ended", time=info.finished_at or time.time(), seconds=seconds, outcome=outcome, error=error)
 
 
-_inside = threading.local()  # a method of a queue that calls another tells of nothing twice
+_inside = threading.local()  # a method of a queue that calls another reports nothing twice
 
 
 def observe_leases(queue_class: type) -> None:
-    """Let the methods that a queue's class defines tell of leases."""
+    """Make the methods that a queue's class defines report leases."""
     wrappers = {
         "pop": _taking,
         "pop_many": _taking,
@@ -134,7 +134,7 @@ def _settle(queue: Any, leases: list[Any], outcome: Outcome, method: Callable[[]
 
 
 def tell_taken(queue: Any, leases: Iterable[Any]) -> None:
-    """Tell of leases that were taken; of None not."""
+    """Report leases that were taken; None is none."""
     for lease in leases:
         if lease is not None:
             _tell(queue, lease, EventKind.LEASE_TAKEN)
@@ -143,7 +143,7 @@ def tell_taken(queue: Any, leases: Iterable[Any]) -> None:
 def tell_settled(
     queue: Any, leases: Iterable[Any], outcome: Outcome, *, lost: LeaseExpiredError | None = None
 ) -> None:
-    """Tell of leases that were settled, and of those among them that were lost."""
+    """Report leases that were settled, and those among them that were lost."""
     for lease in leases:
         if lost is not None and lease.lease_id in lost.lease_ids:
             _tell(queue, lease, EventKind.LEASE_SETTLED, outcome=Outcome.ERROR, error=type(lost).__name__)

@@ -1,4 +1,4 @@
-"""Who listens in this process; imported by everything that has something to tell, so it imports little.
+"""The listeners of this process; imported by everything that reports events, so it imports little.
 
 Listeners are named in `FRAY_LISTENERS`, which is read once, when the first thing happens, in every
 process; jobs and workers inherit it. A program may add others to its own process.
@@ -67,7 +67,7 @@ def listen(wanted: Iterable[str]) -> None:
             _specs = (*_specs, spec)
             try:
                 add_listener(_make(spec))
-            except Exception as error:  # noqa: BLE001 - to be watched is no condition for running
+            except Exception as error:  # noqa: BLE001 - a program runs without a listener, too
                 _log.warning("no listener %r: %s", spec, error)
 
 
@@ -94,7 +94,7 @@ def use_listener(listener: "Listener") -> Iterator[None]:
 
 
 def tell(event: "Event") -> None:
-    """Tell every listener; nothing that one raises comes out."""
+    """Report an event to every listener; an exception that one raises is logged."""
     for listener in _listeners:
         try:
             listener.on_event(event)
@@ -109,7 +109,7 @@ def tell(event: "Event") -> None:
 
 
 def forget() -> None:
-    """Drop every listener and read the environment anew when something happens next."""
+    """Drop every listener and read the environment again at the next event."""
     global _listeners, _specs, _read, watching
     with _lock:
         _listeners, _specs, _read, watching = (), (), False, True

@@ -110,7 +110,7 @@ class OpenTelemetryListener:
         return self._tracer.start_span(name, parent, kind, attributes, start_time=time)
 
     def _here(self) -> Context:
-        """The context of the reporting process; of the launcher of this process where there is no span."""
+        """The context of the reporting process; of the launcher of this process where there is none."""
         current = contexts.get_current()
         return current if _has_span(current) or not _has_span(self._inherited) else self._inherited
 

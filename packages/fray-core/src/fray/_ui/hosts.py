@@ -11,7 +11,7 @@ _MOST_KNOWN = 100
 
 
 class HostCheck:
-    """Tells the server's own names from those of others.
+    """Distinguishes the server's own names from those of others.
 
     A page that rebinds a name of its own to this machine sends that name as Host; it cannot send these.
 
@@ -28,7 +28,7 @@ class HostCheck:
 
     @property
     def kept(self) -> int:
-        """How many headers are remembered; a bound keeps strangers from filling the memory."""
+        """How many headers are remembered; a bound keeps clients without a token from filling the memory."""
         return len(self._known)
 
     def is_own(self, header: str, address: Callable[[], str | None]) -> bool:
@@ -60,7 +60,7 @@ def is_same_origin(origin: str | None, host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach a host."""
+    """Return whether only this machine can reach a host."""
     if host == "localhost":
         return True
     return _is_address(host) and ipaddress.ip_address(host).is_loopback

@@ -104,7 +104,7 @@ def _unseen(info: JobInfo) -> Html:
     where = f"{seen.host}, {age(seen.time)}"
     return tag(
         "p",
-        f"Warning: nobody here can tell whether it runs; its supervisor was last seen on {where}.",
+        f"Warning: this host cannot check whether it runs; its supervisor was last seen on {where}.",
         class_="warning",
     )
 
@@ -139,7 +139,7 @@ def _attempt(task: TaskStatus) -> list[Html | str]:
 
 
 def _facts(view: JobView, query: Query) -> Mapping[str, Html | str]:
-    """What `fray status` says of it; other jobs are links."""
+    """The facts that `fray status` prints; other jobs are links."""
     info = view.info
     said: dict[str, Html | str] = {"id": stranger(info.job_id)}
     said |= {what: shortened(text) for what, text in facts_of(info, view.endpoints, ())}

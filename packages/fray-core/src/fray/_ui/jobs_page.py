@@ -36,7 +36,7 @@ def jobs_filter(query: Query, label: str) -> Html:
 
 
 def jobs_part(looked: Looked[JobList], query: Query, *, what: str = "jobs") -> Html:
-    """Return a list of jobs as an address asks for it."""
+    """Return a list of jobs as an address requests it."""
     status = query.choice("status", ("", *STATUSES))
     by_place = what == "members"
     sort = query.choice("sort", ("submitted", *SORTS) if by_place else SORTS)
@@ -76,7 +76,7 @@ def jobs_part(looked: Looked[JobList], query: Query, *, what: str = "jobs") -> H
 
 
 def badge(status: JobStatus | str) -> Html:
-    """Return a state: its word, and a colour."""
+    """Return a state: its name, and a colour."""
     return tag("span", str(status), class_=f"badge {status}")
 
 
@@ -146,7 +146,7 @@ def job_action(info: JobInfo, query: Query, *, short: bool = False) -> Html | No
     """Return what may be done about a job: to stop it, or to run it again where it did not succeed.
 
     Args:
-        short: It is one of many such buttons: it says of which job to who does not see its row.
+        short: It is one of many such buttons: it names its job to users who do not see its row.
     """
     body = {"id": info.job_id, "cluster": query.text("cluster")}
     key = f"act {info.job_id}"
@@ -197,6 +197,6 @@ def place_choice(label: str, path: str, key: str, names: Sequence[str], query: Q
 
 
 def facts_list(facts: Mapping[str, Html | str]) -> Html:
-    """Return what is known of something, as terms and what they say."""
+    """Return what is known of something, as terms and values."""
     rows = [join([tag("dt", what), tag("dd", said)]) for what, said in facts.items()]
     return tag("dl", *rows, class_="facts")

@@ -14,7 +14,7 @@ _LONGEST = 500  # characters of a value in an address
 
 
 class WrongQueryError(ValueError):
-    """An address asks for what cannot be."""
+    """An address has an invalid parameter."""
 
 
 class Query:
@@ -88,7 +88,7 @@ def table(
     Args:
         sort: The key that it is sorted by, with `-` in front for downwards.
         total: Rows of the whole list, where more than these.
-        parameter: What of the address says the sort.
+        parameter: The parameter of the address that has the sort.
     """
     heads = [_head(column, query, sort, parameter) for column in columns]
     return tag(
@@ -119,7 +119,7 @@ def row(columns: Sequence[Column], cells: Sequence[str], *, key: str, place: int
 
 
 def pager(query: Query, number: int, shown: int, total: int, what: str, parameter: str = "page") -> Html:
-    """Say which of how many are shown, and lead to the others."""
+    """Return which of how many are shown, with links to the others."""
     if total <= PER_PAGE:
         return tag("p", f"{total:,} {what.removesuffix('s') if total == 1 else what}", class_="count")
     first = number * PER_PAGE
@@ -167,7 +167,7 @@ def search_field(name: str, value: str, placeholder: str) -> Html:
 
 
 def hidden_inputs(query: Query, *names: str) -> Html:
-    """Keep what else an address says when a form is sent without a script."""
+    """Keep the other parameters of an address when a form is sent without a script."""
     return join(
         tag("input", type="hidden", name=name, value=query.text(name)) for name in names if query.text(name)
     )

@@ -1,4 +1,4 @@
-"""The log of a job: its last lines, asked for again and again; a search is done where the log is."""
+"""The log of a job: its last lines, requested again and again; a search is done where the log is."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@
 
 
 def check_choice(query: Query) -> None:
-    """Refuse an address that asks for lines which there cannot be.
+    """Refuse an address with invalid parameters.
 
     Raises:
         WrongQueryError: It does.

@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Iterable
 
-# What would draw over others or turn the reading direction: strangers choose names and write logs.
+# What would draw over others or turn the reading direction: other users choose names and write logs.
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
@@ -57,7 +57,7 @@ def tag(name: str, /, *children: Child, **attributes: str | float | bool | None)
 
 
 def stranger(name: str) -> Html:
-    """Return a name that somebody else chose: its direction of reading stays its own."""
+    """Return a name that another user chose: its direction of reading stays its own."""
     return tag("bdi", name)
 
 

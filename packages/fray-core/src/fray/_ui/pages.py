@@ -62,7 +62,7 @@ class Pages:
     """The handlers of one server.
 
     Args:
-        clusters: By the names that the page gives them; the first is shown where none is asked for.
+        clusters: By the names that the page gives them; the first is shown where none is requested.
         queues: The servers of queues, by name.
     """
 
@@ -96,13 +96,13 @@ class Pages:
         ]
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop all requests."""
         for each in self._clusters.values():
             each.calls.close()
         self._renderers.close()
         self._queues.close()
 
-    # --- what is asked of clusters ---
+    # --- requests to clusters ---
 
     def _of(self, name: str) -> WatchedCluster:
         if not name:
@@ -218,7 +218,7 @@ class Pages:
         return handler
 
     async def _rendered(self, render: Render) -> Html:
-        """Make a part of a page where it holds nobody up."""
+        """Make a part of a page in a thread, where it delays no other request."""
         return await asyncio.wrap_future(self._renderers.submit(render))
 
     # --- what changes something ---
@@ -276,7 +276,7 @@ def _checked_id(job_id: str) -> str:
     if not job_id:
         raise WrongQueryError("no id of a job was given: job?id=…")
     if _NO_ID.search(job_id):
-        raise WrongQueryError(f"{job_id[:100]!r} is no id of a job")
+        raise WrongQueryError(f"{job_id[:100]!r} is not the id of a job")
     return job_id
 
 

@@ -88,7 +88,7 @@ def chart(
 
     Args:
         span: The first and the last time.
-        limit: What was asked for: a broken line.
+        limit: What was requested: a broken line.
         told: The highest value in words, and that of the limit.
     """
     width, height = _CHART

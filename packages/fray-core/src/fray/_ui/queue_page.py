@@ -1,4 +1,4 @@
-"""The pages of queues, for `fray ui` and for a queue server's own: HTML of what the server tells as JSON.
+"""The pages of queues, for `fray ui` and for a queue server's own: HTML of what the server returns as JSON.
 
 Addresses of what changes something are those of the server, behind `base`: `fray ui` hands them on.
 """

@@ -1,4 +1,4 @@
-"""What `fray ui` answers about queues: it asks their servers, and hands on what is to be done."""
+"""What `fray ui` answers about queues: it sends requests and operations on to their servers."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -60,7 +60,7 @@ class QueueRoutes:
         ]
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop all requests."""
         for _, calls in self._servers.values():
             calls.close()
 
@@ -106,7 +106,7 @@ class QueueRoutes:
         server = quote(query.text("server") or next(iter(self._servers)), safe="")
         return queue_page.letters_part(looked, query, f"servers/{server}/")
 
-    # --- what servers are asked ---
+    # --- requests to servers ---
 
     def _server(self, query: Query) -> tuple[QueueServer, SharedCalls]:
         name = query.text("server")

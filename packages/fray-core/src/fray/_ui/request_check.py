@@ -1,4 +1,4 @@
-"""Who is answered: who has the token, under this server's own name, and from its own page."""
+"""Which requests are answered: those with the token, under this server's own name, from its own page."""
 
 import base64
 import binascii
@@ -14,7 +14,7 @@ from fray._ui.markup import tag
 from fray._ui.shell import ASSETS, HEADERS
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_OPEN = {"/healthz"}  # tells nothing
+_OPEN = {"/healthz"}  # reveals nothing
 _ASSETS = {f"/{name}" for name in ASSETS}  # the page that says what is missing needs its style
 _JSON = "application/json"
 _LONGEST_SHOWN = 100
@@ -121,7 +121,7 @@ def _token_in(header: str) -> str | None:
 
 
 def _digest(token: str) -> bytes:
-    # How long a comparison takes tells nothing of a digest.
+    # How long a comparison takes reveals nothing of a digest.
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 

@@ -1,4 +1,4 @@
-"""Blocking calls in threads, made once for everybody who asks: ten tabs cost a cluster what one costs."""
+"""Blocking calls in threads, made once for all that request them: ten tabs cost a cluster what one costs."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ T = TypeVar("T")
 _MOST_KEPT = 64  # answers; the oldest go
 _KEPT_FOR = 60.0  # seconds in which nobody asked
 _SHARE = 4.0  # a call that takes a second is made every four at most
-_STALE_AFTER = 0.3  # seconds that somebody waits who could be shown the last answer
+_STALE_AFTER = 0.3  # seconds that a page waits which could show the last answer
 
 
 class DaemonThreads:
@@ -52,7 +52,7 @@ class DaemonThreads:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
-                except BaseException as error:  # noqa: BLE001 - it belongs to who asked
+                except BaseException as error:  # noqa: BLE001 - it is raised in the caller
                     future.set_exception(error)
             del entry, future, call
             with self._lock:
@@ -61,7 +61,7 @@ class DaemonThreads:
 
 @dataclass(frozen=True)
 class Looked(Generic[T]):
-    """What is known of something that was asked for.
+    """What is known of something that was requested.
 
     Args:
         value: The last answer; None where there is none yet.
@@ -83,7 +83,7 @@ class _Entry:
     def __init__(self) -> None:
         self.looked: Looked[Any] = Looked()
         self.task: asyncio.Task[None] | None = None
-        self.next = 0.0  # when it may be asked for again
+        self.next = 0.0  # when it may be requested again
         self.wanted = 0.0
         self.generation = 0
 
@@ -114,7 +114,7 @@ class SharedCalls:
         Args:
             max_age: Seconds for which an answer is good.
             patience: Seconds to wait for the first answer.
-            is_part: Whether an answer is only a part: the rest may be asked for at once.
+            is_part: Whether an answer is only a part: the rest may be requested at once.
         """
         entry = self._entry(key)
         if entry.task is None and time.monotonic() >= entry.next:
@@ -125,7 +125,7 @@ class SharedCalls:
         return entry.looked
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Make a call that changes something; what was known before is asked for again."""
+        """Make a call that changes something; what was known before is requested again."""
         try:
             return await asyncio.wrap_future(self._threads.submit(call))
         finally:
@@ -134,7 +134,7 @@ class SharedCalls:
                 entry.generation += 1
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop the calls."""
         self._threads.close()
         for entry in self._entries.values():
             if entry.task is not None:

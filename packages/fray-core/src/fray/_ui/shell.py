@@ -21,7 +21,7 @@ HEADERS = {
         "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
 }
-"""Of every answer to a browser: it runs no script but the page's own, and asks nobody else."""
+"""Of every answer to a browser: it runs no script but the page's own, and sends requests to no other host."""
 
 ASSETS: Mapping[str, str] = {
     "page.css": "text/css",
@@ -100,24 +100,24 @@ def part(address: str, label: str, content: Html | None = None) -> Html:
 
 
 def loading(what: str) -> Html:
-    """Say that nothing is known yet."""
+    """Return a note that nothing is known yet."""
     shown = tag("span", class_="spinner", aria_hidden="true"), f" Loading {what.lower()}…"
     return tag("p", *shown, class_="loading", data_state="loading")
 
 
 def more_loading(said: str) -> Html:
-    """Say that what is shown is not yet all."""
+    """Return a note that what is shown is not yet all."""
     shown = tag("span", class_="spinner", aria_hidden="true"), f" {said}"
     return tag("p", *shown, class_="loading", data_state="part")
 
 
 def empty(*said: Html | str) -> Html:
-    """Say that there is nothing."""
+    """Return a note that there is nothing."""
     return tag("p", *said, class_="empty", data_state="empty")
 
 
 def failure(looked: Looked[Any], what: str) -> Html:
-    """Say why something could not be read, and how old is what stands below; nothing where it could."""
+    """Return a note why something could not be read, and how old the data is; empty where it could."""
     if looked.error is None:
         return NOTHING
     kind = type(looked.error).__name__
@@ -141,7 +141,7 @@ def action(
     """Return a button that does something after it was confirmed.
 
     Args:
-        question: What the confirmation says.
+        question: The text of the confirmation.
         label: What it is called where its title alone does not say what it is about.
         key: What stays the same when it becomes another button, so that the focus stays on it.
     """

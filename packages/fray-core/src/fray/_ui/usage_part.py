@@ -31,7 +31,7 @@ class UsageView:
 
 
 def look_at_usage(cluster: "Cluster", job_id: str) -> UsageView:
-    """Read what a job used, and what it asked for."""
+    """Read what a job used, and what it requested."""
     return UsageView(samples_of(cluster, job_id), cluster.poll(job_id).resources)
 
 
@@ -91,7 +91,7 @@ def _charts(samples: Sequence[UsageSample], asked: "ResourceConfig | None") -> H
 
 
 def _near(limit: float | None, highest: float) -> float | None:
-    """Return what was asked for, where a line of it leaves something to see of what was used."""
+    """Return what was requested, where a line of it leaves the used amount visible."""
     return limit if limit is not None and highest >= 0.2 * limit else None
 
 

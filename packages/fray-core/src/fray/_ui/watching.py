@@ -1,4 +1,4 @@
-"""The jobs of a cluster as a page lists them: asked for again and again, chosen and sorted once."""
+"""The jobs of a cluster as a page lists them: requested again and again, chosen and sorted once."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ def fits(info: JobInfo, wanted: str) -> bool:
 class JobLists:
     """Looks at the jobs of a cluster, or at those that one launched, from one thread at a time.
 
-    A cluster that can watch its jobs (`watch_jobs`) is asked for what has changed, and for a part of the
+    A cluster that can watch its jobs (`watch_jobs`) is called for what has changed, and for a part of the
     whole where that would take long; any other one for all of them.
     """
 

@@ -51,7 +51,7 @@ class BriefThreads:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
-                except BaseException as error:  # noqa: BLE001 - it belongs to who waits for the future
+                except BaseException as error:  # noqa: BLE001 - it is raised where the future is read
                     future.set_exception(error)
             del future, call, next_one  # or they would live as long as the thread is idle
 

@@ -1,8 +1,8 @@
 """What a backend can do: values that programs read, base classes refuse by, and the contracts test by.
 
-A backend's class has `capabilities`, what it can at most; an instance's own says what it can as it is
+A backend's class has `capabilities`, the most that it can do; an instance's own has what it can do as it is
 configured. What is declared is tested by the contract; what is not declared is refused with
-`UnsupportedError`, where somebody can ask for it.
+`UnsupportedError`, where it can be requested.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class Capabilities:
 
         Args:
             name: The capability that it needs.
-            asked: What was asked for, as the beginning of a sentence: `RayContext: max_retries`.
+            asked: What was requested, as the beginning of a sentence: `RayContext: max_retries`.
             instead: What the caller can do.
 
         Raises:
@@ -71,7 +71,7 @@ class ContextCapabilities(Capabilities):
         enforced_resources: What a task reserves is not given to another meanwhile; else it is a hint.
         at_most_once: A task runs at most once, unless `max_retries` says otherwise.
         retries: `max_retries` runs a task again after the death of its worker.
-        max_restarts: `max_restarts` makes an actor anew after the death of its process.
+        max_restarts: `max_restarts` constructs an actor again after the death of its process.
         runtime_env: A task may have environment variables, packages or a container of its own.
         reentrant: Calls may be made from finalizers, signal handlers and callbacks.
         program_end: A program that ends without `with` waits as design rule 15 says.
@@ -116,13 +116,13 @@ class ClusterCapabilities(Capabilities):
         tpus: `TpuConfig` is granted.
         multislice: A job may have several TPU slices.
         gangs: Replicas of a gang start, fail and are retried together, with rank variables.
-        ports: A job may ask for ports.
+        ports: A job may request ports.
         replicas: A job may have several replicas.
         retries: Failed and preempted replicas are started again, under two budgets.
         preemptible: `preemptible=False` keeps a job off nodes that can be preempted.
         tree_kill: How every process of a job is found when it ends: `cgroup`, `pid_namespace`, `subreaper`,
             or None where a child that left the tree may survive.
-        enforced_memory: A job that takes more memory than it asked for is ended.
+        enforced_memory: A job that takes more memory than it requested is ended.
         admission: Requests are counted against what there is, and wait.
         dependencies: `after=` other jobs.
         sweeps: `launch_many` makes many jobs that are followed, stopped and retried as one.
@@ -136,7 +136,7 @@ class ClusterCapabilities(Capabilities):
         removal: Finished jobs can be removed.
         keys: A launch with a key happens once.
         labels: Jobs have labels, and are found by them.
-        on_exit: A command is run when a job has ended, though nobody looks.
+        on_exit: A command is run when a job has ended, also if no program follows it.
     """
 
     environments: bool = False
@@ -184,7 +184,7 @@ class QueueCapabilities(Capabilities):
         replies: `push(reply=True)` returns a ticket.
         max_size: The number of items can be bounded.
         max_attempts: Items that fail too often go to the dead letters.
-        waiting: `pop(wait=)` returns as soon as an item comes, without asking again and again.
+        waiting: `pop(wait=)` returns as soon as there is an item, without polling.
         steady_clock: Leases run on a clock that no step of the wall clock moves.
         exact_order: First in, first out, whatever the number of producers.
         purge: All items can be dropped at once.

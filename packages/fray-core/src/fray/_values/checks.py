@@ -20,7 +20,7 @@ def check_count(field: str, value: Any, least: int = 0) -> None:
 
 def check_seconds(field: str, value: Any, *, zero: bool = False) -> float:
     """Return a number of seconds that the clock's, a float, can be added to; 0 only where it makes sense."""
-    # By exact class first: a queue in memory asks at each pop.
+    # By exact class first: a queue in memory checks at each pop.
     if value.__class__ in _NUMBERS or (isinstance(value, _NUMBERS) and not isinstance(value, bool)):
         number: float = value
         if 0 < number <= _MOST_SECONDS or (zero and number == 0):

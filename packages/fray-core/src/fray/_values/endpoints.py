@@ -57,10 +57,10 @@ class Endpoint:
 
 
 def check_endpoint_name(name: Any) -> None:
-    """Refuse what is no name of an endpoint.
+    """Refuse a value that is not the name of an endpoint.
 
     Raises:
-        ValueError: It is no printable text of 1 to 200 characters.
+        ValueError: It is not printable text of 1 to 200 characters.
     """
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > _NAME_LENGTH:
         raise invalid("name", f"printable text of 1 to {_NAME_LENGTH} characters", name)

@@ -53,7 +53,7 @@ class PluginError(FrayError):
 
 
 class PluginNotFoundError(PluginError, ValueError):
-    """No installed distribution provides the name that was asked for."""
+    """No installed distribution provides the name that was requested."""
 
     def __init__(
         self, kind: str, name: str, installed: Sequence[str] = (), install: str | None = None
@@ -98,7 +98,7 @@ class PluginLoadError(PluginError, ImportError):
 
 
 class UnsupportedError(FrayError, NotImplementedError):
-    """This backend cannot do what was asked; the message says what can."""
+    """This backend cannot do what was requested; the message names what can."""
 
 
 class SerializationError(FrayError, ValueError, TypeError):

@@ -17,7 +17,7 @@ class EventKind(enum.StrEnum):
     JOB_ENDED = "job_ended"
     """A process that waited for the job has seen its end; reported once in each such process."""
     REPLICA_STARTED = "replica_started"
-    """In the job: its function is about to be called. Commands tell nothing of themselves."""
+    """In the job: its function is about to be called. Commands report no events."""
     REPLICA_ENDED = "replica_ended"
     TASK_SUBMITTED = "task_submitted"
     """What a listener writes into `carrier` arrives with the task."""
@@ -35,7 +35,7 @@ class EventKind(enum.StrEnum):
     LEASE_SETTLED = "lease_settled"
     """Its item is done, was released, or the lease turned out to be no longer held."""
     POOL_REPORTED = "pool_reported"
-    """A pool of workers tells how it goes, every 10 seconds and at its end; `details` has its counts."""
+    """A pool of workers reports its counts, every 10 seconds and at its end; `details` has its counts."""
 
     @property
     def subject(self) -> str:
@@ -95,4 +95,4 @@ class Listener(Protocol):
     """
 
     def on_event(self, event: Event, /) -> None:
-        """Take note of an event."""
+        """Receive an event."""

@@ -125,7 +125,7 @@ class JobInfo:
     Args:
         error_message: Why it failed: the replica, its exit code or exception, its last lines.
         pending_reason: What a pending job waits for.
-        last_seen: Set if this host cannot tell whether the job still runs, because its supervisor is on
+        last_seen: Set if this host cannot determine whether the job still runs, because its supervisor is on
             another host, or on a file system without locks. `status` is then what the supervisor wrote last.
         command: What it runs, without the arguments of a callable.
         directory: The working directory of its replicas.
@@ -250,7 +250,7 @@ class JobInfo:
 
 
 def defer_tasks(info: JobInfo, read: Callable[[], tuple[TaskStatus, ...]]) -> JobInfo:
-    """Return a job whose replicas are read once somebody looks at them: few readers of a long list do.
+    """Return a job whose replicas are read at their first use: few readers of a long list use them.
 
     Args:
         read: Returns them. It is not to fail: what is stored should be checked before.

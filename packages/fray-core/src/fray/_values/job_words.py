@@ -73,4 +73,4 @@ class ExitReason(enum.StrEnum):
     DEPENDENCY_FAILED = "dependency_failed"
     """A job that it was to run after has not succeeded."""
     LOST = "lost"
-    """Who watched it died, with the machine or alone, so that nobody knows how it ended."""
+    """Its supervisor died, with the machine or alone, so that its end is unknown."""

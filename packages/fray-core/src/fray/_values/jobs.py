@@ -1,4 +1,4 @@
-"""What is asked of a cluster: requests."""
+"""Requests to a cluster."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -38,7 +38,7 @@ class JobRequest:
         gang: Whether the replicas start, end and are retried together, and have the variables for their
             rendezvous. By default (None) replicas with TPUs or GPUs are a gang, and others are not.
         after: Ids of jobs that must have succeeded before this one starts.
-        labels: Texts by which the job is found; everybody who sees the job sees them.
+        labels: Texts by which the job is found; every user who sees the job sees them.
         ports: Names. Each replica gets a free port for each name, in a variable such as `FRAY_PORT_HTTP`.
         snapshot: Run a copy of the workspace as it is at launch.
         log_limit: Bytes to keep of what one attempt of a replica writes, e.g. `"64m"`: its beginning and its

@@ -18,7 +18,7 @@ class Lease(Generic[T]):
 
     Args:
         reply: Whether a producer waits for an answer (`done(lease, result=…)`) or may still do so, because a
-            later push with the same key can ask for one.
+            later push with the same key can request one.
         pushed_at: When the item was pushed; None if the store does not know, as for items that an older
             release stored.
     """

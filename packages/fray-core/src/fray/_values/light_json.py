@@ -31,12 +31,12 @@ def to_json(value: Any, margin: str = "\n") -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):
         return repr(value)
-    raise TypeError(f"{value!r} is no plain value")
+    raise TypeError(f"{value!r} is not a plain value")
 
 
 def _quoted(text: str) -> str:
     text = text.translate(_ESCAPED)
-    if not text.isascii():  # in units of UTF-16, as JSON has them; what is no character stays what it is
+    if not text.isascii():  # in units of UTF-16, as JSON has them; a lone surrogate stays what it is
         units = text.encode("utf-16-be", "surrogatepass")
         numbers = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
         text = "".join(chr(number) if number < 128 else f"\\u{number:04x}" for number in numbers)

@@ -1,4 +1,4 @@
-"""What a task or an actor may ask for beyond its arguments."""
+"""What a task or an actor may request beyond its arguments."""
 
 import enum
 from collections.abc import Iterable, Mapping
@@ -8,13 +8,13 @@ from typing import Any
 
 from fray._values.checks import check_count
 
-ASYNC_CONCURRENCY = 1_000  # calls of an async actor that run at the same time, unless it is said
+ASYNC_CONCURRENCY = 1_000  # calls of an async actor that run at the same time, by default
 
 NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
 class Lifetime(enum.StrEnum):
-    """How long an actor lives when nobody kills it."""
+    """How long an actor lives unless it is killed."""
 
     JOB = "job"
     """Until its context is shut down, or the job that made it ends."""

@@ -1,4 +1,4 @@
-"""What a push may say beside its items."""
+"""The options of a push."""
 
 import math
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class PushOptions:
 
     @property
     def is_plain(self) -> bool:
-        """Whether items go to the end of the line, and nothing else is asked for."""
+        """Whether items go to the end of the line, and nothing else is requested."""
         return self in (PLAIN, PushOptions(wait=self.wait))
 
     def key_of(self, index: int) -> str | None:
@@ -88,7 +88,7 @@ def push_options(
     reply_ttl: float = REPLY_TTL,
     wait: float | None = None,
 ) -> PushOptions:
-    """Return checked options; `PLAIN` itself where nothing is asked for."""
+    """Return checked options; `PLAIN` itself where nothing is requested."""
     if not isinstance(reply, bool):
         raise invalid("reply", "True or False", reply)
     check_seconds("reply_ttl", reply_ttl)

@@ -1,6 +1,6 @@
 """What the author of a backend needs, and a user of one never sees.
 
-Names are loaded when they are asked for, so that a worker imports only what it uses.
+Names are loaded when they are requested, so that a worker imports only what it uses.
 
 `API_VERSION` counts the versions of this door: it grows when a backend has to change, not when a name is
 added. A backend calls `require_api` where it is imported, with the version that it was written for.

@@ -79,7 +79,7 @@ __all__ = [
 ]
 
 
-# Loaded when asked for: only who writes a backend needs them.
+# Loaded when requested: only authors of backends need them.
 _HOMES = {
     "ClusterBase": "_jobs.clusters",
     "ClusterCalls": "_jobs.cluster_calls",

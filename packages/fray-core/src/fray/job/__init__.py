@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-# Loaded when they are asked for: they bring the job runtime, which no worker of a context needs.
+# Loaded when they are requested: they bring the job runtime, which no worker of a context needs.
 _HOMES = {
     "PreemptionNotice": "fray._jobs.preemption_notice",
     "preemption_notice": "fray._jobs.preemption_notice",

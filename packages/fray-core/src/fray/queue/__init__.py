@@ -1,4 +1,4 @@
-"""Queues that lose nothing: an item stays until the worker that leased it says `done`."""
+"""Queues that lose nothing: an item stays until the worker that leased it calls `done`."""
 
 from typing import Any
 

@@ -6,7 +6,7 @@
             return "mine?address=127.0.0.1:4000"
 
 The tests open `create_cluster(spec)`, here and in other processes, and use nothing but the public
-interface. They launch commands and functions that run within seconds, ask for 4 CPUs at most, and
+interface. They launch commands and functions that run within seconds, request 4 CPUs at most, and
 expect jobs to see the files that the tests see. What a cluster can do beyond the rest, or cannot do, it
 declares in the class attributes of `ClusterFixtures`.
 """

@@ -1,4 +1,4 @@
-"""What listeners receive of a job: in its launcher, in the job itself, in those who wait for it."""
+"""What listeners receive of a job: in its launcher, in the job itself, in the processes that wait for it."""
 
 import pytest
 

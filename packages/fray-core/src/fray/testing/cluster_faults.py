@@ -64,7 +64,7 @@ class DirectoryContract(ClusterFixtures):
     """A `DirectoryCluster` whose jobs run on this machine."""
 
     def holder(self, cluster: DirectoryCluster, job_id: str) -> Holder:
-        """Who supervises a job, once that has said so."""
+        """The supervisor of a job, once it has written its identity."""
 
         def known() -> Holder | None:
             holder = cluster.record(job_id).holder()
@@ -84,7 +84,7 @@ class DirectoryContract(ClusterFixtures):
         )
         return job_id, numbers_in(pids)
 
-    # --- who is killed, who is stopped ---
+    # --- killed, stopped ---
 
     def test_a_tree_ends_with_its_supervisor_though_nobody_looks(
         self, cluster: DirectoryCluster, tmp_path: Path
@@ -133,7 +133,7 @@ class DirectoryContract(ClusterFixtures):
         after = launch(cluster, program("pass"), after=[job_id])
         until(lambda: job_id in (cluster.poll(after).pending_reason or ""), "it waits", self.PATIENCE)
         holder = self.holder(cluster, job_id)
-        for pid in (holder.guardian, holder.pid):  # so that nobody gives word
+        for pid in (holder.guardian, holder.pid):  # so that no process sends a notification
             os.kill(pid, signal.SIGSTOP)
         for pid in (holder.guardian, holder.pid):
             os.kill(pid, signal.SIGKILL)

@@ -16,7 +16,7 @@ SHOW = """
     known = "FRAY_", "RANK", "WORLD_", "LOCAL_", "MASTER_"
     print(json.dumps({name: value for name, value in os.environ.items() if name.startswith(known)}))
 """
-# The last replica fails as often as argv[2] says, once all are up; the others go on until they are ended.
+# The last replica fails as often as argv[2] says, once all are up; the others run until they are ended.
 FAILING = """
     import os, pathlib, sys, time
     folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["FRAY_REPLICA_ID"])
@@ -41,7 +41,7 @@ class GangContract(ClusterFixtures):
     """Replicas that start, end and are retried together."""
 
     GANGS: ClassVar[dict[str, ResourceConfig]] = {"cpus": ResourceConfig(replicas=2)}
-    """What gangs of several replicas are asked for, by what the tests call them."""
+    """The requests for gangs of several replicas, by what the tests call them."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Run a test for each kind of gang."""

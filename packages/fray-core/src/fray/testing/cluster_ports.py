@@ -19,7 +19,7 @@ from fray.testing.cluster_fixtures import ClusterFixtures, launch, numbers_in, p
 from fray_resources import ResourceConfig
 
 SMALL = ResourceConfig(cpu=0.5, ram="256m")
-# Says on which ports it listens, and goes on until a file is there.
+# Says on which ports it listens, and runs until a file is there.
 LISTEN = """
     import os, pathlib, socket, sys, time
     names = ("FRAY_PORT_HTTP", "FRAY_PORT_SIDE_CAR")

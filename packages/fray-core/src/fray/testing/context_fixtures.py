@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Callable[..., None] | type)
 
 
 def needs(*capabilities: str) -> Callable[[T], T]:
-    """Mark a test, or all of an area, that asks for what a context need not have: it is moot without.
+    """Mark a test, or all of an area, that requests what a context need not have: it is moot without.
 
     Args:
         capabilities: Fields of `ContextCapabilities` that the context has to declare.

@@ -38,7 +38,7 @@ class StreamContract(ContextFixtures):
 
     def test_an_item_is_there_before_the_next_is_made(self, context: JobContext, gate: Note) -> None:
         if self.can.inline:
-            gate.open()  # inline, asking for an item makes it
+            gate.open()  # inline, requesting an item makes it
         stream = context.run(tasks.waits_between, gate)
         assert context.get(next(stream)) == "first"
         gate.open()

@@ -17,7 +17,7 @@ class Gate:
         self.path = path
 
     def open(self) -> None:
-        """Let everybody through."""
+        """Open it for all."""
         self.path.touch()
 
     def is_open(self) -> bool:
@@ -30,9 +30,9 @@ class Gate:
 
 
 def until(condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
-    """Wait for what no event tells of, in another process: return the first true value of `condition`.
+    """Wait for what no event reports, in another process: return the first true value of `condition`.
 
-    It is asked less often the longer it takes: to ask may cost what is waited for the CPU that it needs.
+    It is checked less often the longer it takes: a check may take the CPU that the other process needs.
     """
     start = time.monotonic()
     while not (value := condition()):

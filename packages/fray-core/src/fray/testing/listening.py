@@ -62,7 +62,7 @@ def _event(data: dict[str, Any]) -> Event:
 
 
 def forget_listeners() -> None:
-    """Drop every listener of this process; the environment is read anew at the next event."""
+    """Drop every listener of this process; the environment is read again at the next event."""
     _listeners.forget()
 
 

@@ -24,9 +24,9 @@ a test of `fray.testing`, each column a backend that it ran on.
 |---|---|
 | kept | the test passed |
 | refused | the backend cannot do it and raises `UnsupportedError`, which the test checked |
-| — | the question does not arise, by what the backend declares of itself |
+| — | the test does not apply, by what the backend declares |
 | **not kept** | known to fail, for the reason below the table |
-| | the backend takes no part: a queue of one process, say, in what several share |
+| | the test did not run on this backend: tests of sharing, for a queue of one process |
 """
 
 
@@ -127,7 +127,7 @@ def _table(area: Area, columns: dict[str, Findings]) -> str:
 
 
 def _declared(columns: dict[str, Findings]) -> str:
-    """Say what the backends declare, where they do not all declare the same."""
+    """Describe what the backends declare, where they do not all declare the same."""
     names = sorted({name for findings in columns.values() for name in findings.declared})
     rows = []
     for name in names:

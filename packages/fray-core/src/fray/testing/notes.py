@@ -1,4 +1,4 @@
-"""What tests and tasks tell each other, on whatever machine each runs: notes, kept in the test's process.
+"""Messages between tests and tasks, on whatever machine each runs: notes, kept in the test's process.
 
 A note is a gate that holds a task back, a mark that something ran, or a diary of how often. It is a name at
 the address of a server, and pickles. Nothing but the standard library: every worker loads this.
@@ -46,7 +46,7 @@ class Note:
         return self._ask("read")
 
     def open(self) -> None:
-        """Let everybody through who waits."""
+        """Release all waiters."""
         self.add()
 
     def is_open(self) -> bool:
@@ -91,7 +91,7 @@ class NoteServer:
         return Note(self._host, self._port, f"{self._own}-{name}")
 
     def close(self) -> None:
-        """Let what waits go on, and end."""
+        """Release what waits, and end."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

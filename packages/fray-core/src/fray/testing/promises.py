@@ -86,7 +86,7 @@ def areas_of(contract: type) -> list[Area]:
 
 
 def sentence(test: object) -> str:
-    """Say what a test promises: its docstring's first line, or its name in words."""
+    """Describe what a test promises: its docstring's first line, or its name in words."""
     doc = inspect.getdoc(test)
     if doc:
         return doc.splitlines()[0].rstrip(".")

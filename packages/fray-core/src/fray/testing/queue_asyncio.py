@@ -140,7 +140,7 @@ class GiveBackPromises(QueueFixtures):
             _bulk(limited).give_back(leases)
         with pytest.raises(LeaseExpiredError):
             limited.done(leases[0])
-        _bulk(limited).give_back(leases)  # lost by now, which is no error
+        _bulk(limited).give_back(leases)  # lost by now, which is not an error
         assert (limited.size(), limited.pending(), limited.dead_letters()) == (3, 3, [])
         assert [lease.item for lease in limited.pop_many(3)] == ["a", "b", "c"]
 

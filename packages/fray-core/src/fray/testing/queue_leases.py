@@ -9,7 +9,7 @@ from fray.testing.queue_fixtures import ManualClock, QueueFixtures, refused, tak
 
 
 class LeasePromises(QueueFixtures):
-    """Rules 1 to 4: order, leases, and who may settle what."""
+    """Rules 1 to 4: order, leases, and which lease may settle what."""
 
     def test_it_is_a_queue(self, queue: Queue[Any]) -> None:
         assert isinstance(queue, Queue)

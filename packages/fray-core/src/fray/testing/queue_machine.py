@@ -111,7 +111,7 @@ class QueueMachine(RuleBasedStateMachine):
             del self.dead[: -self.MOST_DEAD]
 
     def leave(self, item: int, answer: tuple[str, int | None]) -> None:
-        """Take an item out of the line; who asked gets the answer."""
+        """Take an item out of the line; its producer gets the answer."""
         self.alive.remove(item)
         self.holds.pop(item, None)
         self.delays.pop(item, None)
@@ -240,7 +240,7 @@ class QueueMachine(RuleBasedStateMachine):
         return hold is not None and hold.lease is lease
 
     def good(self, lease: Lease[int], call: Callable[[], object]) -> bool:
-        """Make the call; tell whether it was accepted, which must be as the model says."""
+        """Make the call; return whether it was accepted, which must be as the model says."""
         if lease.item == -1:
             return False
         self.free()  # the first that looks marks the dead, in the model as in the queue

@@ -36,7 +36,7 @@ def _many(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class PriorityPromises(OptionFixtures):
-    """`push(priority=)`: who is taken first."""
+    """`push(priority=)`: what is taken first."""
 
     def test_higher_priorities_are_taken_first_and_within_one_the_first_pushed(
         self, queue: Queue[Any]

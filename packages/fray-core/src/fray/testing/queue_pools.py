@@ -20,7 +20,7 @@ class PoolContract(OptionFixtures):
 
     @pytest.fixture(autouse=True)
     def _forget_failures(self, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-        """Let go of the exceptions that were logged: their frames hold the pool and its queue."""
+        """Release the exceptions that were logged: their frames hold the pool and its queue."""
         yield
         caplog.get_records("call").clear()
 

@@ -1,4 +1,4 @@
-"""What a queue promises to those who wait, work in a block, share it, or call it wrongly."""
+"""What a queue promises to callers that wait, work in a block, share it, or call it wrongly."""
 
 import pickle
 import threading

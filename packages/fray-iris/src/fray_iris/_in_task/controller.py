@@ -1,4 +1,4 @@
-"""Iris's controller, asked by a replica in the JSON form of its own protocol."""
+"""Iris's controller, called by a replica in the JSON form of its own protocol."""
 
 import json
 import time
@@ -21,7 +21,7 @@ class CouldNotStart(Exception):  # noqa: N818 - how an attempt ends
 
 
 class Controller:
-    """What one attempt at one task asks of the controller, and tells it.
+    """The requests and reports of one attempt at one task to the controller.
 
     Args:
         address: Where it is.
@@ -36,7 +36,7 @@ class Controller:
         self._note = note
 
     def call(self, method: str, **request: "Any") -> "dict[str, Any]":
-        """Ask the controller.
+        """Send a request to the controller.
 
         Raises:
             CouldNotStart: It did not answer.

@@ -1,4 +1,4 @@
-"""What a replica finds: its variables, and whether what was asked for is installed."""
+"""What a replica finds: its variables, and whether what was requested is installed."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def hidden_variables() -> "dict[str, str]":
 
 
 def check_environment(plan: "dict[str, Any]") -> None:
-    """Refuse to run without what was asked for: some workers of Iris install nothing.
+    """Refuse to run without what was requested: some workers of Iris install nothing.
 
     Raises:
         CouldNotStart: A package, or the version of Python, is not there.
@@ -97,7 +97,7 @@ def with_controller(spec: str, address: str) -> str:
 
 
 def distribution_name(requirement: str) -> str:
-    """Return the name of the distribution that a requirement asks for."""
+    """Return the name of the distribution that a requirement requests."""
     name, at, _ = requirement.partition("@")
     if at and "/" not in name:
         return name.strip()

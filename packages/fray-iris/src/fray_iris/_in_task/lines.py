@@ -60,7 +60,7 @@ class Lines:
                 data = data[os.write(2, data) :]
 
     def last(self, secrets: "list[str]") -> str:
-        """Return how a message goes on with the last lines, without what is secret."""
+        """Return the end of a message: the last lines, without secrets."""
         text = "\n".join(f"  {line}" for line in self._last)
         text = redacted(text, secrets)[-_LAST_BYTES:]
         return f"\nits last lines:\n{text}" if text else "; it wrote nothing"

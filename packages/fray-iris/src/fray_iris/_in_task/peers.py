@@ -1,4 +1,4 @@
-"""A replica and the others of its job: where a gang meets, its ranks, and who waits for whom at the end."""
+"""A replica and the others of its job: where a gang meets, its ranks, and what waits for what at the end."""
 
 import os
 import socket

@@ -71,7 +71,7 @@ class Replica:
         return self._ended(reason)
 
     def close(self) -> None:
-        """Leave nothing on the worker but the word that it has ended, for who waits for that."""
+        """Leave nothing on the worker but the report of the end, for the process that waits for it."""
         for name in ("stop", "notice"):
             try:
                 os.unlink(os.path.join(self.place, name))
@@ -177,7 +177,7 @@ class Replica:
         return 143
 
     def _stopped(self) -> int:
-        """Say that the tree has ended because a user stopped it: to who waits here, and to Iris."""
+        """Report that the tree has ended because a user stopped it: to the waiting process, and to Iris."""
         report = {"reason": "stopped", "exit_code": None, "message": f"replica {self.index} was stopped"}
         self.lines.write(END + json.dumps(report))
         self.controller.tell(ended=report)
@@ -187,7 +187,7 @@ class Replica:
         return 143
 
     def _end(self, reason: str, code: int, how: str, exit_code: "int | None" = None) -> int:
-        """Say how it ended; of a failure for good, when the others have ended too."""
+        """Describe how it ended; of a failure for good, when the others have ended too."""
         report: dict[str, Any] = {"reason": reason, "exit_code": code}
         if reason == "could_not_start":
             report |= {"exit_code": None, "message": f"replica {self.index} could not start: {how}"}

@@ -1,4 +1,4 @@
-"""The words between a replica and who launched it: what its lines begin with, where it is asked to end."""
+"""The words between a replica and its launcher: what its lines begin with, where it is asked to end."""
 
 import re
 
@@ -6,7 +6,7 @@ END = "fray-replica-ended "
 STATE = "fray-replica-state "
 FLUSH = "fray-replica-flush"
 PLAN = "_fray_plan.json"
-"""The file beside the archive that says what to run."""
+"""The file beside the archive that describes what to run."""
 HIDDEN_VARIABLE = "FRAY_SECRET_"
 """With a number behind it: a piece of a JSON object with a request's variables. Iris shows the values of
 variables in its answers and on its page, but for those whose names look secret."""

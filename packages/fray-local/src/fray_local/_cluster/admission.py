@@ -1,4 +1,4 @@
-"""Who has which part of the machine, across all processes that launch jobs on it.
+"""Which job has which part of the machine, across all processes that launch jobs on it.
 
 One file for each start of the machine, under one lock. Every supervisor enters what its job needs and leaves
 when it is done; the process that changes the file decides for all and wakes those that may
@@ -75,14 +75,14 @@ class MachineRoom(NamedTuple):
     claim: Claim
 
     def enter(self) -> Grant | str:
-        """Ask for room, or ask again."""
+        """Request room, or request it again."""
         entered = AdmissionFile(self.state_dir).enter(self.claim)
         if entered.granted:
             return Grant(entered.gpus)
         return explain(entered, AdmissionFile(self.state_dir).claims())
 
     def enter_at_launch(self) -> Grant | None:
-        """Ask for room for a job whose record is a draft; None where there is none yet."""
+        """Request room for a job whose record is a draft; None where there is none yet."""
         entered = AdmissionFile(self.state_dir, draft=self.claim.record).enter(self.claim)
         return Grant(entered.gpus) if entered.granted else None
 
@@ -222,7 +222,7 @@ def shortage(claim: Claim, held: Amounts) -> list[str]:
 
 
 def explain(claim: Claim, claims: list[Claim]) -> str:
-    """Say what a claim waits for: how much it needs, how much is free, who has the rest."""
+    """Describe what a claim waits for: how much it needs, how much is free, which jobs have the rest."""
     others = [other for other in claims if other.granted]
     held = Amounts()
     for other in others:

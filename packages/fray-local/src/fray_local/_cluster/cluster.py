@@ -1,4 +1,4 @@
-"""Jobs on this machine, each a process tree that outlives who launched it."""
+"""Jobs on this machine, each a process tree that outlives its launcher."""
 
 import contextlib
 import os
@@ -46,7 +46,7 @@ _SHELL = 'exec 3<&0; "$@" <&3 3<&- >&2 & echo $!'
 class LocalCluster(DirectoryCluster):
     """Run jobs as processes of this machine; spec `local`.
 
-    Jobs go on when their launcher ends, and any process of the same user sees them. Used in a `with`
+    Jobs continue when their launcher ends, and any process of the same user sees them. Used in a `with`
     statement, the cluster stops the jobs that were launched through it.
 
     Args:
@@ -54,12 +54,12 @@ class LocalCluster(DirectoryCluster):
         use_isolated_env: Give every job an environment of its own, as `pip_packages` or `extras` do.
         overcommit: Start every job at once, whatever the machine has.
         simulate: `"tpu"` runs the hosts of TPU slices as processes, for tests of training code.
-        slices: Simulated slices that there are, of whatever type; None for as many as are asked for.
+        slices: Simulated slices that there are, of whatever type; None for as many as are requested.
         context: The spec of the context that jobs find as their current one; None for `"process"`.
         cpus: CPUs that jobs may use; None for all that this process may.
         memory: Memory that jobs may use, e.g. `"16g"`; None for all there is.
         gpus: GPUs that jobs may use, the first so many; None for all there are.
-        enforce_memory: End a job that takes more memory than it asked for, all replicas together; refused
+        enforce_memory: End a job that takes more memory than it requested, all replicas together; refused
             where the machine does not let us. Else what it used is measured and reported.
         keep_jobs: Records of finished jobs to keep; the oldest ones beyond are deleted.
         keep_days: Days to keep them at most.
@@ -137,7 +137,7 @@ class LocalCluster(DirectoryCluster):
         return f"<LocalCluster {self.spec!r} in {self._root}>"
 
     def _check_supported(self, request: JobRequest) -> None:
-        """Said by `_plan`, which knows the machine."""
+        """Checked by `_plan`, which knows the machine."""
 
     def _plan(self, request: JobRequest, job_id: JobId, variables: Mapping[str, str]) -> JobPlan:
         settings = replace(self._settings, variables={**self._settings.variables, **variables})

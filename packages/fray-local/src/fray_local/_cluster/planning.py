@@ -167,7 +167,7 @@ def _gpus(request: JobRequest) -> int:
 
 
 def _gpus_uncounted(request: JobRequest, replicas: int, machine: Machine) -> tuple[str, ...]:
-    """GPUs for a job that reserves none: as many as it asks for, from the first, and around again."""
+    """GPUs for a job that reserves none: as many as it requests, from the first, and around again."""
     ids = machine.gpus or ("0",)
     return tuple(ids[number % len(ids)] for number in range(_gpus(request) * replicas))
 

@@ -12,10 +12,10 @@ from fray_local._cluster.admission import AdmissionFile, Amounts
 
 @dataclass(frozen=True, kw_only=True)
 class Slices:
-    """The slices that jobs may use: of whatever type is asked for.
+    """The slices that jobs may use: of whatever type is requested.
 
     Args:
-        total: How many there are; None for as many as are asked for.
+        total: How many there are; None for as many as are requested.
     """
 
     total: int | None

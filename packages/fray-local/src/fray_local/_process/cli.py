@@ -60,7 +60,8 @@ def kill(name: str, namespace: str | None, timeout: float, as_json: bool) -> Non
     if connection is not None and not kill_at(connection[1], timeout):
         raise click.ClickException(
             f"{record.label} was asked to end and its name is free, but its process does not answer: it may "
-            "be stopped, and ends when it goes on; `ps` shows it as fray_local._process.worker.detached_actor"
+            "be stopped (SIGSTOP), and ends when it continues; `ps` shows it as "
+            "fray_local._process.worker.detached_actor"
         )
     click.echo(json.dumps(_row(record), indent=2) if as_json else f"killed {record.label}")
 

@@ -1,4 +1,4 @@
-"""The fork server: a process of one thread that forks workers, tells how they ended, and ends them.
+"""The fork server: a process of one thread that forks workers, reports how they ended, and ends them.
 
 It never sees the owner's program, so that a worker starts in milliseconds with nothing imported but
 Fray, and a fork copies no lock that another thread holds. When the owner is gone, however it went,
@@ -7,7 +7,7 @@ told to (`Preload`), so that its workers need not.
 
 On Linux it is a subreaper, and so is each worker: what a task started belongs to the worker as long
 as that lives, whatever session it made for itself, and comes to the fork server, which kills it, when
-the worker ends. Elsewhere the worker's process group is killed, and what left it goes on.
+the worker ends. Elsewhere the worker's process group is killed, and a process that left it survives.
 """
 
 import contextlib
@@ -112,7 +112,7 @@ class ForkServer:
                 process_tree.send_group(pid, signal.SIGKILL)
 
     def _preload(self, modules: list[str]) -> None:
-        """Import what workers had imported; what fails here fails there, where somebody sees it."""
+        """Import what workers had imported; what fails here fails there, where a user sees it."""
         import importlib
         import io
 
@@ -154,7 +154,7 @@ class ForkServer:
             close_all([self._sock.detach(), self._wake, self._wake_end])
             work(number, settings, *descriptors)
             code = 0
-        except BaseException:  # noqa: BLE001 - the child must never go on as a second fork server
+        except BaseException:  # noqa: BLE001 - the child must never continue as a second fork server
             import traceback
 
             traceback.print_exc()
@@ -246,7 +246,7 @@ def _children() -> set[int]:
 
 
 def _die_with_parent(parent: int) -> None:
-    if sys.platform != "linux":  # there, the end of the socket tells
+    if sys.platform != "linux":  # there, the end of the socket shows it
         return
     die_with_parent()
     if os.getppid() != parent:

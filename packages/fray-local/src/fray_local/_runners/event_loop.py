@@ -134,7 +134,7 @@ class EventLoopActor:
     # From any thread.
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
-        """Let a stream that waited go on."""
+        """Resume a stream that waited."""
         if parked:
             self._tell(self._resume, call)
 

@@ -38,7 +38,7 @@ class InlineRunner(InProcessRunner):
         """Do nothing: there is no thread to end."""
 
     def disown(self) -> bool:
-        """Say that a child can go on: there was no thread to lose."""
+        """Return that a child can use it: there was no thread to lose."""
         return True
 
 
@@ -65,7 +65,7 @@ class InlineActor:
         self._instance: Any = None
 
     def start(self, calls: Sequence[Any]) -> None:
-        """Run them now, unless another does: it goes on with these then."""
+        """Run them now, unless another thread does, which then runs these, too."""
         self._queue.extend(calls)
         while self._queue and self._busy.acquire(blocking=False):
             try:
@@ -100,7 +100,7 @@ class InlineActor:
         """Do nothing: nothing was lent."""
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
-        """Make the items that were asked for."""
+        """Make the items that were requested."""
         if parked:
             self.start((call,))
 
@@ -108,7 +108,7 @@ class InlineActor:
         """Never called: a method that runs here is the caller's own."""
 
     def end(self, *, kill: bool) -> None:
-        """Let go of the instance."""
+        """Release the instance."""
         if kill:
             self._queue.clear()
         self._instance = None

@@ -155,7 +155,7 @@ class ThreadPool:
                 return
 
     def _await_call(self) -> Any:
-        if self._parked:  # one idle thread says that no more are needed
+        if self._parked:  # one idle thread shows that no more are needed
             with self._lock:
                 spare, self._parked = self._parked, []
             for parked in spare:
@@ -261,7 +261,7 @@ class _Parked:
         return self._end
 
     def wake(self, *, end: bool = False) -> None:
-        """Let it go on, or end."""
+        """Resume it, or let it end."""
         self._end = end
         self._gate.release()
 
@@ -281,7 +281,7 @@ class ThreadRunner:
         self.start, self.rescue = self._pool.submit, self._pool.rescue
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
-        """Let a stream that waited go on."""
+        """Resume a stream that waited."""
         if parked:
             self._pool.submit((call,))
 
@@ -305,7 +305,7 @@ class ThreadRunner:
         """Do nothing: a thread cannot be stopped."""
 
     def disown(self) -> bool:
-        """Say that the threads are the parent's."""
+        """Return that the threads belong to the parent."""
         return False
 
 
@@ -331,7 +331,7 @@ class ThreadActor:
         self._pool.submit(calls)
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
-        """Let a stream that waited go on."""
+        """Resume a stream that waited."""
         if parked:
             self._pool.submit((call,))
 

@@ -22,7 +22,7 @@ token_file_option = click.option(
 
 
 class MissingQueueError(FrayError, FileNotFoundError):
-    """There is no queue where a command was pointed at."""
+    """There is no queue at the URL of a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def reaching(command: F) -> F:
 
 
 def is_served(url: str) -> bool:
-    """Tell whether a URL is of a server's queue."""
+    """Return whether a URL is of a server's queue."""
     return url.startswith(("http:", "https:"))
 
 
@@ -66,7 +66,7 @@ def open_at(url: str, access: Access, *, create: bool = False, **options: Any) -
             "a memory: queue is in the memory of the program that made it, and of no other"
         )
     opened: Any = open_queue(url, **options)
-    # A server says so itself, to tokens too that may not look at a queue.
+    # A server reports it itself, to tokens too that may not look at a queue.
     if not create and not is_served(url) and hasattr(opened, "exists") and not opened.exists():
         raise MissingQueueError(f"there is no queue at {url!r}; `fray queue create {url}` makes one")
     return opened

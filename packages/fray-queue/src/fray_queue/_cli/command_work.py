@@ -24,8 +24,9 @@ class CommandFailedError(FrayError, RuntimeError):
 class Command:
     """Runs a command for each item, in any thread.
 
-    What it writes to its standard output is the reply, to who asked for one: text, without the last newline.
-    It is also written to this program's output, when the command has ended: lines of two are not mixed.
+    What it writes to its standard output is the reply, where one was requested: text, without the last
+    newline. It is also written to this program's output, when the command has ended: lines of two are not
+    mixed.
 
     Args:
         arguments: Those that are `{}` become the item; where there is none the item is on standard input.
@@ -56,7 +57,7 @@ class Command:
                 self._running.discard(process)
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
-                    with contextlib.suppress(OSError):  # what was not written is nobody's any more
+                    with contextlib.suppress(OSError):  # what was not written is dropped
                         stream.close()
 
     def _wait(self, process: "subprocess.Popen[str]", text: str) -> str:
@@ -141,7 +142,7 @@ def work(
 
     The item is on its standard input, or in the place of an argument `{}`: text as it is, everything else as
     JSON. The item is done when COMMAND ends with exit code 0, and goes back to the queue otherwise. What
-    it wrote to its standard output is the reply, as text, to who pushed with `reply=True`; where it fails for
+    it wrote to its standard output is the reply, as text, to a push with `reply=True`; where it fails for
     good they get an error that says how it ended. Unpickles what others pushed: trust them.
 
     fray queue work sqlite:q.db -- convert {} -resize 50% out.png

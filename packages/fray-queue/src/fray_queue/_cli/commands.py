@@ -151,7 +151,7 @@ def stats(url: str, access: Access, as_json: bool) -> None:
 def dead(url: str, access: Access, as_json: bool) -> None:
     """List the dead letters of the queue at URL; those of a server without what they hold."""
     opened = open_at(url, access)
-    if is_served(url):  # code that strangers pushed is not run to look at a queue
+    if is_served(url):  # items are not unpickled to look at a queue
         shown = "bytes"
         told = opened.dead_facts()
         letters = [(each["item_id"], each["attempts"], each["history"], each["bytes"]) for each in told]
@@ -216,7 +216,7 @@ def repair(url: str, restore: bool, access: Access, as_json: bool) -> None:
     """List what in the queue at URL cannot be read; the exit status is 1 while there is some.
 
     None of it stops the queue. A damaged item is among the dead letters, with its bytes; an item with a
-    damaged history rests until --restore puts it back; files of strangers are left alone.
+    damaged history rests until --restore puts it back; files that are not the queue's are left alone.
     """
     opened: Any = open_at(url, access)
     if not hasattr(opened, "repair"):

@@ -9,7 +9,7 @@ SCHEMES = ("redis", "rediss", "postgresql", "postgres")
 
 
 def engine_at(url: str, *, seconds: float, clock: Callable[[], float] | None = None) -> Engine:
-    """Return the engine at a URL, which holds no password; asks nothing of it yet.
+    """Return the engine at a URL, which holds no password; without a request to it.
 
     Args:
         seconds: How long a single request may take.

@@ -35,7 +35,7 @@ from fray_queue._leases import extended
 T = TypeVar("T")
 R = TypeVar("R")
 LOOK_AGAIN = 2.0
-"""Seconds: who waits looks then at the latest. An engine does not tell of leases that run out."""
+"""Seconds after which a waiting call looks at the latest. An engine does not report expired leases."""
 _SHORTEST_WAIT = 0.001
 _LONGEST_REQUEST = 10.0  # seconds
 _PAGE = 200  # dead letters in one answer
@@ -111,7 +111,7 @@ class EngineQueue(QueueBase[T]):
         )
 
     def _connect(self) -> EngineStore:
-        """Check the address, and make the store; asks nothing of the engine yet."""
+        """Check the address, and make the store; without a request to the engine."""
         raise NotImplementedError
 
     @property
@@ -200,7 +200,7 @@ class EngineQueue(QueueBase[T]):
                 self._doze(Wanted(room=True), left)
 
     def _doze(self, wanted: Wanted, left: float, change: float | None = None) -> None:
-        """Wait until the engine tells, or it is time to look again."""
+        """Wait until the engine notifies, or it is time to look again."""
         seconds = min(left, LOOK_AGAIN, LOOK_AGAIN if change is None else max(change, _SHORTEST_WAIT))
         try:
             self._store.wait(wanted, seconds)
@@ -372,7 +372,7 @@ class EngineQueue(QueueBase[T]):
         self.close()
 
     def close(self) -> None:
-        """Let go of what only this queue holds; the next call opens it again."""
+        """Release what only this queue holds; the next call opens it again."""
         self._settings = self._is_stored = None
         self._store.close()
 

@@ -13,7 +13,7 @@ from fray_queue._items import Settings
 Packed = tuple[str, bytes]
 """An answer: its outcome and its payload."""
 Verb = Literal["requeue", "purge", "purge_dead"]
-"""What an operator asks for: put dead items back in line, remove those that are not dead, remove the dead."""
+"""What an operator requests: put dead items back in line, remove those that are not dead, remove the dead."""
 
 
 class TransientError(FrayError, ConnectionError):
@@ -33,7 +33,7 @@ class DeletedQueueError(QueueUnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What somebody waits for: items, room for more, answers to these items."""
+    """What a caller waits for: items, room for more, answers to these items."""
 
     items: bool = False
     room: bool = False
@@ -78,7 +78,7 @@ class EngineStore(Protocol):
     def pop(
         self, slot: Slot, n: int, lease_timeout: float, *, token: str, woken: bool
     ) -> tuple[list[Lease[bytes]], float | None]:
-        """Lease items; where there is none, say in how many seconds one may come by itself.
+        """Lease items; where there is none, return in how many seconds one may become free.
 
         Args:
             token: Ends the leases' ids; of this call alone.
@@ -117,15 +117,15 @@ class EngineStore(Protocol):
         """Return what became of items, and in how many seconds more of them may be over by themselves."""
 
     def operate(self, slot: Slot, verb: Verb, item_ids: Sequence[str] | None = None) -> int:
-        """Do what an operator asks for, to these items, or to all where None is given; return how many."""
+        """Do what an operator requests, to these items, or to all where None is given; return how many."""
 
     def delete(self) -> None: ...
 
     def stored(self) -> tuple[bool, str]:
-        """Say whether a push that returned outlives a crash of the engine's machine, and why."""
+        """Return whether a push that returned outlives a crash of the engine's machine, and why."""
 
     def wait(self, wanted: Wanted, seconds: float, *, alarm: str = "") -> Wanted:
-        """Return what of it may be there, when the engine tells; nothing after so long.
+        """Return which of these may be there, when the engine notifies; nothing after so long.
 
         Args:
             alarm: A name, by which `ring` ends the wait.
@@ -135,7 +135,7 @@ class EngineStore(Protocol):
         """End a wait, in whatever thread."""
 
     def pass_on(self, told: Wanted) -> None:
-        """Have the engine tell somebody else what nobody wants here any more."""
+        """Have the engine notify another process of what this one no longer waits for."""
 
     def close(self) -> None: ...
 
@@ -144,10 +144,10 @@ class Engine(Protocol):
     """An engine, by its address: many queues by name."""
 
     def store(self, name: str) -> EngineStore:
-        """Return the store of a queue; asks nothing of the engine yet."""
+        """Return the store of a queue; without a request to the engine."""
 
     def check(self) -> None:
-        """Ask the engine whether it is there.
+        """Check that the engine answers.
 
         Raises:
             TransientError: It is not.
@@ -158,7 +158,7 @@ class Engine(Protocol):
         """Return the counts of all queues by name; what ran out meanwhile is not looked for."""
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Release the connections."""
 
 
 def token_of(lease_id: str) -> tuple[int, str]:

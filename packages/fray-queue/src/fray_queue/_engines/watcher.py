@@ -1,4 +1,4 @@
-"""One thread that waits for what an engine tells of a queue, for many who want to know."""
+"""One thread that waits for an engine's notifications of a queue, for many waiting calls."""
 
 import secrets
 import threading
@@ -11,13 +11,13 @@ from fray.backend import start_thread
 from fray_queue._engines.store import EngineStore, Wanted
 
 LOOK_AGAIN = 2.0
-"""Seconds: who waits looks then at the latest. An engine does not tell of leases that run out."""
-_LINGER = 1.0  # seconds after the last who wanted to know
+"""Seconds after which a waiting call looks at the latest. An engine does not report expired leases."""
+_LINGER = 1.0  # seconds after the last waiting call
 _PAUSE = 0.2  # seconds; the engine is away
 
 
 class Watcher:
-    """Waits while somebody wants to know.
+    """Waits while there is a waiting call.
 
     Args:
         told: Is called in the watcher's thread with what may be there, or, when it is time to look, with
@@ -47,8 +47,8 @@ class Watcher:
             return self._store.tells_what and known not in (Wanted(), self._wanted())
 
     def ring(self) -> None:
-        """Have the thread ask for what is wanted now; it asks the engine."""
-        with suppress(FrayError):  # then the thread asks anew by itself
+        """Have the thread wait for what is wanted now."""
+        with suppress(FrayError):  # then the thread asks again by itself
             self._store.ring(self._alarm)
 
     def unwant(self, what: str, item_ids: Sequence[str] = ()) -> None:
@@ -82,7 +82,7 @@ class Watcher:
         while (wanted := self._next()) is not None:
             try:
                 found = self._store.wait(wanted, LOOK_AGAIN, alarm=self._alarm)
-            except FrayError:  # who waits polls, and gets the error
+            except FrayError:  # a waiting call polls, and gets the error
                 found = Wanted()
                 threading.Event().wait(_PAUSE)
             self._hand_on(found)

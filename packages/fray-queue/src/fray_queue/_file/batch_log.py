@@ -1,9 +1,9 @@
 """The log of a batch: items that one `push_many` stored together, in one file.
 
 The log of a batch is that of an item, with one difference: each record has the state of all its items. Who
-changes some of them creates the next record, with the others as they were; who finds it taken reads it and
-starts from there. So a hundred items are pushed, leased and finished by three creations, and a single one
-can be leased out of the batch by one.
+changes some of them creates the next record, with the others as they were; a client that finds it taken reads
+it and starts from there. So a hundred items are pushed, leased and finished by three creations, and a single
+one can be leased out of the batch by one.
 """
 
 import threading
@@ -75,7 +75,7 @@ class BatchLog(ItemLog):
         return 0, {}
 
     def _append_batch(self, address: Address, number: int, state: BatchState) -> bytes | None:
-        """Write the next record of a batch; return None, or what somebody else wrote there before."""
+        """Write the next record of a batch; return None, or the record that another client wrote first."""
         path, data = address.record(number), encode_batch(state, new_nonce())
         if not self._store.create(path, data) and (found := self._store.read(path)) != data:
             return found or b""  # nothing: it is removed already

@@ -2,7 +2,7 @@
 
 Whatever happens to an item next, lease, take-over, release, `done`, burial, needs to create the next
 record of its history. The store lets one client do that; all others learn that they came too late.
-docs/queue-protocol.md lists the steps, the states between them and who repairs what.
+docs/queue-protocol.md lists the steps, the states between them and what repairs each.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ from fray_queue._file.survey import Survey
 
 
 class Claims(Survey):
-    """The claims of one client, by the protocol that the module tells of."""
+    """The claims of one client, by the protocol that the module describes."""
 
     # --- taking ---
 
@@ -187,7 +187,8 @@ class Claims(Survey):
     def _confirm(self, claim: Claim, lease_id: str) -> None:
         """Make sure that the record just written continues a history, and starts none.
 
-        Who finished the item removes its files, the payload first, so record n+1 can be made again.
+        The client that finished the item removes its files, the payload first, so record n+1 can be made
+        again.
         """
         if not self._store.exists(claim.address.path):
             self._store.delete([claim.address.record(claim.number + 1)])

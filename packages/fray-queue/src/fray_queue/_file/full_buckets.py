@@ -2,12 +2,12 @@
 
     .sealed/<bucket>      its producer adds no more to it
     .full/<bucket>.<n>    after that was written, all its n items (in hex) were there, and no record
-    .taken/<bucket>       somebody may have written a record since
+    .taken/<bucket>       a client may have written a record since
 
-A client looks for `.sealed` after its first record in a bucket, and writes `.taken` before it goes on. If it
-finds nothing, its record was there before the producer looked for records, so that there is no `.full`.
+A client looks for `.sealed` after its first record in a bucket, and writes `.taken` before it continues. If
+it finds nothing, its record was there before the producer looked for records, so that there is no `.full`.
 Nobody has therefore finished an item of a bucket that is full and not taken. The files are hints for those
-who count: nothing else depends on them.
+that count: nothing else depends on them.
 """
 
 import threading
@@ -22,7 +22,7 @@ _MOST_KNOWN = 10_000
 
 
 class FullBuckets:
-    """What one client knows and tells of them.
+    """What one client knows of them, and writes about them.
 
     Args:
         sweep_at: When it first removes what is left of buckets that are gone.
@@ -34,7 +34,7 @@ class FullBuckets:
         self._lock = threading.Lock()
 
     def tell(self, bucket: str, files: int, items: int) -> None:
-        """Tell of a bucket that its producer adds no more to, unless workers have come that far already."""
+        """Announce a bucket that its producer adds no more to, unless workers have reached it already."""
         if self._is_untouched(bucket, files):
             self._store.create(f"{SEALED}/{bucket}", b"\n")
             if self._is_untouched(bucket, files):
@@ -82,7 +82,7 @@ class FullBuckets:
 
 
 def _parsed(name: str) -> tuple[str, int]:
-    """Return the bucket and the number of items that the name of a full one tells; a stranger's is empty."""
+    """Return the bucket and the number of items that the name of a full one gives; None for another file."""
     bucket, _, items = name.partition(".")
     try:
         return (bucket, int(items, 16)) if is_bucket(bucket) else ("", 0)

@@ -1,7 +1,7 @@
 """The histories of items, as one client reads and writes them.
 
-What happened to an item is a row of records, each the exclusive creation of the next number: who creates
-it decided; everybody else learns that something else happened first.
+What happened to an item is a row of records, each the exclusive creation of the next number: the client that
+creates it decided; everybody else learns that something else happened first.
 """
 
 import logging
@@ -37,7 +37,7 @@ _log = logging.getLogger("fray.queue")
 SHORTENED = 0.01  # of a lease: what it may lose by a record that was made for another item
 _MOST_SHARED = 1000  # names of one file; file systems allow a few ten thousand
 _LENGTHS = 8  # of leases, whose newest common records are kept
-GRACE = 60.0  # seconds after which somebody else removes what the finisher of an item did not
+GRACE = 60.0  # seconds after which another client removes what the finisher of an item did not
 
 
 @dataclass(slots=True)
@@ -65,9 +65,9 @@ class ItemLog:
     """The histories of all items of one queue, as one client reads and writes them.
 
     Args:
-        remove: Is handed the files of a finished item, the payload first; tells whether they are gone.
+        remove: Is handed the files of a finished item, the payload first; returns whether they are gone.
         share: Seconds within which first leases, and `done`s, have one and the same record. A lease is up to
-            that much shorter than it was asked for.
+            that much shorter than requested.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ItemLog:
         self._prepare()
 
     def know_full_buckets(self, full: FullBuckets) -> None:
-        """Count full buckets without a look into them, and tell of those that this client takes from."""
+        """Count full buckets without a look into them, and announce those that this client takes from."""
         self._full = self._listing.full = full
 
     def _prepare(self) -> None:
@@ -118,7 +118,7 @@ class ItemLog:
         return [(Spot(spot.address, spot.number, record, 0.0), free)]
 
     def _requeue(self, spot: Spot) -> bool:
-        """Bring a dead item back; False when somebody else did."""
+        """Bring a dead item back; False when another client did."""
         extended = spot.record.extended if spot.record else ()
         return self._append(
             spot.address, spot.number + 1, Record(REQUEUE, new_nonce(), self._clock(), extended=extended)
@@ -176,7 +176,7 @@ class ItemLog:
         return self._extended_end(address.extension(number), record.until)
 
     def _extended_end(self, path: str, until: float) -> float:
-        """Return the end that the file of an extension tells, or the one that there was before."""
+        """Return the end that the file of an extension gives, or the one that there was before."""
         try:
             data = self._store.read(path)
             return until if data is None or self._is_lost(data) else decode_extension(data, path)
@@ -220,7 +220,7 @@ class ItemLog:
 
     def _append(self, address: Address, number: int, record: Record) -> bool:
         path, data = address.record(number), record.encode()
-        # The store may have answered somebody's request twice, or lost the answer to ours: the nonce knows.
+        # The store may have answered another request twice, or lost the answer to ours: the nonce decides.
         won = self._is_first(path, record) and (
             self._store.create(path, data) or self._store.read(path) == data
         )
@@ -236,7 +236,7 @@ class ItemLog:
             self._full.took(address.bucket)
 
     def _is_first(self, path: str, record: Record) -> bool:
-        """Tell whether no other thread writes the same record there: its nonce could not tell them apart."""
+        """Return whether no other thread writes the same record there: both would have its nonce."""
         if not isinstance(record, SharedRecord):
             return True
         with self._lock:
@@ -275,7 +275,7 @@ class ItemLog:
             return Record(DAMAGED, "", 0.0)
 
     def _report(self, path: str, error: DamagedError) -> None:
-        """Tell once of a file that nobody can read; its item is set aside, the others go on."""
+        """Warn once of a file that cannot be read; its item is set aside, the others are delivered."""
         if path not in self._reported:
             self._reported.add(path)
             _log.warning(
@@ -283,11 +283,11 @@ class ItemLog:
             )
 
     def _is_lost(self, data: bytes) -> bool:
-        """Tell whether a power failure took what a file had; nobody sees one before it is whole."""
+        """Return whether a power failure took what a file had; a file is visible only when it is complete."""
         return self._store.may_lose and is_blank(data)
 
     def _instead(self, address: Address, number: int) -> Record:
-        """Return what a lost record is taken for: its client went with the power, so no lease goes on."""
+        """Return what a lost record is taken for: its client went with the power, so no lease continues."""
         before = self._read_record(address, number - 1) if number > 1 else None
         if before and before.kind in (DEAD, DONE):
             return before

@@ -102,7 +102,7 @@ class Listing:
         self._spread = 1.0
 
     def next(self, now: float, *, look_now: bool = False) -> Spot | None:
-        """Return an item to try and hide it until `note` tells more; None when a `refresh` is due.
+        """Return an item to try and hide it until `note` is called; None when a `refresh` is due.
 
         Args:
             look_now: ItemLog that are unknown are worth a try, too.
@@ -122,7 +122,7 @@ class Listing:
         return None
 
     def refresh(self, now: float) -> None:
-        """See what buckets there are; `next` lists them anew, and only as many as it needs."""
+        """See what buckets there are; `next` lists them again, and only as many as it needs."""
         self._list_root(now)
 
     def spots(self, now: float) -> list[Spot]:
@@ -190,7 +190,7 @@ class Listing:
         return None if view is None else view.spots.get(address.item)
 
     def note_unknown(self, address: Address, number: int, now: float) -> None:
-        """Believe that somebody wrote this record; it is looked at when there is time."""
+        """Assume that another client wrote this record; it is read later."""
         view = self._views.get(address.bucket)
         if view is not None:
             view.note(Spot(address, number, None, now + FRESH_FOR))
@@ -291,8 +291,8 @@ def read_listing(names: list[str]) -> tuple[dict[str, int], set[str], dict[str, 
 def remove_orphans(store: Store, bucket: str, orphans: dict[str, list[str]]) -> None:
     """Remove what a crash left of finished items: histories whose payload is gone.
 
-    A listing is no snapshot: it may have missed a payload that came while it ran. A record is written after
-    its payload, so a payload that is not there now was removed.
+    A listing is not a snapshot: it may have missed a payload that came while it ran. A record is written
+    after its payload, so a payload that is not there now was removed.
     """
     for item, names in orphans.items():
         if not store.exists(f"{bucket}/{item}"):

@@ -20,7 +20,7 @@ _MARK = _MARKS[_VERSION]
 def open_store(
     path: str, options: dict[str, Any], *, fsync: bool, timeout: float
 ) -> LocalStore | FsspecStore:
-    """Return the store that a path names; nothing is asked of it yet.
+    """Return the store that a path names; without a request to it.
 
     Raises:
         UnsupportedError: The file system has no exclusive creation.
@@ -67,7 +67,7 @@ def enter(store: Store) -> int:
     names = [name for name in store.names("") if not name.startswith(".")]
     if names and MARKER not in names:
         raise ValueError(
-            f"{store.name!r} is no queue and not empty (it has {min(names)!r}); "
+            f"{store.name!r} is not a queue and not empty (it has {min(names)!r}); "
             "give the queue a folder of its own"
         )
     if isinstance(store, LocalStore):

@@ -175,7 +175,7 @@ class FileQueue(QueueBase[T]):
                 self._full.tell(*full)
 
     def _check_there(self, addresses: list[Address]) -> None:
-        """Refuse to begin a removed queue anew; looked for with each new bucket."""
+        """Refuse to create a removed queue again; checked with each new bucket."""
         if addresses and addresses[-1].bucket != self._bucket:
             if not self._store.exists(MARKER):
                 raise QueueRemovedError(self._store.name)
@@ -314,7 +314,7 @@ class FileQueue(QueueBase[T]):
         return self._store.exists(MARKER)
 
     def delete(self) -> None:
-        """Remove the queue with all that is in it; who has it open gets QueueRemovedError."""
+        """Remove the queue with all that is in it; clients that have it open get QueueRemovedError."""
         self._store.delete([MARKER])
         if isinstance(self._store, LocalStore):
             self.close()
@@ -326,7 +326,7 @@ class FileQueue(QueueBase[T]):
             )
 
     def repair(self, *, restore: bool = False) -> list[Damage]:
-        """List the files that cannot be read, and those of strangers; neither stops anybody.
+        """List the files that cannot be read, and those that are not the queue's; neither blocks the queue.
 
         Args:
             restore: Put items back whose history cannot be read, as of the last record that can be.
@@ -335,7 +335,7 @@ class FileQueue(QueueBase[T]):
         return find_damage(self._store, self._claims, restore=restore)
 
     def close(self) -> None:
-        """Finish the removal of finished items; an object store's goes on in the background until then."""
+        """Finish the removal of finished items; on an object store it runs in the background until then."""
         self._cleanup.close()
         if isinstance(self._store, LocalStore):
             self._store.close()
@@ -383,7 +383,7 @@ class FileQueue(QueueBase[T]):
 def _checked_path(path: str | Path) -> str:
     text = os.fspath(path)
     if not text or "\0" in text:
-        raise ValueError(f"{text!r} is no path for a queue")
+        raise ValueError(f"{text!r} is not a path for a queue")
     return text
 
 

@@ -31,7 +31,7 @@ _CRC = 8  # hex digits
 
 LEASE, RELEASE, DEAD, REQUEUE, DONE = "lease", "release", "dead", "requeue", "done"
 ALONE = -1  # the place in its batch of an item that was pushed alone
-DAMAGED = "damaged"  # never written: what is there cannot be read, and only `repair` goes on from it
+DAMAGED = "damaged"  # never written: what is there cannot be read, and only `repair` continues after it
 
 Attempts = tuple[tuple[Any, ...], ...]  # of each: number, outcome, start, end and, if there is one, the error
 
@@ -41,7 +41,7 @@ class Record:
     """One step in the history of an item."""
 
     kind: str
-    nonce: str  # tells this record from another that somebody else wrote under the same name
+    nonce: str  # distinguishes this record from another client's under the same name
     at: float
     until: float = 0.0  # of a lease its end; of a release the time before which nobody gets the item
     attempt: int = 0
@@ -175,7 +175,7 @@ def open_batch(data: bytes, path: str, count: int) -> list[bytes]:
 
 
 def is_blank(data: bytes) -> bool:
-    """Tell whether a file has its name, and perhaps its length, but nothing of its content."""
+    """Return whether a file has its name, and perhaps its length, but nothing of its content."""
     return not data.strip(b"\0")
 
 
@@ -209,7 +209,7 @@ def new_nonce() -> str:
 
 
 def is_bucket(name: str) -> bool:
-    """Tell a bucket from whatever else lies in the folder."""
+    """Return whether a name is a bucket's, and not another file's in the folder."""
     return _BUCKET.fullmatch(name) is not None
 
 
@@ -255,7 +255,7 @@ def parse_lease_id(lease_id: str) -> tuple[Address, int, int, str] | None:
 
 
 def parse_file(name: str) -> tuple[str, int] | None:
-    """Return item and record number (0: the payload) of a file's name in a bucket; None for a stranger's."""
+    """Return item and record number (0: the payload) of a file's name in a bucket; None for another file."""
     match = _FILE.fullmatch(name)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Files of a FileQueue that cannot be read, and those of strangers."""
+"""Files of a FileQueue that cannot be read, and those that are not the queue's."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Damage:
 
 
 def find_damage(store: Store, claims: Claims, *, restore: bool) -> list[Damage]:
-    """Read every file of a queue; put items back whose history cannot be read, where that is asked for."""
+    """Read every file of a queue; put items back whose history cannot be read, where that is requested."""
     return [*_strangers(store), *_damaged(claims, restore=restore)]
 
 

@@ -1,4 +1,4 @@
-"""Look at the items of a FileQueue without taking one, and change what an operator asks for."""
+"""Look at the items of a FileQueue without taking one, and change what an operator requests."""
 
 from collections.abc import Callable, Iterable, Sequence
 

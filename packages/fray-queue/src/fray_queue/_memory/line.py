@@ -70,7 +70,7 @@ class Entry(Generic[T]):
 
     @property
     def wants_reply(self) -> bool:
-        """Whether somebody waits for an answer, or may yet: a later push of its key can ask for it."""
+        """Whether a producer waits for an answer, or may yet: a later push of its key can request it."""
         extra = self.extra
         return extra is not None and (extra.reply_ttl > 0 or extra.key is not None)
 
@@ -159,7 +159,7 @@ class Line(Generic[T]):
         return entry
 
     def done(self, item_id: str, lease_id: str, now: float, answer: Answer | None = None) -> None:
-        """Remove the item that a lease holds; keep the answer for who asked."""
+        """Remove the item that a lease holds; keep the answer for the producer."""
         timers = self._timers
         if timers and timers[0][0] <= now and self._gives_up:
             self._advance(now)  # may be its last lease, and over; any other that ran out is good until taken
@@ -184,7 +184,7 @@ class Line(Generic[T]):
         """Give the item back, at once or after `delay` seconds.
 
         Args:
-            error: What failed the attempt, for the history; `failure` is for who asked.
+            error: What failed the attempt, for the history; `failure` is for the producer.
         """
         self._advance(now)
         entry = self._find(item_id, lease_id)

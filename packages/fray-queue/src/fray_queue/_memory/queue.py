@@ -44,7 +44,7 @@ class MemoryQueue(QueueBase[T]):
         max_attempts: Leases that may end without `done` before an item goes to the dead letters.
         max_size: The most items that it holds, not counting dead letters; a push waits for room.
         max_dead: The most dead letters that it keeps; the first in line are dropped.
-        timeout: Seconds that a push waits for room, unless its `wait` says otherwise.
+        timeout: Seconds that a push waits for room, unless `wait` is given.
         clock: Seconds that a step of the wall clock does not change; tests pass their own.
     """
 
@@ -77,7 +77,7 @@ class MemoryQueue(QueueBase[T]):
                 check_count(name, cast(int, count))
         self._timeout = check_seconds("timeout", timeout)
         self._max_size = max_size
-        self._waiters: dict[str, list[threading.Event]] = {}  # of those who wait for answers, by item
+        self._waiters: dict[str, list[threading.Event]] = {}  # of the calls that wait for answers, by item
         self._line: Line[T] = Line(max_attempts, max_dead, Replies(self._tell))
         self._clock = clock
         self._tag = uuid.uuid4().hex[:8]  # so that a lease of another queue is never taken for one of ours
@@ -217,7 +217,7 @@ class MemoryQueue(QueueBase[T]):
 
         A thread that stands in line gets the lock while another has the interpreter, which then stands in
         line as well: from there on every call of every thread costs a change of threads, five times the
-        call itself. The lock is held for microseconds, so who finds it taken met a thread that the
+        call itself. The lock is held for microseconds, so a caller that finds it taken met a thread that the
         interpreter interrupted. After `_PAUSES` looks the caller does stand in line: nobody starves.
         """
         for _ in range(_PAUSES):

@@ -1,4 +1,4 @@
-"""The answers of a queue in memory, until somebody fetches them or their time is over.
+"""The answers of a queue in memory, until they are fetched or their time is over.
 
 No lock, thread or clock: the caller holds its lock and brings the time.
 """
@@ -40,7 +40,7 @@ class Replies:
         self._settled(reply.item_id)
 
     def fetch(self, item_id: str, now: float) -> Reply | None:
-        """Return an answer; after the last of those who asked, it is kept for a minute."""
+        """Return an answer; after the last that fetched it, it is kept for a minute."""
         kept = self._kept.get(item_id)
         if kept is None:
             return None
@@ -51,7 +51,7 @@ class Replies:
         return kept.reply
 
     def gone(self, item_id: str) -> None:
-        """Note that an item was removed: who waits for it has waited long enough."""
+        """Note that an item was removed: the calls that wait for it end."""
         self._settled(item_id)
 
     def forget(self, item_id: str) -> None:

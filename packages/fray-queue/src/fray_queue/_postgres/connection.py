@@ -73,7 +73,7 @@ def check_url(url: str) -> str:
         )
     if parts.scheme not in ("postgresql", "postgres"):
         raise SpecError(
-            f"{url!r} is no address of a PostgreSQL; it is postgresql://user@host:5432/db?queue=name"
+            f"{url!r} is not a PostgreSQL address; it is postgresql://user@host:5432/db?queue=name"
         )
     return url
 
@@ -178,13 +178,13 @@ def _close_all(idle: "deque[TimedConnection]") -> None:
 
 
 def _has_ended(connection: TimedConnection) -> bool:
-    """Return whether the server said something unasked: that it ends the session."""
+    """Return whether the server sent a notice that it ends the session."""
     readable, _, _ = select.select([connection.pgconn.socket], [], [], 0)
     return bool(readable)
 
 
 def _is_harmless(error: psycopg.Error) -> bool:
-    """Return whether the session goes on: the server refused one call, and said why."""
+    """Return whether the session is still good: the server refused one call, with a reason."""
     return error.sqlstate is not None and error.sqlstate[:2] not in ("57", "08")
 
 

@@ -25,7 +25,7 @@ class PostgresEngine:
         return PostgresStore(self._url, name, self._seconds, self._clock)
 
     def check(self) -> None:
-        """Ask for nothing, in a way that every user may."""
+        """Check the connection, with a statement that every user may run."""
         with self._pool.connection() as connection:
             connection.execute("SELECT 1")
 
@@ -38,4 +38,4 @@ class PostgresEngine:
         return {name: Counts(*counts) for name, *counts in rows}
 
     def close(self) -> None:
-        """Let go of nothing: the pool ends with the last who uses it."""
+        """Release nothing: the pool ends with its last user."""

@@ -1,4 +1,4 @@
-"""Who waits for a queue on PostgreSQL: one thread listens for all of a process who wait on a queue."""
+"""Waiting on PostgreSQL: one thread listens for all calls of a process that wait on a queue."""
 
 import contextlib
 import os
@@ -15,15 +15,15 @@ from fray_queue._engines.store import TransientError
 from fray_queue._postgres.connection import Pool, TimedConnection
 from fray_queue._postgres.schema import LOCK, VERSION
 
-_REGISTERED = 30  # seconds that a note that somebody waits is good for
+_REGISTERED = 30  # seconds for which a note of a waiting call is valid
 _RENEWED = 10.0
-_LINGER = 10.0  # seconds after the last who waited
+_LINGER = 10.0  # seconds after the last waiting call
 
 
 class Listener:
     """Waits for what the queue's functions notify of: items, room, answers.
 
-    Nobody is notified unless somebody is written down as waiting, because a notification makes commits wait
+    A push notifies only if a waiting call is registered, because a notification makes commits wait
     for each other. Once that is written, the lock that those functions share is taken: what they did before
     can be seen then, and of all else there is a notification.
     """
@@ -55,7 +55,7 @@ class Listener:
             return told
 
     def wake(self) -> None:
-        """Have all who wait look."""
+        """Wake all waiting calls."""
         with self._changed:
             self._told += 1
             self._changed.notify_all()
@@ -107,7 +107,7 @@ class Listener:
                     self._register(connection)
                     renewed = time.monotonic()
         except (psycopg.Error, OSError):
-            pass  # who waits looks, begins anew, and has the patience for it
+            pass  # a waiting call looks, begins again, and has the time for it
         finally:
             with self._changed:
                 self._thread = None

@@ -20,7 +20,7 @@ UPGRADES = {
     "CREATE INDEX items_due ON fray.items (queue, due) WHERE due IS NOT NULL",
     3: "",  # other functions alone
 }
-"""Version -> statements that make the tables of the next of it; the functions are always made anew."""
+"""Version -> statements that make the tables of the next of it; the functions are always created again."""
 _FUNCTIONS = ("counts", "items", "queues", "push", "take", "settle", "answers", "operate", "rights")
 LOCK = 0x46725131  # "FrQ1": of the advisory locks that are taken for a queue
 _MAKING = 0x4672_5131_0000_0001  # of the one that is held while the schema is made

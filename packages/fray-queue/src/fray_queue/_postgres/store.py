@@ -101,13 +101,13 @@ class PostgresStore:
         self._execute(f"SELECT fray.delete_{schema.VERSION}(%s)", self._name)
 
     def close(self) -> None:
-        """Let go of the connections, which end with the last queue of the process that uses them."""
+        """Release the connections, which end with the last queue of the process that uses them."""
         if self._listener is not None:
             self._listener.stop()
         self._listener = self._held_pool = None
 
     def stored(self) -> tuple[bool, str]:
-        """Say what the engine's settings make of a push."""
+        """Return what the engine's settings keep of a push."""
         ((synced, fsync, standbys),) = self._execute(
             "SELECT current_setting('synchronous_commit'), current_setting('fsync'), "
             "current_setting('synchronous_standby_names')"
@@ -249,7 +249,7 @@ class PostgresStore:
         return wanted if self._listening().wait(seconds) else Wanted()
 
     def ring(self, alarm: str) -> None:
-        """Have all who wait look."""
+        """Wake all waiting calls."""
         self._listening().wake()
 
     def pass_on(self, told: Wanted) -> None:

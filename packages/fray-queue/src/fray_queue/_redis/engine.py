@@ -28,7 +28,7 @@ class RedisEngine:
         return RedisStore(Nodes(self._address, self._seconds), name, self._clock)
 
     def check(self) -> None:
-        """Ask for nothing, in a way that every user may."""
+        """Check the connection, with a command that every user may run."""
         self._nodes.command("TIME")
 
     def counts(self) -> dict[str, Counts]:
@@ -58,5 +58,5 @@ class RedisEngine:
         return names
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Release the connections."""
         self._nodes.close()

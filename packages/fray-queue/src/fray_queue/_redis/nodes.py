@@ -31,7 +31,7 @@ _REFUSALS = ("NOPERM", "NOAUTH", "WRONGPASS")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What a URL says; it never holds a password."""
+    """The parts of a URL, which never holds a password."""
 
     nodes: tuple[tuple[str, int], ...]
     database: int
@@ -52,7 +52,7 @@ class Address:
         nodes = tuple(_node(host) for host in hosts.split(","))
         if scheme not in ("redis", "rediss") or not all(nodes) or not (path or "0").isdecimal():
             raise SpecError(
-                f"{scheme}://{hosts}/{path} is no address of a Redis; it is redis://host:6379/0?queue=name, "
+                f"{scheme}://{hosts}/{path} is not a Redis address; it is redis://host:6379/0?queue=name, "
                 "or rediss: with TLS"
             )
         found = tuple(node for node in nodes if node is not None)
@@ -142,7 +142,7 @@ def _pool(address: Address, host: str, port: int, timeout: float) -> _Pool:
         "socket_connect_timeout": min(5.0, timeout),
         "socket_timeout": timeout,
         "socket_keepalive": True,
-        "driver_info": None,  # else a user needs the right to tell of the library
+        "driver_info": None,  # else a user needs the right to report the library
     }
     if address.tls:
         options |= {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_check_hostname": True}
@@ -169,7 +169,7 @@ class Nodes:
         self._pools: dict[tuple[str, int], _Pool] = {}
 
     def close(self) -> None:
-        """Let go of the connections, which end with the last queue of the process that uses them."""
+        """Release the connections, which end with the last queue of the process that uses them."""
         self._pools.clear()
 
     def _pool(self, node: tuple[str, int]) -> _Pool:

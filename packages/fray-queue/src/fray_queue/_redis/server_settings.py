@@ -6,12 +6,12 @@ from fray_queue._redis.nodes import Nodes
 
 
 def stored(nodes: Nodes) -> tuple[bool, str]:
-    """Say what the engine's settings make of a push."""
+    """Return what the engine's settings keep of a push."""
     try:
         persistence = _info(nodes, "persistence")
         replicas = _info(nodes, "replication").get("connected_slaves", "0")
     except AccessRefusedError:
-        return False, "unknown: the user may not ask (INFO); ask who runs the engine"
+        return False, "unknown: the user may not call INFO; ask the engine's administrator"
     durable, text = _persistence(nodes, persistence.get("aof_enabled") == "1")
     if replicas != "0":
         text += "; a replica gets it later, and a fail-over may lose the last pushes"
@@ -27,7 +27,7 @@ def refuse_eviction(nodes: Nodes, name: str) -> None:
     try:
         memory = _info(nodes, "memory")
     except AccessRefusedError:
-        return  # who may not ask has to trust who runs it
+        return  # a user who may not read it has to trust the administrator
     if memory.get("maxmemory_policy", "").startswith("allkeys") and memory.get("maxmemory", "0") != "0":
         raise UnsupportedError(
             f"queue {name!r}: this Redis drops keys when its memory is full "

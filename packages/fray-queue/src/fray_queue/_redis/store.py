@@ -114,7 +114,7 @@ class RedisStore:
         text = scripts.UPGRADES[int(found)]
         # Two programs may both have found it: the second finds the next version, and does nothing.
         guard = f"if redis.call('HGET', KEYS[1], 'version') ~= '{int(found)}' then return 0 end\n"
-        guard += "redis.call('HDEL', KEYS[1], 'plain')\n"  # which says of what version it is, too
+        guard += "redis.call('HDEL', KEYS[1], 'plain')\n"  # which has its version, too
         self._evaluate(scripts.as_script("upgrade", guard + text, scripts.VERSION))
         return True
 
@@ -123,15 +123,15 @@ class RedisStore:
         return bool(self._nodes.command("EXISTS", self._meta))
 
     def delete(self) -> None:
-        """Remove all of the queue's keys but those that the engine forgets by itself."""
+        """Remove all of the queue's keys but those that expire by themselves."""
         self._nodes.command("UNLINK", self._meta, *(self._base + key for key in _KEYS.split()))
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Release the connections."""
         self._nodes.close()
 
     def stored(self) -> tuple[bool, str]:
-        """Say what the engine's settings make of a push."""
+        """Return what the engine's settings keep of a push."""
         return server_settings.stored(self._nodes)
 
     # --- items ---

@@ -20,5 +20,5 @@ def load(store: QueueStore) -> list[tuple[str, int, Any]]:
 
 
 def forget(store: QueueStore, seconds: float) -> None:
-    """Forget answers that nobody asks for any more."""
+    """Delete answers that are no longer requested."""
     store.file.connection.execute("DELETE FROM answers WHERE at < ?", (time.time() - seconds,))

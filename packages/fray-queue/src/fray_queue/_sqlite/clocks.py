@@ -41,7 +41,7 @@ def process_clock() -> LeaseClock:
 
 
 def manual_clock(now: Callable[[], float]) -> LeaseClock:
-    """Return a test's clock, which tells seconds since the epoch."""
+    """Return a test's clock, which returns seconds since the epoch."""
     return LeaseClock(now, "manual", epoch=now)
 
 

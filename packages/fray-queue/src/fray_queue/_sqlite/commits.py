@@ -1,4 +1,4 @@
-"""Operations of many threads, committed in groups: one wait for the disk serves all who ask meanwhile."""
+"""Operations of many threads, committed in groups: all calls that come meanwhile share one flush."""
 
 import threading
 from collections import deque
@@ -39,7 +39,7 @@ def commit(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
 
     An operation that refuses (any FrayError or ValueError) has changed nothing, and refuses alone. When
     SQLite fails, nothing of the group is stored, and each is done again in a transaction of its own: so who
-    asks for too much fails alone.
+    takes too much fails alone.
     """
     try:
         _commit_together(store, requests)
@@ -96,7 +96,7 @@ def _commit_together(store: QueueStore, requests: Sequence[Request[Any]]) -> Non
 
 
 class GroupCommit:
-    """Commits what threads ask for. A thread that finds no other committing does it for all that wait."""
+    """Commits the operations of threads; one that finds no other committing does it for all that wait."""
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
@@ -150,6 +150,6 @@ class GroupCommit:
             raise
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Release the store."""
         with self._committing:
             self._store.file.close()

@@ -18,7 +18,7 @@ from fray_queue._sqlite.library import Locked, check_file_system, check_version,
 MEMORY = ":memory:"
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 _CACHE_KB = 16_384
-_RESERVE = 4 << 20  # bytes; a log begins anew at 1,000 pages, and this is as many
+_RESERVE = 4 << 20  # bytes; a log begins again at 1,000 pages, and this is as many
 _WAL_KEPT = 64 << 20  # bytes that the log keeps after a checkpoint, for the next commits
 
 
@@ -33,7 +33,7 @@ class StoreFile:
     Raises:
         UnsupportedError: The SQLite at hand, or the file system, would lose items.
         ValueError: The file is something else's, or, when exclusive, in use.
-        DamagedError: The file is no database, or a damaged one.
+        DamagedError: The file is not a database, or a damaged one.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class StoreFile:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the only one who writes; what a block that raises wrote is undone.
+        """Be the only writer; if the block raises, what it wrote is undone.
 
         What it wrote outlasts a killed process, and, after `sync`, a power failure.
         """
@@ -163,13 +163,13 @@ class StoreFile:
     def _check_identity(self) -> None:
         if self._identity != (0, 0) and _identity(self.path) != self._identity:
             raise QueueUnavailableError(
-                f"the store {self.path!r} was removed or replaced while it was open; open the queue anew"
+                f"the store {self.path!r} was removed or replaced while it was open; open the queue again"
             )
 
     # --- space ---
 
     def check_space(self, size: int) -> None:
-        """Refuse to store so many bytes where those who take items away would not have room any more.
+        """Refuse to store so many bytes where workers that take items would not have room any more.
 
         Raises:
             QueueFullError: The file may not grow so far, or the disk has too little left.
@@ -190,14 +190,14 @@ class StoreFile:
                 )
 
     def keep_reserve(self) -> None:
-        """Hold some of the disk back, for those who take items away when it is full."""
+        """Hold some of the disk back, for workers that take items when it is full."""
         if self.in_memory or self._has_reserve():
             return
         with contextlib.suppress(OSError), self._reserve.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, _RESERVE)
 
     def make_room(self) -> bool:
-        """Give the reserve up, and begin the log anew; return whether another try is worth it."""
+        """Give the reserve up, and begin the log again; return whether another try is worth it."""
         if self.in_memory:
             return False
         had = self._has_reserve()
@@ -215,7 +215,7 @@ class StoreFile:
             return False
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         self.connection.close()
         self._log = _Descriptor()
 

@@ -19,7 +19,8 @@ from fray_queue._errors import DamagedError, QueueFullError
 _FIRST_UNSAFE, _FIRST_SAFE = (3, 7, 0), (3, 51, 3)
 _FIXED: dict[tuple[int, ...], int] = {(3, 44): 6, (3, 50): 7}  # release -> its first patch with the fix
 
-# What statfs tells of file systems on which another machine's locks are not seen, or may not be.
+# The types, as statfs reports them, of file systems on which another machine's locks are not seen, or may not
+# be.
 _UNSAFE_FILE_SYSTEMS = {
     0x6969: "NFS",
     0xFF534D42: "CIFS",
@@ -56,7 +57,7 @@ def check_version() -> None:
 
 
 def check_file_system(folder: Path) -> None:
-    """Refuse a file system whose locks do not hold between all who can reach it.
+    """Refuse a file system whose locks do not hold between all machines that can reach it.
 
     Raises:
         UnsupportedError: It is one.
@@ -70,7 +71,7 @@ def check_file_system(folder: Path) -> None:
 
 
 def file_system(folder: Path) -> int:
-    """Return the number by which statfs tells the type of a file system; 0 where it cannot be asked."""
+    """Return the type of a file system as the number of statfs; 0 where statfs fails."""
     if not sys.platform.startswith("linux"):
         return 0
     buffer = ctypes.create_string_buffer(256)
@@ -82,7 +83,7 @@ def file_system(folder: Path) -> int:
 class Locked:
     """SQLite's busy handler: tries again soon, at random moments, until `timeout` seconds are over.
 
-    SQLite's own waits ever longer, up to 100 ms, so that who came late wins and others starve.
+    SQLite's own waits ever longer, up to 100 ms, so that a late process wins and others starve.
     """
 
     def __init__(self, timeout: float) -> None:

@@ -57,7 +57,7 @@ class OpenedQueue:
         )
 
     def look(self, reading: Callable[[QueueStore, QueueRow], R]) -> R:
-        """Read, beside those who write."""
+        """Read, beside the writers."""
         name = self._name
         return self.store().look(lambda store: reading(store, _queue(store, name)))
 
@@ -140,7 +140,7 @@ class OpenedQueue:
             store.file.close()
 
     def close(self) -> None:
-        """Let go of the file; the next call opens it again."""
+        """Release the file; the next call opens it again."""
         with self.opening:
             commits, self._commits = self._commits, None
         if commits is not None:
@@ -153,7 +153,7 @@ _inherited: list[GroupCommit] = []
 
 
 def _leave_behind() -> None:
-    """Have a forked child open its files anew: SQLite's connections and locks belong to one process."""
+    """Have a forked child open its files again: SQLite's connections and locks belong to one process."""
     for queue in list(_open):
         if queue._commits is not None:
             _inherited.append(queue._commits)

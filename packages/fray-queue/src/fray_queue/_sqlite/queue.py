@@ -175,7 +175,7 @@ class SqliteQueue(QueueBase[T]):
         return self._opened.poll(look, wait) or []
 
     def _take(self, n: int, lease_timeout: float) -> list[Lease[bytes]]:
-        # A look takes no lock from those who have something to write.
+        # A look takes no lock from the writers.
         if not self._opened.look(lambda store, queue: looking.counts(store, queue).pending):
             return []
         taken = self._opened.run(lambda store, queue: store.pop(queue, n, lease_timeout), durable=False)
@@ -284,7 +284,7 @@ class SqliteQueue(QueueBase[T]):
         return self._opened.look(lambda _, queue: queue.dropped)
 
     def fetch_replies(self, item_ids: Sequence[str], *, wait: float = 0.0) -> dict[str, Reply]:
-        """Return what became of items; see `Queue.fetch_replies`. Who waits looks every 1 to 20 ms."""
+        """Return what became of items; see `Queue.fetch_replies`. A waiting call looks every 1 to 20 ms."""
         check_seconds("wait", wait, zero=True)
         ids = list(map(str, item_ids))
 
@@ -325,7 +325,7 @@ class SqliteQueue(QueueBase[T]):
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; the next call opens it again."""
+        """Release the file; the next call opens it again."""
         self._opened.close()
 
     def __enter__(self) -> "SqliteQueue[T]":

@@ -1,4 +1,4 @@
-"""The answers that a store keeps until somebody fetches them; each call is part of a transaction."""
+"""The answers that a store keeps until they are fetched; each call is part of a transaction."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +58,7 @@ def fetch(
     """Return what became of items, those under way left out; an answer stays a minute for its last asker.
 
     Args:
-        most_bytes: Where to stop; who asks again gets the others.
+        most_bytes: Where to stop; the next call returns the others.
     """
     now = store.file.clock.now()
     store.sweep(queue, now)

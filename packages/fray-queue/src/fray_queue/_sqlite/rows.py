@@ -95,7 +95,7 @@ class QueueRow:
 
 
 def differs(settings: Settings, row: QueueRow) -> str | None:
-    """Say what a queue has that is not as it is wanted; None where it is the same."""
+    """Return which options of a queue differ from the wanted ones; None where it is the same."""
     for name in ("max_attempts", "max_size"):
         if getattr(row, name) != getattr(settings, name):
             return f"{name}={getattr(row, name)}, not {getattr(settings, name)}"
@@ -110,7 +110,7 @@ def seq_of(row: int) -> int:
 
 
 def lease_id_of(seq: int, token: str) -> str:
-    """Return a lease's id, which says where its item is."""
+    """Return a lease's id, which contains the place of its item."""
     return f"{seq:x}.{token}"
 
 
@@ -132,7 +132,7 @@ def state_of(
 
 
 def state_number(state: LeaseState) -> int:
-    """Return the number by which a row says where its item is."""
+    """Return the place of a row's item."""
     return DEAD if state.dead else HELD if state.until else RETURNED
 
 

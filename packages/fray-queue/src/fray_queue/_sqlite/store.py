@@ -29,7 +29,7 @@ from fray_queue._sqlite.takeable import takeable
 
 DEADLINE = "ifnull(deadline, 9e999)"
 
-_TOKENS = 64  # asked for together
+_TOKENS = 64  # requested together
 
 
 class QueueStore(QueueTable):
@@ -42,7 +42,7 @@ class QueueStore(QueueTable):
         self._tokens: list[str] = []
 
     def _token(self) -> str:
-        """Return 64 random bits; the system is asked for those of many leases together."""
+        """Return 64 random bits; those of many leases are read from the system together."""
         if not self._tokens:
             text = secrets.token_hex(8 * _TOKENS)
             self._tokens = [text[start : start + 16] for start in range(0, len(text), 16)]
@@ -153,7 +153,7 @@ class QueueStore(QueueTable):
 
         Args:
             unreadable: Why its taker could not unpickle it: then it is set aside.
-            error: What failed the attempt, for the history; `failure` is the same for who asked.
+            error: What failed the attempt, for the history; `failure` is the same for the producer.
 
         Raises:
             LeaseExpiredError: The lease is not good.
@@ -173,7 +173,7 @@ class QueueStore(QueueTable):
             queue.earliest = min(queue.earliest, after.until or math.inf, after.deadline)
 
     def _mark_dead(self, queue: QueueRow, row: int, state: LeaseState, failure: bytes | None = None) -> None:
-        """Answer who asked for an item that was given up, and drop dead letters that are too many."""
+        """Answer the producer of an item that was given up, and drop dead letters that are too many."""
         if queue.special:
             ((reply_ttl, askers),) = self._execute(
                 "SELECT reply_ttl, askers FROM leases WHERE id = ?", (row,)
@@ -324,7 +324,7 @@ class QueueStore(QueueTable):
         return min((time for time in (until, deadline) if time is not None), default=None)
 
     def note_reply(self, queue: QueueRow, row: int | None) -> None:
-        """Note that an item was answered, or items were removed: who waits for answers may look."""
+        """Note that an item was answered, or items were removed: the calls that wait for answers may look."""
         if self.on_reply is not None:
             self.on_reply(queue.name, None if row is None else queue.item_id(seq_of(row), None))
 

@@ -1,4 +1,4 @@
-"""Calls of a pool's function: what they are given, and what they say of each item."""
+"""Calls of a pool's function: their arguments, and the outcome of each item."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ class Entry:
 
 
 class Outcome(NamedTuple):
-    """What a call said of one item."""
+    """The outcome of one item of a call."""
 
     value: Any
     error: Exception | None

@@ -1,4 +1,4 @@
-"""What a pool was asked for, and what it tells of its work."""
+"""The options of a pool, and its counts."""
 
 import time
 from dataclasses import dataclass, field

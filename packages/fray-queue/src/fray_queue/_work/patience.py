@@ -1,4 +1,4 @@
-"""A queue that fails is asked again, ever less often, until the pool is stopped."""
+"""A call to a queue that fails is repeated, ever less often, until the pool is stopped."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 _log = logging.getLogger("fray.queue")
 _LONGEST_PAUSE = 15.0  # seconds between two tries of a queue that fails
-# What a program asked for that no waiting mends, unless it was right before.
+# Errors of the program that no waiting resolves, unless the same call succeeded before.
 _WRONG = (
     ForeignHostError,
     QueueExistsError,
@@ -25,7 +25,7 @@ _WRONG = (
     UnsupportedError,
     WrongProcessError,
 )
-# What a queue says of what it was given; it says the same when it is asked again.
+# Errors of an argument, which a repetition does not change.
 _ANSWERS = (LeaseExpiredError, SerializationError)
 
 
@@ -34,10 +34,10 @@ class GivenUpError(Exception):
 
 
 class Patience:
-    """Asks a queue until it answers.
+    """Calls a queue until it answers.
 
     Args:
-        over: Set when nothing is to be asked again.
+        over: Set when no call is to be repeated.
     """
 
     def __init__(self, summary: WorkSummary, over: asyncio.Event) -> None:
@@ -47,7 +47,7 @@ class Patience:
     async def ask(self, call: Callable[..., Awaitable[R]], *args: Any, **options: Any) -> R:
         """Call until it answers.
 
-        A queue that never answered is another matter: there what was asked for is wrong, and raises.
+        A queue that never answered is another matter: there the call itself is wrong, and raises.
 
         Raises:
             GivenUpError: It was stopped.
@@ -63,7 +63,9 @@ class Patience:
                     raise
                 self._summary.queue_failures += 1
                 failing_since = failing_since or time.monotonic()
-                _log.warning("the queue failed, and is asked again: %s: %s", type(error).__name__, error)
+                _log.warning(
+                    "the queue failed, and the call is repeated: %s: %s", type(error).__name__, error
+                )
             else:
                 self._answered = True
                 if failing_since is not None:

@@ -30,7 +30,7 @@ class Prefetch:
         self._moved = time.monotonic()
 
     def learn(self, seconds: float) -> None:
-        """Take note of a call that ended."""
+        """Record a call that ended."""
         self._moved = time.monotonic()
         before = seconds if self._seconds is None else self._seconds
         # At once when calls become long: what is fetched ahead meanwhile waits for them.

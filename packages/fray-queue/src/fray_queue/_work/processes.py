@@ -46,7 +46,7 @@ def packed_for_workers(function: Function) -> bytes:
 
 
 class InProcess:
-    """Calls the function in a worker process, started when it is needed and anew when it died.
+    """Calls the function in a worker process, started when it is needed and again when it died.
 
     Args:
         packed: What `packed_for_workers` made.

@@ -1,4 +1,4 @@
-"""Events that tell how a pool goes."""
+"""Events with the counts of a pool."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ _EVERY = 10.0  # seconds
 
 
 class Reporter:
-    """Tells the listeners of a pool's counts; costs nothing where nobody listens."""
+    """Reports a pool's counts to listeners; costs nothing without a listener."""
 
     def __init__(self, twin: AsyncQueue[Any], summary: WorkSummary) -> None:
         self._twin, self._summary = twin, summary
@@ -23,7 +23,7 @@ class Reporter:
         self._oldest: int | None = None
 
     async def run(self) -> None:
-        """Tell every few seconds."""
+        """Report every few seconds."""
         while True:
             await asyncio.sleep(_EVERY)
             if listening():
@@ -31,7 +31,7 @@ class Reporter:
                 self.tell()
 
     def tell(self) -> None:
-        """Tell now."""
+        """Report now."""
         if not listening():
             return
         summary, now = self._summary, time.monotonic()
@@ -58,12 +58,12 @@ class Reporter:
         try:
             look = BriefThreads(1, "fray-work-look").submit(lambda: _oldest_seconds(self._twin.queue))
             oldest = await asyncio.wrap_future(look)
-        except Exception:  # noqa: BLE001 - the pool's own calls tell of a queue that fails
+        except Exception:  # noqa: BLE001 - the pool's own calls report a queue that fails
             return
         self._oldest = None if oldest is None else round(oldest)
 
 
 def _oldest_seconds(queue: Any) -> float | None:
-    """Return the age of a queue's oldest item; None where a queue of somebody else cannot say it."""
+    """Return the age of a queue's oldest item; None where a queue of another author has no such method."""
     found: float | None = queue.oldest_seconds() if hasattr(queue, "oldest_seconds") else None
     return found

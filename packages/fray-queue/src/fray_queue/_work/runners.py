@@ -41,7 +41,7 @@ class Invoker(Protocol):
     """Calls the function on items, for one thread."""
 
     def __call__(self, items: list[object], begin: Callable[[], None]) -> list[Outcome]:
-        """Call the function, and `begin` just before: what was made ready before that is no item's time."""
+        """Call the function, and `begin` just before: what was prepared before counts for no item."""
         ...
 
     def kill(self) -> bool:

@@ -44,9 +44,9 @@ class Settlement:
 
 
 class Settler:
-    """Tells a queue what became of items, and counts.
+    """Settles the items of a pool on the queue, and counts.
 
-    What comes while a request is under way goes into the next one: the more there is to tell, the more fits
+    What comes while a request is under way goes into the next one: the more there is to settle, the more fits
     into each. The heartbeat keeps leases until the queue knows.
 
     Args:
@@ -67,7 +67,7 @@ class Settler:
         self._changed = asyncio.Event()
         self._ending = False
         self._tells_errors = "error" in inspect.signature(twin.queue.release).parameters
-        self._endless: bool | None = None  # whether an item may fail for ever; asked when it matters
+        self._endless: bool | None = None  # whether an item may fail for ever; read when it matters
 
     @property
     def backlog(self) -> int:
@@ -75,7 +75,7 @@ class Settler:
         return len(self._waiting)
 
     def add(self, settlement: Settlement) -> None:
-        """Tell the queue of an item, soon."""
+        """Settle an item on the queue, soon."""
         self._waiting.append(settlement)
         self._changed.set()
 
@@ -85,7 +85,7 @@ class Settler:
         self._changed.set()
 
     async def run(self) -> None:
-        """Tell, until `finish`."""
+        """Settle items, until `finish`."""
         while self._waiting or not self._ending:
             await self._changed.wait()
             self._changed.clear()
@@ -187,7 +187,7 @@ def _leases(settlements: Sequence[Settlement]) -> list[Any]:
 
 
 def _count_wait(summary: WorkSummary, lease: Any) -> None:
-    waited = getattr(lease, "seconds_in_queue", None)  # a stranger's lease may have none
+    waited = getattr(lease, "seconds_in_queue", None)  # the lease of another author's queue may have none
     if waited is not None:
         summary.dated += 1
         summary.seconds_in_queue += waited

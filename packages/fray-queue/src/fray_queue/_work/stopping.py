@@ -18,13 +18,13 @@ StopSignal = Event | Callable[[], bool]
 
 
 def check_stop(stop: object) -> None:
-    """Refuse what can be asked nothing."""
+    """Refuse a `stop` of another type."""
     if stop is not None and not isinstance(stop, Event) and not callable(stop):
         raise ValueError(f"stop is an event, or a function that returns whether to stop; got {stop!r}")
 
 
 def is_set(stop: StopSignal) -> bool:
-    """Return whether it says to stop."""
+    """Return whether to stop."""
     return stop.is_set() if isinstance(stop, Event) else bool(stop())
 
 

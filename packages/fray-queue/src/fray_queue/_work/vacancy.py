@@ -19,14 +19,14 @@ class Vacancy:
         self._pause = _PAUSES[0]
 
     def forget(self) -> None:
-        """Begin anew: there was an item."""
+        """Begin again: there was an item."""
         self._pause = _PAUSES[0]
 
     async def looked(self, in_hand: int, changed: asyncio.Event) -> bool:
         """Return whether the queue is empty; where it is not, only after a pause.
 
         Args:
-            in_hand: Items that the pool itself holds: while there are some, nobody need be asked.
+            in_hand: Items that the pool itself holds: while there are some, the queue need not be queried.
             changed: Ends the pause.
         """
         start = time.monotonic()

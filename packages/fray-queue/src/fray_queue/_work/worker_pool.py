@@ -143,7 +143,7 @@ class WorkerPool:
         waiting = len(self._ready) + max(0, len(self._running) - options.concurrency)
         ahead = self._prefetch.ahead(slots)
         vacant = free * options.batch + ahead - waiting
-        # One request for many: what is ahead is fetched anew when half of it is used up.
+        # One request for many: what is ahead is fetched when half of it is used up.
         return vacant if free > waiting or vacant > ahead // 2 else 0
 
     def _arrived(self, leases: list[Lease[Any]]) -> None:
@@ -183,7 +183,7 @@ class WorkerPool:
         self._dispatch()
 
     def _finished(self, call: Call) -> None:
-        """Take note of a call that ended; called by the runner."""
+        """Record a call that ended; called by the runner."""
         self._running.discard(call)
         if call.started is not None:
             seconds = call.ended - call.started

@@ -17,7 +17,7 @@ def head_of_auto() -> str:
 
 
 def as_ray_says(address: str) -> str | None:
-    """Return an address of a head as Ray itself says it, which knows no loopback; None where it is none.
+    """Return an address of a head as Ray itself spells it, without loopback; None where it is not an address.
 
     Read in Ray 2.60.
     """

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from ray.job_submission import JobSubmissionClient
 
-_TIMEOUTS = (5.0, 60.0)  # seconds until somebody answers, and between the bytes of an answer
+_TIMEOUTS = (5.0, 60.0)  # seconds until the dashboard answers, and between the bytes of an answer
 NODES = "/nodes?view=summary"
 """The path of what the dashboard knows of nodes; `living_addresses` reads it. Read in Ray 2.60."""
 
@@ -18,7 +18,7 @@ class DashboardClient(JobSubmissionClient):
 
 
 def request(client: DashboardClient, method: str, path: str, **more: Any) -> Any:
-    """Ask the dashboard, with the headers and the token of its client. Read in Ray 2.60.
+    """Send a request to the dashboard, with the headers and the token of its client. Read in Ray 2.60.
 
     Args:
         more: As `requests.request` takes it.

@@ -1,4 +1,4 @@
-"""Calls submitted to Ray's core without what Ray's `remote` does anew for each: internals of Ray 2.60.
+"""Calls submitted to Ray's core without what Ray's `remote` does again for each: internals of Ray 2.60.
 
 `RemoteFunction._remote` and `ActorHandle._actor_method_call` fill in and check all options of each call, and
 bind its arguments to the signature of the function. Here the options are the same for many calls, and what

@@ -6,7 +6,7 @@ from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 ADDRESS: str = RAY_ADDRESS_ENVIRONMENT_VARIABLE
 """Where the head is. Read in Ray 2.60."""
 JOB_CONFIG: str = RAY_JOB_CONFIG_JSON_ENV_VAR
-"""What Ray tells a job's driver of the job, as JSON; who has it joins as part of it. Read in Ray 2.60."""
+"""What Ray gives a job's driver about the job, as JSON; with it a process joins the job. Read in Ray 2.60."""
 
 
 def is_of_one_process(name: str) -> bool:

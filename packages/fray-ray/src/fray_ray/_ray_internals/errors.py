@@ -6,7 +6,7 @@ from typing import Any
 
 from ray.exceptions import RayTaskError
 
-_HEAD, _TAIL = 4_000, 12_000  # characters of an error's text: who failed last, and where it all began
+_HEAD, _TAIL = 4_000, 12_000  # characters of an error's text: the last failure, and the first one
 
 
 def bound_error_texts() -> None:

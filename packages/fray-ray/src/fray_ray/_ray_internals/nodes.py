@@ -1,4 +1,4 @@
-"""What the head says of nodes."""
+"""The head's data on nodes."""
 
 from typing import Any
 

@@ -35,7 +35,7 @@ class ActorCaller:
         self._sent = 0
         self._incarnation = 0
         self._waiting: set[Any] = set()
-        self._held_back: list[Any] | None = None  # calls that wait until the actor is made anew
+        self._held_back: list[Any] | None = None  # calls that wait until the actor is created again
         self._ended = False
 
     def start(self, calls: Sequence[Any]) -> None:
@@ -92,7 +92,7 @@ class ActorCaller:
             dispatch(self._actor.die(content))
 
     def _lost(self, incarnation: int, error: BaseException) -> None:
-        """Take note, once, that the worker is gone; the engine's books say whether the actor comes back."""
+        """Record, once, that the worker is gone; the engine's record says whether the actor is restarted."""
         with self._lock:
             if incarnation != self._incarnation:
                 return
@@ -122,7 +122,7 @@ class ActorCaller:
         dispatch(ready)
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
-        """Ask for more items of a generator method."""
+        """Request more items of a generator method."""
         if call.state is not None:
             call.state.pump(call)
 
@@ -130,7 +130,7 @@ class ActorCaller:
         """Never called: a method is not interrupted."""
 
     def end(self, *, kill: bool) -> None:
-        """End the actor, or let go of it where it may live on; from a finalizer too."""
+        """End the actor, or release it where it may live on; from a finalizer too."""
         if self._ended:
             return
         self._ended = True

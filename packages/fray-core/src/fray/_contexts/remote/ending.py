@@ -117,9 +117,9 @@ class EndingContext(SessionContext):
         return self.made_keys
 
     def end_session(self, *, wait: bool) -> None:
-        """Let every worker forget the session, and let go of the engine; once.
+        """Let every worker forget the session, and release the engine; once.
 
-        Values of references that still live are fetched before: `get` of them goes on working.
+        Values of references that still live are fetched before: `get` of them still works.
         """
         if not wait or self.ended or not self.is_root:
             return
@@ -135,7 +135,7 @@ class EndingContext(SessionContext):
             self._over.set()
 
     def end_in_worker(self) -> None:
-        """Let go of everything that this process has of the session."""
+        """Release everything that this process has of the session."""
         self._closed = True
         self.engine.close(cancel_pending=True)
         for actor in list(self.engine.actors):

@@ -1,4 +1,4 @@
-"""Generators that run in a worker process, and whose items are asked for from elsewhere."""
+"""Generators that run in a worker process, and whose items are requested from elsewhere."""
 
 import pickle
 from collections.abc import Callable, Sequence
@@ -88,5 +88,5 @@ def _answer_with(reply: Reply, act: Callable[[], Any]) -> None:
     """Answer with what an act returns, or raise there what it raises."""
     try:
         reply.set_result(pickle.dumps(act()))
-    except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for the answer
+    except BaseException as error:  # noqa: BLE001 - it is raised in the caller that waits for the answer
         reply.set_exception(error)

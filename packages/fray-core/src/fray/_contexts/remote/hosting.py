@@ -1,4 +1,4 @@
-"""A session's actors and streams in one worker process: what is asked of them.
+"""A session's actors and streams in one worker process: their requests.
 
 Each request comes on a thread of its own, with a future for its answer. What is answered is pickled; what
 a user made travels in it packed.

@@ -30,7 +30,7 @@ class ActorNames:
 
     Args:
         engine: Has `swap`.
-        lives: Says whether the actor of a record lives.
+        lives: Returns whether the actor of a record lives.
     """
 
     def __init__(self, engine: Any, namespace: str, lives: Callable[[ActorRecord], bool]) -> None:
@@ -61,7 +61,7 @@ class ActorNames:
             self._engine.swap(self._name(record), pickle.dumps(record), None)
 
     def move(self, before: ActorRecord, after: ActorRecord) -> None:
-        """Say where an actor lives now."""
+        """Record where an actor lives now."""
         if before.options.name is not None:
             self._engine.swap(self._name(before), pickle.dumps(before), pickle.dumps(after))
 

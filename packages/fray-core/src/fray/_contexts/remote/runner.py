@@ -37,7 +37,7 @@ class EngineRunner:
         self.context: SessionContext
 
     def belong_to(self, context: Any) -> None:
-        """Take note of the context."""
+        """Store the context."""
         self.context = context
 
     def pack(
@@ -77,7 +77,7 @@ class EngineRunner:
         context.remote.when_done(hold.key, partial(context.post, partial(_done, context, call, hold)))
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
-        """Ask the worker of a stream for more."""
+        """Request more items from the worker of a stream."""
         if call.state is not None:
             call.state.pump(call)
 
@@ -101,7 +101,7 @@ class EngineRunner:
         self.context.end_session(wait=False)
 
     def disown(self) -> bool:
-        """Say that a forked child cannot use the connection."""
+        """Return that a forked child cannot use the connection."""
         return False
 
 

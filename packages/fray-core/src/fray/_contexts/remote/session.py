@@ -30,9 +30,9 @@ from fray._values.delays import poll_until
 from fray._values.errors import TaskCancelledError, WorkerDiedError
 
 CANCELLED = "cancelled"
-"""Who claims a call that is to run nowhere."""
+"""The claimant of a call that is to run nowhere."""
 PATIENCE = 10.0
-"""Seconds that a worker gets to answer at once; one that is frozen keeps nobody else from going on."""
+"""Seconds that a worker gets to answer at once; one that is frozen does not block the others."""
 WORKERS_COME_WITHIN = 60.0
 """Seconds in which an engine without a worker gets one: a machine starts, or a dead worker is replaced."""
 
@@ -81,7 +81,7 @@ class SessionContext(TaskRunnerContext):
         self._settler = SerialThread("fray-engine")
         self._numbers = itertools.count(1)
         self.made_keys = 0
-        self.kept: dict[str, list[Any]] = {}  # what results name, by who returned it
+        self.kept: dict[str, list[Any]] = {}  # what results name, by the worker that returned it
         self.submitted: WeakSet[EngineRef[Any]] = WeakSet()  # the engine will settle their keys, or has
         self._keys: WeakKeyDictionary[EngineRef[Any], Key] = WeakKeyDictionary()
         self._held: WeakSet[StoredKey] = WeakSet()
@@ -104,7 +104,7 @@ class SessionContext(TaskRunnerContext):
         return self._session
 
     def end_session(self, *, wait: bool) -> None:
-        """Let every worker forget the session, and let go of the engine; once."""
+        """Let every worker forget the session, and release the engine; once."""
         raise NotImplementedError
 
     # How things are called elsewhere, and what they become here: see `Traveller`.
@@ -144,7 +144,7 @@ class SessionContext(TaskRunnerContext):
         return ref in self._published
 
     def release(self, key: Key) -> None:
-        """Let go of a key; a finalizer calls this."""
+        """Release a key; a finalizer calls this."""
         if not self.ended:
             self.remote.release([key])
 
@@ -162,7 +162,7 @@ class SessionContext(TaskRunnerContext):
             ) from error
 
     def fetch_ahead(self, wanted: set[StoredKey]) -> list[StoredKey]:
-        """Let the engine move many values at once; of those that were lost each `load` tells."""
+        """Let the engine move many values at once; `load` raises for each that was lost."""
         missing = [held for held in wanted if held.data is None]
         if len(missing) < 2:
             return []
@@ -191,18 +191,18 @@ class SessionContext(TaskRunnerContext):
         self._settler.run(partial(act, *arguments))
 
     def ask(self, worker: str, act: str, *arguments: Any, session: bytes | None = None) -> "Future[bytes]":
-        """Ask a worker's side of this session, or of the one that is given."""
+        """Send a request to a worker's side of this session, or of the one that is given."""
         request = pickle.dumps((session or self.session.packed, act, arguments))
         answer: Future[bytes] = self.remote.ask(worker, request)  # type: ignore[attr-defined]
         return answer
 
     def tell(self, worker: str, act: str, *arguments: Any, session: bytes | None = None) -> None:
-        """Ask without interest in the answer; from a finalizer too."""
+        """Send a request without waiting for its answer; from a finalizer too."""
         if not self.ended:
             self.post(lambda: self.ask(worker, act, *arguments, session=session))
 
     def ask_all(self, act: str, *arguments: Any, patience: float | None = None) -> Any:
-        """Ask every worker; return the answers by name, None for one that is gone or out of patience."""
+        """Send a request to every worker; return answers by name, None for one that is gone or too slow."""
         asked = {worker: self.ask(worker, act, *arguments) for worker in self.remote.workers()}
         futures.wait(asked.values(), patience)
         return {worker: _answer(future) for worker, future in asked.items()}
@@ -239,7 +239,7 @@ class SessionContext(TaskRunnerContext):
         return True
 
     def _lives(self, record: ActorRecord) -> bool:
-        """Ask where an actor lives whether it does; False as well where its worker is gone."""
+        """Return whether an actor lives, as its worker reports; False as well where its worker is gone."""
         try:
             answer = self.ask(record.worker, "actor_lives", record.actor, session=record.session)
             return bool(pickle.loads(answer.result()))
@@ -251,7 +251,7 @@ class SessionContext(TaskRunnerContext):
         self._unheld.append(answer)
 
     def await_arrivals(self) -> None:
-        """Make sure that actors whose handles arrived are kept, before who sent these may let go of them."""
+        """Make sure that actors whose handles arrived are kept, before their sender may release them."""
         answers, self._unheld = self._unheld, []
         for answer in answers:
             answer.exception()  # a worker that is gone has nothing to keep

@@ -54,7 +54,7 @@ class RemoteStream:
         finalize(call, context.tell, worker, "close_stream", name).atexit = False
 
     def pump(self, call: Any) -> None:
-        """Ask for as many items as may be pushed, or close what nobody wants; it never blocks."""
+        """Request as many items as may be pushed, or close what nobody wants; it never blocks."""
         self._context.post(self._pump, call)
 
     def _pump(self, call: Any) -> None:

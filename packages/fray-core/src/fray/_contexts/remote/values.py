@@ -31,7 +31,7 @@ class Traveller(Protocol):
         """Return the value of a key."""
 
     def release(self, key: Key) -> None:
-        """Let go of a key."""
+        """Release a key."""
 
 
 class Packed(NamedTuple):

@@ -21,7 +21,7 @@ from fray._values.errors import TaskCancelledError, WorkerDiedError
 
 
 class _RunningTask:
-    """Stands for the task that a thread runs: who calls an actor, say."""
+    """Stands for the task that a thread runs, as the caller of an actor for example."""
 
     scope = None
 
@@ -127,6 +127,6 @@ def _answer(request: bytes, reply: "Future[bytes]") -> None:
             reply.set_result(pickle.dumps(0))
         else:
             getattr(host_of(session), act)(reply, *arguments)
-    except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for the answer
+    except BaseException as error:  # noqa: BLE001 - it is raised in the caller that waits for the answer
         if not reply.done():
             reply.set_exception(error)

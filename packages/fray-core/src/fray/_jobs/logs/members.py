@@ -39,7 +39,7 @@ def follow_members(
         open_log: Opens a log of a member.
 
     Raises:
-        ValueError: A replica is asked for, which members have and a sweep has not, or an argument is wrong.
+        ValueError: A replica is requested, which members have and a sweep has not, or an argument is wrong.
     """
     from fray._contracts.cluster import LogStream
     from fray._jobs.following import final_info

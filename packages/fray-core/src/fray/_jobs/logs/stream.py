@@ -65,7 +65,7 @@ def follow_logs(
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenLines:
-    """Which lines are asked for."""
+    """The selection of lines."""
 
     replica: int | None
     tail: int | None
@@ -80,7 +80,7 @@ class ChosenLines:
 def chosen_lines(
     *, replica: int | None = None, tail: int | None, since: float | None, grep: str | None, follow: bool
 ) -> ChosenLines:
-    """Check which lines are asked for.
+    """Check the selection of lines.
 
     Raises:
         ValueError: An argument is wrong.
@@ -118,7 +118,7 @@ class _Part:
         return (self._chosen.of(self._splitter.finish()) if over else []), False
 
     def tail(self, info: JobInfo, count: int) -> list[str]:
-        """Return the last lines until now, and go on behind them."""
+        """Return the last lines until now, and continue after them."""
         latest = self._latest(info)
         found: list[str] = []
         for attempt in range(max(latest, 1), 0, -1):
@@ -239,13 +239,13 @@ def _lines(
                 return
             time.sleep(next(delays))
         else:
-            delays = poll_delays(longest=interval)  # who writes, writes more: look again soon
+            delays = poll_delays(longest=interval)  # a program that writes, writes more: look again soon
         if chosen.follow and not info.finished and (not read or time.monotonic() - seen >= interval):
             info, seen = poll(), time.monotonic()
 
 
 def _last(windows: Iterator[list[str]], chosen: ChosenLines, count: int) -> list[str]:
-    """The last lines of a log that are asked for."""
+    """The last lines of a log that are requested."""
     backwards = (line for lines in windows for line in reversed(chosen.of(lines)))
     return list(islice(backwards, count))[::-1] if count > 0 else []
 

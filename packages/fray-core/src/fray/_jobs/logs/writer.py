@@ -213,7 +213,7 @@ class LogWriter:
             self._cap = self._limit
 
     def _break(self) -> None:
-        """The disk takes no more: go on in memory."""
+        """The disk is full: continue in memory."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1

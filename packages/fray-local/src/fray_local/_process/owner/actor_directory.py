@@ -162,7 +162,8 @@ class ActorDirectory:
                 yield
         finally:
             if below is None:
-                fcntl.flock(lock, fcntl.LOCK_UN)  # first: who interrupts the next lines opens it anew
+                # first: a handler that interrupts the next lines opens it again
+                fcntl.flock(lock, fcntl.LOCK_UN)
                 del held[self.folder]
                 os.close(lock)
 

@@ -26,7 +26,7 @@ class ActorProcess:
     Calls are sent on as they come; the process keeps their order.
 
     Args:
-        start_worker: Starts the process, or connects to one of somebody else's.
+        start_worker: Starts the process, or connects to one of another program.
         own: The process ends with the context.
     """
 
@@ -57,7 +57,7 @@ class ActorProcess:
         self._serial.run(partial(self._start, calls))
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
-        """Let a stream go on."""
+        """Resume a stream."""
         state: CallState | None = call.state
         if state is not None and state.worker is not None:
             state.worker.resume(state.number, more)
@@ -138,7 +138,7 @@ class ActorProcess:
         self._serial.run(partial(self._returned.extend, calls))
 
     def ended(self, worker: WorkerConnection, how: str, started: list[Any], unstarted: list[Any]) -> None:
-        """Let the actor die with its process, or be made anew."""
+        """Let the actor die with its process, or construct it again."""
         self._serial.run(partial(self._ended, worker, how, started, unstarted))
 
     def _ended(self, worker: WorkerConnection, how: str, started: list[Any], unstarted: list[Any]) -> None:

@@ -71,7 +71,8 @@ class ActorRegistry:
                 if name is None:
                     made.close_when_dropped()
                 return ActorHandle(made)
-            existing = existing if existing is not made else self._find(str(name))  # somebody else was faster
+            # another caller was faster
+            existing = existing if existing is not made else self._find(str(name))
         if existing is None or not options.get_if_exists:
             raise ActorAlreadyExistsError(str(name))
         return ActorHandle(existing)
@@ -172,7 +173,8 @@ class ActorRegistry:
             dispatch(actor.die("it could not be made: {cause}", error))
             raise
         finally:
-            if actor.dead:  # also where somebody found it by its name and killed it, before it had a record
+            # also where another caller found it by its name and killed it, before it had a record
+            if actor.dead:
                 process.close(wait=False)
                 if record is not None:
                     ActorDirectory(record.namespace).remove(record)

@@ -54,7 +54,7 @@ class EventLoop:
         return self._ended
 
     def disown(self) -> None:
-        """In a forked child: say nothing to anybody, and keep no connection open that the parent closes."""
+        """In a forked child: send nothing, and keep no connection open that the parent closes."""
         self._ended, self._awake, self._writing = True, False, threading.RLock()
         for file in self._watched:
             if isinstance(file, socket.socket):
@@ -66,7 +66,7 @@ class EventLoop:
         if not self._awake:
             self._awake = True
             with self._writing:
-                if self._ended:  # the descriptor may be somebody's file by now
+                if self._ended:  # the descriptor may be another file by now
                     self._asked.clear()
                     return
                 with contextlib.suppress(BlockingIOError):
@@ -102,7 +102,7 @@ class EventLoop:
         self.call_soon(lambda: None)
 
     def join(self) -> None:
-        """Wait until the thread has ended, which `stop` or `let_go` tells it to do."""
+        """Wait until the thread has ended after `stop` or `let_go`."""
         if not self.inside:
             self._thread.join()
 
@@ -112,7 +112,7 @@ class EventLoop:
                 if key.data is None:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake, 4096)
-                    # After the read, or it could take the byte of somebody that is not read until the next.
+                    # After the read, or it could take the byte of a request that is not read until the next.
                     self._awake = False
                 elif self._watched.get(key.fileobj) is key.data:  # not forgotten since the look
                     self.guarded(lambda act=key.data, events=events: act(events))  # type: ignore[misc]
@@ -214,13 +214,13 @@ class Channel:
                 self._writing.run(self._write)
 
     def _write(self) -> None:
-        """Write what can be written now; the event loop goes on when there is room again."""
+        """Write what can be written now; the event loop continues when there is room again."""
         backlog = self._backlog
         while backlog and not self._gone:
             data, descriptors, keep = backlog.popleft()
             try:
                 sent = send_some(self._sock, data, descriptors)
-            except OSError:  # the other side is gone, which its end will tell
+            except OSError:  # the other side is gone, which its end will show
                 backlog.clear()
                 return
             if sent < len(data):

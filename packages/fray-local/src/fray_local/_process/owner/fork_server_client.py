@@ -31,7 +31,7 @@ _WORTH_LOADING = 20  # modules: fewer are imported faster than a second fork ser
 
 
 class Child(Protocol):
-    """Who wants to know what becomes of a worker."""
+    """What is notified of the start and the end of a worker."""
 
     number: int
 
@@ -86,7 +86,7 @@ class ForkServers:
             self._preload()
 
     def loaded(self, modules: Sequence[str]) -> None:
-        """Take note of what a worker has imported."""
+        """Record what a worker has imported."""
         new = [name for name in modules if name not in self._modules]
         self._modules.update(dict.fromkeys(new))
         if self._warm is not None:

@@ -39,7 +39,7 @@ class Requests(Protocol):
     owner: tuple[Any, ...]
 
     def handle(self, worker: Any, message: Any, descriptors: Any) -> None:
-        """Do what a worker tells, answer what it asks."""
+        """Handle the messages of a worker: perform its orders, answer its requests."""
 
     def withdraw_all(self, worker: Any) -> None:
         """The worker is gone: nobody wants its answers."""
@@ -74,11 +74,11 @@ class Runner(Protocol):
 
     @property
     def requests(self) -> Requests:
-        """Who answers its workers."""
+        """What answers its workers."""
 
     @property
     def registry(self) -> Registry:
-        """Who makes its actors."""
+        """What makes its actors."""
 
     def ensure_started(self) -> None:
         """Start the thread that reads, unless it runs."""

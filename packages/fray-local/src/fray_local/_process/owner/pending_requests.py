@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class PendingRequest:
-    """What a worker asked, until it is answered."""
+    """A request of a worker, until it is answered."""
 
     def __init__(self, worker: "WorkerConnection", number: int) -> None:
         self.worker, self._number = worker, number

@@ -1,4 +1,4 @@
-"""What workers ask of the process that owns everything: tasks, values, waiting, actors.
+"""The requests of workers to the process that owns everything: tasks, values, waiting, actors.
 
 All of it arrives on the event loop's thread, so nothing here waits: a request whose answer is not there
 yet leaves a watch, and the worker's slot goes to another task meanwhile. Whichever thread has the
@@ -93,7 +93,7 @@ class RequestHandler:
         }
 
     def handle(self, worker: "WorkerConnection", message: Request, descriptors: deque[int]) -> None:
-        """Do what a worker tells, answer what it asks."""
+        """Handle the messages of a worker: perform its orders, answer its requests."""
         number, thread, deltas, operation, sent = message
         request = None if number is None else PendingRequest(worker, number)
         caller = worker.number, thread
@@ -114,7 +114,7 @@ class RequestHandler:
         for request in list(worker.pending_requests.values()):
             request.withdraw()
 
-    # Told.
+    # Orders, which have no answer.
 
     def _withdraw(self, caller: Caller, worker: "WorkerConnection", message: Withdraw) -> None:
         request = worker.pending_requests.get(message.number)
@@ -124,7 +124,7 @@ class RequestHandler:
     def _store(self, caller: Caller, worker: "WorkerConnection", message: Put, blob: Blob) -> None:
         try:
             thing = self._kept(blob)
-        except Exception as error:  # noqa: BLE001 - the worker sees it when it asks for the value
+        except Exception as error:  # noqa: BLE001 - the worker sees it when it requests the value
             thing = self._engine.failed(error, streaming=False)
         worker.hold(message.key, thing)
 
@@ -139,7 +139,7 @@ class RequestHandler:
         try:
             packed = self._packed(worker, function, places, blob)
             thing = self._runner.launch(packed, label, options, streaming=streaming, caller=caller)
-        except Exception as error:  # noqa: BLE001 - the worker sees it when it asks for the result
+        except Exception as error:  # noqa: BLE001 - the worker sees it when it requests the result
             thing = self._engine.failed(error, streaming=streaming)
         worker.hold(message.key, thing)
 
@@ -151,7 +151,7 @@ class RequestHandler:
             thing = actor.call(method, packed, caller=caller)
             if actor.methods[method]:
                 self._runner.close_when_dropped(thing)
-        except Exception as error:  # noqa: BLE001 - the worker sees it when it asks for the result
+        except Exception as error:  # noqa: BLE001 - the worker sees it when it requests the result
             thing = self._engine.failed(error, streaming=actor.methods[method])
         worker.hold(key, thing)
 
@@ -169,7 +169,7 @@ class RequestHandler:
             endpoint = registry.failed(label, methods, error)
         worker.hold(key, endpoint)
 
-    # Asked.
+    # Requests, which are answered.
 
     def _put(self, caller: Caller, request: PendingRequest, message: Put, blob: Blob) -> None:
         request.worker.hold(message.key, self._kept(blob))

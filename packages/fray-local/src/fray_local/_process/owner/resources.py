@@ -48,7 +48,7 @@ class Resources:
         self._free = {name: amount for name, amount in self._total.items() if name != "CPU"}
 
     def needs_of(self, options: TaskOptions) -> Needs:
-        """Return what a task's options ask for.
+        """Return what a task's options request.
 
         Raises:
             UnsupportedError: This machine, or this backend, has no such thing, or never so much of it.

@@ -79,7 +79,7 @@ class ProcessRunner:
         self._context: OwnerContext
 
     def belong_to(self, context: Any) -> None:
-        """Say whose runner this is."""
+        """Set the context of this runner."""
         self._context = context
         self.registry = ActorRegistry(context, self, self._namespace)
 
@@ -173,7 +173,7 @@ class ProcessRunner:
             self.scheduler.start(ready)
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
-        """Let a stream go on."""
+        """Resume a stream."""
         state: CallState | None = call.state
         if state is not None and state.worker is not None:
             if parked:
@@ -181,7 +181,7 @@ class ProcessRunner:
             state.worker.resume(state.number, more)
 
     def interrupt(self, call: Any) -> None:
-        """Interrupt a call; a worker that goes on for seconds is killed."""
+        """Interrupt a call; a worker that does not stop within seconds is killed."""
         state: CallState | None = call.state
         worker = None if state is None else state.worker
         if state is None or worker is None:
@@ -219,7 +219,7 @@ class ProcessRunner:
             return
         try:
             del self._unended
-        except AttributeError:  # somebody ends it already
+        except AttributeError:  # another thread ends it already
             pass
         else:
             self._begin_end(wait)
@@ -236,7 +236,7 @@ class ProcessRunner:
             if wait:
                 self._end()
             else:
-                self._unended = True  # for who waits: at its end the program does
+                self._unended = True  # for a waiter: at its end the program is one
 
     def _end_aside(self) -> None:
         self._ender = threading.current_thread()
@@ -269,7 +269,7 @@ class _NeverWaits:
     def lend(self, timeout: float | None, sources: Sequence[Any]) -> None:
         raise DeadlockError(
             "the thread that takes in every result would wait for one: something that is called when a value "
-            "is let go of uses the context; do that in a task or a thread"
+            "is released uses the context; do that in a task or a thread"
         )
 
     def reclaim(self) -> None:

@@ -2,7 +2,7 @@
 
 A worker is idle (no call), busy, lent (its task waits for others: its slot is free), parked (its
 stream waits for a consumer: the same), or retiring. Short tasks are sent ahead, so that a worker
-need not wait for the next one; what turns out to sit behind a long task is asked back.
+need not wait for the next one; calls that wait behind a long task are recalled.
 """
 
 import threading
@@ -23,7 +23,7 @@ from fray_local._process.owner.worker_slot import Decisions, WorkerSlot, idle_si
 
 _AHEAD_SECONDS = 0.01  # of work that a worker may have beyond the task it runs
 _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead is bounded
-_STUCK_SECONDS = 0.01  # without an end, after which what was sent ahead is asked back
+_STUCK_SECONDS = 0.01  # without an end, after which the calls that were sent ahead are recalled
 _SPARE_SECONDS = 5.0  # that a worker beyond the size, made because others waited, is kept warm
 
 
@@ -88,7 +88,7 @@ class Scheduler:
         self._serial.run(partial(self._returned, worker, calls))
 
     def lend(self, worker: WorkerConnection, reason: Hashable) -> None:
-        """Have a slot while what runs waits; ask back what sits behind it."""
+        """Have a slot while what runs waits; recall the calls that wait behind it."""
         self._serial.run(partial(self._lend, worker, reason))
 
     def reclaim(self, worker: WorkerConnection, reason: Hashable) -> None:
@@ -337,7 +337,7 @@ class Scheduler:
             worker.retire()
 
     def _ask_back(self, before: dict[WorkerSlot, int]) -> None:
-        """Ask back what sits behind a task that has not ended since the last look."""
+        """Recall the calls that wait behind a task that has not ended since the last look."""
         ahead = [slot for busy in self._busy.values() for slot in busy if len(slot.runs) > 1]
         stuck = [slot for slot in ahead if before.get(slot) == slot.last_end and not slot.revoking]
         for slot in stuck:

@@ -1,6 +1,6 @@
 """Which large values a worker has mapped already: it is sent each one once, and notified when to release it.
 
-Mapping 100 MB anew for each task that reads it would cost more than most tasks: every page faults.
+Mapping 100 MB again for each task that reads it would cost more than most tasks: every page faults.
 """
 
 import weakref
@@ -24,7 +24,7 @@ class SentSegments:
         self._there: OrderedDict[int, weakref.finalize[..., Segment]] = OrderedDict()
 
     def ship(self, segment: Segment) -> tuple[bool, tuple[int, ...]]:
-        """Take note that a message names a segment.
+        """Record that a message names a segment.
 
         Returns:
             Whether the worker has it, and the keys of those that it is to forget.

@@ -25,11 +25,11 @@ class SharedActorConnection(WorkerConnection):
         self.gone(f"is lost: {error.strerror}" if isinstance(error, OutOfDescriptorsError) else _GONE, 0)
 
     def retire(self) -> None:
-        """Hang up: the actor goes on without this caller."""
+        """Hang up: the actor lives on without this caller."""
         self.channel.hang_up(lambda: self.gone("was left", 0))
 
     def kill(self) -> None:
-        """Ask the process to end now."""
+        """Request the end of the process, now."""
         self.channel.send(Die())
 
 

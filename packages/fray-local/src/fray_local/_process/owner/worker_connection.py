@@ -38,7 +38,7 @@ _numbers = itertools.count(1)
 
 
 class WorkerOwner(Protocol):
-    """Who gives a worker its calls: the scheduler, or one actor's process."""
+    """What gives a worker its calls: the scheduler, or one actor's process."""
 
     def done(self, worker: "WorkerConnection", call: Any, seconds: float) -> None:
         """A call has ended."""
@@ -53,7 +53,7 @@ class WorkerOwner(Protocol):
         """The call that runs waits for others, for a reason that `reclaim` will name."""
 
     def reclaim(self, worker: "WorkerConnection", reason: Hashable) -> None:
-        """It goes on."""
+        """It continues."""
 
     def ended(self, worker: "WorkerConnection", how: str, started: list[Any], unstarted: list[Any]) -> None:
         """The process is gone."""
@@ -174,7 +174,7 @@ class WorkerConnection:
         self.channel.send(Cancel(number))
 
     def revoke(self) -> None:
-        """Ask for what it has not started."""
+        """Recall the calls that it has not started."""
         self.channel.send(Revoke())
 
     def retire(self) -> None:
@@ -207,7 +207,7 @@ class WorkerConnection:
         close_all(descriptors)
 
     def forward_output(self) -> None:
-        """Pass on what was printed; what a process of somebody else's prints goes elsewhere."""
+        """Pass on what was printed; the output of another program's process goes elsewhere."""
 
     def _taken_over(self, state: int, message: Done | Item, descriptors: deque[int]) -> tuple[int, Blob]:
         """Return what a call gave, or why this process cannot have it: an answer is never lost."""
@@ -257,7 +257,7 @@ class WorkerConnection:
         self.owner.returned(self, calls)
 
     def apply_refcounts(self, deltas: Deltas) -> None:
-        """Keep, or let go of, what the worker names once more or once less."""
+        """Keep, or release, what the worker names once more or once less."""
         for key, change in deltas:
             entry = self.proxies.get(key)
             if entry is None:
@@ -280,14 +280,14 @@ class WorkerConnection:
         return [thing for thing in found if thing is not None]
 
     def gone(self, how: str, last_started: int) -> None:
-        """Tell the owner what became of everything that was given."""
+        """Report to the owner what became of every call that was given."""
         self.channel.close()
         self._sending.run(partial(self._end, how, last_started))
 
     def _end(self, how: str, last_started: int) -> None:
         calls, self.calls, self._is_gone = self.calls, {}, True
         self._sent.clear()
-        # With several at a time nobody can tell which had started: all that were given count as such.
+        # With several at a time it is unknown which had started: all that were given count as such.
         reached = last_started if self.concurrency == 1 else max(calls, default=0)
         started = [call for number, call in calls.items() if number <= reached]
         unstarted = [call for number, call in calls.items() if number > reached]

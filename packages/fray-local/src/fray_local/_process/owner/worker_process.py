@@ -78,7 +78,7 @@ class WorkerProcess(WorkerConnection):
         self._fork_servers.kill(self.number)
 
     def other(self, message: Message, descriptors: deque[int]) -> None:
-        """Do what it tells, answer what it asks."""
+        """Handle its messages: perform its orders, answer its requests."""
         if isinstance(message, Request):
             self._requests.handle(self, message, descriptors)
         elif isinstance(message, Loaded):

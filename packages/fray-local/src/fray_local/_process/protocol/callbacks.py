@@ -17,7 +17,7 @@ _SLOW_SECONDS = 0.02  # after which another thread takes over what waits behind 
 class CallbackThreads:
     """Does what may block, in order, in threads that live while there is something to do.
 
-    One thread does it all as long as no act takes long; behind a slow one others go on.
+    One thread does it all as long as no act takes long; behind a slow one other threads continue.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class CallbackThreads:
             self._watched = False
 
     def _look(self) -> None:
-        self._watched = False  # before the look: what comes from now on asks for another
+        self._watched = False  # before the look: what comes from now on requests another
         self._help()
 
     def _run(self) -> None:

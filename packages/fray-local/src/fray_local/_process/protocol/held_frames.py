@@ -1,4 +1,4 @@
-"""Memory that a worker shares with its owner: what it started last, and what it has said but not sent yet.
+"""Memory that a worker shares with its owner: what it started last, and the frames that it has not sent yet.
 
 Results that follow each other closely are sent together. Should the worker be killed before it has sent
 them, its owner reads them here, so that only the task that ran is lost.
@@ -50,7 +50,7 @@ class HeldFrames:
         return self._memory[_HEADER : self._end]
 
     def were_sent(self, more: int = 0) -> None:
-        """Let go of what was held, and count so many frames that never were."""
+        """Release what was held, and count so many frames that never were."""
         self._sent += self._count + more
         self._end, self._count = _HEADER, 0
         _NUMBER.pack_into(self._memory, 8, 0)

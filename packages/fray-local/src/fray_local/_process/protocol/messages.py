@@ -55,7 +55,7 @@ class Call(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Answer a request: `values` where it asks for some."""
+    """Answer a request: `values` where it requests some."""
 
     number: int
     error: Value | None
@@ -138,7 +138,7 @@ class Loaded(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A task asks something of the owner, or tells it something.
+    """A request of a task to the owner, or an order that has no answer.
 
     Args:
         number: None where no answer is wanted. Where one is, the task's worker slot is free meanwhile,
@@ -153,7 +153,7 @@ class Request(NamedTuple):
     values: list[SentValue]
 
 
-# What a request asks for.
+# The kinds of requests.
 
 
 class Nothing(NamedTuple):
@@ -165,7 +165,7 @@ class Lend(NamedTuple):
 
 
 class Reclaim(NamedTuple):
-    """It goes on."""
+    """It continues."""
 
 
 class Withdraw(NamedTuple):
@@ -220,7 +220,7 @@ class Get(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Say which are ready, once so many are; `now`: at once."""
+    """Return which are ready, once so many are; `now`: at once."""
 
     keys: list[Key]
     needed: int

@@ -39,7 +39,7 @@ class SerializedFunction:
     seconds: float | None = None  # what a call of it takes, once one is known to
 
     def took(self, seconds: float) -> None:
-        """Take note of what a call has taken."""
+        """Record what a call has taken."""
         known = self.seconds
         self.seconds = seconds if known is None else known + _SMOOTHING * (seconds - known)
 

@@ -63,7 +63,7 @@ T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
 
 _MOST_UNASKED = 1 << 20
-"""Bytes from which on `put` asks for room and waits; below, the wait would be most of its time."""
+"""Bytes from which on `put` requests room and waits; below, the wait would be most of its time."""
 _COPIES = "a copy of the context inside a worker cannot be closed there; leave that to its owner"
 
 
@@ -82,7 +82,7 @@ class WorkerContext(ContextBase):
 
     @contextlib.contextmanager
     def _lending(self) -> Iterator[None]:
-        """Free the worker's place while its task waits in an event loop for what other threads ask for."""
+        """Free the worker's place while its task waits in an event loop for what other threads request."""
         self._tell(Lend())
         try:
             yield

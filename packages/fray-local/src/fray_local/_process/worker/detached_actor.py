@@ -11,7 +11,7 @@ from fray_local._process.worker.main import Worker
 
 
 def main(creator: int, listener: int) -> None:
-    """Answer calls until somebody kills the actor.
+    """Answer calls until the actor is killed.
 
     Args:
         creator: A socket to the process that made it, whose first call constructs it.

@@ -87,7 +87,7 @@ class IncomingCall:
         self._slots = [(place, received(blob, descriptors, kept=connection.kept)) for place, blob in slots]
         self._label = f"{self.method}()"
         self.generator: Any = None
-        self.kept_item: Blob | None = None  # of a stream: made, and not asked for yet
+        self.kept_item: Blob | None = None  # of a stream: made, and not requested yet
         self.on_change: Callable[[], None] | None = None  # called with credits, where a loop runs it
         self.cancelled = self.in_program = self.interrupted = self.suspended = False
 
@@ -113,7 +113,7 @@ class IncomingCall:
         return self._label
 
     def clear(self) -> None:
-        """Let go of the arguments, and with them of their memory."""
+        """Release the arguments, and with them of their memory."""
         self._blob = Blob(b"")
         self._slots = []
         with contextlib.suppress(AttributeError):

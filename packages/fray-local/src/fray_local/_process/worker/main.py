@@ -51,7 +51,7 @@ def work(
     mark: int,
     listener: int | None = None,
 ) -> None:
-    """Be a worker until the owner says that there is nothing more to do, or is gone."""
+    """Be a worker until the owner ends it, or is gone."""
     output.redirect(stdout, stderr)
     worker = Worker(HeldFrames(mark), settings.concurrency, Surroundings(settings))
     owner = Connection(worker, socket.socket(fileno=sock), owner=True)
@@ -64,7 +64,7 @@ class Worker:
 
     Args:
         held_frames: What the owner reads where it finds the process dead.
-        concurrency: Threads that run calls; more than one for actors that ask for it.
+        concurrency: Threads that run calls; more than one for actors that request it.
         surroundings: Where each task starts; None for actors of their own.
     """
 
@@ -206,7 +206,7 @@ class Worker:
             self.early.append(call)
 
     def _say_everything(self) -> None:
-        """Nothing follows: send what was held back, and what there was no occasion to say."""
+        """Nothing follows: send the results and refcount deltas that were held back."""
         if self.context is not None:
             if len(sys.modules) != self._modules:
                 self._report_modules()

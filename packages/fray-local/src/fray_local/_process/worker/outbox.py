@@ -1,4 +1,4 @@
-"""What a worker says: in order, from any thread, and what follows closely in one write."""
+"""The messages that a worker sends: in order, from any thread, several in one write."""
 
 import contextlib
 import socket
@@ -41,14 +41,14 @@ class Outbox:
         self.flush()
 
     def put(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
-        """Say where in the order a message goes; `flush` or `flush_soon` sends it."""
+        """Put a message in its place in the order; `flush` or `flush_soon` sends it."""
         if descriptors:
             self._frames.extend((data, some, keep) for data, some in frames(message, descriptors))
         else:
             self._frames.append((encode(message), (), None))
 
     def flush_soon(self) -> None:
-        """Send what is there soon: the caller has more to do, and likely more to say."""
+        """Send what is there soon: the caller has more to do, and likely more to send."""
         held = self._held
         if held is None or len(held) >= _MOST_HELD or time.monotonic() - self._last_write >= _HOLD_SECONDS:
             self.flush()
@@ -87,7 +87,7 @@ class Outbox:
     def _drain(self) -> None:
         me = threading.get_ident()
         if me in self.threads_inside:
-            return  # a frame below goes on with it
+            return  # a frame below continues with it
         self.threads_inside.add(me)
         try:
             while (self._frames or self._urgent) and self._lock.acquire(blocking=False):
@@ -108,7 +108,7 @@ class Outbox:
             if self._urgent:
                 self._urgent = False
                 self._write(b"", ())
-        except OSError:  # the other side is gone, as its end will tell the listener
+        except OSError:  # the other side is gone, which the listener learns from its end
             self._urgent = False
             self._frames.clear()
 

@@ -1,4 +1,4 @@
-"""What a worker asks and tells its owner, in order with what becomes of the names that it holds."""
+"""A worker's requests and orders to its owner, in order with the refcount deltas of its proxies."""
 
 import threading
 from collections import deque
@@ -30,7 +30,7 @@ class OwnerRequests:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        # To tell the owner: a key is held once more, or less.
+        # To be reported to the owner: a key is held once more, or less.
         self.refcounts: deque[tuple[Any, int]] = deque()
         self._order, self._taking = threading.RLock(), False
         self._numbers = count()
@@ -42,7 +42,7 @@ class OwnerRequests:
         """Give a message to the owner its place in the order, with what the owner has to know of keys.
 
         Another thread waits, and a finalizer that interrupts this one sends none of that: else "held once
-        less" could overtake "held once more", and the owner would let go of what is in use.
+        less" could overtake "held once more", and the owner would release what is in use.
         """
         with self._order:
             nested, self._taking = self._taking, True
@@ -55,7 +55,7 @@ class OwnerRequests:
         return tuple(self.refcounts.popleft() for _ in range(len(self.refcounts)))
 
     def answered(self, reply: Reply, descriptors: deque[int], kept: dict[int, Segment]) -> None:
-        """Hand the owner's answer to the thread that asked."""
+        """Pass the owner's answer to the thread that made the request."""
         hand = self._waiting.pop(reply.number, None)
         error = None if reply.error is None else Blob(reply.error)
         values: list[Blob] = []
@@ -69,7 +69,7 @@ class OwnerRequests:
     def ask(
         self, operation: Operation, *, timeout: float | None = None, blobs: Sequence[Blob] = ()
     ) -> tuple[Any, list[Blob]]:
-        """Ask the owner and block until the answer is there, with the values that come with it.
+        """Send a request to the owner and block until the answer is there, with the values that come with it.
 
         Raises:
             GetTimeoutError: It was not there in time.
@@ -112,14 +112,14 @@ class OwnerRequests:
         blobs: Sequence[Blob],
         hand: Hand,
     ) -> int:
-        """Ask the owner, and let its answer be handed on when it comes; return the number of the request."""
+        """Send a request whose answer is passed on when it arrives; return the number of the request."""
         number = next(self._numbers)
         self._waiting[number] = hand
         self._request(number, operation, blobs)
         return number
 
     def tell(self, operation: Operation, *, blobs: Sequence[Blob] = ()) -> None:
-        """Tell the owner something that has no answer."""
+        """Send the owner an order, which has no answer."""
         self._request(None, operation, blobs)
 
     def _request(self, number: int | None, operation: Operation, blobs: Sequence[Blob]) -> None:
@@ -135,7 +135,7 @@ class OwnerRequests:
             self._outbox.flush()
 
     def flush(self) -> None:
-        """Tell the owner what became of names while there was nothing else to tell."""
+        """Send the refcount deltas that no other message has taken."""
         if self.refcounts:
             self.tell(Nothing())
 

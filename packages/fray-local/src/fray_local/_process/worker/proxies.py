@@ -28,7 +28,7 @@ class Client(Protocol):
     refcounts: deque[tuple[Any, int]]
 
     def ask(self, operation: Any) -> tuple[Any, list[Blob]]:
-        """Ask the owner, and wait for what it answers."""
+        """Send a request to the owner, and wait for the answer."""
 
     def call_actor(
         self,

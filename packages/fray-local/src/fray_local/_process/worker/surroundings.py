@@ -9,7 +9,7 @@ from fray_local._process.protocol.messages import WorkerSettings
 
 
 class Surroundings:
-    """Takes over what the owner says, and goes back to it after a task that changed it."""
+    """Takes over the owner's variables and directory, and restores them after a task that changed them."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         os.environ.clear()

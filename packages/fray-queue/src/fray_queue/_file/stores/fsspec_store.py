@@ -164,7 +164,7 @@ class FsspecStore:
                     raise QueueUnavailableError(
                         f"{self.name} did not answer for {self._timeout:g} s: {type(error).__name__}: {error}"
                     ) from error
-                time.sleep(random.uniform(0, pause))  # noqa: S311 - jitter is no secret
+                time.sleep(random.uniform(0, pause))  # noqa: S311 - jitter is not a secret
                 pause = min(5.0, pause * 2)
 
     def _once(self, call: str, arguments: tuple[Any, ...], options: dict[str, Any], seconds: float) -> Any:

@@ -39,7 +39,7 @@ class Store(Protocol):
         """Return what is in the root, and below each folder in it the names in that, as of now."""
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Remove files, and folders that this leaves empty; who is not there is no error."""
+        """Remove files, and folders that this leaves empty; a missing file is not an error."""
 
     def clock_error(self, path: str) -> float | None:
         """Return the seconds that this machine's clock is ahead of the store's; None if unknown.

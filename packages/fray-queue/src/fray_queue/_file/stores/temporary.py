@@ -79,7 +79,7 @@ class TemporaryFiles:
 
 
 def _spread(folder: str) -> None:
-    """Ask for the folders in this one to be spread over the disk; most file systems know no such thing."""
+    """Request that the folders in this one are spread over the disk; most file systems know no such thing."""
     if sys.platform != "linux":
         return
     import fcntl

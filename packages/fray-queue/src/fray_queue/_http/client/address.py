@@ -39,7 +39,7 @@ class Address:
         """Return the head of a request.
 
         Args:
-            path: As it goes on the wire: quoted.
+            path: As it is sent: quoted.
             key: What the server knows a repetition by; a request that changes something has one.
         """
         head = f"{method} {path} HTTP/1.1\r\n{self._headers}"
@@ -51,6 +51,6 @@ class Address:
 
 
 def _host_header(host: str, port: int | None) -> str:
-    """Return what a URL says of its host, as a header says it."""
+    """Return the host of a URL, as a header has it."""
     name = host.partition("%")[0] if ":" in host else host.encode("idna").decode()
     return (f"[{name}]" if ":" in name else name) + (f":{port}" if port else "")

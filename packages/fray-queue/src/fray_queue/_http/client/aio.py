@@ -34,7 +34,7 @@ class Loops:
         self._known: dict[asyncio.AbstractEventLoop, _OfLoop] = {}
 
     def current(self) -> _OfLoop:
-        """Return what the running loop has; what loops left that are closed by now is let go."""
+        """Return what the running loop has; the connections of closed loops are released."""
         loop = asyncio.get_running_loop()
         if self._pid != os.getpid():  # a lock that another thread of the parent held is held for ever
             self._lock, self._pid = threading.Lock(), os.getpid()

@@ -1,4 +1,4 @@
-"""Every call of a queue on a server, as a coroutine: what is asked, and how the answer is read."""
+"""Every call of a queue on a server, as a coroutine: the request, and how the answer is read."""
 
 import json
 import math
@@ -273,7 +273,7 @@ class Calls:
         return int((await self.stats())["pending"])
 
     async def stats(self) -> dict[str, Any]:
-        """Return what the server tells of the queue."""
+        """Return what the server reports of the queue."""
         await self._prepare()
         return cast("dict[str, Any]", json.loads(await self._ask("GET")))
 
@@ -291,7 +291,7 @@ class Calls:
         ]
 
     async def dead_facts(self) -> list[dict[str, Any]]:
-        """Return what the server tells of the dead letters; what they hold is neither fetched nor loaded."""
+        """Return what the server reports of the dead letters; their items are neither fetched nor loaded."""
         await self._prepare()
         return cast("list[dict[str, Any]]", json.loads(await self._ask("GET", "/dead"))["dead"])
 
@@ -316,7 +316,7 @@ class Calls:
         return int((await self._json("purge", {"dead": True, "item_ids": _listed(item_ids)}))["count"])
 
     async def look(self) -> None:
-        """Ask for the queue, and make none."""
+        """Check that the queue exists, and make none."""
         await self._ask("GET")
 
     async def delete(self) -> None:
@@ -331,7 +331,7 @@ class Calls:
         return await self._connections.ask(Request(method, self._target.path + verb, body, media, **more))
 
     async def _prepare(self) -> None:
-        """Make the queue before its first use, where that was asked for."""
+        """Make the queue before its first use, where that was requested."""
         if self._target.settings is not None:
             await self._ask("PUT", "", _dump(self._target.settings), _JSON)
             self._target.settings = None

@@ -24,10 +24,10 @@ _LONGEST_PAUSE = 2.0
 
 
 class Request(NamedTuple):
-    """What a client asks.
+    """A request of a client.
 
     Args:
-        path: As it goes on the wire: quoted.
+        path: As it is sent: quoted.
         patience: Seconds that the server may take on purpose, beside those that the network takes.
         withdraw: Where what it was granted can be given back, when nobody waits for the answer any more.
     """
@@ -54,7 +54,7 @@ class _Line:
 
 
 class Connections:
-    """Connections to one server; who asks borrows one, and gives it back.
+    """Connections to one server; each request borrows one, and returns it.
 
     Args:
         timeout: Seconds that a request is repeated for while the server is away.
@@ -114,7 +114,7 @@ class Connections:
                     f"{self.address.url} did not answer for {self._timeout:g} s: "
                     f"{type(problem).__name__}: {problem}"
                 ) from problem
-            await self.network.sleep(random.uniform(0, pause))  # noqa: S311 - jitter is no secret
+            await self.network.sleep(random.uniform(0, pause))  # noqa: S311 - jitter is not a secret
             pause = min(_LONGEST_PAUSE, pause * 2 or 0.05)
 
     async def _once(self, line: _Line, head: bytes, request: Request) -> tuple[int, bytes]:
@@ -145,7 +145,7 @@ class Connections:
             return self._idle.pop() if self._idle else _Line()
 
     def close(self) -> None:
-        """Hang up; the next request connects anew."""
+        """Hang up; the next request connects again."""
         with self._lock:
             idle, self._idle = self._idle, []
         for line in idle:

@@ -1,7 +1,7 @@
 """The network as an event loop uses it: sockets of our own, which no loop keeps open when it ends.
 
 An asyncio transport belongs to its loop, and one that is left when the loop is closed can only be leaked. A
-plain socket is registered with the loop while somebody awaits it, and can be closed at any time.
+plain socket is registered with the loop while a coroutine awaits it, and can be closed at any time.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class LoopNetwork:
         return self._turns.setdefault(what, asyncio.Lock())
 
     async def last_words(self, call: Coroutine[Any, Any, None]) -> None:
-        """Say it in a task: what runs is being cancelled, and may be once more."""
+        """Send it in a task: what runs is being cancelled, and may be once more."""
         task = asyncio.create_task(_quietly(call))
         self._last.add(task)
         task.add_done_callback(self._last.discard)
@@ -86,7 +86,7 @@ class LoopNetwork:
 
 
 async def _addresses(loop: asyncio.AbstractEventLoop, address: Address) -> list[Any]:
-    try:  # a number needs no name server, and no thread to ask one in
+    try:  # a number needs no name server, and no thread for it
         return socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
         )

@@ -1,4 +1,4 @@
-"""What a client does that takes time: in a thread, which blocks, or in an event loop, which goes on.
+"""What a client does that takes time: in a thread, which blocks, or in an event loop, which continues.
 
 All else of the client is written once, as coroutines. In a thread nothing that they await ever suspends, so
 `run_blocking` has them at their end in one step.
@@ -35,11 +35,11 @@ class Network(Protocol):
         ...
 
     def turn(self, what: str) -> AbstractAsyncContextManager[Any]:
-        """Return what those who wait for one thing hold, one at a time."""
+        """Return what the waiters for one thing hold, one at a time."""
         ...
 
     async def last_words(self, call: Coroutine[Any, Any, None]) -> None:
-        """Say something after an interrupt or a cancellation, where it does not take long."""
+        """Send a request after an interrupt or a cancellation, where it does not take long."""
         ...
 
 
@@ -78,7 +78,7 @@ class BlockingNetwork:
         return nullcontext()
 
     async def last_words(self, call: Coroutine[Any, Any, None]) -> None:
-        """Say it."""
+        """Send it."""
         await call
 
 

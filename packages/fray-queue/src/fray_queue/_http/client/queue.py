@@ -153,7 +153,7 @@ class HttpQueue(QueueBase[T]):
 
     @staticmethod
     def server(url: str, token: str | None = None, *, ca_file: str | None = None) -> ServerClient:
-        """Return a client of a server itself, for `fray ui`: it asks once, and does not wait for it."""
+        """Return a client of a server itself, for `fray ui`, which repeats no request."""
         url = url.rstrip("/")
         return ServerClient(Address(url, token_from_environment(token) or token_for(url), ca_file=ca_file))
 
@@ -220,7 +220,7 @@ class HttpQueue(QueueBase[T]):
         return cast("float | None", stats.get("oldest_seconds")) if stats["size"] else None
 
     def stats(self) -> dict[str, Any]:
-        """Return what the server tells of the queue."""
+        """Return what the server reports of the queue."""
         return run_blocking(self._calls.stats())
 
     def dead_letters(self) -> list[DeadLetter[T]]:
@@ -228,7 +228,7 @@ class HttpQueue(QueueBase[T]):
         return run_blocking(self._calls.dead_letters())
 
     def dead_facts(self) -> list[dict[str, Any]]:
-        """Return what the server tells of the dead letters; what they hold is neither fetched nor loaded."""
+        """Return what the server reports of the dead letters; their items are neither fetched nor loaded."""
         return run_blocking(self._calls.dead_facts())
 
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
@@ -256,7 +256,7 @@ class HttpQueue(QueueBase[T]):
         run_blocking(self._calls.delete())
 
     def close(self) -> None:
-        """Hang up, also what event loops left open; the next call connects anew."""
+        """Close all connections, also those that event loops left open; the next call connects again."""
         self._connections.close()
         self._loops.close()
 
@@ -281,7 +281,7 @@ class HttpQueue(QueueBase[T]):
 def list_queues(
     url: str, token: str | None = None, *, timeout: float = 30.0, ca_file: str | Path | None = None
 ) -> list[dict[str, Any]]:
-    """Return what a server tells of each of its queues."""
+    """Return what a server reports of each of its queues."""
     address = Address(url.rstrip("/"), token_from_environment(token) or token_for(url), ca_file=ca_file)
     connections = Connections(address, BlockingNetwork(), timeout=timeout)
     try:

@@ -12,7 +12,7 @@ _PATIENCE = 5.0  # seconds
 
 
 class ServerClient:
-    """Asks a server what it tells as JSON; safe among threads."""
+    """Sends requests to a server and returns its JSON; thread-safe."""
 
     def __init__(self, address: Address) -> None:
         self._connections = Connections(address, BlockingNetwork(), timeout=_PATIENCE)

@@ -45,7 +45,7 @@ class HttpSocket:
 
         Raises:
             OSError: The answer did not come. The connection is of no more use.
-            HttpParserError: What came was no answer, or more than one. The same.
+            HttpParserError: What was received is not one answer. The same.
         """
         if self._timeout != timeout:
             self._sock.settimeout(timeout)

@@ -60,5 +60,5 @@ class Limits:
 
 
 def item_too_large(most: int, size: int) -> str:
-    """Say what client and server refuse alike."""
+    """The refusals that client and server share."""
     return f"an item has at most {most} bytes when pickled; this one has {size}"

@@ -18,7 +18,7 @@ _PREFIX = struct.Struct(">4sII")
 
 
 def pack(metas: Iterable[dict[str, Any]], payloads: Sequence[bytes]) -> bytes:
-    """Return one body that holds the payloads and what is said of each."""
+    """Return one body that holds the payloads and the fields of each."""
     header = _encode(
         [
             {**meta, "size": len(payload), "crc": crc32(payload)}

@@ -165,12 +165,12 @@ def json_answer(value: Any) -> web.Response:
 
 
 def records_answer(metas: Iterable[dict[str, Any]], entries: Sequence[Taken]) -> web.Response:
-    """Answer with what entries hold, and what is said of each."""
+    """Answer with what entries hold, and the fields of each."""
     return body_answer(metas, [entry.payload for entry in entries])
 
 
 def body_answer(metas: Iterable[dict[str, Any]], payloads: Sequence[bytes]) -> web.Response:
-    """Answer with payloads, and what is said of each."""
+    """Answer with payloads, and the fields of each."""
     return web.Response(body=pack(metas, payloads), headers=_RECORDS_HEADERS)
 
 
@@ -188,13 +188,13 @@ def error_answer(error: Exception) -> web.Response:
 
 
 def refusal(status: int, code: str, message: str, facts: tuple[Any, ...] = ()) -> web.Response:
-    """Answer with an error; `facts` make it anew at the client."""
+    """Answer with an error; the client builds it again from `facts`."""
     body = json.dumps({"error": code, "message": message, "facts": facts}).encode()
     return web.Response(status=status, body=body, content_type=JSON)
 
 
 def lease_meta(entry: Taken) -> dict[str, Any]:
-    """Say what a lease says, without the item."""
+    """Return the fields of a lease, without the item."""
     meta = {
         "item_id": entry.item_id,
         "lease_id": entry.lease_id,
@@ -210,7 +210,7 @@ def lease_meta(entry: Taken) -> dict[str, Any]:
 
 
 def dead_meta(entry: Taken) -> dict[str, Any]:
-    """Say what a dead letter says, without the item."""
+    """Return the fields of a dead letter, without the item."""
     return {
         **({"expired": True} if entry.expired else {}),
         "item_id": entry.item_id,

@@ -1,4 +1,4 @@
-"""What the routes do: a handler reads a request, asks the registry and answers."""
+"""What the routes do: a handler reads a request, calls the registry and answers."""
 
 import asyncio
 import json
@@ -174,7 +174,7 @@ class Api:
         return {**leases_told(name, taken), "taken": taken}
 
     def _unwanted(self, request: web.BaseRequest, key: Key | None) -> Callable[[], bool]:
-        """Return what tells whether nobody waits for what a pop may lease."""
+        """Return a function that returns whether nobody waits for what a pop may lease."""
         hung_up, requests = _hung_up(request), self._registry.requests
         return lambda: hung_up() or (key is not None and requests.is_withdrawn(*key))
 
@@ -336,12 +336,12 @@ class Api:
 
 
 def _hung_up(request: web.BaseRequest) -> Callable[[], bool]:
-    """Return what tells whether a request's client is gone."""
+    """Return a function that returns whether a request's client is gone."""
     return lambda: request.transport is None or request.transport.is_closing()
 
 
 def _fail(answer: "asyncio.Future[Any]", error: BaseException) -> None:
-    """Tell a repetition that waits what failed; none may have come."""
+    """Pass the failure to a repetition that waits; there may be none."""
     if not answer.done():
         answer.set_exception(error if isinstance(error, Exception) else QueueUnavailableError("interrupted"))
         answer.exception()  # seen

@@ -1,4 +1,4 @@
-"""Who may do what on a server: the tokens that it knows, and what each may do with which queues."""
+"""The tokens of a server, and what each may do with which queues."""
 
 import base64
 import binascii
@@ -28,7 +28,7 @@ class Grant:
         roles: `push` stores items and fetches answers; `take` leases and settles them; `read` looks at
             counts, items and dead letters; `admin` makes, removes, purges and requeues, and includes the
             others.
-        queues: The queues that it is for; None for all, and for what tells of all.
+        queues: The queues that it is for; None for all, and for requests about all.
     """
 
     roles: frozenset[str]
@@ -37,7 +37,7 @@ class Grant:
     def __post_init__(self) -> None:
         for role in self.roles:
             if role not in ROLES:
-                raise ValueError(f"{role!r} is no role of a token; roles are {', '.join(ROLES)}")
+                raise ValueError(f"{role!r} is not a role of a token; roles are {', '.join(ROLES)}")
         if not self.roles:
             raise ValueError(f"a token has at least one role of {', '.join(ROLES)}")
         for name in self.queues or ():
@@ -76,7 +76,7 @@ def _roles_for(method: str, verb: str) -> frozenset[str]:
 
 
 class Auth:
-    """The tokens of one server. A file has their digests: what can be read there is no secret.
+    """The tokens of one server. A file has their digests: nothing in it is a secret.
 
     Args:
         token: The one that may do everything.
@@ -102,7 +102,7 @@ class Auth:
         token = _token_in(authorization)
         if token is None:
             return None
-        # The lookup is by digest: how long it takes tells nothing of a token.
+        # The lookup is by digest: how long it takes reveals nothing of a token.
         key = hashlib.sha256(token).hexdigest()
         if own := self._own.get(key):
             if len(self._known) < _MOST_KNOWN:  # a header may be written in many ways
@@ -140,7 +140,7 @@ def read_grants(file: Path) -> dict[str, Grant]:
             grant = Grant(frozenset(row["roles"]), None if queues is None else frozenset(queues))
             grants[str(row["sha256"])] = grant
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"line {number} of {str(file)!r} is no token's: {error}") from None
+            raise ValueError(f"line {number} of {str(file)!r} does not describe a token: {error}") from None
     return grants
 
 

@@ -1,4 +1,4 @@
-"""How a server asks an engine: in a few threads, with little patience, and of each queue by name."""
+"""The calls of a server to an engine: in a few threads, with a short timeout, by queue."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ class EngineAwayError(QueueUnavailableError):
 
 @dataclass(slots=True)
 class OpenQueue:
-    """A queue that somebody used."""
+    """A queue that was used."""
 
     store: EngineStore
     settings: Settings
@@ -77,7 +77,7 @@ class EngineCalls:
 
     @contextlib.contextmanager
     def watching(self, name: str, what: What, item_ids: Sequence[str] = ()) -> Iterator[None]:
-        """Have the engine tell what happens to a queue, which is open."""
+        """Have the engine report what happens to a queue, which is open."""
         known = self._queues.get(name)
         if known is None:  # it was removed: the next look says so
             yield
@@ -98,7 +98,7 @@ class EngineCalls:
         traffic = self._traffic(name)
         again = told == Wanted()
         if told.items or again:
-            traffic.wake()  # who finds something wakes the next: one notification may be of many items
+            traffic.wake()  # a pop that finds something wakes the next: one notification may be of many items
         if told.room or again:
             traffic.pushers.wake()
         for item_id in told.answers or (list(traffic.askers)[:1] if again else ()):
@@ -200,7 +200,7 @@ class EngineCalls:
         return self._queues.get(name)
 
     async def close(self) -> None:
-        """End the threads, and let go of the connections."""
+        """End the threads, and release the connections."""
         self._closing.set()
         await asyncio.wrap_future(BriefThreads(1, "fray-queue-closing").submit(self._close))
 

@@ -56,7 +56,7 @@ class EngineServerStore:
     def watching(
         self, name: str, what: What, item_ids: Sequence[str] = ()
     ) -> contextlib.AbstractContextManager[None]:
-        """Have the engine tell what happens to a queue, which is open."""
+        """Have the engine report what happens to a queue, which is open."""
         return self._calls.watching(name, what, item_ids)
 
     # --- queues ---
@@ -100,7 +100,7 @@ class EngineServerStore:
         return {"ids": await self._change(name, key, lambda store, slot: store.push(slot, payloads, options))}
 
     async def has_room(self, name: str, count: int) -> tuple[bool, float | None]:
-        """Tell whether so many items fit."""
+        """Return whether so many items fit."""
 
         def call(store: EngineStore) -> tuple[bool, float | None]:
             most = store.open(Settings()).max_size  # another may have set it meanwhile
@@ -140,7 +140,7 @@ class EngineServerStore:
         return leases
 
     async def held(self, name: str, lease_ids: Sequence[str], key: Key | None) -> list[Taken]:
-        """Return what a pop of this key leased and still holds: the engine is asked the same again."""
+        """Return what a pop of this key leased and still holds: the same request is sent again."""
         if not lease_ids or key is None:
             return []
         token = _token_of(key)
@@ -309,7 +309,7 @@ class EngineServerStore:
         return await self._calls.run(call)
 
     async def sizes(self, used: Collection[str]) -> list[tuple[str, int]]:
-        """Return how many items these queues have: of others nothing is asked."""
+        """Return how many items these queues have: of no others."""
 
         def call() -> list[tuple[str, int]]:
             found = []
@@ -323,10 +323,10 @@ class EngineServerStore:
         return await self._calls.run(call)
 
     async def every_second(self, seconds: int) -> None:
-        """Do nothing: `sizes` asked the engine whether it is there."""
+        """Do nothing: `sizes` checked that the engine answers."""
 
     async def close(self) -> None:
-        """End the threads, and let go of the connections."""
+        """End the threads, and release the connections."""
         await self._calls.close()
 
 

@@ -46,7 +46,7 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP. aiohttp would log a traceback that quotes the line."""
+        """Answer what is not HTTP. aiohttp would log a traceback that quotes the line."""
         if status == HTTPStatus.INTERNAL_SERVER_ERROR:
             return super().handle_error(request, status, exc, message)
         reason = type(exc).__name__ if exc is not None else HTTPStatus(status).phrase

@@ -9,7 +9,7 @@ from fray_queue._http.server.answers import refusal
 from fray_queue._http.server.auth import Auth, Grant
 
 _LONGEST_SHOWN = 200
-OPEN_PATH = "/healthz"  # tells nothing, and answers load balancers, which know neither name nor token
+OPEN_PATH = "/healthz"  # reveals nothing, and answers load balancers, which know neither name nor token
 
 
 class RequestCheck:
@@ -43,7 +43,7 @@ class RequestCheck:
         grant = self._auth.grant(headers.get("Authorization", ""))
         if grant is None:
             answer = refusal(401, "token", "the server wants its token, and this is none or another")
-            # Basic besides Bearer: so a browser asks for the token by itself, and keeps it out of the page.
+            # Basic besides Bearer: so a browser requests the token by itself, and keeps it out of the page.
             answer.headers["WWW-Authenticate"] = 'Basic realm="fray queues: the token is the password"'
             return answer
         if not grant.allows(request.method, path, name):

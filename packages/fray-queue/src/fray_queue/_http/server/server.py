@@ -240,7 +240,7 @@ class HttpQueueServer:
 
 
 async def _hang_up(runner: web.ServerRunner) -> None:
-    """Let answers under way be given, then close; a TLS peer that does not say goodbye is not waited for."""
+    """Let answers under way be given, then close; a TLS peer that never closes is not waited for."""
     connections = runner.server.connections if runner.server is not None else []
     transports = [connection.transport for connection in connections]
     await runner.cleanup()

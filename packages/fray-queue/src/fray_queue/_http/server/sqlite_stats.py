@@ -1,4 +1,4 @@
-"""What an SQLite store tells about a server's queues."""
+"""What an SQLite store reports about a server's queues."""
 
 from typing import Any
 

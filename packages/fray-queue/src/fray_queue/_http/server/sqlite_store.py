@@ -88,7 +88,7 @@ class SqliteStore:
         yield
 
     def _note_reply(self, name: str, item_id: str | None) -> None:
-        """Have those look who wait for an answer; called by who writes, before it is committed."""
+        """Wake the calls that wait for an answer; called by the writer, before it is committed."""
         if self._store.file.in_memory:
             self._traffic(name).wake_askers(item_id)
         else:
@@ -135,7 +135,7 @@ class SqliteStore:
         return await self._change(name, operation, key, lambda ids: {"ids": ids}, grows=True)
 
     async def has_room(self, name: str, count: int) -> tuple[bool, float | None]:
-        """Tell whether so many items fit, and when that may change by itself."""
+        """Return whether so many items fit, and when that may change by itself."""
 
         def reading(store: QueueStore) -> tuple[bool, float | None]:
             queue = store.queue(name)
@@ -340,7 +340,7 @@ class SqliteStore:
             await self._writer.run(lambda store: kept_answers.forget(store, FORGET_AFTER), durable=False)
 
     async def close(self) -> None:
-        """Write what is pending, and let go of the file."""
+        """Write what is pending, and release the file."""
         await asyncio.wrap_future(BriefThreads(1, "fray-queue-closing").submit(self._writer.close))
 
 
@@ -354,7 +354,7 @@ def _count(count: Any) -> Told:
 
 
 def _check_answers(queue: QueueRow) -> None:
-    """Refuse items to a client that cannot answer, where somebody may wait for answers.
+    """Refuse items to a client that cannot answer, where a producer may wait for answers.
 
     Raises:
         UnsupportedError: The client is of the first release.

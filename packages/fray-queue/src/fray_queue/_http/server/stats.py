@@ -1,4 +1,4 @@
-"""What the server tells about its queues: counts, rates, metrics."""
+"""What the server reports about its queues: counts, rates, metrics."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

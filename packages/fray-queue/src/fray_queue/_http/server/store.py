@@ -34,7 +34,7 @@ class Failure:
     """Why an item is given back.
 
     Args:
-        error: What failed the attempt, for the history; `pickled` is the same for who asked.
+        error: What failed the attempt, for the history; `pickled` is the same for the producer.
         unreadable: Why its taker could not unpickle it: then it is set aside.
     """
 
@@ -60,7 +60,7 @@ class ServerStore(Protocol):
     async def delete(self, name: str, key: Key | None) -> None: ...
 
     async def push(self, name: str, records: Sequence[tuple[str, bytes]], key: Key | None) -> Told:
-        """Store plain payloads: `stored` says how many, and `ids` theirs where they are not as given."""
+        """Store plain payloads: `stored` is their number, and `ids` theirs where they are not as given."""
 
     async def submit(
         self, name: str, payloads: Sequence[bytes], options: PushOptions, key: Key | None
@@ -68,12 +68,12 @@ class ServerStore(Protocol):
         """Store payloads under options; `ids` are theirs, or those of items with their keys."""
 
     async def has_room(self, name: str, count: int) -> tuple[bool, float | None]:
-        """Tell whether so many items fit, and in how many seconds that may change by itself."""
+        """Return whether so many items fit, and in how many seconds that may change by itself."""
 
     async def pop(
         self, name: str, n: int, lease_timeout: float, key: Key | None, *, answers: bool, woken: bool
     ) -> tuple[list[Taken], float | None]:
-        """Lease items in line; where there is none, say in how many seconds one may come by itself.
+        """Lease items in line; where there is none, return in how many seconds one may become free.
 
         Args:
             answers: Whether the client can give answers.
@@ -151,7 +151,7 @@ def leases_told(name: str, taken: Sequence[Taken]) -> Told:
 
 
 def no_answers(name: str) -> str:
-    """Say why a client of the first release gets no items."""
+    """Explain why a client of the first release gets no items."""
     return (
         f"queue {name!r} has items whose pushers wait for answers, and this client is of a release that can "
         "give none; update fray-queue where it runs"

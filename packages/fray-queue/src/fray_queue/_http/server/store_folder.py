@@ -11,7 +11,7 @@ from fray_queue._sqlite.store import QueueStore
 _DATABASE = "queues.db"
 _OWN = {_DATABASE, *(f"{_DATABASE}-{end}" for end in ("wal", "shm", "journal", "reserve"))}
 _FIRST_RELEASE = "journal.db"
-_LOCK_SECONDS = 0.2  # another server does not let go while it lives
+_LOCK_SECONDS = 0.2  # another server does not release it while it lives
 
 
 def open_store(folder: str | Path | None, clock: LeaseClock, limits: Limits) -> QueueStore:
@@ -33,7 +33,7 @@ def open_store(folder: str | Path | None, clock: LeaseClock, limits: Limits) -> 
         )
     if strangers := names - _OWN:
         raise ValueError(
-            f"{str(folder)!r} is no queue server's store: it has {min(strangers)!r}; "
+            f"{str(folder)!r} is not a queue server's store: it has {min(strangers)!r}; "
             "give the store a folder of its own"
         )
     try:

@@ -1,4 +1,4 @@
-"""What goes through a server's queues, and who waits for it; all in the event loop's thread."""
+"""What goes through a server's queues, and the calls that wait for it; all in the event loop's thread."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ from fray_queue._http.server.rates import Rates
 
 
 class Sleepers:
-    """Those who wait for one thing."""
+    """The calls that wait for one thing."""
 
     def __init__(self) -> None:
         self._futures: set[asyncio.Future[None]] = set()
         self.woken = 0
-        """How often: who looked before the last time must look again."""
+        """How often: a call that looked before the last time must look again."""
 
     def __bool__(self) -> bool:
         return bool(self._futures)
@@ -30,13 +30,13 @@ class Sleepers:
 
 @dataclass(slots=True, eq=False)
 class Traffic:
-    """What goes through one queue, and who waits for it."""
+    """What goes through one queue, and the calls that wait for it."""
 
     rates: Rates = field(default_factory=Rates)
     waiters: deque["asyncio.Future[None]"] = field(default_factory=deque)
     woken: int = 0  # as `Sleepers.woken`, of `waiters`
-    pushers: Sleepers = field(default_factory=Sleepers)  # who waits for room
-    askers: dict[str, Sleepers] = field(default_factory=dict)  # who waits for answers, by item
+    pushers: Sleepers = field(default_factory=Sleepers)  # calls that wait for room
+    askers: dict[str, Sleepers] = field(default_factory=dict)  # calls that wait for answers, by item
 
     def wake(self, count: int = 1) -> None:
         """Let up to `count` waiting pops look again."""
@@ -48,13 +48,13 @@ class Traffic:
                 count -= 1
 
     def wake_all(self) -> None:
-        """Let everybody look again."""
+        """Wake all."""
         self.wake(1 << 60)
         self.pushers.wake()
         self.wake_askers(None)
 
     def wake_askers(self, item_id: str | None) -> None:
-        """Let those look who wait for an answer; None for all."""
+        """Wake the calls that wait for an answer; None for all."""
         for each in list(self.askers) if item_id is None else [item_id]:
             if each in self.askers:
                 self.askers[each].wake()

@@ -1,4 +1,4 @@
-"""Who does the operations of a server's requests: one thread, which commits them in groups."""
+"""The thread that does the operations of a server's requests, and commits them in groups."""
 
 import asyncio
 import contextlib
@@ -102,7 +102,7 @@ class Writer:
             self._loop.call_soon_threadsafe(tell)
 
     def close(self) -> None:
-        """Do what is pending, end the thread and let go of the store."""
+        """Do what is pending, end the thread and release the store."""
         with self._changed:
             self._closing = True
             self._changed.notify()
