@@ -102,9 +102,9 @@ QUEUE_TESTS = ("boto3", "moto[server]", "prometheus-client", "psutil")
 TYPES_ALONE = ("selenium", "jax", "joblib")
 RAY = "ray[default]==2.60.*"  # what the recipes in fray-ray were found out on
 IRIS_NOTE = (
-    "The column `iris` is of a session that had an Iris at hand, one of a single process: "
-    "`python noxfile.py -s iris -- --iris-source FOLDER`. Of contexts it ran what is about actors; tasks are "
-    "those of `process`."
+    "The column `iris` comes from a session with a local Iris of one process: "
+    "`python noxfile.py -s iris -- --iris-source FOLDER`. Of the contract of contexts it ran the tests of "
+    "actors; tasks run as on `process`."
 )
 DASK = "distributed==2026.8.*"  # what examples/fray-dask was written for
 PYRIGHT = (
@@ -293,7 +293,7 @@ def pythons(session: nox.Session, version: str) -> None:
 
 
 def not_found(version: str) -> str:
-    """Say that nothing was run on a Python: the machine has none, and none is fetched."""
+    """Report that nothing was run on a Python: the machine has none, and none is fetched."""
     return f"NOT RUN on Python {version}: neither the path nor pyenv has one"
 
 
@@ -316,7 +316,7 @@ def run_tests_on(
 
 @nox.session
 def ui(session: nox.Session) -> None:
-    """Does the page show what is there, in a real browser, and refuse what no page of ours asks for?"""
+    """Does the page show what is there, in a real browser, and refuse what no page of ours requests?"""
     install_programs(session, BROWSER)
     session.install(*wheels("fray-local", "fray-queue"), *group("test"), "selenium")
     run_tests(session, "tests/ui")
@@ -400,7 +400,8 @@ def oldest_ray() -> str:
 def dask(session: nox.Session) -> None:
     """Does the backend in examples/fray-dask keep every promise, on a real Dask whose workers are killed?
 
-    It is no wheel of ours, so its column is on a page of its own, .nox/dask.md, as any stranger's is.
+    It is not one of our wheels, so its column is on a page of its own, .nox/dask.md, as that of any other
+    author's backend is.
     """
     session.install(
         *wheels("fray-local"), built_wheel("fray-dask", ROOT / "examples" / "fray-dask"), DASK, *group("test")
@@ -533,6 +534,7 @@ PARSERS = {
     "supervision": "tests/core/test_supervision.py",
     "records and logs of jobs": "tests/local/test_hostile_records.py",
     "messages between processes, by random programs": "tests/local/test_contexts.py",
+    "messages to supervisors and to shared actors": "tests/local/test_hostile_messages.py",
     "the queue server's requests and records": "tests/queue/test_hostile.py",
     "command lines of queues": "tests/queue/test_hostile_command_lines.py",
     "errors and broken replies of Redis": "tests/queue/test_hostile_replies.py",
@@ -543,9 +545,9 @@ PARSERS = {
 
 @nox.session(default=False)
 def fuzz(session: nox.Session) -> None:
-    """Ask every parser and protocol what it has not been asked before; TORTURE=10 is ten times as much.
+    """Give every parser and protocol new random input; TORTURE=10 is ten times as much.
 
-    Hypothesis draws other examples at each run, and the session ends with how many there were.
+    Hypothesis draws other examples at each run. The session ends with the number of examples by test.
     """
     install_programs(session)
     session.install(*wheels(*PACKAGES), *group("test"), *QUEUE_TESTS)

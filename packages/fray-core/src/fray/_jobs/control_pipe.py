@@ -11,8 +11,8 @@ import signal
 from types import FrameType
 
 PIPE, STOP, RESTARTS = "control", "stop", "restarts"
-WAKE = "look"  # the message that asks a supervisor to look at once for what it waits for
-DEFAULT_GRACE = 10.0  # seconds for a job that is stopped by who does not say how long
+WAKE = "look"  # the message on which a supervisor looks at once for what it waits for
+DEFAULT_GRACE = 10.0  # seconds for a job that is stopped without a grace period
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
@@ -41,10 +41,11 @@ def post_to_supervisor(record: str, message: str) -> bool:
 
 
 def stop_filed(record: str) -> float | None:
-    """Return the grace of a stop that was asked for by the file; None where none was."""
+    """Return the grace of a stop that was requested by the file; None where none was."""
     try:
         with open(os.path.join(record, STOP)) as file:
-            return float(file.read())
+            grace = float(file.read())
+            return grace if grace == grace else DEFAULT_GRACE  # a NaN equals nothing
     except FileNotFoundError:
         return None
     except (OSError, ValueError):  # it is being written, or was on a disk that was full
@@ -61,12 +62,12 @@ def file_restart(record: str, line: str) -> None:
 
 
 def restarts_filed(record: str) -> list[str]:
-    """Return, once, the restarts that were asked for by the file; see `file_restart`."""
+    """Return, once, the restarts that were requested by the file; see `file_restart`."""
     path = os.path.join(record, RESTARTS)
     taken = f"{path}.taken"
     try:
         os.replace(path, taken)  # a line that is written meanwhile goes to the same file, or to a new one
-        with open(taken) as file:
+        with open(taken, errors="replace") as file:
             return file.read().splitlines()
     except OSError:  # there is none, as a rule
         return []
@@ -91,7 +92,7 @@ class ControlPipe:
             signal.signal(number, signal.SIG_IGN)
         self._rest = b""
         self.signalled = False
-        """Whether somebody asked this process itself to end."""
+        """Whether this process itself was asked to end."""
 
     def wait(self, seconds: float, files: list[int]) -> tuple[list[str], bool]:
         """Sleep until something happens; return the messages, and whether a file is readable."""

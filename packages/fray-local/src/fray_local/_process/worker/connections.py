@@ -57,13 +57,17 @@ class Connection:
         }
 
     def listen(self) -> None:
-        """Take in what is said until the other side is gone."""
+        """Read messages until the other side is gone."""
         while True:
             try:
                 messages = self._reader.read()
             except (EOFError, OSError) as error:
                 if self.is_owner:
                     _end(error)
+                break
+            except Exception:
+                if self.is_owner:
+                    raise
                 break
             for message, descriptors in messages:
                 self._receive(message, deque(descriptors))
@@ -77,7 +81,7 @@ class Connection:
     # To the other side.
 
     def send_item(self, number: int, blob: Blob, *, soon: bool) -> None:
-        """Send an item of a stream; `soon`: the generator goes on."""
+        """Send an item of a stream; `soon`: the generator continues."""
         descriptors: list[int] = []
         value = blob.describe(descriptors)
         keys, wrote = _keys(blob), output.flush()
@@ -160,7 +164,7 @@ def _keys(blob: Blob) -> tuple[Any, ...]:
 
 
 def _end(error: Exception) -> NoReturn:
-    """Exit: with the owner everybody is gone who could want a result, or nothing it says is understood."""
+    """Exit: the owner, who wants the results, is gone, or its messages cannot be read."""
     if isinstance(error, OutOfDescriptorsError):
         with contextlib.suppress(OSError):
             os.write(2, f"fray: {error.strerror}\n".encode())
