@@ -36,7 +36,7 @@ class Run:
         seconds: Spent in them.
         longest: The longest.
         order: The jobs as they started.
-        idle: Slices that were free while somebody waited for no more than that; the rule allows none.
+        idle: Slices that were free while a gang waited for no more than that; the rule allows none.
     """
 
     decisions: int = 0

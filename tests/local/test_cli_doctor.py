@@ -71,4 +71,4 @@ def test_files_that_are_wrong_are_reported_and_do_not_end_the_doctor(tmp_path: P
     (work / "pyproject.toml").write_text("[tool.fray]\nclutser = 'local'\n")
     done = fray("doctor", cwd=work, code=1)
     assert "unknown key 'clutser'" in done.stdout
-    assert "mend the file" in done.stdout
+    assert "correct the file" in done.stdout

@@ -118,7 +118,9 @@ def _configuration() -> Iterator[Finding]:
         run_defaults(run)
         files = ", ".join(settings().files) or "no file"
     except SettingsError as error:
-        yield Finding(check="configuration", health=Health.ERROR, found=error.message, advice="mend the file")
+        yield Finding(
+            check="configuration", health=Health.ERROR, found=error.message, advice="correct the file"
+        )
     else:
         yield Finding(check="configuration", health=Health.OK, found=files)
 

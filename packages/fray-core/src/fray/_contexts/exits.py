@@ -67,7 +67,7 @@ class _AtExit:
 class _Exit(SystemExit):
     """A `SystemExit` that knows whether it ended the program.
 
-    Where the interpreter lets go of it, after nothing has caught it, no frame of Python is left.
+    Where the interpreter releases it, after nothing has caught it, no frame of Python is left.
     """
 
     def __del__(self) -> None:

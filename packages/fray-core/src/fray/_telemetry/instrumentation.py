@@ -86,7 +86,7 @@ def running(unit: Unit, end: str = "ended") -> Iterator[None]:
 def _how(error: BaseException | None) -> dict[str, Any]:
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return {"outcome": Outcome.OK}
-    # What is no Exception was sent from outside: an interrupt, the end of a stream's consumer.
+    # What is not an Exception was sent from outside: an interrupt, the end of a stream's consumer.
     outside = not isinstance(error, Exception | SystemExit) or isinstance(error, CancelledError)
     outcome = Outcome.CANCELLED if outside else Outcome.ERROR
     return {"outcome": outcome, "error": type(error).__qualname__}

@@ -111,7 +111,7 @@ class ListContract(ClusterFixtures):
         with pytest.raises(JobNotFoundError):
             cluster.list_jobs(parent="never-was-000000")
 
-    def test_what_is_no_filter_is_refused(self, cluster: Cluster) -> None:
+    def test_an_invalid_filter_is_refused(self, cluster: Cluster) -> None:
         wrong: list[tuple[Callable[[], object], str]] = [
             (lambda: cluster.list_jobs(status="done"), "status must be one of pending"),
             (lambda: cluster.list_jobs(sort="age"), "sort must be one of submitted"),

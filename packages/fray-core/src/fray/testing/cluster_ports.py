@@ -156,7 +156,7 @@ class EndpointContract(ClusterFixtures):
         job_id = launch(cluster, program(client), resources=SMALL)
         assert list(cluster.monitor(job_id)) == ["['contract/own']", "['contract/others', 'contract/own']"]
 
-    def test_a_program_that_is_no_replica_registers_nothing(self, cluster: Cluster) -> None:
+    def test_a_program_that_is_not_a_replica_registers_nothing(self, cluster: Cluster) -> None:
         if not self.has_endpoints(cluster):
             return
         with pytest.raises(FrayError, match="no replica of a job"):

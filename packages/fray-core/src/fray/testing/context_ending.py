@@ -85,7 +85,7 @@ class CancelContract(ContextFixtures):
 class ShutdownContract(ContextFixtures):
     """Rule 10: the end of a context."""
 
-    def test_the_current_one_is_made_anew_after_it_was_shut_down(
+    def test_the_current_one_is_made_again_after_it_was_shut_down(
         self, spec: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("FRAY_CONTEXT_SPEC", spec)

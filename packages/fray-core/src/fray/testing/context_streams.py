@@ -68,7 +68,7 @@ class StreamContract(ContextFixtures):
 
         assert [context.get(item) for item in context.run(pair)] == [1, 2]  # type: ignore[attr-defined]
 
-    def test_wait_tells_when_an_item_the_end_or_an_error_is_there(
+    def test_wait_returns_when_an_item_the_end_or_an_error_is_there(
         self, context: JobContext, gate: Note
     ) -> None:
         streams = [

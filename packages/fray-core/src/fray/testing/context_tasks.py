@@ -60,7 +60,7 @@ class ReferenceContract(ContextFixtures):
         assert context.get(refs) == list(range(1, 21))
         assert context.get([]) == []
 
-    def test_get_of_something_that_is_no_reference_returns_it(self, context: JobContext) -> None:
+    def test_get_of_something_that_is_not_a_reference_returns_it(self, context: JobContext) -> None:
         thing = object()
         assert context.get(thing) is thing
         assert context.get([1, context.put(2), "three"]) == [1, 2, "three"]
@@ -93,7 +93,7 @@ class ReferenceContract(ContextFixtures):
             ref = narrow.run(tasks.add, ref)
         assert narrow.get(ref) == self.CHAIN
 
-    def test_a_callable_that_is_none_is_refused_at_once(self, context: JobContext) -> None:
+    def test_something_that_is_not_callable_is_refused_at_once(self, context: JobContext) -> None:
         with pytest.raises(ValueError, match="function"):
             context.create_task("not a function")  # type: ignore[call-overload]
 

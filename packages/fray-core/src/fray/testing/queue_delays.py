@@ -62,7 +62,7 @@ class DelayPromises(OptionFixtures):
         assert take(queue).item == "plain"
         assert queue.pop() is None
 
-    def test_an_item_that_somebody_holds_does_not_expire(self, queue: Queue[Any], clock: ManualClock) -> None:
+    def test_an_item_that_a_worker_holds_does_not_expire(self, queue: Queue[Any], clock: ManualClock) -> None:
         if not self.having(queue, "ttl", "ttl", ttl=1.0):
             return
         queue.push_many("ab", ttl=30.0)

@@ -257,7 +257,7 @@ class DeadLetterPromises(QueueFixtures):
         assert [entry.outcome for entry in letter.history] == ["released", "expired"]
         refused(limited.done, lease)
 
-    def test_requeued_dead_letters_start_anew(self, limited: Queue[Any]) -> None:
+    def test_requeued_dead_letters_start_again_from_attempt_one(self, limited: Queue[Any]) -> None:
         ids = limited.push_many("abc")
         for _ in range(2):
             for lease in limited.pop_many(3):

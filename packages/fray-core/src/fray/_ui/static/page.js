@@ -75,7 +75,7 @@ class Part {
   }
 
   async look() {
-    if (document.hidden) return; // it goes on when somebody looks
+    if (document.hidden) return; // it continues when the page is shown
     const asking = new AbortController();
     this.asking = asking;
     const late = setTimeout(() => asking.abort("late"), LATEST_ANSWER);
