@@ -6,20 +6,17 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
+from fake_dashboard import FakeDashboard, fake_dashboard
 from words_in_files import command_lines_with, files_with
 
 from fray import ClusterUnavailableError, FrayError, JobRequest, JobStatus, UnsupportedError, create_context
 from fray.cluster import Entrypoint, create_environment
 from fray_ray import RayCluster
-from fray_ray._launcher import jobs_client
-from fray_ray._ray_internals import dashboard
 
 pytestmark = pytest.mark.timeout(240)
 TOKEN = "0123456789abcdef-never-to-be-seen"  # not secret: of a cluster that lives for this file
@@ -146,10 +143,8 @@ def test_a_lost_head_is_an_error_on_every_call_and_no_hang(
         import sys, time
         from fray import ClusterUnavailableError
         from fray.cluster import Entrypoint, JobRequest, RayCluster
-        from fray_ray._launcher import jobs_client
 
-        jobs_client._RIDE_OUT = 0.5
-        cluster = RayCluster(sys.argv[1])
+        cluster = RayCluster(sys.argv[1], reconnect_timeout=0.5)
         request = JobRequest("last", Entrypoint.from_binary("sleep", ["600"]))
         job_id = cluster.launch(request)
         lines = cluster.monitor(job_id)
@@ -201,12 +196,11 @@ def test_an_address_where_nothing_listens_is_named() -> None:
         assert isinstance(caught.value, FrayError)
 
 
-def test_a_head_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboard, "_TIMEOUTS", (5.0, 0.2))
+def test_a_head_that_hangs_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ClusterUnavailableError, match="timed out"):
-            RayCluster(address)
+            RayCluster(address, answer_timeout=0.2)
 
 
 def test_ray_client_is_refused_with_what_to_do_instead() -> None:
@@ -216,60 +210,17 @@ def test_ray_client_is_refused_with_what_to_do_instead() -> None:
         RayCluster("ray://127.0.0.1:10001")
 
 
-class Starting(BaseHTTPRequestHandler):
-    """A dashboard whose cluster has no agent for jobs until it was asked three times."""
-
-    asked = 0
-    needed = 3
-    stored: ClassVar[dict[str, bytes]] = {}
-    nodes: ClassVar[Any] = {"data": {"summary": []}}
-    jobs: ClassVar[list[Any]] = []
-
-    def do_GET(self) -> None:
-        answers: dict[str, Any] = {
-            "/api/version": {"ray_version": "2.60.0", "version": "4"},
-            "/nodes?view=summary": self.nodes,
-            "/api/jobs/": self.jobs,
-        }
-        self._answer(200, answers[self.path])
-
-    def do_PUT(self) -> None:
-        self.stored[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer(200, {})
-
-    def do_POST(self) -> None:
-        job = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        type(self).asked += 1
-        if self.asked < self.needed:
-            self._answer(500, "No available agent to submit job, please try again later.")
-        else:
-            self._answer(200, {"job_id": job["submission_id"], "submission_id": job["submission_id"]})
-
-    def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
-
-    def _answer(self, status: int, body: Any) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-
 @pytest.fixture
-def starting() -> Iterator[str]:
-    Starting.asked, Starting.needed = 0, 3
-    Starting.stored.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Starting) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+def starting() -> Iterator[FakeDashboard]:
+    """One whose cluster has no agent for jobs until it was asked three times."""
+    with fake_dashboard() as dashboard:
+        dashboard.agent_after = 3
+        yield dashboard
 
 
-def test_a_cluster_that_starts_is_given_time_to_have_an_agent(starting: str) -> None:
-    RayCluster(starting).launch(JobRequest("early", Entrypoint.from_binary("true")))
-    assert Starting.asked == 3
+def test_a_cluster_that_starts_is_given_time_to_have_an_agent(starting: FakeDashboard) -> None:
+    RayCluster(starting.url).launch(JobRequest("early", Entrypoint.from_binary("true")))
+    assert (starting.refused, len(starting.submitted)) == (2, 1)
 
 
 HALF_KNOWN = [  # what a dashboard says of a node that joined, or left, a moment ago
@@ -283,12 +234,11 @@ HALF_KNOWN = [  # what a dashboard says of a node that joined, or left, a moment
 
 
 @pytest.mark.parametrize("nodes", HALF_KNOWN, ids=json.dumps)
-def test_a_job_is_launched_whatever_the_dashboard_says_of_its_nodes(
-    starting: str, monkeypatch: pytest.MonkeyPatch, nodes: Any
-) -> None:
-    monkeypatch.setattr(Starting, "nodes", nodes)
-    RayCluster(starting).launch(JobRequest("early", Entrypoint.from_binary("true")))
-    assert Starting.asked == 3
+def test_a_job_is_launched_whatever_the_dashboard_says_of_its_nodes(nodes: Any) -> None:
+    with fake_dashboard() as dashboard:
+        dashboard.nodes = nodes
+        RayCluster(dashboard.url).launch(JobRequest("early", Entrypoint.from_binary("true")))
+        assert len(dashboard.submitted) == 1
 
 
 OWN = {"fray.job_id": "train-1", "fray.name": "train", "fray.replicas": "1"}
@@ -301,44 +251,35 @@ DAMAGED: list[dict[str, str]] = [
 ]
 
 
-def entry(metadata: dict[str, str], status: str) -> dict[str, Any]:
-    return {"type": "SUBMISSION", "status": status, "entrypoint": "true", "metadata": metadata}
-
-
 @pytest.mark.parametrize("metadata", DAMAGED, ids=json.dumps)
-def test_an_entry_of_the_job_table_that_makes_no_sense_is_one_bad_row(
-    starting: str, monkeypatch: pytest.MonkeyPatch, metadata: dict[str, str]
-) -> None:
-    monkeypatch.setattr(
-        Starting, "jobs", [entry(OWN, "PENDING"), entry({**metadata, "fray.job_id": "train-2"}, "SUCCEEDED")]
-    )
-    good, bad = sorted(RayCluster(starting).list_jobs(), key=lambda info: info.error_message is not None)
+def test_an_entry_of_the_job_table_that_makes_no_sense_is_one_bad_row(metadata: dict[str, str]) -> None:
+    with fake_dashboard() as dashboard:
+        dashboard.add("train-1", "PENDING", OWN)
+        dashboard.add("train-2", "SUCCEEDED", {**metadata, "fray.job_id": "train-2"})
+        found = RayCluster(dashboard.url).list_jobs()
+    good, bad = sorted(found, key=lambda info: info.error_message is not None)
     assert (good.name, good.status) == ("train", JobStatus.PENDING)
     assert bad.status is JobStatus.SUCCEEDED
     assert "cannot be read" in str(bad.error_message)
 
 
-def test_a_cluster_that_never_has_an_agent_is_explained(
-    starting: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs_client, "_PATIENCE", 0.5)
-    Starting.needed = 10**9
+def test_a_cluster_that_never_has_an_agent_is_explained(starting: FakeDashboard) -> None:
+    starting.agent_after = 10**9
+    cluster = RayCluster(starting.url, agent_timeout=0.5)
     with pytest.raises(ClusterUnavailableError, match=r"no agent to run jobs within 0\.5 s.*ray\[default\]"):
-        RayCluster(starting).launch(JobRequest("never", Entrypoint.from_binary("true")))
+        cluster.launch(JobRequest("never", Entrypoint.from_binary("true")))
 
 
-def test_a_job_that_is_refused_leaves_no_secret_in_the_head(
-    starting: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs_client, "_PATIENCE", 1.0)
+def test_a_job_that_is_refused_leaves_no_secret_in_the_head(starting: FakeDashboard) -> None:
+    cluster = RayCluster(starting.url, agent_timeout=1.0)
     environment = create_environment(env_vars={"TOKEN": TOKEN})
     request = JobRequest("refused", Entrypoint.from_binary("true"), environment=environment)
-    Starting.needed = 1
-    RayCluster(starting).launch(request)
-    assert any(TOKEN.encode() in data for data in Starting.stored.values())  # the plan of one that runs
-    Starting.stored.clear()
-    Starting.needed = 10**9
+    starting.agent_after = 1
+    cluster.launch(request)
+    assert any(TOKEN.encode() in data for data in starting.stored.values())  # the plan of one that runs
+    starting.stored.clear()
+    starting.agent_after = 10**9
     with pytest.raises(ClusterUnavailableError):
-        RayCluster(starting).launch(request)
-    assert len(Starting.stored) == 1
-    assert not any(TOKEN.encode() in data for data in Starting.stored.values())
+        cluster.launch(request)
+    assert len(starting.stored) == 1
+    assert not any(TOKEN.encode() in data for data in starting.stored.values())

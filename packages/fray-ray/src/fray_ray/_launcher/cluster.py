@@ -69,6 +69,9 @@ class RayCluster(ClusterCalls):
             than this one.
         driver_exit_timeout: Seconds that `retry`, `remove` and `prune` wait for the driver of a job that has
             ended: it may still run the job's `on_exit`.
+        agent_timeout: Seconds that `launch` waits for the agent of a cluster that has just started.
+        reconnect_timeout: Seconds for which a call other than `launch` is repeated while nobody answers.
+        answer_timeout: Seconds that a dashboard may take to begin an answer, or to go on with it.
     """
 
     # A poll takes milliseconds of the dashboard's CPU, and no job is done in less than a second.
@@ -107,6 +110,9 @@ class RayCluster(ClusterCalls):
         placement_timeout: float | None = None,
         ship_workspace: bool | None = None,
         driver_exit_timeout: float = 30.0,
+        agent_timeout: float = 30.0,
+        reconnect_timeout: float = 5.0,
+        answer_timeout: float = 60.0,
     ) -> None:
         if placement_timeout is not None:
             check_seconds("placement_timeout", placement_timeout)
@@ -115,7 +121,12 @@ class RayCluster(ClusterCalls):
         self._inside_spec = str(
             Spec("ray", {key: str(value) for key, value in options.items() if value is not None})
         )
-        self._client = JobsClient(dashboard_address or address or _current_address())
+        self._client = JobsClient(
+            dashboard_address or address or _current_address(),
+            agent_timeout=check_seconds("agent_timeout", agent_timeout),
+            reconnect_timeout=check_seconds("reconnect_timeout", reconnect_timeout, zero=True),
+            answer_timeout=check_seconds("answer_timeout", answer_timeout),
+        )
         self._attempts = EarlierAttempts(self._client)
         self._placement_timeout, self._ship = placement_timeout, ship_workspace
         self._driver_exit_timeout = driver_exit_timeout

@@ -29,10 +29,6 @@ _NOT_FOUND = "Request failed with status code 404"
 _NO_ANSWER = "aiohttp.client_exceptions"  # in the trace of a dashboard that asked a node in vain
 _TOO_LARGE = ("Maximum request body size", "exceeds the maximum size", "status code 413")
 _SERVERS_FAULT = 500  # the least status code of an answer that may be another one in a moment
-_PATIENCE = 30.0  # seconds that a cluster which has just started may take to have an agent for jobs
-_RIDE_OUT = (
-    5.0  # seconds for which a look that finds nobody is repeated; a head restarts its dashboard in less
-)
 
 
 class JobsClient:
@@ -42,14 +38,25 @@ class JobsClient:
 
     Args:
         address: `host:port` of the head, `auto`, or the dashboard's URL.
+        agent_timeout: Seconds that a cluster which has just started may take to have an agent for jobs.
+        reconnect_timeout: Seconds for which a look that finds nobody is repeated.
+        answer_timeout: Seconds between the bytes of an answer.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        agent_timeout: float = 30.0,
+        reconnect_timeout: float = 5.0,  # a head restarts its dashboard in less
+        answer_timeout: float = 60.0,
+    ) -> None:
         self.address = address
+        self._agent_timeout, self._reconnect_timeout = agent_timeout, reconnect_timeout
         self._nodes: dict[str, str] = {}  # of the drivers of jobs
         with explained(address):
             self.url = dashboard_of(address)
-            self._jobs = _without_ray_address(lambda: DashboardClient(self.url))
+            self._jobs = _without_ray_address(lambda: DashboardClient(self.url, answer_timeout))
 
     def submit_with(
         self,
@@ -75,7 +82,7 @@ class JobsClient:
     ) -> None:
         """Start a Ray job; a cluster that is still starting is given time."""
         job: dict[str, Any] = {"entrypoint": entrypoint, "submission_id": submission, "metadata": metadata}
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + self._agent_timeout
         for delay in retry_delays():
             try:
                 with explained(self.url):
@@ -87,8 +94,8 @@ class JobsClient:
                     raise
                 if time.monotonic() + delay > deadline:
                     raise ClusterUnavailableError(
-                        f"the cluster at {self.url} had no agent to run jobs within {_PATIENCE:g} s; "
-                        "is ray[default] installed on its nodes?"
+                        f"the cluster at {self.url} had no agent to run jobs within "
+                        f"{self._agent_timeout:g} s; is ray[default] installed on its nodes?"
                     ) from error
                 time.sleep(delay)
             else:
@@ -134,7 +141,9 @@ class JobsClient:
         """Return what a job has written so far; nothing where its driver's node is gone."""
         with explained(self.url):
             # A line that is written in this moment may end within a character, which Ray does not read.
-            return retrying(lambda: self._log(submission), (*UNREACHED, RuntimeError), _RIDE_OUT)
+            return retrying(
+                lambda: self._log(submission), (*UNREACHED, RuntimeError), self._reconnect_timeout
+            )
 
     def _log(self, submission: str) -> str:
         try:
@@ -199,7 +208,7 @@ class JobsClient:
     def _look(self, act: Callable[[], T]) -> T:
         """Do what may be done twice."""
         with explained(self.url):
-            return retrying(act, UNREACHED, _RIDE_OUT)
+            return retrying(act, UNREACHED, self._reconnect_timeout)
 
 
 def _last_line(error: Exception) -> str:

@@ -5,16 +5,24 @@ from urllib.parse import urlencode
 
 from ray.job_submission import JobSubmissionClient
 
-_TIMEOUTS = (5.0, 60.0)  # seconds until the dashboard answers, and between the bytes of an answer
+_CONNECTS_WITHIN = 5.0  # seconds
 NODES = "/nodes?view=summary"
 """The path of what the dashboard knows of nodes; `living_addresses` reads it. Read in Ray 2.60."""
 
 
 class DashboardClient(JobSubmissionClient):
-    """Ray's own client, which by itself waits for ever for a head that hangs. Read in Ray 2.60."""
+    """Ray's own client, which by itself waits for ever for a head that hangs. Read in Ray 2.60.
+
+    Args:
+        answers_within: Seconds between the bytes of an answer.
+    """
+
+    def __init__(self, url: str, answers_within: float = 60.0) -> None:
+        self._timeouts = _CONNECTS_WITHIN, answers_within
+        super().__init__(url)
 
     def _do_request(self, method: str, endpoint: str, **more: Any) -> Any:
-        return super()._do_request(method, endpoint, **{"timeout": _TIMEOUTS, **more})
+        return super()._do_request(method, endpoint, **{"timeout": self._timeouts, **more})
 
 
 def request(client: DashboardClient, method: str, path: str, **more: Any) -> Any:

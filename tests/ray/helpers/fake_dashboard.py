@@ -1,0 +1,132 @@
+"""A dashboard on loopback that says what a test has it say; behind it is no cluster."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+NODE = "a-node"
+
+
+class FakeDashboard(ThreadingHTTPServer):
+    """Answers as Ray's does, for jobs alone.
+
+    `entries` are the job table, by submission; `logs` what drivers have written; `files` other files among
+    the logs of the node. `asked` are the paths of all questions, `submitted` the jobs that came, `stored`
+    what the head was given to keep. A job is refused until `agent_after` submissions have come.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.entries: dict[str, dict[str, Any]] = {}
+        self.logs: dict[str, str] = {}
+        self.files: dict[str, str] = {}
+        self.nodes: Any = {"data": {"summary": []}}
+        self.asked: list[str] = []
+        self.submitted: list[dict[str, Any]] = []
+        self.refused = 0
+        self.stored: dict[str, bytes] = {}
+        self.agent_after = 0
+        self.fetched = 0  # characters of logs that were given
+        self.before_a_log: Callable[[], None] = lambda: None  # is given
+        self.odd: list[Any] = []  # rows of the job table that are no entries
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def add(self, submission: str, status: str, metadata: dict[str, str], **more: Any) -> None:
+        """Put an entry into the job table."""
+        self.entries[submission] = {
+            "type": "SUBMISSION",
+            "submission_id": submission,
+            "status": status,
+            "entrypoint": "true",
+            "metadata": metadata,
+            "driver_node_id": NODE,
+            **more,
+        }
+
+    def answer(self, path: str) -> tuple[int, Any]:
+        """Return the status, and a body: what JSON can hold, or text."""
+        parts = urlsplit(path)
+        words = parts.path.strip("/").split("/")
+        if path == "/api/version":
+            return 200, {"ray_version": "2.60.0", "version": "4"}
+        if path == "/nodes?view=summary":
+            return 200, self.nodes
+        if path == "/api/jobs/":
+            return 200, [*self.entries.values(), *self.odd]
+        if words[:2] == ["api", "jobs"] and words[2] in self.entries:
+            return 200, {"logs": self._given(self._log(words[2]))} if words[3:] else self.entries[words[2]]
+        if parts.path == "/api/v0/logs/file":
+            return self._file(**{name: values[0] for name, values in parse_qs(parts.query).items()})
+        return 404, f"nothing is at {path}"
+
+    def _log(self, submission: str) -> str:
+        self.before_a_log()
+        return self.logs.get(submission, "")
+
+    def _file(self, node_id: str, filename: str, lines: str) -> tuple[int, Any]:
+        self.before_a_log()
+        of_drivers = {f"job-driver-{submission}.log": text for submission, text in self.logs.items()}
+        found = {**of_drivers, **self.files}
+        if node_id != NODE or filename not in found:
+            return 404, f"no {filename}"
+        text, count = found[filename], int(lines)
+        return 200, self._given(text if count < 0 else "".join(text.splitlines(keepends=True)[-count:]))
+
+    def _given(self, text: str) -> str:
+        self.fetched += len(text)
+        return text
+
+    def submit(self, job: dict[str, Any]) -> tuple[int, Any]:
+        """Take a job, or say that no agent is there to run it."""
+        if self.refused + 1 < self.agent_after:
+            self.refused += 1
+            return 500, "No available agent to submit job, please try again later."
+        self.submitted.append(job)
+        return 200, {"job_id": job["submission_id"], "submission_id": job["submission_id"]}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeDashboard
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        self._answer(*self.server.answer(self.path))
+
+    def do_PUT(self) -> None:
+        self.server.stored[self.path] = self._body()
+        self._answer(200, {})
+
+    def do_POST(self) -> None:
+        self._answer(*self.server.submit(json.loads(self._body())))
+
+    def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
+
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers["Content-Length"]))
+
+    def _answer(self, status: int, body: Any) -> None:
+        data = (body if isinstance(body, str) else json.dumps(body)).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@contextmanager
+def fake_dashboard() -> Iterator[FakeDashboard]:
+    """Give one that ends with the block."""
+    with FakeDashboard() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
