@@ -52,7 +52,8 @@ def run(cluster: RayCluster, entrypoint: Any, **fields: Any) -> JobInfo:
 def test_rays_own_table_has_the_job_under_its_id_with_name_owner_and_log(
     cluster: RayCluster, ray_cluster: LocalRayCluster
 ) -> None:
-    job_id = cluster.launch(JobRequest("listed", Entrypoint.from_binary("echo", ["for all to see"])))
+    long = "print('for all to see', *('x' * 1000 for _ in range(300)), sep='\\n')"
+    job_id = cluster.launch(JobRequest("listed", Entrypoint.from_binary("python", ["-c", long])))
     assert cluster.wait(job_id, timeout=200).status is JobStatus.SUCCEEDED
     client = JobSubmissionClient(ray_cluster.dashboard)
     until(lambda: client.get_job_status(job_id) == "SUCCEEDED", "Ray sees the end")
@@ -60,7 +61,11 @@ def test_rays_own_table_has_the_job_under_its_id_with_name_owner_and_log(
     assert details.metadata is not None
     assert details.metadata["fray.name"] == "listed"
     assert details.metadata["fray.owner"]
-    assert "[replica-0] for all to see\n" in client.get_job_logs(job_id)
+    log = client.get_job_logs(job_id)
+    assert "[replica-0] for all to see\n" in log
+    # By which readers of the end of the log know how it joins what they have read.
+    marks = [line for line in log.splitlines() if line.startswith("[fray] mark ")]
+    assert len(set(marks)) == len(marks) == 2
 
 
 def test_what_ray_stops_reads_stopped(

@@ -1,179 +1,169 @@
 """A job's one log, read by its end: what is shown is right, and costs what it shows. Needs no cluster."""
 
+import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from fake_dashboard import FakeDashboard, fake_dashboard
 
 from fray import UnsupportedError
-from fray_ray._head.log_marks import LogMarks
-from fray_ray._launcher import job_log
-from fray_ray._launcher.job_log import AttemptLog, JobLog
+from fray_ray import RayCluster
+
+JOB = "logged-1"
 
 
 class Written:
-    """A log as its writer leaves it on the head, and what is fetched of it."""
+    """A job that runs, and its log as its driver leaves it on the head, with a mark after so many lines."""
 
-    def __init__(self) -> None:
-        self._lines = ["Runtime env is setting up.\n"]
-        self.written: dict[tuple[int, int], bytearray] = {}
-        self.attempts: dict[int, int] = {}
-        self.fetched = 0
-        self.mark_after: Callable[[str], str] = LogMarks().after
+    def __init__(self, table: FakeDashboard, replicas: int = 1, marks_every: int = 200) -> None:
+        self._table, self._every, self._count = table, marks_every, 0
+        self._pieces = ["Runtime env is setting up.\n"]
+        self._attempts = [0] * replicas
+        self.lines: list[list[str]] = [[] for _ in range(replicas)]
         self.half = ""  # of a line that is being written
-
-    @property
-    def parts(self) -> dict[tuple[int, int], bytes]:
-        """What the attempts of replicas have written."""
-        return {key: bytes(data) for key, data in self.written.items()}
+        for replica in range(replicas):
+            self.begin(replica)
+        self.publish()
 
     def begin(self, replica: int) -> None:
-        attempt = self.attempts[replica] = self.attempts.get(replica, 0) + 1
-        self.written[replica, attempt] = bytearray()
-        self._append(f"[fray] replica {replica} starts, attempt {attempt}\n")
+        self._attempts[replica] += 1
+        self._append(f"[fray] replica {replica} starts, attempt {self._attempts[replica]}\n")
 
     def write(self, replica: int, line: str) -> None:
-        self.written[replica, self.attempts[replica]] += f"{line}\n".encode()
+        self.lines[replica].append(line)
         self._append(f"[replica-{replica}] {line}\n")
 
     def _append(self, text: str) -> None:
-        self._lines.append(text)
-        if mark := self.mark_after(text):
-            self._lines.append(mark)
+        self._pieces.append(text)
+        self._count += 1
+        if self._count % self._every == 0:
+            self._pieces.append(f"[fray] mark {self._count}\n")
 
-    def fetch(self, lines: int | None) -> str:
-        found = "".join(self._lines if lines is None else self._lines[-lines - 1 :]) + self.half
-        self.fetched += len(found)
-        return found
+    def publish(self, state: str = "running") -> None:
+        """Let readers see all that was written, and the state of the job."""
+        self._table.logs[JOB] = "".join(self._pieces) + self.half
+        tasks = [
+            {"replica": replica, "status": state, "attempt": attempt}
+            for replica, attempt in enumerate(self._attempts)
+        ]
+        info = json.dumps({"job_id": JOB, "name": "logged", "status": state, "tasks": tasks})
+        status = "RUNNING" if state == "running" else "SUCCEEDED"
+        metadata = {"fray.job_id": JOB, "fray.name": "logged", "fray.info": info}
+        self._table.add(JOB, status, metadata)
 
-    def log(self) -> JobLog:
-        return JobLog(self.fetch, lambda replica: self.attempts.get(replica, 0))
+    def grow(self, steps: list[Callable[[], None]]) -> None:
+        """Take a step whenever somebody fetches the log; the job ends with the last one."""
 
+        def step() -> None:
+            if steps:
+                steps.pop(0)()
+                self.publish("running" if steps else "succeeded")
 
-@pytest.fixture(autouse=True)
-def every_look_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_log, "_FRESH", -1.0)
-    monkeypatch.setattr(job_log, "_SHARE", 1e9)
-
-
-def all_of(log: AttemptLog, offset: int = 0) -> tuple[bytes, int]:
-    """Read on from an offset for as long as there is more."""
-    found = b""
-    while True:
-        data, offset = log.read(offset)
-        if not data:
-            return found, offset
-        found += data
-
-
-def last_of(log: AttemptLog, size: int) -> bytes:
-    """Read so many bytes from the end."""
-    found, offset = b"", log.end()
-    while offset > 0 and len(found) < size:
-        data, offset = log.read_before(offset, size - len(found))
-        found = data + found
-    return found
+        self._table.before_a_log = step
 
 
-def test_lines_are_those_of_their_replica_and_attempt() -> None:
-    written = Written()
-    for replica, line in ((0, ""), (1, "one"), (1, None), (1, "two, [replica-0] says [fray] mark")):
-        if line is None or replica not in written.attempts:
-            written.begin(replica)
-        if line is not None:
-            written.write(replica, line)
-    log = written.log()
-    assert {key: all_of(log.attempt(*key))[0] for key in written.parts} == written.parts
-    assert log.attempt(1, 1).read(2) == (b"e\n", 4)
-    assert log.attempt(1, 3).read(0) == (b"", 0)
-    assert log.attempt(None, 0).read(0) == (b"", 0)
+@pytest.fixture
+def table() -> Iterator[FakeDashboard]:
+    with fake_dashboard() as dashboard:
+        yield dashboard
+
+
+def test_lines_are_those_of_their_replica_attempt_after_attempt(table: FakeDashboard) -> None:
+    written = Written(table, replicas=2)
+    written.write(0, "")
+    written.write(1, "one")
+    written.begin(1)
+    written.write(1, "two, [replica-0] says [fray] mark")
+    written.publish()
+    cluster = RayCluster(table.url)
+    for replica in range(2):
+        found = list(cluster.monitor(JOB, replica=replica, follow=False))
+        assert found == written.lines[replica]
+    assert list(cluster.monitor(JOB, replica=1, tail=1, follow=False)) == written.lines[1][-1:]
+    assert list(cluster.monitor(JOB, tail=3, follow=False)) == [
+        "[replica-0] ",
+        *(f"[replica-1] {line}" for line in written.lines[1]),
+    ]
     with pytest.raises(UnsupportedError, match="tail="):
-        log.attempt(0, 1).since(0.0)
+        cluster.monitor(JOB, since=0.0)
 
 
-def test_a_line_in_the_making_is_read_when_it_is_complete() -> None:
-    written = Written()
-    written.begin(0)
+def test_a_line_in_the_making_is_read_when_it_is_complete(table: FakeDashboard) -> None:
+    written = Written(table)
     written.write(0, "whole")
     written.half = "[replica-0] half"
-    log = written.log().attempt(0, 1)
-    assert all_of(log) == (b"whole\n", 6)
+    written.publish()
+    cluster = RayCluster(table.url)
+    assert list(cluster.monitor(JOB, follow=False)) == ["whole"]
+    assert list(cluster.monitor(JOB, tail=1, follow=False)) == ["whole"]
     written.half = ""
     written.write(0, "half and the rest")
-    assert log.read(6)[0] == b"half and the rest\n"
+    written.publish()
+    assert list(cluster.monitor(JOB, follow=False)) == ["whole", "half and the rest"]
 
 
-@pytest.mark.parametrize("seed", range(30))
-@pytest.mark.parametrize("way", ["from the beginning", "from the end", "from the end and then all"])
-def test_whatever_is_written_is_read_once_and_in_order(seed: int, way: str) -> None:
-    chance = random.Random(seed)
-    written = Written()
-    written.mark_after = _every(chance.choice((3, 10, 200)))
-    log = written.log()
-    replicas = chance.randint(1, 3)
-    for replica in range(replicas):
-        written.begin(replica)
+def burst(chance: random.Random, written: Written) -> Callable[[], None]:
+    """Something that a job does at once: it writes some lines, or very many, or starts replicas again."""
 
-    def go_on() -> None:
+    def write() -> None:
         for _ in range(chance.choice((0, 1, 5, 700, 3_000))):
-            replica = chance.randrange(replicas)
+            replica = chance.randrange(len(written.lines))
             if chance.random() < 0.001:
                 written.begin(replica)
-            written.write(replica, chance.choice(("step", "step", "x" * 30, "")))
+            written.write(replica, chance.choice(("step", "step", "x" * 30, str(chance.random()))))
 
-    go_on()
-    before = dict(written.parts)
-    offsets = {}
-    for key, data in before.items():
-        part = log.attempt(*key)
-        if way == "from the beginning":
-            found, offsets[key] = all_of(part)
-            assert found == data
-        else:
-            offsets[key] = part.end()
-            size = chance.choice((0, 10, 10_000, 1 << 20))
-            assert data.endswith(last_of(part, size))
-            assert len(last_of(part, size)) == min(size, len(data))
+    return write
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_last_lines_are_the_last_however_long_the_log_is(table: FakeDashboard, seed: int) -> None:
+    chance = random.Random(seed)
+    written = Written(table, chance.randint(1, 3), marks_every=chance.choice((3, 10, 200)))
     for _ in range(4):
-        go_on()
-        for key, data in written.parts.items():
-            added, offset = all_of(log.attempt(*key), offsets.get(key, 0))
-            assert added == data[len(before.get(key, b"")) :], (key, len(added))
-            offsets[key] = offset
-        before = dict(written.parts)
-    if way == "from the end and then all":
-        for key, data in written.parts.items():
-            assert all_of(log.attempt(*key)) == (data, offsets[key])
+        burst(chance, written)()
+    written.publish()
+    cluster = RayCluster(table.url)
+    for replica, lines in enumerate(written.lines):
+        for tail in (1, chance.randint(2, 900), 100_000):
+            found = list(cluster.monitor(JOB, replica=replica, tail=tail, follow=False))
+            assert found == lines[-tail:], (replica, tail)
 
 
-def _every(lines: int) -> Callable[[str], str]:
-    """A mark after so many lines, and no other like it."""
-    count = iter(range(1_000_000_000))
-    return lambda _: f"[fray] mark {number}\n" if (number := next(count)) % lines == 0 else ""
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("tail", [None, 10, 900])
+def test_whatever_is_written_while_it_is_read_is_read_once_and_in_order(
+    table: FakeDashboard, seed: int, tail: int | None
+) -> None:
+    chance = random.Random(seed)
+    written = Written(table, marks_every=chance.choice((3, 10, 200)))
+    burst(chance, written)()
+    written.publish()
+    begun = len(written.lines[0])
+    written.grow([burst(chance, written) for _ in range(5)])
+    found = list(RayCluster(table.url).monitor(JOB, tail=tail))
+    lines = written.lines[0]
+    if tail is None:
+        assert found == lines
+    else:  # some of what came with the first look may be among the last lines
+        assert len(found) >= min(len(lines), tail + len(lines) - begun - 3_000)
+        assert lines[len(lines) - len(found) :] == found
 
 
-def test_looks_at_a_long_log_cost_what_is_new_and_a_tail_what_it_shows() -> None:
-    written = Written()
-    written.begin(0)
+def test_a_tail_of_a_long_log_costs_what_it_shows_and_a_look_what_is_new(table: FakeDashboard) -> None:
+    def more() -> None:
+        written.write(0, "more")
+
+    written = Written(table)
     for number in range(20_000):
         written.write(0, f"line {number:>200} of many")
-    size = len(written.fetch(None))
-    written.fetched = 0
-    tail = written.log().attempt(0, 1)
-    assert last_of(tail, 14) == b"19999 of many\n"
-    assert written.fetched < size / 10
-    log = written.log().attempt(0, 1)
-    _, offset = all_of(log)
-    written.fetched = 0
-    for number in range(10):
-        written.write(0, f"line {number}")
-        data, offset = log.read(offset)
-        assert data == f"line {number}\n".encode()
-    assert written.fetched < size  # without marks, ten times as much
-
-
-def test_marks_are_seldom_and_unlike_each_other() -> None:
-    marks = LogMarks()
-    found = [mark for _ in range(1_000) if (mark := marks.after("x" * 1_023 + "\n"))]
-    assert len(set(found)) == len(found) == 7
-    assert all(mark.startswith("[fray] mark ") and mark.endswith("\n") for mark in found)
+    written.publish()
+    size = len(table.logs[JOB])
+    cluster = RayCluster(table.url)
+    (last,) = cluster.monitor(JOB, tail=1, follow=False)
+    assert last.endswith("19999 of many")
+    assert table.fetched < size / 10
+    table.fetched = 0
+    written.grow([more] * 6)
+    assert len(list(cluster.monitor(JOB))) == 20_006
+    assert table.fetched < 3 * size  # without marks, six times as much

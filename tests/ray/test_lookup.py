@@ -1,149 +1,156 @@
 """How a job is found in Ray's table: its runs, the members of a sweep, what a retry has. Needs no cluster."""
 
 import json
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fake_dashboard import FakeDashboard, fake_dashboard
 
-from fray import ResourceConfig
-from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
-from fray_ray._job_table import MEMBERS, UNSTARTED, JobEntry, again, describe, key_of, read, submission_of
-from fray_ray._launcher.lookup import find, latest, members_of
-from fray_ray._plan import Plan, restored, withheld
+from fray import JobNotFoundError, ResourceConfig
+from fray.cluster import Entrypoint, ExitReason, JobInfo, JobRequest, JobStatus
+from fray_ray import RayCluster
 
 ABOUT = {"entrypoint": "train", "labels": {"team": "a"}, "resources": ResourceConfig(cpu=2).to_dict()}
+ENTRY = "/api/jobs/"
 
 
-def entry(
-    job_id: str, status: str = "RUNNING", *, tries: int = 1, state: JobStatus | None = None, **more: Any
-) -> JobEntry:
-    """An entry as Ray gives it, with the state that a driver wrote."""
-    metadata = describe(JobId(job_id), "train", 1, ABOUT, tries=tries) | more
+@pytest.fixture
+def table() -> Iterator[FakeDashboard]:
+    with fake_dashboard() as dashboard:
+        yield dashboard
+
+
+def add(
+    table: FakeDashboard,
+    job_id: str,
+    status: str = "RUNNING",
+    *,
+    tries: int = 1,
+    state: str | None = None,
+    **more: Any,
+) -> None:
+    """Add an entry as Ray gives it, with the state that a driver wrote."""
+    named = {"job_id": job_id, "name": "train", "owner": "somebody", "replicas": "1", "tries": str(tries)}
     if state is not None:
-        task = TaskStatus(replica=0, status=state, attempt=tries)
-        progress = {"failed": 1} if MEMBERS in more else None
-        info = JobInfo(job_id=JobId(job_id), name="train", status=state, tasks=(task,), progress=progress)
-        metadata["fray.info"] = json.dumps(info.to_dict())
-    submission = submission_of(job_id, tries)
-    return JobEntry.of({"submission_id": submission, "status": status, "metadata": metadata})
+        task = {"replica": 0, "status": state, "attempt": tries}
+        info: dict[str, Any] = {"job_id": job_id, "name": "train", "status": state, "tasks": [task]}
+        if "members" in more:
+            info["progress"] = {"failed": 1}
+        named["info"] = json.dumps(info)
+    metadata = {f"fray.{name}": text for name, text in {**named, "about": json.dumps(ABOUT), **more}.items()}
+    submission = job_id.replace("/", "~") + ("" if tries == 1 else f"-r{tries}")
+    table.add(submission, status, metadata, start_time=1_000, end_time=2_000)
 
 
-def table(*entries: JobEntry) -> Any:
-    return {each.submission: each for each in entries}.get
+def found(table: FakeDashboard, job_id: str) -> JobInfo:
+    return RayCluster(table.url).poll(job_id)
 
 
-def test_a_job_is_what_its_latest_run_is() -> None:
-    first = entry("a-1", "FAILED", state=JobStatus.FAILED)
-    second = entry("a-1", "RUNNING", tries=2, state=JobStatus.RUNNING)
-    found = find(table(first, second), "a-1")
-    assert found is not None
-    assert (found.info.status, found.runs, found.over) == (JobStatus.RUNNING, ("a-1", "a-1-r2"), False)
-    assert latest([second, first])[JobId("a-1")][1] is second
-    assert find(table(first, second), "a-2") is None
+def test_a_job_is_what_its_latest_run_is(table: FakeDashboard) -> None:
+    add(table, "a-1", "RUNNING", tries=2, state="running")
+    add(table, "a-1", "FAILED", state="failed")
+    cluster = RayCluster(table.url)
+    assert cluster.poll("a-1").status is JobStatus.RUNNING
+    assert [(info.job_id, info.status) for info in cluster.list_jobs()] == [("a-1", JobStatus.RUNNING)]
+    with pytest.raises(JobNotFoundError):
+        cluster.poll("a-2")
 
 
-@pytest.mark.parametrize("status", ["RUNNING", "SUCCEEDED"])
-def test_a_run_that_succeeded_or_goes_on_is_the_last(status: str) -> None:
-    asked: list[str] = []
-    states = {"RUNNING": JobStatus.RUNNING, "SUCCEEDED": JobStatus.SUCCEEDED}
-    known = entry("a-1", status, state=states[status])
-
-    def look(submission: str) -> JobEntry | None:
-        asked.append(submission)
-        return known if submission == "a-1" else None
-
-    assert find(look, "a-1") is not None
-    assert asked == ["a-1"]
+@pytest.mark.parametrize(("status", "state"), [("RUNNING", "running"), ("SUCCEEDED", "succeeded")])
+def test_a_run_that_succeeded_or_goes_on_is_the_last(table: FakeDashboard, status: str, state: str) -> None:
+    add(table, "a-1", status, state=state)
+    assert found(table, "a-1").status == state
+    assert [path for path in table.asked if path.startswith(ENTRY)] == [f"{ENTRY}a-1"]
 
 
-def test_what_was_asked_for_is_shown_with_the_state() -> None:
-    info = read(entry("a-1", state=JobStatus.RUNNING))
-    assert info is not None
+def test_what_was_asked_for_is_shown_with_the_state(table: FakeDashboard) -> None:
+    add(table, "a-1", state="running")
+    info = found(table, "a-1")
     assert (info.command, info.labels, info.resources) == ("train", {"team": "a"}, ResourceConfig(cpu=2))
 
 
-def sweep(status: str = "RUNNING", state: JobStatus | None = None, **more: Any) -> JobEntry:
+def add_sweep(table: FakeDashboard, status: str = "RUNNING", state: str | None = None, **more: Any) -> None:
     members = [{"name": f"try-{each}", "replicas": 2, "labels": {}, "after": []} for each in range(3)]
-    return entry("s-1", status, state=state, **{MEMBERS: json.dumps(members), **more})
+    add(table, "s-1", status, state=state, members=json.dumps(members), **more)
 
 
-def test_a_member_that_waits_is_found_in_its_sweep_until_it_has_an_entry() -> None:
-    found = find(table(sweep()), "s-1/1")
-    assert found is not None
-    assert (found.info.name, found.info.status, len(found.info.tasks)) == ("try-1", JobStatus.PENDING, 2)
-    assert (found.runs, found.submission, found.over) == ((), "s-1~1", True)
-    started = find(table(sweep(), entry("s-1/1", state=JobStatus.RUNNING)), "s-1/1")
-    assert started is not None
-    assert started.info.status is JobStatus.RUNNING
-    assert find(table(sweep()), "s-1/3") is None
-    assert find(table(entry("s-1")), "s-1/0") is None  # a job that is no sweep
-    whole = find(table(sweep()), "s-1")
-    assert whole is not None
-    assert (members_of(whole), whole.info.is_sweep, whole.info.progress) == (3, True, {"pending": 3})
+def test_a_member_that_waits_is_found_in_its_sweep_until_it_has_an_entry(table: FakeDashboard) -> None:
+    add_sweep(table)
+    member = found(table, "s-1/1")
+    assert (member.name, member.status, len(member.tasks)) == ("try-1", JobStatus.PENDING, 2)
+    with pytest.raises(JobNotFoundError):
+        found(table, "s-1/3")
+    whole = found(table, "s-1")
+    assert (whole.is_sweep, whole.progress) == (True, {"pending": 3})
+    add(table, "s-1/1", state="running")
+    assert found(table, "s-1/1").status is JobStatus.RUNNING
+    members = RayCluster(table.url).list_jobs(parent="s-1")
+    assert sorted((info.job_id, info.status) for info in members) == [
+        ("s-1/0", JobStatus.PENDING),
+        ("s-1/1", JobStatus.RUNNING),
+        ("s-1/2", JobStatus.PENDING),
+    ]
+    add(table, "b-1")  # a job that is no sweep
+    with pytest.raises(JobNotFoundError):
+        found(table, "b-1/0")
 
 
-def test_members_that_never_ran_end_as_their_sweep_says() -> None:
+def test_members_that_never_ran_end_as_their_sweep_says(table: FakeDashboard) -> None:
     ended = {"1": {"status": "failed", "reason": "dependency_failed", "message": "another failed"}}
-    known = sweep("FAILED", JobStatus.FAILED, **{UNSTARTED: json.dumps(ended)})
-    by_reason, lost = (find(table(known), f"s-1/{position}") for position in (1, 2))
-    assert by_reason is not None
-    assert lost is not None
-    assert by_reason.info.tasks[0].reason is ExitReason.DEPENDENCY_FAILED
-    assert by_reason.info.error_message == "another failed"
-    assert (lost.info.status, lost.info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
-    stopped = find(table(sweep("STOPPED")), "s-1/0")
-    assert stopped is not None
-    assert stopped.info.status is JobStatus.STOPPED
+    add_sweep(table, "FAILED", "failed", unstarted=json.dumps(ended))
+    by_reason, lost = (found(table, f"s-1/{position}") for position in (1, 2))
+    assert by_reason.tasks[0].reason is ExitReason.DEPENDENCY_FAILED
+    assert by_reason.error_message == "another failed"
+    assert (lost.status, lost.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    add_sweep(table, "STOPPED")
+    assert found(table, "s-1/0").status is JobStatus.STOPPED
 
 
 @pytest.mark.parametrize(
-    "data", [None, [], {}, {"metadata": "x"}, {"metadata": {"fray.job_id": 3}}, {"status": 7, "message": []}]
+    "row", [None, [], {}, {"metadata": "x"}, {"metadata": {"fray.job_id": 3}}, {"status": 7, "message": []}]
 )
-def test_whatever_ray_says_of_a_job_is_read(data: Any) -> None:
-    assert read(JobEntry.of(data)) is None
+def test_what_ray_says_of_other_jobs_is_passed_over(table: FakeDashboard, row: Any) -> None:
+    add(table, "a-1", state="running")
+    table.odd.append(row)
+    assert [info.job_id for info in RayCluster(table.url).list_jobs()] == ["a-1"]
 
 
-def test_another_run_has_the_jobs_metadata_and_its_own_number() -> None:
-    metadata = entry(
-        "a-1", state=JobStatus.FAILED, **dict[str, Any]({"fray.key": "k", "fray.kept": "{}"})
-    ).metadata
-    following = again(metadata, 2)
-    assert (following["fray.job_id"], following["fray.key"], following["fray.tries"]) == ("a-1", "k", "2")
-    assert not {"fray.info", "fray.kept"} & following.keys()
+def test_another_run_has_the_jobs_key_its_own_number_and_the_secrets_that_are_brought(
+    table: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = json.dumps({"withheld": ["SERVICE_TOKEN"], "runtime_env": {"env_vars": {"A": "1"}}})
+    add(table, "a-1", "FAILED", state="failed", key="k", kept=kept)
+    cluster = RayCluster(table.url)
+    monkeypatch.delenv("SERVICE_TOKEN", raising=False)
+    with pytest.raises(ValueError, match="SERVICE_TOKEN in env_vars, and the values of such"):
+        cluster.retry("a-1")
+    monkeypatch.setenv("SERVICE_TOKEN", "brought-by-who-runs-it-again")
+    assert cluster.retry("a-1") == "a-1"
+    (run,) = table.submitted
+    assert (run["submission_id"], run["runtime_env"]) == ("a-1-r2", {"env_vars": {"A": "1"}})
+    metadata = run["metadata"]
+    assert (metadata["fray.job_id"], metadata["fray.key"], metadata["fray.tries"]) == ("a-1", "k", "2")
+    assert not {"fray.info", "fray.kept"} & metadata.keys()
+    assert "brought" not in json.dumps(run)
+    assert any(b"brought-by-who-runs-it-again" in data for data in table.stored.values())
 
 
-def test_keys_are_those_of_the_job_that_launches() -> None:
-    assert key_of("k", None) == key_of("k", None)
-    assert len({key_of("k", None), key_of("k", "a-1"), key_of("l", None)}) == 3
+def test_keys_are_those_of_the_job_that_launches(
+    table: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(key: str, within: str | None = None) -> str:
+        if within is None:
+            monkeypatch.delenv("FRAY_JOB_ID", raising=False)
+        else:
+            monkeypatch.setenv("FRAY_JOB_ID", within)
+        request = JobRequest("keyed", Entrypoint.from_binary("true"))
+        job_id = RayCluster(table.url).launch(request, key=key)
+        for job in table.submitted:
+            table.add(job["submission_id"], "RUNNING", job["metadata"])
+        return job_id
 
-
-def test_a_plan_is_kept_without_secrets_and_restored_with_what_is_brought() -> None:
-    plan = Plan(
-        job_id="a-1",
-        submission="a-1",
-        submitted_at=0.0,
-        name="a",
-        choices=(1,),
-        hosts=1,
-        gang=False,
-        resources=ResourceConfig(),
-        labels={},
-        command=("true",),
-        payload=None,
-        environ={"HF_TOKEN": "hidden", "LR": "0.1", "FRAY_JOB_ID": "a-1"},
-        secrets=("hidden", "0.1"),
-        cwd=None,
-        pip=(),
-        max_retries_failure=0,
-        max_retries_preemption=0,
-        timeout=None,
-        placement_timeout=None,
-        confidential=("HF_TOKEN", "LR"),
-    )
-    kept = withheld(plan)
-    assert (kept.withheld, kept.secrets) == (("HF_TOKEN",), ("0.1",))
-    assert kept.environ == {"LR": "0.1", "FRAY_JOB_ID": "a-1"}
-    assert "hidden" not in repr(kept.environ)
-    brought = restored(kept, {"HF_TOKEN": "hidden"}, "a-1-r2", 2)
-    assert replace(brought, submission="a-1", tries=1, secrets=plan.secrets) == plan
+    first, again, within, other = launch("k"), launch("k"), launch("k", "a-1"), launch("l")
+    assert first == again
+    assert len({first, within, other}) == 3
+    assert "k" not in {job["metadata"]["fray.key"] for job in table.submitted}

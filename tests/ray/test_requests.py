@@ -1,16 +1,16 @@
 """How requests translate; nothing here needs a cluster."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_dashboard import fake_dashboard
 from ray._private.accelerators.nvidia_gpu import NvidiaGPUAcceleratorManager
 
 from fray import GpuConfig, JobRequest, ResourceConfig
 from fray.cluster import EnvironmentConfig, create_environment
-from fray_ray import deps
-from fray_ray._options import ray_resources
-from fray_ray._plan import bundle_of, gpu_name, labels_of, marked_by_hand
+from fray_ray import RayCluster, deps
 
 PROJECT = """
 [project]
@@ -23,21 +23,21 @@ own = []
 """
 
 
-def test_a_gpu_replica_asks_for_its_count_and_its_type() -> None:
-    resources = ResourceConfig(cpu=8, ram="16g", device=GpuConfig("H100", 4))
-    bundle = bundle_of(resources, {})
-    assert bundle == {"CPU": 8, "memory": 16 * 2**30, "GPU": 4, "accelerator_type:H100": 0.001}
-    assert ray_resources(bundle) == {
-        "num_cpus": 8,
-        "memory": 16 * 2**30,
-        "num_gpus": 4,
-        "resources": {"accelerator_type:H100": 0.001},
-    }
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with fake_dashboard() as dashboard:
+        yield RayCluster(dashboard.url)
 
 
-def test_any_gpu_asks_for_no_type() -> None:
-    resources = ResourceConfig.with_gpu(count=2)
-    assert bundle_of(resources, {}) == {"CPU": 1, "memory": 2**30, "GPU": 2}
+def asked(cluster: RayCluster, **fields: Any) -> dict[str, float]:
+    """What one replica asks Ray for beside CPUs, GPUs and memory."""
+    return cluster.get_ray_resources(JobRequest("job", "train", resources=ResourceConfig(**fields)))
+
+
+def test_a_gpu_replica_asks_for_its_type_and_any_gpu_for_none(cluster: RayCluster) -> None:
+    of_a_type = {"accelerator_type:H100": 0.001}
+    assert asked(cluster, cpu=8, ram="16g", device=GpuConfig("H100", 4)) == of_a_type
+    assert asked(cluster, device=GpuConfig(count=2)) == {}
 
 
 @pytest.mark.parametrize(
@@ -61,17 +61,17 @@ def test_any_gpu_asks_for_no_type() -> None:
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX-PRO-6000"),
     ],
 )
-def test_a_gpu_type_is_asked_for_by_the_name_that_ray_gives_nodes_that_have_it(told: str, type_: str) -> None:
+def test_a_gpu_type_is_asked_for_by_the_name_that_ray_gives_nodes_that_have_it(
+    cluster: RayCluster, told: str, type_: str
+) -> None:
     rays: Any = NvidiaGPUAcceleratorManager
-    assert gpu_name(GpuConfig(type_)) == rays._gpu_name_to_accelerator_type(told)
+    name = rays._gpu_name_to_accelerator_type(told)
+    assert asked(cluster, device=GpuConfig(type_)) == {f"accelerator_type:{name}": 0.001}
 
 
-def test_an_80_gb_a100_is_never_one_of_40_gb_and_nodes_that_have_it_are_marked_by_hand() -> None:
-    large, any_size = (
-        bundle_of(ResourceConfig(device=GpuConfig(type_)), {}) for type_ in ("A100-80G", "A100")
-    )
-    assert marked_by_hand(large) == "accelerator_type:A100-80G"
-    assert marked_by_hand(any_size) is None
+def test_an_80_gb_a100_is_never_one_of_40_gb(cluster: RayCluster) -> None:
+    large, any_size = (asked(cluster, device=GpuConfig(type_)) for type_ in ("A100-80G", "A100"))
+    assert (large, any_size) == ({"accelerator_type:A100-80G": 0.001}, {"accelerator_type:A100": 0.001})
 
 
 @pytest.mark.parametrize("replicas", [1, 4])
@@ -81,11 +81,8 @@ def test_replicas_with_gpus_are_a_gang_that_finds_its_ranks_also_one_alone(repli
     assert not JobRequest("job", "train", resources=resources, gang=False).is_gang
 
 
-def test_regions_become_a_label_and_what_stays_goes_to_the_head() -> None:
-    resources = ResourceConfig(regions=["eu-west4", "us-east1"], preemptible=False)
-    assert labels_of(resources) == {"ray.io/availability-region": "in(eu-west4,us-east1)"}
-    assert bundle_of(resources, {"head_node": 1})["head_node"] == 0.001
-    assert bundle_of(resources, {})["node:__internal_head__"] == 0.001
+def test_what_stays_goes_to_the_head_and_a_region_is_no_resource(cluster: RayCluster) -> None:
+    assert asked(cluster, regions=["eu-west4"], preemptible=False) == {"node:__internal_head__": 0.001}
 
 
 def test_extras_of_a_directory_that_is_no_project_are_refused(tmp_path: Path) -> None:

@@ -1,23 +1,28 @@
-"""A job's entry in Ray's table is small however many replicas, attempts and words it has; nothing is lost."""
+"""A job's entry in Ray's table is small however many replicas, attempts and words it has; nothing is lost.
 
+What a driver writes of jobs with hundreds of attempts is made here, because to run them takes an hour; it is
+read as users read it.
+"""
+
+import base64
 import json
-import os
 import random
+import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.job_submission import JobSubmissionClient
+from fake_dashboard import FakeDashboard, fake_dashboard
 
-from fray.cluster import Entrypoint, ExitReason, JobId, JobInfo, JobRequest, JobStatus, TaskStatus
-from fray.testing.gates import until
+from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
 from fray_ray import RayCluster
-from fray_ray._attempts_file import AttemptsFile, completed, read_attempts
-from fray_ray._job_table import JobEntry, TableEntry, describe, info_in, read, state_metadata
-from fray_ray._packed_tasks import EARLIER_IN_ENTRY, PackedTasks, pack
-from fray_ray.testing import LocalRayCluster
+from fray_ray._attempts_file import AttemptsFile
+from fray_ray._job_table import state_metadata
 
+IN_ENTRY = 64  # earlier attempts of all replicas
+OWN = {"fray.job_id": "big-1", "fray.name": "big", "fray.replicas": "1"}
 START = 1_763_839_200.0
 
 
@@ -52,13 +57,20 @@ def job(replicas: int, attempts: int = 1, **fields: Any) -> JobInfo:
     )
 
 
-def entry(info: JobInfo) -> JobEntry:
-    metadata = describe(info.job_id, info.name, len(info.tasks), {}) | state_metadata(info)
-    return JobEntry.of({"submission_id": "big-1", "status": "FAILED", "metadata": metadata})
-
-
 def size(info: JobInfo) -> int:
     return len(json.dumps(state_metadata(info)))
+
+
+@pytest.fixture
+def table() -> Iterator[FakeDashboard]:
+    with fake_dashboard() as dashboard:
+        yield dashboard
+
+
+def read(table: FakeDashboard, info: JobInfo, **changed: str) -> JobInfo:
+    """The job as a user reads it, when its driver has written how it is."""
+    table.add("big-1", "FAILED", {**OWN, **state_metadata(info), **changed})
+    return RayCluster(table.url).poll("big-1")
 
 
 @pytest.mark.parametrize(
@@ -68,15 +80,12 @@ def size(info: JobInfo) -> int:
         job(1),
         job(3, error_message="replica 1 exited with code 1; its last lines:\n  é\0\U0001f600"),
         job(2, attempts=30, exit_code=-9),
-        replace(job(1), dirty=False, progress={}, warnings=("old",), error_message="why"),
+        replace(job(1), progress={}, warnings=("old",), error_message="why"),
     ],
     ids=["no replica", "one", "messages", "attempts", "fields"],
 )
-def test_a_state_is_the_same_after_its_entry(info: JobInfo) -> None:
-    assert info_in(entry(info).metadata) == info
-    found = read(entry(info))
-    assert found is not None
-    assert found.tasks == info.tasks
+def test_a_state_is_the_same_after_its_entry(table: FakeDashboard, info: JobInfo) -> None:
+    assert read(table, info) == info
 
 
 def test_an_entry_does_not_grow_with_attempts_or_words_and_hardly_with_replicas() -> None:
@@ -86,20 +95,19 @@ def test_an_entry_does_not_grow_with_attempts_or_words_and_hardly_with_replicas(
     assert size(replace(wordy, error_message="y" * 10_000_000)) < 120_000
 
 
-def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
+def test_a_long_message_keeps_its_beginning_and_its_end(table: FakeDashboard) -> None:
     message = "replica 0 exited with code 1; its last lines:\n" + "z" * 200_000 + "\nValueError: the cause"
-    (task,) = info_in(entry(job(1, error_message=message)).metadata).tasks
+    (task,) = read(table, job(1, error_message=message)).tasks
     assert task.error_message is not None
     assert len(task.error_message) < 70_000
     assert task.error_message.startswith("replica 0 exited")
     assert task.error_message.endswith("ValueError: the cause")
 
 
-def test_an_entry_holds_the_latest_attempts_and_a_file_all_others(tmp_path: Path) -> None:
+def test_an_entry_holds_the_latest_attempts_and_a_file_all_others(
+    table: FakeDashboard, tmp_path: Path
+) -> None:
     info = job(8, attempts=40)
-    held = info_in(entry(info).metadata)
-    assert sum(len(task.previous) for task in held.tasks) == EARLIER_IN_ENTRY
-    assert {each.attempt for task in held.tasks for each in task.previous} == set(range(32, 40))
     path = tmp_path / "attempts.txt"
     file = AttemptsFile(lambda: str(path))
     file.note(job(8, attempts=5).tasks)
@@ -108,33 +116,61 @@ def test_an_entry_holds_the_latest_attempts_and_a_file_all_others(tmp_path: Path
     file.note(info.tasks)
     file.note(info.tasks)
     assert len(path.read_text().splitlines()) == 8 * 39
-    with path.open(
-        "a"
-    ) as later:  # than the entry: the end of the attempt that runs in it, and a line cut off
-        later.write(json.dumps(attempt(0, 40).to_dict()) + "\n")
-        later.write('{"replica": 0, "att')
-    assert completed(held.tasks, read_attempts(path.read_text())) == info.tasks
+    held = read(table, info)  # its node does not answer
+    assert {each.attempt for task in held.tasks for each in task.previous} == set(range(32, 40))
+    assert sum(len(task.previous) for task in held.tasks) == IN_ENTRY
+    # The file may be later than the entry: it has the end of the attempt that runs there, and a line cut off.
+    later = json.dumps(attempt(0, 40).to_dict()) + '\n{"replica": 0, "att'
+    table.files["fray-attempts-big-1.txt"] = path.read_text() + later
+    assert read(table, info).tasks == info.tasks
+
+
+def test_poll_has_all_attempts_and_a_list_the_latest(table: FakeDashboard, tmp_path: Path) -> None:
+    def write(info: JobInfo) -> None:
+        table.add("big-1", "FAILED", {**OWN, **state_metadata(info)})
+        file.note(info.tasks)
+
+    def earlier(info: JobInfo) -> int:
+        return sum(len(task.previous) for task in info.tasks)
+
+    path = tmp_path / "attempts.txt"
+    file, many = AttemptsFile(lambda: str(path)), job(4, attempts=100)
+    cluster = RayCluster(table.url)
+    write(job(4, attempts=99))
+    assert earlier(cluster.poll("big-1")) == IN_ENTRY
+    table.files["fray-attempts-big-1.txt"] = path.read_text()
+    assert earlier(cluster.poll("big-1")) == 4 * 98, "a node that did not answer once is asked again"
+    write(many)
+    table.files["fray-attempts-big-1.txt"] = path.read_text()
+    assert cluster.poll("big-1").tasks == many.tasks
+    asked = len(table.asked)
+    assert cluster.poll("big-1").tasks == many.tasks
+    assert not [each for each in table.asked[asked:] if "attempts" in each], "it is not fetched again"
+    (listed,) = cluster.list_jobs()
+    assert [task.attempt for task in listed.tasks] == [100] * 4
+    assert earlier(listed) == IN_ENTRY
 
 
 def test_a_disk_that_is_full_costs_the_earlier_attempts_alone(tmp_path: Path) -> None:
     AttemptsFile(lambda: str(tmp_path / "nowhere" / "file")).note(job(8, attempts=40).tasks)
 
 
-def other(text: str, **columns: Any) -> str:
+def other(text: str, without: str = "", **columns: Any) -> str:
     """The packed replicas, changed."""
-    import base64
-    import zlib
-
     data = json.loads(zlib.decompress(base64.b64decode(text)))
     data["tasks"] |= columns
+    data["tasks"].pop(without, None)
     return base64.b64encode(zlib.compress(json.dumps(data).encode())).decode()
 
 
-PACKED = pack(job(3).tasks)
+PACKED = state_metadata(job(3))["fray.tasks"]
 
 
-def test_columns_of_a_later_version_are_passed_over() -> None:
-    assert PackedTasks(other(PACKED, colour=["blue"] * 3)).unpacked() == job(3).tasks
+def test_another_version_may_have_columns_more_or_fewer(table: FakeDashboard) -> None:
+    changed = {"fray.tasks": other(PACKED, colour=["blue"] * 3)}
+    assert read(table, job(3), **changed).tasks == job(3).tasks
+    changed = {"fray.tasks": other(PACKED, without="ports")}
+    assert read(table, job(3), **changed).tasks == job(3, ports={}).tasks
 
 
 DAMAGED = {
@@ -152,40 +188,13 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
-def test_replicas_that_cannot_be_read_are_one_bad_row(text: str) -> None:
-    known = entry(job(3))
-    info = read(replace(known, metadata={**known.metadata, "fray.tasks": text}))
-    assert info is not None
+def test_replicas_that_cannot_be_read_are_one_bad_row(table: FakeDashboard, text: str) -> None:
+    info = read(table, job(3), **{"fray.tasks": text})
     assert (info.status, info.tasks) == (JobStatus.FAILED, ())
     assert "cannot be read" in str(info.error_message)
 
 
-def test_an_entry_of_an_earlier_version_is_read() -> None:
-    known, info = entry(job(0)), job(2, attempts=3)
-    old = {"fray.info": json.dumps(info.to_dict())}
-    kept = {name: text for name, text in known.metadata.items() if name != "fray.tasks"}
-    found = read(replace(known, metadata=kept | old))
-    assert found is not None
-    assert found.tasks == info.tasks
-
-
-def test_poll_has_all_attempts_and_a_list_the_latest(
-    joined_cluster: RayCluster, ray_cluster: LocalRayCluster
-) -> None:
-    job_id = joined_cluster.launch(JobRequest("tried", Entrypoint.from_binary("true")))
-    ended = joined_cluster.wait(job_id, timeout=200)
-    table = JobSubmissionClient(ray_cluster.dashboard)
-    until(lambda: table.get_job_status(job_id).is_terminal(), "Ray writes nothing more into the entry")
-    many = replace(ended, tasks=job(4, attempts=100).tasks)
-    written = TableEntry(job_id)  # as the job's driver does
-    written.write(replace(many, tasks=job(4, attempts=99).tasks))
-    (file,) = Path(os.environ["RAY_TMPDIR"], "ray", "session_latest", "logs").rglob(f"*attempts*{job_id}*")
-    hidden = file.rename(file.with_name("hidden"))
-    assert sum(len(task.previous) for task in joined_cluster.poll(job_id).tasks) == EARLIER_IN_ENTRY
-    hidden.rename(file)  # a node that does not answer once is asked again
-    assert sum(len(task.previous) for task in joined_cluster.poll(job_id).tasks) == 4 * 98
-    written.write(many)
-    assert joined_cluster.poll(job_id).tasks == many.tasks
-    (listed,) = (info for info in joined_cluster.list_jobs() if info.job_id == job_id)
-    assert [task.attempt for task in listed.tasks] == [100] * 4
-    assert sum(len(task.previous) for task in listed.tasks) == EARLIER_IN_ENTRY
+def test_an_entry_of_an_earlier_version_is_read(table: FakeDashboard) -> None:
+    info = job(2, attempts=3)
+    table.add("big-1", "FAILED", {**OWN, "fray.info": json.dumps(info.to_dict())})
+    assert RayCluster(table.url).poll("big-1").tasks == info.tasks

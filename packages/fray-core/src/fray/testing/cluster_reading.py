@@ -223,9 +223,14 @@ class SecretContract(ClusterFixtures):
     def test_a_failed_job_that_printed_its_secrets_shows_no_part_of_them_in_its_message(
         self, cluster: Cluster
     ) -> None:
-        variables = {"CONTRACT_SHORT": "contract-key", "CONTRACT_LONG": "contract-key-and-more"}
+        variables = {
+            "CONTRACT_SHORT": "contract-key",
+            "CONTRACT_LONG": "contract-key-and-more",
+            "CONTRACT_LINES": "-----BEGIN\nfirst-half\nsecond-half\n-----END",
+        }
         code = """
             import os, sys
+            print(os.environ["CONTRACT_LINES"])
             print("with", os.environ["CONTRACT_LONG"], "and", os.environ["CONTRACT_SHORT"], "in it")
             sys.exit(6)
         """
@@ -234,6 +239,7 @@ class SecretContract(ClusterFixtures):
         assert "with *** and *** in it" in message
         assert "contract-key" not in message
         assert "and-more" not in message
+        assert "-half" not in message
 
 
 class UnsupportedContract(ClusterFixtures):

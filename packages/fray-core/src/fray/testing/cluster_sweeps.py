@@ -10,6 +10,7 @@ import pytest
 
 from fray._contracts.cluster import Cluster
 from fray._values.capabilities import ClusterCapabilities
+from fray._values.environment import create_environment
 from fray._values.errors import JobFailedError, JobNotFoundError
 from fray._values.jobs import ExitReason, JobRequest, JobStatus, SweepId
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, numbers_in, program, until
@@ -248,21 +249,34 @@ class SweepContract(ClusterFixtures):
 class RetryContract(ClusterFixtures):
     """`retry` and `restart`: a job runs again under its id, and keeps what is known of before"""
 
-    def test_a_job_that_failed_runs_again(self, cluster: Cluster, tmp_path: Path) -> None:
+    def test_a_job_that_failed_runs_again(
+        self, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         fixed = tmp_path / "fixed"
-        code = "import os, sys; print('run'); sys.exit(0 if os.path.exists(sys.argv[1]) else 3)"
-        job_id = launch(cluster, program(code, fixed))
+        code = """
+            import os, sys
+            print("run at", os.environ["CONTRACT_RATE"], len(os.environ["CONTRACT_TOKEN"]))
+            sys.exit(0 if os.path.exists(sys.argv[1]) else 3)
+        """
+        environment = create_environment(
+            env_vars={"CONTRACT_RATE": "0.1", "CONTRACT_TOKEN": "contract-token"}
+        )
+        job_id = launch(cluster, program(code, fixed), environment=environment)
         cluster.wait(job_id, timeout=self.PATIENCE)
         if not getattr(cluster, "capabilities", ClusterCapabilities()).retry:
             with self.refuses("again|retry"):
                 cluster.retry(job_id)
             return
         fixed.touch()
+        monkeypatch.delenv("CONTRACT_TOKEN", raising=False)
+        with pytest.raises(ValueError, match="CONTRACT_TOKEN in env_vars"):  # no secret is kept for it
+            cluster.retry(job_id)
+        monkeypatch.setenv("CONTRACT_TOKEN", "another")
         assert cluster.retry(job_id) == job_id
         info = cluster.wait(job_id, timeout=self.PATIENCE)
         (task,) = info.tasks
         assert (info.status, task.attempt, len(task.previous)) == (JobStatus.SUCCEEDED, 2, 1)
-        assert list(cluster.monitor(job_id)) == ["run", "run"]
+        assert list(cluster.monitor(job_id)) == ["run at 0.1 14", "run at 0.1 7"]
         with pytest.raises(ValueError, match="succeeded"):
             cluster.retry(job_id)
 
