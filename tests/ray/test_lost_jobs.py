@@ -45,7 +45,7 @@ def test_a_job_whose_driver_has_not_ended_yet_is_not_removed_nor_its_parent_prun
         from fray.cluster import Entrypoint, JobRequest, current_cluster
 
         # Its driver has written how the job ended, when it runs this.
-        on_exit = f"touch {told}; until test -e {gate}; do sleep 0.1; done"
+        on_exit = f"touch {told}; timeout 300 sh -c 'until test -e {gate}; do sleep 0.1; done'"
         current_cluster().launch(JobRequest("child", Entrypoint.from_binary("true"), on_exit=on_exit))
 
     told, gate = Gate(tmp_path / "told"), Gate(tmp_path / "gate")
