@@ -19,7 +19,7 @@ from store_leftovers import process_wide  # noqa: F401
 
 from fray.queue import FileQueue, LeaseExpiredError, UnreadableItem
 from fray.testing.queue import ManualClock
-from fray_queue.testing import cleanup, seal_batch
+from fray_queue.testing import seal_batch
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -190,15 +190,13 @@ def moto() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("at_once", [100, 10])
-def test_items_together_take_less_than_a_request_each(
-    moto: str, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
-    monkeypatch.setattr(cleanup, "_LINGER", 600.0)
+def test_items_together_take_less_than_a_request_each(moto: str, at_once: int) -> None:
     with SwallowingProxy(moto) as proxy:
         start = time.time()
         queue: FileQueue[int] = FileQueue(
             f"s3://bucket/{uuid.uuid4().hex}",
             clock=lambda: start + proxy.answered * 0.03,  # what a store's answer takes
+            cleanup_delay=600.0,
             endpoint_url=proxy.url,
             key="a",
             secret="b",

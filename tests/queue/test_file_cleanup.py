@@ -10,18 +10,12 @@ import pytest
 
 from fray import QueueUnavailableError
 from fray_queue import FileQueue
-from fray_queue.testing import FsspecStore, cleanup
-
-
-@pytest.fixture(autouse=True)
-def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleanup, "_LINGER", 0.05)
-    monkeypatch.setattr(cleanup, "_GLANCE", 0.01)
+from fray_queue.testing import FsspecStore
 
 
 @pytest.fixture
 def queue() -> Iterator[FileQueue[int]]:
-    with FileQueue[int](f"memory://queues/{uuid.uuid4().hex}") as queue:
+    with FileQueue[int](f"memory://queues/{uuid.uuid4().hex}", cleanup_delay=0.05) as queue:
         yield queue
 
 
@@ -79,11 +73,15 @@ def test_close_ends_while_the_store_is_away_and_the_next_one_removes(
     assert files(queue) == []
 
 
-def test_a_forked_child_removes_what_it_finished(
-    queue: FileQueue[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cleanup, "_LINGER", 600.0)  # the parent's thread waits when it forks
-    finish(queue, 1)
+def test_a_forked_child_removes_what_it_finished() -> None:
+    url = f"memory://queues/{uuid.uuid4().hex}"
+    with FileQueue[int](url, cleanup_delay=600.0) as queue:  # the parent's thread waits when it forks
+        finish(queue, 1)
+        assert left_by_a_child(queue) == 3
+
+
+def left_by_a_child(queue: FileQueue[int]) -> int:
+    """How many files are left when a forked child has finished some items and removed their files."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python warns of fork in a process with threads
         child = os.fork()
@@ -92,4 +90,4 @@ def test_a_forked_child_removes_what_it_finished(
         queue.close()
         os._exit(sum(len(queue._store.names(bucket)) for bucket in files(queue)))
     # Payload, lease and `done` of what the parent finished are the parent's to remove.
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -28,7 +28,7 @@ from fray.testing.queue import (
     check_queue_machine,
 )
 from fray_queue import FileQueue
-from fray_queue.testing import cleanup, file_queue
+from fray_queue.testing import file_queue
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -225,7 +225,6 @@ def test_an_item_takes_at_most_six_requests_on_the_wire(moto: str, monkeypatch: 
     count = 60
     # Bulks by their size: how fast this machine is must not count. And one client sweeps every five minutes,
     # first at a moment drawn by lot: that is not what an item costs.
-    monkeypatch.setattr(cleanup, "_LINGER", 600.0)
     monkeypatch.setattr(file_queue, "SWEEP_EVERY", 1e12)
     with SwallowingProxy(moto) as proxy:
         start = time.time()
@@ -234,7 +233,7 @@ def test_an_item_takes_at_most_six_requests_on_the_wire(moto: str, monkeypatch: 
             return start + proxy.answered * 0.03  # what a store's answer takes
 
         queue: FileQueue[int] = FileQueue(
-            f"s3://bucket/{uuid.uuid4().hex}", clock=clock, **s3_options(proxy.url)
+            f"s3://bucket/{uuid.uuid4().hex}", clock=clock, cleanup_delay=600.0, **s3_options(proxy.url)
         )
         queue.push(0)
         queue.done(queue.pop())  # type: ignore[arg-type]

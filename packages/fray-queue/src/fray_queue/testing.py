@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fray_queue import HttpQueue
     from fray_queue._cli import queue as queue_command
     from fray_queue._engines import queue as engine_queue
-    from fray_queue._file import cleanup, full_buckets, item_log
+    from fray_queue._file import full_buckets, item_log
     from fray_queue._file import listing as file_listing
     from fray_queue._file import queue as file_queue
     from fray_queue._file.batch_log import Plan
@@ -67,7 +67,6 @@ __all__ = [
     "Slot",
     "Spot",
     "Wire",
-    "cleanup",
     "connections_of",
     "decode_batch",
     "decode_record",
@@ -110,7 +109,6 @@ _HOMES = {
     "Spot": "_file.listing",
 }
 _MODULES = {
-    "cleanup": "_file.cleanup",
     "engine_queue": "_engines.queue",
     "file_listing": "_file.listing",
     "file_queue": "_file.queue",

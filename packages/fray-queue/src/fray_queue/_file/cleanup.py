@@ -10,16 +10,19 @@ from fray_queue._file.stores.store import Store
 
 _log = logging.getLogger("fray.queue")
 _BULK = 100
-_LINGER = 5.0  # seconds that the first of a bulk waits for others, and a bulk that failed for its next try
 _GLANCE = 0.25  # seconds between looks whether the program is about to end
 _MOST = 10_000  # items that are kept for later while the store refuses
 
 
 class Cleanup:
-    """Removes payloads first, then histories; what it does not get to, another client does later."""
+    """Removes payloads first, then histories; what it does not get to, another client does later.
 
-    def __init__(self, store: Store, *, background: bool) -> None:
-        self._store = store
+    Args:
+        delay: Seconds that the first of a bulk waits for others, and a bulk that failed for its next try.
+    """
+
+    def __init__(self, store: Store, *, background: bool, delay: float) -> None:
+        self._store, self._delay = store, delay
         self._background = background
         self._start()
 
@@ -95,9 +98,9 @@ class Cleanup:
     def _next(self, *, refused: bool) -> list[tuple[str, list[str]]]:
         """Wait for a bulk and return it; nothing when there is none, and the thread ends."""
         with self._changed:
-            end = time.monotonic() + _LINGER
+            end = time.monotonic() + self._delay
             while not self._is_due(end, refused=refused):
-                self._changed.wait(_GLANCE)
+                self._changed.wait(min(_GLANCE, self._delay))
             bulk, self._waiting = self._waiting, []
             if not bulk:
                 self._thread = None

@@ -36,7 +36,7 @@ def open_store(
     if options:
         raise SpecError(
             f"a queue in a folder takes no option {min(options)!r}; it has max_attempts, fsync, "
-            "max_clock_skew and timeout, and others are for gs:, s3: and abfs:"
+            "max_clock_skew, timeout and cleanup_delay, and others are for gs:, s3: and abfs:"
         )
     return LocalStore(os.path.abspath(folder), fsync=fsync)  # noqa: PTH100 - "a/../b" must not reach the store
 

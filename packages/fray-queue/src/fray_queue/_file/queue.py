@@ -60,6 +60,8 @@ class FileQueue(QueueBase[T]):
         max_clock_skew: Seconds by which the clocks of two workers may differ. A lease is taken over when that
             much has passed after its end. By default 0 on a local disk, 2 on an object store.
         timeout: Seconds after which a request to an object store that does not answer is given up.
+        cleanup_delay: Seconds for which the files of finished items stay in an object store, so that those of
+            many are removed by one request; a removal that the store refused is tried again as late.
         clock: Seconds since the epoch; tests pass their own.
         fs_options: Passed on to the fsspec file system.
 
@@ -76,6 +78,7 @@ class FileQueue(QueueBase[T]):
         fsync: bool = True,
         max_clock_skew: float | None = None,
         timeout: float = 30.0,
+        cleanup_delay: float = 5.0,
         clock: Callable[[], float] = time.time,
         **fs_options: Any,
     ) -> None:
@@ -87,12 +90,14 @@ class FileQueue(QueueBase[T]):
         if max_attempts is not None:
             check_count("max_attempts", max_attempts)
         check_seconds("timeout", timeout)
+        self._cleanup_delay = check_seconds("cleanup_delay", cleanup_delay)
         self._path = _checked_path(path)
         self._options = {
             "max_attempts": max_attempts,
             "fsync": fsync,
             "max_clock_skew": max_clock_skew,
             "timeout": timeout,
+            "cleanup_delay": cleanup_delay,
             "clock": clock,
             **fs_options,
         }
@@ -110,7 +115,7 @@ class FileQueue(QueueBase[T]):
         self._batch_items = 1 if self._local else BATCH_ITEMS
         self._entering = threading.Lock()
         listing = Listing(self._store, skew=self._skew, chance=random.Random(), marker=MARKER)  # noqa: S311 - spreads clients, hides nothing
-        self._cleanup = Cleanup(self._store, background=not self._local)
+        self._cleanup = Cleanup(self._store, background=not self._local, delay=self._cleanup_delay)
         self._claims = Claims(
             self._store,
             listing,
@@ -132,6 +137,7 @@ class FileQueue(QueueBase[T]):
         fsync: bool = True,
         max_clock_skew: float | None = None,
         timeout: float = 30.0,
+        cleanup_delay: float = 5.0,
         **fs_options: Any,
     ) -> "FileQueue[Any]":
         """Open `file:/folder`, `gs://bucket/prefix`, `s3://bucket/prefix` or `abfs://container/prefix`."""
@@ -142,6 +148,7 @@ class FileQueue(QueueBase[T]):
             fsync=fsync,
             max_clock_skew=max_clock_skew,
             timeout=timeout,
+            cleanup_delay=cleanup_delay,
             **fs_options,
         )
 
