@@ -536,6 +536,7 @@ PARSERS = {
     "messages between processes, by random programs": "tests/local/test_contexts.py",
     "messages to supervisors and to shared actors": "tests/local/test_hostile_messages.py",
     "the queue server's requests and records": "tests/queue/test_hostile.py",
+    "files of a FileQueue": "tests/queue/test_hostile_files.py",
     "command lines of queues": "tests/queue/test_hostile_command_lines.py",
     "errors and broken replies of Redis": "tests/queue/test_hostile_replies.py",
     "what Slurm's commands print": "tests/slurm/test_hostile_answers.py",
