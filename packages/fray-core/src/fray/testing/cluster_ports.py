@@ -159,7 +159,7 @@ class EndpointContract(ClusterFixtures):
     def test_a_program_that_is_not_a_replica_registers_nothing(self, cluster: Cluster) -> None:
         if not self.has_endpoints(cluster):
             return
-        with pytest.raises(FrayError, match="no replica of a job"):
+        with pytest.raises(FrayError, match="not a replica of a job"):
             register_endpoint("contract/nowhere", "127.0.0.1:1")
         with pytest.raises(ValueError, match="name must be"):
             register_endpoint("")
