@@ -33,8 +33,14 @@ SERVER = """
 """
 
 
+# How long a busy machine may take to start a node: see conftest.
+PATIENCE = {"RAY_raylet_start_wait_time_s", "RAY_DASHBOARD_STARTUP_TIMEOUT_S"}
+
+
 def environment(**changes: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("RAY_") or name in PATIENCE
+    }
     return {**kept, **changes}
 
 
