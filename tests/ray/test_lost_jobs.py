@@ -1,4 +1,4 @@
-"""Jobs whose driver was killed, or has not ended yet: what terminate, retry, remove and prune do."""
+"""Jobs whose driver was killed, or has not ended yet: what terminate, remove and prune do."""
 
 from pathlib import Path
 
@@ -32,10 +32,6 @@ def test_terminating_a_job_that_ray_lost_ends_what_is_left_of_it(
     until(lambda: not alive(int(started.read_text())), "its program is gone")
     assert joined_cluster.poll(job_id).status is JobStatus.FAILED
     joined_cluster.terminate(job_id)  # once more, and nothing happens
-    started.unlink()
-    assert joined_cluster.retry(job_id) == job_id, "what a retry needs is kept"
-    until(started.exists, "it runs again", 200)
-    joined_cluster.terminate(job_id, grace=0.0)
 
 
 def test_a_job_whose_driver_has_not_ended_yet_is_not_removed_nor_its_parent_pruned(

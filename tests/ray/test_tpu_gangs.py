@@ -95,14 +95,13 @@ def test_of_several_acceptable_counts_the_largest_that_is_free_is_taken_and_who_
 
     (tmp_path / "large").mkdir()
     hosts_of_large = Hosts(tmp_path / "large")
-    huge = waiting("huge", 3, Entrypoint.from_binary("true"))  # which this cluster can never run
     job_id = gangs.launch(JobRequest("most", hosts.entrypoint, resources=on_slices("v4-16", (4, 2, 1))))
     told = hosts.await_up(4)
     assert {one["FRAY_SLICE_COUNT"] for one in told.values()} == {"2"}
     large = waiting("large", 2, hosts_of_large.entrypoint)
     small = waiting("small", 1, Entrypoint.from_binary("true"))
     assert "the cluster has 2, 0 free" in (gangs.poll(small).pending_reason or "")
-    until(lambda: len(pending_groups()) <= 3, "only one gang asks Ray for slices")
+    until(lambda: len(pending_groups()) == 2, "only the first that waits asks Ray for slices")
     hosts.go()
     assert len(final(gangs, job_id).tasks) == 4
     hosts_of_large.await_up(4)
@@ -110,8 +109,6 @@ def test_of_several_acceptable_counts_the_largest_that_is_free_is_taken_and_who_
     hosts_of_large.go()
     assert final(gangs, large).status is JobStatus.SUCCEEDED
     assert final(gangs, small).status is JobStatus.SUCCEEDED
-    assert gangs.poll(huge).status is JobStatus.PENDING
-    gangs.terminate(huge, grace=0.0)
 
 
 def test_a_type_that_the_cluster_has_not_is_waited_for_and_what_there_is_said(gangs: RayCluster) -> None:
@@ -216,16 +213,6 @@ def test_a_function_on_a_pod_returns_what_each_host_returned_and_it_is_in_no_fil
     for _, _, _, opened in found:  # what a program of the function has open
         assert "pipe:" in opened
         assert "memfd" not in opened
-
-
-def test_a_function_on_a_pod_that_returns_what_no_pickle_can_says_so(gangs: RayCluster) -> None:
-    def lock() -> object:
-        import threading
-
-        return threading.Lock()
-
-    with pytest.raises(TypeError, match="what the function returned"):
-        run_on_pod(lock, "v4-8")
 
 
 def test_a_function_on_a_pod_uses_references_and_handles_of_its_program(
