@@ -14,7 +14,9 @@ FILES = sorted(
     for path in ROOT.glob(f"{room}/**/*.{ending}")
     if not {"_site", "node_modules", "__pycache__"} & set(path.parts) and path != Path(__file__)
 )
-FILES += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "noxfile.py")]
+FILES += [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "noxfile.py")
+]
 
 # What is not said -> what is. Parts of names count as words: `_bury` is one, `CrewMember` too.
 INSTEAD = {
@@ -31,6 +33,16 @@ INSTEAD = {
     r"no whole numbers?": "not an int",
     r"(?:is|are|was|were|be|been|being) told|told of": "is notified, is given, is reported",
 }
+# The same for what users read: packages, docs and examples, but for what runs a job inside a Ray cluster.
+FOR_USERS = {
+    r"tells? whether": "return whether",
+    r"takes? note": "record, store",
+    r"lets? go of": "release",
+    r"anew": "again",
+    r"somebody": "a user, a caller, another process",
+    r"last word|what is no|the like": "the final state; what is not a; name the others",
+}
+IN_RAY = re.compile(r"fray_ray/(_head|_on_node|_launcher)/")
 # Identifiers are split into words: at underscores, and where a capital follows a small letter.
 PARTS = re.compile(r"_|(?<=[a-z])(?=[A-Z])")
 
@@ -41,9 +53,12 @@ def label(path: Path) -> str:
 
 def found(path: Path) -> Iterator[str]:
     """Yield each line that has one of the words, with what to say instead."""
+    name = label(path)
+    is_read = name.startswith(("packages/", "docs/", "examples/")) and path.suffix not in (".sql", ".lua")
+    table = {**INSTEAD, **FOR_USERS} if is_read and not IN_RAY.search(name) else INSTEAD
     for number, line in enumerate(path.read_text().splitlines(), 1):
         words = PARTS.sub(" ", line)
-        for old, new in INSTEAD.items():
+        for old, new in table.items():
             if match := re.search(rf"\b(?:{old})\b", words, re.IGNORECASE):
                 yield f"{label(path)}:{number}: {match[0]!r}; say {new}"
 

@@ -143,7 +143,7 @@ class ActorLine:
                 time.sleep(pause)
                 continue
             if self._incarnation not in (None, took):
-                self._began_anew(took)
+                self._restarted(took)
             self._incarnation = took
             return
 
@@ -166,7 +166,7 @@ class ActorLine:
                 time.sleep(0.2)
                 continue
             if self._incarnation not in (None, incarnation):
-                self._began_anew(incarnation)
+                self._restarted(incarnation)
             for number, worked, data in results:
                 self._settle(number, worked, data)
             if not results and time.monotonic() - began < _PATIENCE / 2:
@@ -191,7 +191,7 @@ class ActorLine:
             failure = ActorDiedError(self.label, failure.reason)
         future.set_exception(failure)
 
-    def _began_anew(self, incarnation: str) -> None:
+    def _restarted(self, incarnation: str) -> None:
         """Fail the calls that the actor had when its process died; it has been started again."""
         with self._wake:
             left, self._open = list(self._open.values()), {}

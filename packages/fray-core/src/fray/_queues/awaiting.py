@@ -111,14 +111,14 @@ _watchers: "WeakKeyDictionary[Any, ReplyWatcher]" = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def _begin_anew() -> None:
+def _reset_in_child() -> None:
     """Have a forked child wait for no lock that another thread of its parent held."""
     global _lock
     _lock = threading.Lock()
     _watchers.clear()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def watcher_of(queue: Any) -> ReplyWatcher:

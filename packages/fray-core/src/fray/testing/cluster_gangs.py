@@ -88,7 +88,7 @@ class GangContract(ClusterFixtures):
         assert f"replica {failed.replica}" in str(info.error_message)
         assert not any(map(running, numbers_in(tmp_path / "pids")))
 
-    def test_all_start_again_together_and_meet_anew(
+    def test_all_start_again_together_and_meet_again(
         self, cluster: Cluster, gang: ResourceConfig, tmp_path: Path
     ) -> None:
         info = self.finish(

@@ -161,7 +161,7 @@ def pool(url: str, seconds: float) -> Pool:
         return found
 
 
-def _begin_anew() -> None:
+def _reset_in_child() -> None:
     global _lock
     _lock = threading.Lock()
     for each in list(_pools.values()):
@@ -169,7 +169,7 @@ def _begin_anew() -> None:
         each._idle.clear()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def _close_all(idle: "deque[TimedConnection]") -> None:

@@ -118,14 +118,14 @@ _pools: "WeakValueDictionary[_Key, _Pool]" = WeakValueDictionary()
 _pools_lock = threading.Lock()
 
 
-def _begin_anew() -> None:
+def _reset_in_child() -> None:
     """A forked child shares no connection with its parent."""
     global _pools_lock
     _pools_lock = threading.Lock()
     _pools.clear()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def _pool(address: Address, host: str, port: int, timeout: float) -> _Pool:
