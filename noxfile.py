@@ -204,7 +204,9 @@ def install_for_queues(session: nox.Session) -> None:
 # Most of what these tests do is to wait; modules run side by side, each process with servers of its own.
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
 # What touches most of Ray in two minutes: its internals, call by call, and what jobs promise beyond the rest.
-OLDEST_RAY = ("tests/ray/test_ray_internals.py", "tests/ray/test_seeds.py", "tests/ray/test_cluster_ray.py")
+OLDEST_RAY = tuple(
+    f"tests/ray/test_{name}.py" for name in ("ray_internals", "dashboard", "seeds", "cluster_ray")
+)
 
 
 def package_session(
