@@ -25,13 +25,14 @@ class ReplicaFile:
 
     Args:
         secrets: Values that are `***` in the file.
+        longest: Bytes after which a line is cut.
     """
 
-    def __init__(self, path: str, secrets: Iterable[str]) -> None:
+    def __init__(self, path: str, secrets: Iterable[str], longest: int = _LONGEST_LINE) -> None:
         # Line by line: the pieces of output end anywhere, also within a secret of several lines.
         self._secrets = [line for secret in secrets for line in secret.splitlines()]
         self._overlap = max(map(len, self._secrets), default=0)
-        self._lines = LineSplitter(_LONGEST_LINE)
+        self._longest, self._lines = longest, LineSplitter(longest)
         self._cut = False  # whether what comes next is of a line that was cut
         most, backups = _limit(_MOST_BYTES), _limit(_BACKUPS)
         self._file = _Rotating(path, maxBytes=most, backupCount=backups, encoding="utf-8", delay=True)
@@ -48,9 +49,11 @@ class ReplicaFile:
         goes_on, self._cut = self._cut, isinstance(line, PartialLine) and not line.end
         if goes_on:
             return ""
+        text = redacted(line, self._secrets)
         if self._cut:  # what it ends with may be half of a secret
-            line = f"{line[: len(line) - self._overlap]} [fray] a line of more than {_LONGEST_LINE:,} bytes"
-        return f"{redacted(line, self._secrets)}\n"
+            kept = text[: max(0, len(text) - self._overlap)]
+            text = f"{kept} [fray] a line of more than {self._longest:,} bytes"
+        return f"{text}\n"
 
 
 class _Rotating(RotatingFileHandler):
