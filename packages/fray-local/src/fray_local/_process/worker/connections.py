@@ -65,10 +65,6 @@ class Connection:
                 if self.is_owner:
                     _end(error)
                 break
-            except Exception:
-                if self.is_owner:
-                    raise
-                break
             for message, descriptors in messages:
                 self._receive(message, deque(descriptors))
         self._gone = True
