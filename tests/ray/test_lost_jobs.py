@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from job_processes import alive, driver_of, kill
+from job_processes import alive, kill, process_of
 from ray.job_submission import JobSubmissionClient
 
 from fray import ClusterUnavailableError
@@ -25,7 +25,7 @@ def test_terminating_a_job_that_ray_lost_ends_what_is_left_of_it(
     environment = create_environment(env_vars={"PLAIN": "value"})
     job_id = joined_cluster.launch(JobRequest("lost", entrypoint, environment=environment))
     until(started.exists, "it runs", 200)
-    kill(driver_of(job_id))
+    kill(process_of(job_id))
     info = joined_cluster.wait(job_id, timeout=120)
     assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
     joined_cluster.terminate(job_id)

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gang_hosts import Hosts, left_in_ray, processes_of_driver, slices_in_use
+from gang_hosts import Hosts, left_in_ray, slices_in_use
+from job_processes import kill, process_of
 
-from fray.cluster import JobRequest, JobStatus, ResourceConfig, TpuConfig
+from fray.cluster import ExitReason, JobRequest, JobStatus, ResourceConfig, TpuConfig
 from fray.testing.cluster import until
 from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
@@ -65,12 +66,12 @@ def test_terminate_leaves_nothing(
     until(lambda: not left_in_ray(), "nothing is left")
 
 
-def test_a_driver_that_is_killed_leaves_nothing(gangs: RayCluster, hosts: Hosts) -> None:
+def test_a_gang_whose_job_has_no_process_any_more_leaves_nothing(gangs: RayCluster, hosts: Hosts) -> None:
     job_id = launch(gangs, hosts)
     hosts.await_up(2)
-    for pid in processes_of_driver(job_id):
-        os.kill(pid, signal.SIGKILL)
-    assert gangs.wait(job_id, timeout=200).status is JobStatus.FAILED
+    kill(process_of(job_id))
+    info = gangs.wait(job_id, timeout=200)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
     until(lambda: not hosts.living(), "no host runs")
     assert hosts.saved() == {0, 1}
     until(lambda: not left_in_ray(), "nothing is left")

@@ -131,16 +131,3 @@ def slices_in_use() -> set[str]:
     names = {node["NodeID"]: node["Labels"].get("ray.io/tpu-slice-name") for node in ray.nodes()}
     groups = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
     return {names[node] for group in groups for node in group["bundles_to_node_id"].values()}
-
-
-def processes_of_driver(job_id: str) -> list[int]:
-    """The processes that carry a job on the head."""
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0") if process.name.isdigit() else []
-        except OSError:
-            continue
-        if b"fray_ray._head.driver" in words and job_id.encode() in words:
-            found.append(int(process.name))
-    return found

@@ -26,17 +26,37 @@ def _of_this_cluster() -> list[int]:
     return found
 
 
-def driver_of(job_id: str) -> int:
-    """The program of a job's Ray job."""
+def driver_of(job_id: str, *, but: int = 0) -> int:
+    """The driver of a job; `but` is one that was killed."""
 
     def found() -> list[int]:
-        programs = [(pid, _words(pid)) for pid in _of_this_cluster()]
-        return [
-            pid for pid, words in programs if b"fray_ray._head.driver" in words and job_id.encode() in words
-        ]
+        return [pid for pid, words in _programs(job_id) if b"fray_ray._head.driver" in words and pid != but]
 
-    until(lambda: len(found()) == 1, "the driver runs")
+    until(lambda: len(found()) == 1, "the driver runs", 120)
     return found()[0]
+
+
+def process_of(job_id: str) -> int:
+    """The program of a job's Ray job, which starts its drivers; its guardian is its child no more."""
+
+    def found() -> list[int]:
+        own = [pid for pid, words in _programs(job_id) if words[-3].endswith(b"/job_process.py")]
+        return [pid for pid in own if any(_parent(each) == pid for each, _ in _programs(job_id))]
+
+    until(lambda: len(found()) == 1, "the process of the job runs", 120)
+    return found()[0]
+
+
+def _programs(job_id: str) -> list[tuple[int, list[bytes]]]:
+    words = [(pid, _words(pid)) for pid in _of_this_cluster()]
+    return [(pid, each) for pid, each in words if job_id.encode() in each]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def kill(*pids: int) -> None:

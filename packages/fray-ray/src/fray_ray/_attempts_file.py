@@ -50,6 +50,16 @@ class AttemptsFile:
         except OSError:  # a full disk costs the history of the job, not the job
             return
 
+    def read_into(self, tasks: tuple[TaskStatus, ...]) -> tuple[TaskStatus, ...]:
+        """Return replicas with what another process has written; nothing of that is written again."""
+        try:
+            written = read_attempts(Path(self._path()).read_text(encoding="utf-8"))
+        except OSError:
+            return tasks
+        for replica, number in written:
+            self._noted[replica] = max(number, self._noted.get(replica, 0))
+        return completed(tasks, written)
+
 
 def read_attempts(text: str) -> dict[tuple[int, int], TaskStatus]:
     """Return what a file has.

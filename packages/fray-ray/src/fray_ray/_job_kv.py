@@ -24,6 +24,11 @@ def plan_name(submission: str) -> str:
     return package_name(submission, "plan")
 
 
+def state_name(submission: str) -> str:
+    """Return the name of the package with what another driver of a job needs to go on."""
+    return package_name(submission, "state")
+
+
 def stop_name(submission: str) -> str:
     """Return the name of the package that requests the end of a job; it holds the grace in seconds."""
     return package_name(submission, STOP)

@@ -160,6 +160,11 @@ def earlier_in(entry: JobEntry) -> int:
     return int(given) if given.isdecimal() else 0
 
 
+def stated(state: Mapping[str, str]) -> JobInfo:
+    """Return the state of a job that `state_metadata` gave."""
+    return _with_tasks(_written(state), state)
+
+
 def _written(metadata: Mapping[str, str]) -> JobInfo:
     """Return what a driver wrote of a job; the replicas only where an earlier version wrote it."""
     return JobInfo.from_dict({"tasks": (), **json.loads(metadata[_INFO])})
@@ -191,6 +196,10 @@ class TableEntry:
     def __init__(self, submission: str) -> None:
         self._submission = submission
         self._attempts = AttemptsFile(lambda: f"{log_folder()}/{attempts_name(submission)}")
+
+    def with_earlier(self, tasks: tuple[TaskStatus, ...]) -> tuple[TaskStatus, ...]:
+        """Return replicas with those earlier attempts that were written beside the log only."""
+        return self._attempts.read_into(tasks)
 
     def write(self, info: JobInfo, **beside: Any) -> None:
         """Replace the state, and what there is beside it (`endpoints=`, `unstarted=`), fit for JSON."""

@@ -3,15 +3,20 @@
 import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray import exceptions as rx
 
 from fray.cluster import ExitReason
+from fray_ray._head.record import HostRecord
 from fray_ray._head.replica_log import ReplicaLog
 from fray_ray._installing import setup_failure
 from fray_ray._plan import Plan
+from fray_ray._ray_internals.processes import driver_log
+
+_WAIT = 20.0  # seconds for which an actor is asked for what follows; several times less than its lease
 
 
 @dataclass(frozen=True)
@@ -57,13 +62,27 @@ class Attempt:
         self._plan, self._number, self._log, self.variables = plan, number, log, variables
         self._on_notice, self._on_ports, self._on_samples = on_notice, on_ports, on_samples
 
-    def run(self, host: Any) -> End:
+    def run(self, host: Any, record: HostRecord | None = None) -> End:
         """Run it on the actor `host`.
+
+        Args:
+            record: Of an attempt that another driver began.
 
         Raises:
             ray.exceptions.RayError: The actor was lost; `broken` says what that means.
         """
-        return self._end_of(self._follow(host))
+        position = 0
+        if record is not None:
+            began, position, note = ray.get(host.taken_up.remote())
+            log = Path(driver_log(self._plan.submission))
+            self._log.take_up(
+                log, record.attempt, note or {"log": record.log, "rest": b""}, began=note is not None
+            )
+            if not began:
+                self._start(host)
+        else:
+            self._start(host)
+        return self._end_of(self._follow(host, position))
 
     def broken(self, error: Exception) -> End:
         """Put into words what ended an attempt from outside."""
@@ -74,31 +93,43 @@ class Attempt:
             return End(ExitReason.OUT_OF_MEMORY, None, f"{which} was ended by Ray because memory ran out")
         return End(ExitReason.LOST, None, f"{which} was lost: {error}{self._log.last_lines()}")
 
-    def _follow(self, host: Any) -> dict[str, Any]:
-        """Copy the output into the job's log, and return the verdict."""
+    def _start(self, host: Any) -> None:
         environ = {**self._plan.environ, "FRAY_REPLICA_ID": str(self._number), **self.variables}
         plan: dict[str, Any] = {"command": self._plan.command, "cwd": self._plan.cwd, "environ": environ}
         plan["accelerated"] = self._plan.resources.device.chips > 0
         plan["cpus"] = self._plan.resources.cpu
         plan |= {"gang": self._plan.gang, "returns": self._plan.returns, "ports": self._plan.ports}
         plan |= {"submission": self._plan.submission, "secrets": self._plan.secrets}
-        verdict: dict[str, Any] = {"lost": "it ended without a verdict"}
-        for ref in host.run.remote(plan, self._plan.payload):
-            piece = ray.get(ref)
-            if isinstance(piece, bytes):
-                self._log.write(piece)
-            elif isinstance(piece, str):
-                if self._on_notice is not None:
-                    self._on_notice(piece)
-            elif "ports" in piece:
-                if self._on_ports is not None:
-                    self._on_ports(piece["ports"])
-            else:
-                if piece.get("samples"):
-                    self._on_samples(piece["samples"])
-                if set(piece) != {"samples"}:
-                    verdict = piece
-        return verdict
+        ray.get(host.start.remote(plan, self._plan.payload))
+
+    def _follow(self, host: Any, position: int) -> dict[str, Any]:
+        """Copy the output into the job's log, and return the verdict, which stays unconfirmed."""
+        note = self._log.note()
+        while True:
+            events = ray.get(host.next.remote(position, note, _WAIT))
+            for event in events:
+                verdict = self._take(event)
+                if verdict is not None:
+                    return verdict
+            position += len(events)
+            note = self._log.note()
+
+    def _take(self, event: bytes | str | dict[str, Any]) -> dict[str, Any] | None:
+        """Take note of an event; return it where it is the verdict."""
+        if isinstance(event, bytes):
+            self._log.write(event)
+        elif isinstance(event, str):
+            if self._on_notice is not None:
+                self._on_notice(event)
+        elif "ports" in event:
+            if self._on_ports is not None:
+                self._on_ports(event["ports"])
+        else:
+            if event.get("samples"):
+                self._on_samples(event["samples"])
+            if set(event) != {"samples"}:
+                return event
+        return None
 
     def _end_of(self, verdict: dict[str, Any]) -> End:
         which = f"replica {self._number}"

@@ -1,4 +1,7 @@
-"""The driver of a job: `python -m fray_ray._head.driver SUBMISSION [FIRST]`, run by Ray on the head.
+"""The driver of a job: `python -m fray_ray._head.driver SUBMISSION [FIRST]`, on the head.
+
+It is started by the job's own process (`job_process`), which starts another where this one is killed. What
+that needs to go on is in the head's store at each change (`record`); the replicas run on meanwhile.
 
 pending   wait for the jobs that it runs after; find room for all replicas at once, build their environment
 running   start the replicas, start failed ones again while they have retries left
@@ -16,23 +19,30 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import ray
 
+from fray.backend import die_with_parent
 from fray.cluster import ExitReason, JobStatus
 from fray_ray import _job_kv
 from fray_ray._head.descendants import end_family
 from fray_ray._head.gang import Gang
 from fray_ray._head.independent_replicas import IndependentReplicas
 from fray_ray._head.job_metrics import JobMetrics
+from fray_ray._head.job_process import PARENT, UNSUCCESSFUL
 from fray_ray._head.job_state import Outcome, Progress
 from fray_ray._head.kept import earlier_tasks, keep_plan, plan_again
 from fray_ray._head.on_exit import run_on_exit
+from fray_ray._head.outliving import NAMESPACE, remove_abandoned_groups
 from fray_ray._head.placing import STOPPED
 from fray_ray._head.predecessors import unfinished
+from fray_ray._head.record import DriverRecord
+from fray_ray._head.replica_log import complete_log
 from fray_ray._head.usage_file import usage_file
+from fray_ray._job_table import read, stored_entry
 from fray_ray._plan import Plan, job_config
 from fray_ray._ray_internals.environment import JOB_CONFIG
 from fray_ray._ray_internals.processes import driver_log
@@ -57,16 +67,17 @@ class Driver:
 
     Args:
         submitted: The plan without what the driver itself adds to it: what is kept for another run.
+        record: What a driver of the same run knew that was killed.
     """
 
-    def __init__(self, plan: Plan, submitted: Plan) -> None:
+    def __init__(self, plan: Plan, submitted: Plan, record: DriverRecord | None = None) -> None:
         self._plan, self._submitted = plan, submitted
-        earlier = earlier_tasks(plan)
         self._progress = Progress(
             plan,
-            earlier=earlier,
+            earlier=earlier_tasks(plan),
             log=driver_log(plan.submission),
             usage=usage_file(plan.submission),
+            record=record,
             metrics=JobMetrics(plan.job_id, plan.name),
         )
         self._told_by_ray = threading.Event()
@@ -75,26 +86,34 @@ class Driver:
         )
 
     def run(self) -> Outcome:
-        """Carry the job through its life; whatever happens, nothing of it is left."""
+        """Carry the job through its life; nothing of it is left when this returns."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        outcome = Outcome(JobStatus.FAILED, ExitReason.LOST, "its driver failed; see its log in Ray")
         try:
-            outcome = self._await_others() or self._live()
+            outcome = self._known_outcome() or self._await_others() or self._live()
         except StopRequested as stop:
             outcome = STOPPED
             self._end(stop.grace)
             end_family(self._plan.job_id, self._plan.submission, stop.grace)
-        finally:
-            self._replicas.close()
-            kept = None if outcome.status is JobStatus.SUCCEEDED else keep_plan(self._submitted)
-            self._progress.finish(outcome, kept)
+        with self._progress.recording() as record:
+            record.outcome = outcome.as_record()
+        self._replicas.close()
+        kept = None if outcome.status is JobStatus.SUCCEEDED else keep_plan(self._submitted)
+        self._progress.finish(outcome, kept)
         return outcome
 
     def tell_of_end(self) -> None:
-        """Run what was given for the end of the job."""
-        if self._plan.on_exit is not None:
-            spec = self._plan.environ.get("FRAY_CLUSTER_SPEC", "ray")
-            run_on_exit(self._plan.on_exit, self._plan.cwd, spec, self._progress.info)
+        """Run what was given for the end of the job, once."""
+        if self._plan.on_exit is None or self._progress.record.told:
+            return
+        with self._progress.recording() as record:
+            record.told = True
+        spec = self._plan.environ.get("FRAY_CLUSTER_SPEC", "ray")
+        run_on_exit(self._plan.on_exit, self._plan.cwd, spec, self._progress.info)
+
+    def _known_outcome(self) -> Outcome | None:
+        """Return how the job ended where a driver that was killed knew it."""
+        known = self._progress.record.outcome
+        return None if known is None else Outcome.from_record(known)
 
     def _await_others(self) -> Outcome | None:
         """Wait for the jobs that this one runs after; return how it ends where one has not succeeded."""
@@ -133,12 +152,12 @@ class Driver:
                 continue
             if word == _job_kv.STOP:
                 raise StopRequested(float(data))
-            _job_kv.delete(package)
             if word == _job_kv.ENDPOINT:
                 self._progress.add_endpoint(json.loads(data))
             else:
                 replica, attempt = map(int, rest.split("."))
                 self._replicas.restart(replica, attempt, float(data))
+            _job_kv.delete(package)
 
     def _end(self, grace: float, reason: ExitReason = ExitReason.STOPPED) -> None:
         self._replicas.stop(grace, reason)
@@ -152,21 +171,55 @@ class Driver:
 
 
 def main(submission: str, first: str | None = None) -> int:
-    """Carry one job; the exit code is what Ray's table shows."""
-    ray.init(logging_level=logging.ERROR, log_to_driver=False)
-    plan = _plan_of(submission) if first is None else plan_again(first, submission)
-    if plan is None:
+    """Carry one job; return the exit code by which its process knows how it ended."""
+    _end_with(os.environ.pop(PARENT, None))
+    ray.init(namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
+    status = _carry(submission, first)
+    if status is None:
         print(f"the plan of {submission} is gone: the head of the cluster was restarted", file=sys.stderr)  # noqa: T201
-        return 1
+        return UNSUCCESSFUL
+    leave_to_ray(status)
+    return 0 if status is JobStatus.SUCCEEDED else UNSUCCESSFUL
+
+
+def _carry(submission: str, first: str | None) -> JobStatus | None:
+    """Carry a job to its end, from where a driver was killed; return how it ended; None without its plan."""
+    state = _job_kv.fetch(_job_kv.state_name(submission))
+    if state is None and (ended := _end_written(submission)) is not None:
+        return ended  # it was killed when all was done
+    plan = _plan_of(submission)
+    if plan is None and first is not None:
+        plan = plan_again(first, submission)
+    if plan is None:
+        return None
+    if state is not None:
+        complete_log(Path(driver_log(submission)))
+        print("[fray] the job has another driver", flush=True)  # noqa: T201 - the job's log
+    remove_abandoned_groups()
     confidential = {name: plan.environ[name] for name in plan.confidential}
     _job_kv.keep(_job_kv.variables_name(submission), pickle.dumps(confidential))
-    driver = Driver(replace(plan, environ={**plan.environ, **_handed_on(plan)}), plan)
+    whole = replace(plan, environ={**plan.environ, **_handed_on(plan)})
+    driver = Driver(whole, plan, None if state is None else DriverRecord.from_json(state))
     outcome = driver.run()
     driver.tell_of_end()
     kept = {_job_kv.plan_name(submission), _job_kv.workspace_name(submission)}
     _job_kv.delete_all(submission, but=kept if outcome.status is not JobStatus.SUCCEEDED else ())
-    leave_to_ray(outcome.status)
-    return 0 if outcome.status is JobStatus.SUCCEEDED else 1
+    return outcome.status
+
+
+def _end_with(parent: str | None) -> None:
+    """End when the job's own process does, which may be gone already."""
+    if parent is not None:
+        die_with_parent()
+        if os.getppid() != int(parent):
+            os._exit(1)
+
+
+def _end_written(submission: str) -> JobStatus | None:
+    """Return how a job ended where its entry says so."""
+    entry = stored_entry(submission)
+    info = None if entry is None else read(entry)
+    return info.status if info is not None and info.finished else None
 
 
 def leave_to_ray(status: JobStatus) -> None:

@@ -25,12 +25,12 @@ class Gang(threading.Thread):
     def __init__(self, plan: Plan, progress: Progress) -> None:
         super().__init__(name="gang", daemon=True)
         self._plan, self._progress = plan, progress
-        self._room = Reservation(plan)
+        self._room = Reservation(plan, progress)
         self._logs = [ReplicaLog(number, plan.secrets) for number in range(plan.replicas)]
         self._stopping = threading.Event()
         self._stop_order: tuple[float, ExitReason] = 0.0, ExitReason.STOPPED
         self._attempts = max((task.attempt for task in progress.tasks), default=0)
-        self._failures = 0
+        self._failures = progress.record.failures.get(0, 0)
         self._formation: GangAttempt | None = None
         self.outcome = Outcome(JobStatus.FAILED, ExitReason.LOST, "its driver failed; see its log in Ray")
         self.results: list[bytes | None] = []
@@ -39,13 +39,15 @@ class Gang(threading.Thread):
     def run(self) -> None:
         """Run attempt after attempt."""
         try:
+            goes_on = self._progress.record.gang is not None  # which a driver that was killed has started
             while True:
-                problem = find_room(self._room, self._plan, self._progress, self._stopping)
+                problem = None if goes_on else self._find_room()
                 if problem is not None:
                     self.outcome = problem
                     return
-                if not self._run_attempt():
+                if not self._run_attempt(goes_on):
                     return
+                goes_on = False
         except Exception as error:
             self.outcome = Outcome(JobStatus.FAILED, ExitReason.LOST, f"its driver failed: {error!r}")
             raise  # into the driver's log
@@ -67,28 +69,43 @@ class Gang(threading.Thread):
         """End all actors and give back the room."""
         self._room.close()
 
-    def _run_attempt(self) -> bool:
-        """Run all replicas once; return whether to do so again."""
-        self._attempts += 1
-        self._progress.resize(self._room.replicas)
+    def _find_room(self) -> Outcome | None:
+        return find_room(self._room, self._plan, self._progress, self._stopping)
+
+    def _run_attempt(self, goes_on: bool) -> bool:
+        """Run all replicas once; return whether to do so again.
+
+        Args:
+            goes_on: Whether they run, and another driver has started them.
+        """
+        if not goes_on:
+            self._attempts += 1
+            self._progress.resize(self._room.replicas)
         formation = GangAttempt(self._plan, self._room, self._progress, self._logs, self._attempts)
         try:
             self._formation = formation
             story = formation.run(self._stopping, lambda: self._stop_order)
+            again = self._settle(story, restarting=formation.restarting)
         finally:
             self._formation = None
             self._room.close()
+        if again and not formation.restarting and story.reason is not ExitReason.PREEMPTED:
+            self._stopping.wait(pause_after(self._failures))
+        return again
+
+    def _settle(self, story: GangResult, *, restarting: bool) -> bool:
+        """Book the end of an attempt; return whether there is another."""
+        stopped = self._stop_order if self._stopping.is_set() else None
         if story.lost:
             self._room.avoid(story.lost)
-        if formation.restarting and not self._stopping.is_set():
-            story.settle(self._progress, (0.0, ExitReason.STOPPED), again=True)
-            return True
-        again = not story.good and not self._stopping.is_set() and self._may_retry(story)
-        story.settle(self._progress, self._stop_order if self._stopping.is_set() else None, again=again)
-        if not again:
-            self.outcome, self.results = self._outcome_of(story), story.results()
-        elif story.reason is not ExitReason.PREEMPTED:
-            self._stopping.wait(pause_after(self._failures))
+        with self._progress.recording() as record:
+            restarts = restarting and stopped is None
+            again = restarts or (not story.good and stopped is None and self._may_retry(story))
+            record.gang, record.leaving, record.failures = None, True, {0: self._failures}
+            story.settle(self._progress, (0.0, ExitReason.STOPPED) if restarts else stopped, again=again)
+            if not again:
+                self.outcome, self.results = self._outcome_of(story), story.results()
+                record.outcome = self.outcome.as_record() if stopped is None else None
         return again
 
     def _may_retry(self, story: GangResult) -> bool:

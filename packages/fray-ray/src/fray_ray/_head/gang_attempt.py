@@ -21,7 +21,8 @@ from fray_ray._head.attempts import Attempt, End
 from fray_ray._head.gang_result import GangResult
 from fray_ray._head.job_state import Progress
 from fray_ray._head.ranks import variables_of
-from fray_ray._head.replica_log import ReplicaLog
+from fray_ray._head.record import GangRecord, HostRecord
+from fray_ray._head.replica_log import ReplicaLog, log_size
 from fray_ray._head.reservation import Reservation
 from fray_ray._plan import Plan
 
@@ -31,6 +32,11 @@ _GRACE = 10.0  # seconds from SIGTERM to SIGKILL for the peers of a replica that
 _LONGEST_GRACE = 30.0  # seconds for the peers of one that was preempted
 _MARGIN = 5.0  # seconds beyond a grace until an actor that has not answered is ended
 _RESERVE = 2.0  # seconds before a node's end in which no replica is left running
+
+
+def _nodes_of(progress: Progress) -> dict[int, str]:
+    return {number: known.node for number, known in progress.record.hosts.items()}
+
 
 StopOf = Callable[[], tuple[float, ExitReason]]
 
@@ -43,7 +49,8 @@ class GangAttempt:
     ) -> None:
         self._plan, self._room, self._progress = plan, room, progress
         self._logs, self._number = logs, number
-        self._nodes = room.nodes()
+        self._goes_on = progress.record.gang  # an attempt that another driver has started
+        self._nodes = room.nodes() if self._goes_on is None else _nodes_of(progress)
         self._hosts: dict[int, Any] = {}
         self._events: queue.SimpleQueue[tuple[int, End | str]] = queue.SimpleQueue()
         self._ends: dict[int, End] = {}
@@ -63,11 +70,17 @@ class GangAttempt:
 
     def restart(self, grace: float) -> None:
         """End the attempt, for the next one."""
+        with self._progress.recording() as record:
+            if record.gang is not None:
+                record.gang.restart = grace
         self._restart_grace = grace
 
     def run(self, stopping: threading.Event, stop_of: StopOf) -> GangResult:
         """Run the attempt from start to end."""
-        if self._assemble(stopping) and self._start():
+        if self._goes_on is not None:
+            self._go_on(self._goes_on)
+            self._follow(stopping, stop_of)
+        elif self._assemble(stopping) and self._start():
             self._follow(stopping, stop_of)
         for number in self._nodes:  # those that never started
             self._ends.setdefault(number, End(ExitReason.STOPPED, None, None))
@@ -75,7 +88,7 @@ class GangAttempt:
 
     def _assemble(self, stopping: threading.Event) -> bool:
         """Bring all actors up; return whether they are."""
-        self._hosts = {number: self._room.host(number) for number in self._nodes}
+        self._hosts = self._room.hosts(self._nodes)
         waiting = {host.node_id.remote(): number for number, host in self._hosts.items()}
         while waiting and not stopping.is_set():
             ready, _ = ray.wait(list(waiting), timeout=_LOOK)
@@ -99,27 +112,65 @@ class GangAttempt:
         except Exception as error:  # noqa: BLE001 - as above
             self._blame(0, self._attempt(0).broken(error))
             return False
-        address = nodes_.living_and_dead()[self._nodes[0]]["NodeManagerAddress"]
-        meeting = Meeting(address, tuple(ports))
+        node = nodes_.living_and_dead().get(self._nodes[0])
+        if node is None:  # it vanished after the placing
+            self._blame(0, End(ExitReason.LOST, None, "replica 0 lost its place"))
+            return False
+        meeting = Meeting(node["NodeManagerAddress"], tuple(ports))
+        with self._progress.recording() as record:
+            record.gang = GangRecord(attempt=self._number, address=meeting.address, ports=list(ports))
+            for number, node_id in self._nodes.items():
+                self._progress.begin(number, self._number)
+                if (known := record.hosts.get(number)) is not None:
+                    known.node, known.attempt, known.log = node_id, self._number, log_size()
         for number in self._nodes:
-            self._progress.begin(number, self._number)
             self._logs[number].begin(self._number)
-            variables = variables_of(self._plan, number, self._room.units, meeting)
-            variables = {**variables, "FRAY_ATTEMPT": str(self._number)}
-            run = threading.Thread(
-                target=self._run, args=(number, variables), name=f"replica-{number}", daemon=True
-            )
-            run.start()
+            self._start_following(number, meeting)
         return True
 
-    def _run(self, number: int, variables: dict[str, str]) -> None:
+    def _go_on(self, begun: GangRecord) -> None:
+        """Take up an attempt that another driver has started."""
+        meeting = Meeting(begun.address, tuple(begun.ports))
+        self._culprit, self._told, self._noticed = begun.culprit, set(begun.told), dict(begun.noticed)
+        self._restart_grace = begun.restart
+        if begun.told or begun.noticed:
+            self._grace = begun.grace
+        for number in self._nodes:
+            try:
+                self._hosts[number] = self._room.take_up(number)
+            except LookupError as error:
+                self._events.put((number, self._attempt(number).broken(error)))
+                continue
+            self._start_following(number, meeting)
+        for number in self._hosts.keys() & (self._told | self._noticed.keys()):
+            self._hosts[number].stop.remote(self._grace)
+        if self._told:
+            self._close_at = time.monotonic() + self._grace + _MARGIN
+
+    def _start_following(self, number: int, meeting: Meeting) -> None:
+        variables = variables_of(self._plan, number, self._room.units, meeting)
+        variables = {**variables, "FRAY_ATTEMPT": str(self._number)}
+        known = None if self._goes_on is None else self._room.recorded(number)
+        run = threading.Thread(
+            target=self._run, args=(number, variables, known), name=f"replica-{number}", daemon=True
+        )
+        run.start()
+
+    def _run(self, number: int, variables: dict[str, str], known: HostRecord | None) -> None:
         attempt = self._attempt(number, variables)
         try:
-            end = attempt.run(self._hosts[number])
+            end = attempt.run(self._hosts[number], known)
         except Exception as error:  # noqa: BLE001 - a replica that nobody watches must not read running for ever
             end = attempt.broken(error)
         self._logs[number].end()
         self._events.put((number, end))
+
+    def _record(self) -> None:
+        """Note for whose sake the attempt ends, before any replica is stopped."""
+        with self._progress.recording() as record:
+            if record.gang is not None:
+                record.gang.culprit, record.gang.noticed = self._culprit, dict(self._noticed)
+                record.gang.told, record.gang.grace = sorted(self._told), self._grace
 
     def _attempt(self, number: int, variables: dict[str, str] | None = None) -> Attempt:
         return Attempt(
@@ -194,13 +245,17 @@ class GangAttempt:
         self._noticed[number] = why
         if self._culprit is None:
             self._culprit, self._grace = number, min(seconds, _LONGEST_GRACE)
+        self._record()
         self._hosts[number].notify.remote(time.time() + seconds)
         self._hosts[number].stop.remote(seconds)
 
     def _tell_all(self) -> None:
-        for number in self._running:
-            self._told.add(number)
-            self._hosts[number].stop.remote(self._grace)
+        running = self._running
+        self._told |= set(running)
+        self._record()
+        for number in running:
+            if number in self._hosts:
+                self._hosts[number].stop.remote(self._grace)
         self._close_at = time.monotonic() + self._grace + _MARGIN
 
     def _story(self) -> GangResult:

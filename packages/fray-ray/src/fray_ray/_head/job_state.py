@@ -1,15 +1,19 @@
 """How a job is doing, as its driver knows it: changed by replicas, told to Ray's table."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray_ray import _job_kv
 from fray_ray._head.job_metrics import JobMetrics
+from fray_ray._head.record import DriverRecord, HostRecord
 from fray_ray._head.usage_file import UsageFile
-from fray_ray._job_table import TableEntry, runs
+from fray_ray._job_table import TableEntry, runs, state_metadata, stated
+from fray_ray._packed_tasks import PackedTasks, pack
 from fray_ray._plan import Plan
 
 _STATUS_OF_EARLIER = {ExitReason.STOPPED: JobStatus.STOPPED}
@@ -23,6 +27,15 @@ class Outcome:
     reason: ExitReason
     message: str | None
 
+    def as_record(self) -> tuple[str, str, str | None]:
+        """Return it as it is stored."""
+        return str(self.status), str(self.reason), self.message
+
+    @classmethod
+    def from_record(cls, said: tuple[str, str, str | None]) -> "Outcome":
+        """Return what was stored."""
+        return cls(JobStatus(said[0]), ExitReason(said[1]), said[2])
+
 
 class Progress:
     """The state of a job; safe to use from the threads of its replicas.
@@ -33,6 +46,7 @@ class Progress:
         log: Where the job's log is.
         usage: Where what its attempts use over time is written; None for nowhere.
         metrics: Told how the job does, again and again.
+        record: What a driver that was killed knew; this one goes on from there.
     """
 
     def __init__(
@@ -44,6 +58,7 @@ class Progress:
         log: str | None = None,
         usage: str | None = None,
         metrics: JobMetrics | None = None,
+        record: DriverRecord | None = None,
     ) -> None:
         fresh = tuple(TaskStatus(replica=number) for number in range(plan.replicas))
         tasks = tuple(map(_as_pending, earlier)) or fresh
@@ -56,14 +71,58 @@ class Progress:
             logs=() if log is None else (log,),
         )
         self._usage, self._metrics = UsageFile(usage), metrics
-        self._endpoints: list[dict[str, Any]] = []
+        self.record = record or DriverRecord()
         self._entry = TableEntry(plan.submission) if listed else None
+        self._kept_as = _job_kv.state_name(plan.submission) if listed else None
+        self._storing = threading.Lock()
+        self._version = self._stored = 0  # of what another driver needs to go on
         self._beyond: tuple[TaskStatus, ...] = ()
         self._changed = threading.Condition()
         self._unpublished = False
-        self._preemptions = 0
         self._began: dict[int, float] = {}  # replica -> when its attempt did; of those that run
-        self._first_failure: str | None = None
+        if record is not None and record.state:
+            self._take_up(record)
+
+    def _take_up(self, record: DriverRecord) -> None:
+        """Go on with what a driver that was killed knew."""
+        self._info = stated(record.state)
+        if self._entry is not None:
+            self._info = replace(self._info, tasks=self._entry.with_earlier(self._info.tasks))
+        self._beyond = PackedTasks(record.beyond).unpacked() if record.beyond else ()
+        for task in self._info.tasks:
+            if task.status is JobStatus.RUNNING and task.started_at is not None:
+                self._began[task.replica] = time.monotonic() - max(0.0, time.time() - task.started_at)
+        self._unpublished = True
+
+    @property
+    def kept(self) -> bool:
+        """Whether another driver goes on with the job where this one is killed."""
+        return self._kept_as is not None
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[DriverRecord]:
+        """Change what another driver needs to go on; it is stored, with all else, before this ends."""
+        with self._changed:
+            yield self.record
+            self._version += 1
+            wanted = self._version
+        if self._kept_as is None:
+            return
+        with self._storing:
+            if self._stored >= wanted:  # together with a later change
+                return
+            with self._changed:
+                version = self._version
+                self.record.state = state_metadata(self._info)
+                self.record.beyond = pack(self._beyond) if self._beyond else ""
+                data = self.record.to_json()
+            _job_kv.keep(self._kept_as, data)
+            self._stored = version
+
+    def forget_host(self, replica: int) -> HostRecord | None:
+        """Take the actor of a replica out of what another driver needs; return what was known of it."""
+        with self._changed:
+            return self.record.hosts.pop(replica, None)
 
     def change(self, replica: int, **fields: Any) -> TaskStatus:
         """Change the state of a replica, and the job's with it; return the new one."""
@@ -75,8 +134,8 @@ class Progress:
                 self._info = replace(self._info, pending_reason=None)
                 if self._info.status is JobStatus.PENDING:
                     self._info = replace(self._info, status=JobStatus.RUNNING, started_at=time.time())
-            if task.status is JobStatus.FAILED and self._first_failure is None:
-                self._first_failure = task.error_message
+            if task.status is JobStatus.FAILED and self.record.first_failure is None:
+                self.record.first_failure = task.error_message
             if task.status is not JobStatus.RUNNING:
                 self._began.pop(replica, None)
             self._unpublished = True
@@ -141,10 +200,10 @@ class Progress:
 
     def add_endpoint(self, endpoint: dict[str, Any]) -> None:
         """Note an endpoint that a replica has registered; it replaces one of that name that it had."""
-        with self._changed:
+        with self.recording() as record:
             same = ("name", "replica")
-            others = [one for one in self._endpoints if any(one[key] != endpoint[key] for key in same)]
-            self._endpoints = [*others, endpoint]
+            others = [one for one in record.endpoints if any(one[key] != endpoint[key] for key in same)]
+            record.endpoints = [*others, endpoint]
             self._unpublished = True
 
     @property
@@ -173,8 +232,8 @@ class Progress:
     def count_preemption(self) -> int:
         """Return how many preemptions the job has had, with this one."""
         with self._changed:
-            self._preemptions += 1
-            return self._preemptions
+            self.record.preemptions += 1
+            return self.record.preemptions
 
     def wait_for(self, reason: str) -> None:
         """Say what the job waits for before it runs."""
@@ -194,8 +253,8 @@ class Progress:
             if not self._unpublished:
                 return
             self._unpublished, info = False, self._info
-            endpoints = [one for one in self._endpoints if runs(info, one["replica"], one["attempt"])]
-            self._endpoints = endpoints
+            endpoints = [one for one in self.record.endpoints if runs(info, one["replica"], one["attempt"])]
+            self.record.endpoints = endpoints
         if self._entry is not None:
             self._entry.write(info, endpoints=endpoints)
 
@@ -210,7 +269,7 @@ class Progress:
             else ""
         )
         return Outcome(
-            JobStatus.FAILED, failed[0].reason or ExitReason.LOST, f"{self._first_failure}{others}"
+            JobStatus.FAILED, failed[0].reason or ExitReason.LOST, f"{self.record.first_failure}{others}"
         )
 
     def finish(self, outcome: Outcome, kept: Mapping[str, Any] | None = None) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 from fray.cluster import JobId, TaskStatus
 from fray_ray import _job_kv
+from fray_ray._head.outliving import end_leftovers
 from fray_ray._job_table import read, stored_entry, submission_of
 from fray_ray._plan import Plan, restored, withheld
 from fray_ray._ray_internals.environment import JOB_CONFIG
 
 _MOST = 16 * 2**20  # bytes of the head's memory that a job which has ended keeps
 _GCS = "gcs://"
+_GRACE = 5.0  # seconds for replicas of a run that was lost
 
 
 def keep_plan(plan: Plan) -> dict[str, Any] | None:
@@ -67,6 +69,8 @@ def plan_again(first: str, submission: str) -> Plan | None:
     brought = _job_kv.fetch(_job_kv.secrets_name(submission))
     given: dict[str, str] = {} if brought is None else pickle.loads(brought)
     again = restored(plan, given, submission, plan.tries + 1)
+    _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(again))  # for another driver
+    end_leftovers(first, _GRACE)
     _job_kv.delete_all(first)
     return again
 

@@ -24,6 +24,10 @@ _SLICE, _WORKER, _TYPE, _TOPOLOGY = (
 _MARKET, _SPOT = "ray.io/market-type", "spot"
 
 
+Naming = Callable[[int], dict[str, str]]
+"""Returns the name and the lifetime of a placement group by its number; nothing where it has none."""
+
+
 class Layout(Protocol):
     """Where replicas go; a unit is a replica, or a slice of them."""
 
@@ -32,8 +36,11 @@ class Layout(Protocol):
     kind: str | None
     """What units it can use, where others wait for the like in one line; None where each asks alone."""
 
-    def groups(self, units: int, without: frozenset[str]) -> list[PlacementGroup]:
+    def groups(self, units: int, without: frozenset[str], naming: Naming) -> list[PlacementGroup]:
         """Ask for the places of so many units, on none of the nodes `without`."""
+
+    def count(self, units: int) -> int:
+        """Return how many placement groups so many units have."""
 
     def place(self, replica: int) -> tuple[int, int]:
         """Return which group, and which bundle of it, a replica is in."""
@@ -61,10 +68,14 @@ class Packed:
         self.bundle: Mapping[str, float] = bundle_of(plan.resources, cluster_resources())
         self.kind: str | None = None
 
-    def groups(self, units: int, without: frozenset[str]) -> list[PlacementGroup]:
+    def groups(self, units: int, without: frozenset[str], naming: Naming) -> list[PlacementGroup]:
         labels = {**self._plan.labels, **_not_on(without)}
         selector = [labels] * units if labels else None
-        return [placement_group([dict(self.bundle)] * units, "PACK", bundle_label_selector=selector)]
+        bundles = [dict(self.bundle)] * units
+        return [placement_group(bundles, "PACK", bundle_label_selector=selector, **naming(0))]
+
+    def count(self, units: int) -> int:
+        return 1
 
     def place(self, replica: int) -> tuple[int, int]:
         return 0, replica
@@ -102,7 +113,7 @@ class Slices:
         self.bundle: Mapping[str, float] = bundle_of(plan.resources, {})
         self.kind: str | None = json.dumps(self._labels(), sort_keys=True)
 
-    def groups(self, units: int, without: frozenset[str]) -> list[PlacementGroup]:
+    def groups(self, units: int, without: frozenset[str], naming: Naming) -> list[PlacementGroup]:
         hosts = range(self._tpu.hosts)
         head = {f"TPU-{self._tpu.type}-head": 1.0}
         bundles = [{**self.bundle, **(head if host == 0 else {})} for host in hosts]
@@ -110,9 +121,14 @@ class Slices:
         selectors = [{**labels, _WORKER: str(host)} for host in hosts]
         strategy = {_SLICE: "STRICT_PACK", _NODE: "STRICT_SPREAD"}
         return [
-            placement_group(bundles, bundle_label_selector=selectors, topology_strategy=strategy)
-            for _ in range(units)
+            placement_group(
+                bundles, bundle_label_selector=selectors, topology_strategy=strategy, **naming(number)
+            )
+            for number in range(units)
         ]
+
+    def count(self, units: int) -> int:
+        return units
 
     def place(self, replica: int) -> tuple[int, int]:
         return divmod(replica, self._tpu.hosts)

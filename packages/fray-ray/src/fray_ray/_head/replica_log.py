@@ -1,15 +1,43 @@
 """A replica's lines in the log of the job, which is what this process writes to stdout."""
 
+import contextlib
+import os
+import stat
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from fray.backend import complete_lines
 from fray.cluster import redacted
 from fray_ray._head.log_marks import LogMarks
 
 _LAST_LINES = 20
+_BEHIND = 1 << 16  # bytes of the log in which a driver that takes it up looks for the last lines
+
+
+def log_size() -> int:
+    """Return how long the log is; 0 where what is written goes into no file."""
+    with contextlib.suppress(OSError, ValueError):  # pytest's stdout has no descriptor
+        found = os.fstat(sys.stdout.fileno())
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return 0
+
+
+def complete_log(path: Path) -> None:
+    """Remove a last line that a driver was killed in: it is written again."""
+    with contextlib.suppress(OSError), path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _BEHIND)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            end = start if newline < 0 else start + newline + 1
+            if newline >= 0:
+                break
+        file.truncate(end)
 
 
 class ReplicaLog:
@@ -23,11 +51,48 @@ class ReplicaLog:
         self._secrets = tuple(secrets)
         self._rest = b""
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        # Where lines end that a driver which was killed has written already: the position behind each.
+        self._ahead: deque[int] = deque()
+        self._behind = 0  # the position behind the last of those that were passed over
 
     def begin(self, attempt: int) -> None:
         """Mark where an attempt starts."""
         self._last.clear()
-        self._print(f"[fray] replica {self._number} starts, attempt {attempt}\n")
+        self._rest = b""
+        self._print(self._mark(attempt))
+
+    def note(self) -> dict[str, Any]:
+        """Return what another driver needs to go on behind what was written until now."""
+        return {"log": self._behind if self._ahead else log_size(), "rest": self._rest}
+
+    def take_up(self, path: Path, attempt: int, note: dict[str, Any], *, began: bool) -> None:
+        """Go on where a driver that was killed noted; what it wrote after that is not written again.
+
+        Args:
+            began: Whether something of the attempt was noted before; else its beginning may not be marked.
+        """
+        self._behind, self._rest = note["log"], note["rest"]
+        marked = began
+        with path.open("rb") as file:
+            file.seek(max(0, self._behind - _BEHIND))
+            before = file.read(self._behind - file.tell()).decode(errors="replace")
+            position = self._behind
+            for line in file:
+                position += len(line)
+                if line.startswith(self._prefix.encode()):
+                    self._ahead.append(position)
+                marked = marked or line == self._mark(attempt).encode()
+        lines = before.rpartition(self._mark_begins)[2].split("\n")
+        self._last.extend(line.removeprefix(self._prefix) for line in lines if line.startswith(self._prefix))
+        if not marked:
+            self._print(self._mark(attempt))
+
+    @property
+    def _mark_begins(self) -> str:
+        return f"[fray] replica {self._number} starts, attempt "
+
+    def _mark(self, attempt: int) -> str:
+        return f"{self._mark_begins}{attempt}\n"
 
     def write(self, piece: bytes) -> None:
         """Write the lines that a piece of output completes.
@@ -36,8 +101,9 @@ class ReplicaLog:
         """
         lines, self._rest = complete_lines(self._rest + piece)
         self._last.extend(lines)
-        if lines:
-            self._print("".join(f"{self._prefix}{line}\n" for line in lines))
+        new = [line for line in lines if not self._is_written()]
+        if new:
+            self._print("".join(f"{self._prefix}{line}\n" for line in new))
 
     def end(self) -> None:
         """Complete a last line without an end."""
@@ -50,6 +116,13 @@ class ReplicaLog:
             return "; it wrote nothing"
         text = redacted("\n".join(self._last), self._secrets)
         return "; its last lines:" + "".join(f"\n  {line}" for line in text.split("\n"))
+
+    def _is_written(self) -> bool:
+        """Whether the next line is in the log already."""
+        if not self._ahead:
+            return False
+        self._behind = self._ahead.popleft()
+        return True
 
     def _print(self, text: str) -> None:
         with self._one_at_a_time:

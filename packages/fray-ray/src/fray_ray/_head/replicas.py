@@ -13,7 +13,8 @@ from fray.cluster import ExitReason, JobStatus
 from fray_ray._head.attempts import Attempt, End
 from fray_ray._head.job_state import Progress
 from fray_ray._head.nodes import is_drained, loss_is_known, node_is_gone
-from fray_ray._head.replica_log import ReplicaLog
+from fray_ray._head.record import HostRecord
+from fray_ray._head.replica_log import ReplicaLog, log_size
 from fray_ray._head.reservation import Reservation
 from fray_ray._plan import Plan
 
@@ -40,7 +41,7 @@ class Replica(threading.Thread):
         self._wakes = threading.Event()  # set when it is to stop
         self._restarting: int | None = None  # the attempt that is ended for another
         self._noticed = False  # whether this attempt has notice that its node goes
-        self._failures = 0
+        self._failures = progress.record.failures.get(number, 0)
 
     @property
     def number(self) -> int:
@@ -49,6 +50,7 @@ class Replica(threading.Thread):
 
     def run(self) -> None:
         """Run attempt after attempt."""
+        self._await_loss()
         while True:
             end = self._run_attempt()
             restarts = self._restarting == self._progress.tasks[self._number].attempt
@@ -56,13 +58,19 @@ class Replica(threading.Thread):
                 end = replace(end, reason=ExitReason.STOPPED, message="stopped to be started again")
                 self._settle(end, again=True)
                 continue
-            again = not end.good and self._stopping is None and self._may_retry(end)
-            self._settle(end, again)
+            again = self._settle(end)
             if not again:
                 return
             self._pause(end)
             if self._wakes.is_set():
                 return
+
+    def _await_loss(self) -> None:
+        """Begin where a driver that was killed may have waited."""
+        record = self._room.recorded(self._number)
+        if record is not None and self._progress.tasks[self._number].reason is ExitReason.PREEMPTED:
+            while not loss_is_known(record.node) and not self._wakes.wait(_FIRST_PAUSE):
+                continue
 
     def _pause(self, end: End) -> None:
         """Wait before the next attempt: a little longer after each failure, or until a loss is known."""
@@ -79,6 +87,9 @@ class Replica(threading.Thread):
             if host is None or attempt != self._progress.tasks[self._number].attempt:
                 return
             self._restarting = attempt
+        with self._progress.recording() as record:
+            if (known := record.hosts.get(self._number)) is not None:
+                known.restarting = True
         host.stop.remote(grace)
 
     def notice(self, leaving: Mapping[str, float]) -> None:
@@ -99,7 +110,7 @@ class Replica(threading.Thread):
         self._wakes.set()
         if host is not None:
             host.stop.remote(grace)
-        else:
+        elif self._begun() is None:
             self._room.release(self._number)
 
     def _run_attempt(self) -> End:
@@ -112,22 +123,45 @@ class Replica(threading.Thread):
         attempt = Attempt(self._plan, self._number, self._log, {}, on_ports=on_ports, on_samples=on_samples)
         try:
             self._node, self._noticed = None, False
-            host = self._room.host(self._number)
-            self._node = self._await(host)
+            known = self._begun()
+            host = self._new_host() if known is None else self._room.take_up(self._number)
             with self._lock:
-                if self._stopping is not None:
+                if self._stopping is not None and known is None:
                     return End(self._stopping[1], None, None)
-                self._host = host
-            number = self._progress.begin(self._number)
+                self._host, stopping = host, self._stopping
+            if stopping is not None:
+                host.stop.remote(stopping[0])
+            number = self._begin() if known is None else known.attempt
             attempt.variables = {"FRAY_ATTEMPT": str(number)}
-            self._log.begin(number)
-            return self._ended(attempt.run(host))
+            return self._ended(attempt.run(host, known))
         except Exception as error:  # noqa: BLE001 - a replica that nobody watches must not read running for ever
             return self._broken(attempt, error)
         finally:
             with self._lock:
                 self._host = None
-            self._room.release(self._number)
+
+    def _begun(self) -> HostRecord | None:
+        """Return what is known of an attempt that a driver began which was killed, where it is to go on."""
+        known, task = self._room.recorded(self._number), self._progress.tasks[self._number]
+        if known is None or task.status is not JobStatus.RUNNING or known.attempt != task.attempt:
+            return None
+        self._node = known.node
+        if known.restarting:
+            self._restarting = known.attempt
+        return known
+
+    def _new_host(self) -> Any:
+        host = self._room.host(self._number)
+        self._node = self._await(host)
+        return host
+
+    def _begin(self) -> int:
+        with self._progress.recording() as record:
+            number = self._progress.begin(self._number)
+            if (known := record.hosts.get(self._number)) is not None:
+                known.node, known.attempt, known.log = self._node or "", number, log_size()
+        self._log.begin(number)
+        return number
 
     def _await(self, host: Any) -> str:
         """Return the node of an actor that is up; until then, know the one on which it comes up."""
@@ -164,13 +198,24 @@ class Replica(threading.Thread):
         self._failures += 1
         return self._failures <= self._plan.max_retries_failure
 
-    def _settle(self, end: End, again: bool) -> None:
+    def _settle(self, end: End, *, again: bool | None = None) -> bool:
+        """Book the end of an attempt, and end its actor; return whether there is another.
+
+        Args:
+            again: Whether there is; by default where it failed and retries are left.
+        """
         self._log.end()
         status = JobStatus.SUCCEEDED if end.good else JobStatus.FAILED
         if self._stopping is not None and self._stopping[1] is ExitReason.STOPPED:
             status = JobStatus.STOPPED
-        # The last attempt's failure stays to be seen until the next one starts.
         used = end.peak_memory, end.cpu_time
-        self._progress.end(
-            self._number, status, end.reason, end.exit_code, end.message, again=again, used=used
-        )
+        with self._progress.recording() as record:
+            if again is None:
+                again = not end.good and self._stopping is None and self._may_retry(end)
+            record.failures[self._number] = self._failures
+            # The last attempt's failure stays to be seen until the next one starts.
+            self._progress.end(
+                self._number, status, end.reason, end.exit_code, end.message, again=again, used=used
+            )
+        self._room.release(self._number)
+        return again

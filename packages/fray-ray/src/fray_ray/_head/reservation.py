@@ -1,16 +1,24 @@
-"""The room of a job: a place for every replica or for none, and the actors that run them there."""
+"""The room of a job: a place for every replica or for none, and the actors that run them there.
+
+Those of a job outlive its driver, by names: another driver takes them up.
+"""
 
 import random
+import secrets
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from fray_ray._head.job_state import Progress
 from fray_ray._head.line_tickets import Line
 from fray_ray._head.nodes import loss_is_known
+from fray_ray._head.outliving import LEASE, NAMESPACE, group_name, group_named, named_host
 from fray_ray._head.placement import layout_of
+from fray_ray._head.record import HostRecord
 from fray_ray._installing import environment_of
 from fray_ray._on_node.replica_actor import ReplicaActor
 from fray_ray._options import ray_resources
@@ -20,13 +28,20 @@ _POLL, _COUNTS_EVERY = 0.05, 1.0  # seconds
 # Two gangs that are not in one line (another region, say) and each hold one of the slices that the other
 # waits for would wait for ever: each lets go after a time, and asks again after another, which differ.
 _HOLDS_FOR, _LETS_GO_FOR = (60.0, 120.0), (0.5, 5.0)
+_CALLS = 8  # that an actor has at a time: two drivers may wait for its events, and others ask it to stop
 _LETS_GO_AFTER = 3  # looks in a row that say that its turn has not come: what Ray says of slices lags behind
 
 
 class Reservation:
-    """Placement groups, and the actors in them."""
+    """Placement groups, and the actors in them.
 
-    def __init__(self, plan: Plan) -> None:
+    Args:
+        progress: Where the room and the actors are noted for another driver; without it they end with this
+            process.
+    """
+
+    def __init__(self, plan: Plan, progress: Progress | None = None) -> None:
+        self._progress = progress if progress is not None and progress.kept else None
         self._plan, self._layout = plan, layout_of(plan)
         self._units = plan.choices[0]
         self._groups: list[PlacementGroup] = []
@@ -37,6 +52,23 @@ class Reservation:
         kind = self._layout.kind
         self._line = None if kind is None else Line(plan.submitted_at, plan.submission, kind, plan.choices)
         self._not_its_turn = 0
+        if self._progress is not None:
+            self._take_up(self._progress)
+
+    def _take_up(self, progress: Progress) -> None:
+        """Take up the room that a driver which was killed had asked for; what is not whole is given back."""
+        record = progress.record
+        self._lost = set(record.avoid)
+        if not record.units:
+            return
+        self._units = record.units
+        names = [self._name(number) for number in range(self._layout.count(record.units))]
+        found = [group_named(name) for name in names]
+        self._groups = [group for group in found if group is not None]
+        if record.leaving:
+            self._give_back()
+        elif len(self._groups) < len(found):  # the actors are asked what has become of their attempts
+            self._remove_groups()
 
     @property
     def units(self) -> int:
@@ -51,6 +83,9 @@ class Reservation:
     def avoid(self, nodes: set[str]) -> None:
         """Take no place on nodes that are lost, or about to be, which Ray may not know yet."""
         self._lost |= nodes
+        if self._progress is not None:
+            with self._progress.recording() as record:
+                record.avoid = sorted(self._lost)
 
     def placed(self, timeout: float) -> bool:
         """Wait, at most so long, until every replica has its place."""
@@ -78,24 +113,69 @@ class Reservation:
 
     def host(self, replica: int) -> Any:
         """Make the actor that runs a replica, in its place; one that was there before is ended."""
-        self.release(replica)
+        return self.hosts([replica])[replica]
+
+    def hosts(self, replicas: Iterable[int]) -> dict[int, Any]:
+        """Make the actors that run replicas, each in its place; those that were there before are ended."""
+        wanted = list(replicas)
+        for replica in wanted:
+            self.release(replica)
+        named = self._named(wanted)
+        made = {replica: self._make(replica, named.get(replica)) for replica in wanted}
+        self._hosts |= made
+        return made
+
+    def _named(self, replicas: list[int]) -> dict[int, str]:
+        """Note the names of actors before there are any: none is left that nobody knows."""
+        if self._progress is None:
+            return {}
+        nodes = self.nodes()
+        names = {replica: f"{self._plan.submission}.{replica}.{secrets.token_hex(4)}" for replica in replicas}
+        with self._progress.recording() as record:
+            for replica, name in names.items():
+                record.hosts[replica] = HostRecord(name=name, node=nodes.get(replica, ""))
+        return names
+
+    def _make(self, replica: int, name: str | None) -> Any:
         group, bundle = self._layout.place(replica)
         # CPUs and memory are the replica's by the reservation; the actor leaves them to tasks of the replica.
         held = {name: amount for name, amount in self._layout.bundle.items() if name not in ("CPU", "memory")}
         options = {"num_cpus": 0, **ray_resources(held)}
         if self._plan.pip:
             options["runtime_env"] = environment_of(self._plan.pip)
-        host = ray.remote(ReplicaActor).options(
+        if name is not None:
+            options |= {"name": name, "namespace": NAMESPACE, "lifetime": "detached"}
+        actor = ray.remote(ReplicaActor).options(
             **options,
-            max_concurrency=2,
+            max_concurrency=_CALLS,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._groups[group], bundle),
         )
-        self._hosts[replica] = host.remote()
+        return actor.remote(None if name is None else LEASE)
+
+    def recorded(self, replica: int) -> HostRecord | None:
+        """Return what is known of the actor of a replica, one that another driver made too."""
+        return None if self._progress is None else self._progress.record.hosts.get(replica)
+
+    def take_up(self, replica: int) -> Any:
+        """Return the actor that another driver made for a replica.
+
+        Raises:
+            LookupError: It has ended.
+        """
+        if replica not in self._hosts:
+            record = self.recorded(replica)
+            host = None if record is None else named_host(record.name)
+            if host is None:
+                raise LookupError("its actor ended while the job had no driver")
+            self._hosts[replica] = host
         return self._hosts[replica]
 
     def release(self, replica: int) -> None:
         """End the actor of a replica, and what it runs."""
         host = self._hosts.pop(replica, None)
+        known = None if self._progress is None else self._progress.forget_host(replica)
+        if host is None and known is not None:
+            host = named_host(known.name)
         if host is not None:
             ray.kill(host)
 
@@ -106,8 +186,12 @@ class Reservation:
         self._give_back()
 
     def _give_back(self) -> None:
-        for replica in list(self._hosts):
+        recorded = () if self._progress is None else self._progress.record.hosts
+        for replica in {*self._hosts, *recorded}:
             self.release(replica)
+        self._remove_groups()
+
+    def _remove_groups(self) -> None:
         groups, self._groups = self._groups, []
         for group in groups:
             remove_placement_group(group)
@@ -148,7 +232,17 @@ class Reservation:
             return
         self._give_back()
         self._units = units
-        self._groups = self._layout.groups(units, lost)
+        if self._progress is not None:
+            with self._progress.recording() as record:
+                record.generation, record.units, record.leaving = record.generation + 1, units, False
+        self._groups = self._layout.groups(units, lost, self._naming)
+
+    def _naming(self, number: int) -> dict[str, str]:
+        return {} if self._progress is None else {"name": self._name(number), "lifetime": "detached"}
+
+    def _name(self, number: int) -> str:
+        assert self._progress is not None
+        return group_name(self._plan.submission, self._progress.record.generation, number)
 
     def _units_to_ask_for(self, placed: int, lost: frozenset[str]) -> int:
         if self._line is not None:

@@ -7,6 +7,7 @@ they are taken (`UsageHistory`); of many replicas each has fewer here, so that t
 import contextlib
 import threading
 import time
+from pathlib import Path
 
 from fray.backend import replace_file
 from fray_ray._log_names import usage_name
@@ -14,6 +15,7 @@ from fray_ray._ray_internals.processes import log_folder
 
 _MOST = 24_000  # samples of all attempts: less than a megabyte
 _FEWEST = 10  # of one
+_WORDS = 3  # of a line: the last is the sample
 _BETWEEN = 2.0  # seconds between two times that it is written
 
 
@@ -35,6 +37,16 @@ class UsageFile:
         self._lock = threading.Lock()
         self._changed = False
         self._next = 0.0
+        if path is not None:
+            self._read(path)
+
+    def _read(self, path: str) -> None:
+        """Take what another driver of the job has written."""
+        with contextlib.suppress(OSError), Path(path).open(encoding="utf-8") as file:
+            for line in file:
+                words = line.rstrip("\n").split(" ", 2)
+                if len(words) == _WORDS and words[0].isdecimal() and words[1].isdecimal():
+                    self._lines.setdefault((int(words[0]), int(words[1])), []).append(words[2])
 
     def take(self, replica: int, attempt: int, samples: str) -> None:
         """Take all samples of an attempt, as `UsageHistory` writes them, in place of those before."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from fray_ray._job_table import MEMBERS
 
-DRIVER, SWEEP = "fray_ray._head.driver", "fray_ray._head.sweep"
+DRIVER, SWEEP = "fray_ray._head.job_process", "fray_ray._head.sweep"
 
 
 def driver(submission: str, *, here: bool) -> str:
-    """Return the command of a job's driver.
+    """Return the command of a job: of the process that starts its driver.
 
     Args:
         here: Whether the head is this machine, whose interpreter is there then.

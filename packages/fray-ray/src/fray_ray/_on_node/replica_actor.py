@@ -1,4 +1,8 @@
-"""The actor that runs a replica on its node: a fresh process per attempt, its output as a stream."""
+"""The actor that runs a replica on its node: a fresh process per attempt, its output held for the driver.
+
+The actor of a job outlives the driver: another one takes it up. One that nobody asks for a time ends its
+attempt, gives back the room and ends.
+"""
 
 import contextlib
 import json
@@ -7,11 +11,14 @@ import select
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.placement_group import remove_placement_group
 
 from fray.backend import (
     HOST_ADDRESS,
@@ -24,6 +31,7 @@ from fray.backend import (
 )
 from fray_ray._on_node.memory_file import memory_files
 from fray_ray._on_node.notices import NoticeWatch
+from fray_ray._on_node.outbox import Outbox
 from fray_ray._on_node.replica_file import replica_file
 from fray_ray._on_node.usage_samples import NewSamples
 from fray_ray._placement import VARIABLE, current_placement_group
@@ -41,30 +49,86 @@ _JAX, _OMP = "JAX_PLATFORMS", "OMP_NUM_THREADS"
 
 
 class ReplicaActor:
-    """Two calls run at a time: `run`, and the `notify` or `stop` that it learns its end by."""
+    """Several calls run at a time: the `next` of a driver, that of one that was killed, `notify`, `stop`.
 
-    def __init__(self) -> None:
+    Args:
+        lease: Seconds after which an actor that was not asked ends; None for one that ends with its driver.
+    """
+
+    def __init__(self, lease: float | None = None) -> None:
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._stopped: float | None = None
         self._private: str | None = None  # the attempt's own folder
+        self._outbox = Outbox()
+        self._keeping: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._time_to_save = 0.0
+        self._asked = time.monotonic()
+        if lease is not None:
+            threading.Thread(target=self._watch_lease, args=(lease,), name="lease", daemon=True).start()
 
     def node_id(self) -> str:
         """Return the id of the node; that it answers shows that the environment is built."""
+        self._asked = time.monotonic()
         return str(ray.get_runtime_context().get_node_id())
 
-    def run(self, plan: dict[str, Any], payload: bytes | None) -> Iterator[bytes | str | dict[str, Any]]:
-        """Run one attempt; yield its ports, its output as bytes, notices as text, at last the verdict.
+    def start(self, plan: dict[str, Any], payload: bytes | None) -> None:
+        """Start the attempt; what it has to say is there by `next`."""
+        self._asked = time.monotonic()
+        with self._starting:
+            if self._keeping is not None:  # by the call of a driver that was killed
+                return
+            self._time_to_save = _TIME_TO_SAVE if plan["gang"] else 0.0
+            self._keeping = threading.Thread(
+                target=self._keep, args=(plan, payload), name="attempt", daemon=True
+            )
+            self._keeping.start()
 
-        Now and then `{"samples": …}` says what it has used until now.
+    def taken_up(self) -> tuple[bool, int, Any]:
+        """Return whether the attempt was started, and what of it was confirmed, with the note of that."""
+        self._asked = time.monotonic()
+        return self._keeping is not None, *self._outbox.confirmed
+
+    def next(self, position: int, note: Any, timeout: float) -> list[bytes | str | dict[str, Any]]:
+        """Confirm what there is up to a position; return what follows it, at the latest after the timeout.
+
+        What follows: the ports of the attempt, its output as bytes, notices as text, at last the verdict. Now
+        and then `{"samples": …}` says what it has used until now.
         """
+        self._asked = time.monotonic()
+        return self._outbox.after(position, note, timeout)
+
+    def ended(self) -> None:
+        """Return when the attempt has ended, if one was started."""
+        self._outbox.overflow()
+        if self._keeping is not None:
+            self._keeping.join()
+
+    def _keep(self, plan: dict[str, Any], payload: bytes | None) -> None:
         held = HeldPorts()
         try:
             ports = dict(zip(plan["ports"], held.take(len(plan["ports"])), strict=True))
             if ports:
-                yield {"ports": ports}
-            yield from self._run(plan, payload, ports)
+                self._outbox.add({"ports": ports})
+            for event in self._run(plan, payload, ports):
+                self._outbox.add(event)
+        except Exception as error:  # noqa: BLE001 - who asks for the next event must not wait for ever
+            self._outbox.add({"lost": f"its process could not be kept: {error!r}"})
         finally:
             held.close()
+
+    def _watch_lease(self, lease: float) -> None:
+        while time.monotonic() - self._asked < lease:
+            time.sleep(min(1.0, lease / 4))
+        self._outbox.overflow()
+        self.stop(self._time_to_save)
+        if self._keeping is not None:
+            self._keeping.join(self._time_to_save + _TIME_TO_SAVE)
+        group = current_placement_group()
+        if group is not None:
+            with contextlib.suppress(Exception):  # the head is gone too
+                remove_placement_group(group)
+        os._exit(1)
 
     def _run(
         self, plan: dict[str, Any], payload: bytes | None, ports: dict[str, int]
