@@ -21,7 +21,7 @@ from fray_ray import RayCluster
 
 pytestmark = pytest.mark.timeout(480)
 
-# Counts, as fast as it is let, notes its process, and ends: well when there is `go`, badly when there is `fail-RANK`.
+# Counts, notes its process, and ends: well when there is `go`, badly when there is `fail-RANK`.
 COUNTING = """
 import os, pathlib, signal, sys, time
 folder, rank = pathlib.Path(sys.argv[1]), os.environ["FRAY_REPLICA_ID"]

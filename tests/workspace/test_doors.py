@@ -29,7 +29,7 @@ MODULES = {
     "tests/ray/test_ray_internals.py": "each call of Ray's that is not public",
     "tests/ray/test_replica_file.py": "output that is cut at any byte, drawn at random",
     "tests/ray/test_small_entries.py": "what is written of hundreds of attempts, which take an hour to run",
-    "tests/ray/test_taking_up.py": "what a driver leaves that is killed in one instant, which no test can choose",
+    "tests/ray/test_taking_up.py": "what a driver leaves when it is killed in one instant",
 }
 # Why a file may use private attributes of others, and which.
 ATTRIBUTES: dict[str, tuple[set[str], str]] = {

@@ -30,7 +30,8 @@ class JobMetrics:
     """The figures of one job, as Ray's metrics `ray_fray_job_NAME` with the tags `job_id` and `job_name`."""
 
     def __init__(self, job_id: str, name: str) -> None:
-        self._tags = {"job_id": job_id, "job_name": name}
+        shown = name.encode("ascii", "backslashreplace").decode()  # Ray 2.60 takes no other tag
+        self._tags = {"job_id": job_id, "job_name": shown}
         self._gauges = {
             name: Gauge(
                 f"fray_job_{name}", text, (*self._tags, _STATUS) if name == "replicas" else (*self._tags,)
