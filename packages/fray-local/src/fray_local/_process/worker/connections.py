@@ -65,6 +65,10 @@ class Connection:
                 if self.is_owner:
                     _end(error)
                 break
+            except Exception:  # what bytes that are not a pickle raise, which may be anything
+                if self.is_owner:
+                    raise
+                break
             for message, descriptors in messages:
                 self._receive(message, deque(descriptors))
         self._gone = True
