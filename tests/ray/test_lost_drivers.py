@@ -147,6 +147,29 @@ def test_a_replica_that_is_being_stopped_has_its_grace(joined_cluster: RayCluste
     assert (info.status, info.tasks[0].reason) == (JobStatus.STOPPED, ExitReason.STOPPED)
 
 
+def test_a_sweep_goes_on_when_its_coordinator_is_killed(joined_cluster: RayCluster, tmp_path: Path) -> None:
+    (tmp_path / "long").mkdir()
+    entrypoints = [
+        Entrypoint.from_binary("true"),
+        counting(tmp_path / "long"),
+        Entrypoint.from_binary("sh", ["-c", "exit 3"]),
+        Entrypoint.from_binary("true"),
+    ]
+    requests = [JobRequest(f"member-{n}", each) for n, each in enumerate(entrypoints)]
+    sweep = joined_cluster.launch_many(requests, max_parallel=1)
+    pid = pid_of(tmp_path / "long", 0)
+    kill_driver(sweep)
+    assert alive(pid)
+    (tmp_path / "long" / "go").touch()
+    info = joined_cluster.wait(sweep, timeout=200)
+    assert info.progress == {"succeeded": 3, "failed": 1}, info.error_message
+    assert [joined_cluster.poll(sweep.member(n)).tasks[0].attempt for n in range(4)] == [1] * 4
+    check_output(joined_cluster, sweep.member(1), 0)
+    assert joined_cluster.retry(sweep) == sweep
+    until(lambda: joined_cluster.poll(sweep).finished, "the member that failed has run again", 200)
+    assert joined_cluster.poll(sweep).progress == {"succeeded": 3, "failed": 1}
+
+
 def gang(cluster: RayCluster, folder: Path, **more: Any) -> str:
     resources = ResourceConfig(device=TpuConfig("v4-16"))
     return cluster.launch(JobRequest("train", counting(folder), resources=resources, **more))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from fray.testing.gates import until
 
+_DRIVERS = (b"fray_ray._head.driver", b"fray_ray._head.sweep")
+
 
 def _words(pid: int) -> list[bytes]:
     try:
@@ -27,10 +29,11 @@ def _of_this_cluster() -> list[int]:
 
 
 def driver_of(job_id: str, *, but: int = 0) -> int:
-    """The driver of a job; `but` is one that was killed."""
+    """The driver of a job, or the coordinator of a sweep; `but` is one that was killed."""
 
     def found() -> list[int]:
-        return [pid for pid, words in _programs(job_id) if b"fray_ray._head.driver" in words and pid != but]
+        running = [pid for pid, words in _programs(job_id) if words[1] == b"-m" and words[2] in _DRIVERS]
+        return [pid for pid in running if pid != but]
 
     until(lambda: len(found()) == 1, "the driver runs", 120)
     return found()[0]
@@ -40,7 +43,7 @@ def process_of(job_id: str) -> int:
     """The program of a job's Ray job, which starts its drivers; its guardian is its child no more."""
 
     def found() -> list[int]:
-        own = [pid for pid, words in _programs(job_id) if words[-3].endswith(b"/job_process.py")]
+        own = [pid for pid, words in _programs(job_id) if words[3].endswith(b"/job_process.py")]
         return [pid for pid in own if any(_parent(each) == pid for each, _ in _programs(job_id))]
 
     until(lambda: len(found()) == 1, "the process of the job runs", 120)

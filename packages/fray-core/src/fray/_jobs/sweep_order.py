@@ -78,6 +78,14 @@ class SweepOrder:
         self._starting.discard(position)
         heapq.heappush(self._waiting, position)
 
+    def started_before(self, position: int) -> None:
+        """A member was started by a coordinator before this one, and has not ended."""
+        self._waiting = [each for each in self._waiting if each != position]
+        heapq.heapify(self._waiting)
+        for other in self._held.pop(position, set()):
+            self._dependents[other].remove(position)
+        self._starting.add(position)
+
     def runs(self, position: int) -> None:
         """A replica of a member has started."""
         if position in self._starting:

@@ -172,7 +172,7 @@ class Driver:
 
 def main(submission: str, first: str | None = None) -> int:
     """Carry one job; return the exit code by which its process knows how it ended."""
-    _end_with(os.environ.pop(PARENT, None))
+    end_with(os.environ.pop(PARENT, None))
     ray.init(namespace=NAMESPACE, logging_level=logging.ERROR, log_to_driver=False)
     status = _carry(submission, first)
     if status is None:
@@ -185,7 +185,7 @@ def main(submission: str, first: str | None = None) -> int:
 def _carry(submission: str, first: str | None) -> JobStatus | None:
     """Carry a job to its end, from where a driver was killed; return how it ended; None without its plan."""
     state = _job_kv.fetch(_job_kv.state_name(submission))
-    if state is None and (ended := _end_written(submission)) is not None:
+    if state is None and (ended := end_written(submission)) is not None:
         return ended  # it was killed when all was done
     plan = _plan_of(submission)
     if plan is None and first is not None:
@@ -207,7 +207,7 @@ def _carry(submission: str, first: str | None) -> JobStatus | None:
     return outcome.status
 
 
-def _end_with(parent: str | None) -> None:
+def end_with(parent: str | None) -> None:
     """End when the job's own process does, which may be gone already."""
     if parent is not None:
         die_with_parent()
@@ -215,7 +215,7 @@ def _end_with(parent: str | None) -> None:
             os._exit(1)
 
 
-def _end_written(submission: str) -> JobStatus | None:
+def end_written(submission: str) -> JobStatus | None:
     """Return how a job ended where its entry says so."""
     entry = stored_entry(submission)
     info = None if entry is None else read(entry)

@@ -1,8 +1,8 @@
-"""A job's own process: `python -m fray_ray._head.job_process SUBMISSION [FIRST]`, run by Ray on the head.
+"""A job's own process: `python -m fray_ray._head.job_process MODULE SUBMISSION [FIRST]`, run by Ray.
 
-It starts the job's driver, and another one where that is killed. It ends with Ray's supervisor of the job,
-and its exit code is the job's. It imports almost nothing, to be small. Another process, the guardian, ends
-what is left of the job where this process is killed.
+It starts the job's driver, which is that module, and another one where it is killed. It ends with Ray's
+supervisor of the job, and its exit code is the job's. It imports almost nothing, to be small. Another
+process, the guardian, ends what is left of the job where this process is killed.
 """
 
 import os
@@ -48,7 +48,7 @@ class JobProcess:
 
     def _run_driver(self) -> int:
         """Start a driver and wait for it; return its exit code, or the signal, negative."""
-        command = [sys.executable, "-m", "fray_ray._head.driver", *self._words]
+        command = [sys.executable, "-m", *self._words]
         environ = {**os.environ, PARENT: str(os.getpid())}
         self._driver = os.posix_spawn(sys.executable, command, environ, setsigmask=())
         while True:
@@ -89,7 +89,7 @@ def main() -> int:
     """Be small, and run the job."""
     if not sys.flags.isolated:
         os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, *sys.argv[1:]])  # noqa: S606
-    told = leave_a_guardian(sys.argv[1])
+    told = leave_a_guardian(sys.argv[2])
     code = JobProcess(sys.argv[1:]).run()
     try:
         os.write(told, b".")

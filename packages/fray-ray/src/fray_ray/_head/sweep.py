@@ -1,11 +1,14 @@
-"""The coordinator of a sweep: `python -m fray_ray._head.sweep SUBMISSION [FIRST]`, run by Ray on the head.
+"""The coordinator of a sweep: `python -m fray_ray._head.sweep SUBMISSION [FIRST]`, on the head.
 
 It starts the members, each a Ray job of its own, as there is need for them: a member that waits costs a line
 in the sweep's entry, and no process. What it knows is in Ray's table: what its members are doing, and, in its
-own entry, which of them ended before they were started.
+own entry, which of them ended before they were started. So another one goes on where this is killed: it is
+started by the sweep's own process (`job_process`).
 """
 
+import json
 import logging
+import os
 import pickle
 import signal
 import sys
@@ -20,10 +23,11 @@ import ray
 from fray.backend import TURN, SweepOrder, sweep_info
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
 from fray_ray import _job_kv
-from fray_ray._head.driver import leave_to_ray
+from fray_ray._head.driver import end_with, end_written, leave_to_ray
+from fray_ray._head.job_process import PARENT, UNSUCCESSFUL
 from fray_ray._head.kept import keep_workspace, workspace_uri
 from fray_ray._head.predecessors import failure_of, state_of, unfinished
-from fray_ray._job_table import TableEntry, describe, read, stored_entry, submission_of
+from fray_ray._job_table import UNSTARTED, TableEntry, describe, read, stored_entry, submission_of
 from fray_ray._launcher import entrypoints
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._launcher.lookup import FoundJob, find, settled
@@ -55,6 +59,7 @@ class Coordinator:
         if described is None:
             raise RuntimeError(f"Ray's table has no sweep {submission}")
         self._described = replace(described, pending_reason=None)
+        self._ended_before = json.loads(own.metadata.get(UNSTARTED, "{}")) if own is not None else {}
         self._written: JobInfo | None = None
 
     def run(self) -> JobInfo:
@@ -80,14 +85,34 @@ class Coordinator:
     # --- what happens ---
 
     def _take_up(self) -> None:
-        """Begin with what the members did in runs of the sweep before this one."""
-        for position in range(len(self._plan.members)):
-            found = self._found(position)
+        """Begin with what the members did in runs of the sweep before, or under a coordinator before this."""
+        all_found = {position: self._found(position) for position in range(len(self._plan.members))}
+        self._tries = [0 if found is None else len(found.runs) for found in all_found.values()]
+        before = self._tries_before()
+        for position, found in all_found.items():
             if found is None:
                 continue
-            self._tries[position] = len(found.runs)
-            if found.info.status is JobStatus.SUCCEEDED:
+            if found.info.status is JobStatus.SUCCEEDED or (
+                found.info.finished and self._tries[position] > before[position]
+            ):
                 self._end(position, found.info)
+            elif not found.info.finished:
+                self._infos[position] = found.info
+                self._order.started_before(position)
+        for position, ended in self._ended_before.items():
+            self._settle(
+                int(position), JobStatus(ended["status"]), ExitReason(ended["reason"]), ended["message"]
+            )
+
+    def _tries_before(self) -> list[int]:
+        """Return how many runs each member had before this run of the sweep."""
+        name = _job_kv.state_name(self._submission)
+        state = _job_kv.fetch(name)
+        if state is None:
+            state = json.dumps(self._tries).encode()
+            _job_kv.keep(name, state)
+        before: list[int] = json.loads(state)
+        return before
 
     def _look(self) -> None:
         if self._told_by_ray.is_set():
@@ -225,16 +250,17 @@ def _waiting(member: Member) -> JobInfo:
 
 
 def main(submission: str, first: str | None = None) -> int:
-    """Coordinate one sweep; the exit code is what Ray's table shows."""
+    """Coordinate one sweep; return the exit code by which its process knows how it ended."""
+    end_with(os.environ.pop(PARENT, None))
     ray.init(logging_level=logging.ERROR, log_to_driver=False)
-    data = _job_kv.fetch(_job_kv.plan_name(first or submission))
-    if data is None:
+    ended = end_written(submission)
+    if ended is not None:  # by one that was killed when all was done
+        leave_to_ray(ended)
+        return 0 if ended is JobStatus.SUCCEEDED else UNSUCCESSFUL
+    plan = _plan_of(submission, first)
+    if plan is None:
         print(f"the plan of {submission} is gone: the head of the cluster was restarted", file=sys.stderr)  # noqa: T201
-        return 1
-    plan: SweepPlan = pickle.loads(data)
-    if first is not None:
-        plan = _again(plan, submission)
-        _job_kv.delete_all(first)
+        return UNSUCCESSFUL
     coordinator = Coordinator(submission, plan)
     info = coordinator.run()
     coordinator.finish(info)
@@ -242,7 +268,22 @@ def main(submission: str, first: str | None = None) -> int:
     kept = {_job_kv.plan_name(submission), _job_kv.workspace_name(submission)}
     _job_kv.delete_all(submission, but=() if ended_well else kept)
     leave_to_ray(info.status)
-    return 0 if ended_well else 1
+    return 0 if ended_well else UNSUCCESSFUL
+
+
+def _plan_of(submission: str, first: str | None) -> SweepPlan | None:
+    """Return the plan of a sweep, as it was submitted or, where another run has it, as it is run again."""
+    data = _job_kv.fetch(_job_kv.plan_name(submission))
+    if data is not None:
+        plan: SweepPlan = pickle.loads(data)
+        return plan
+    data = None if first is None else _job_kv.fetch(_job_kv.plan_name(first))
+    if data is None or first is None:
+        return None
+    plan = _again(pickle.loads(data), submission)
+    _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(plan))  # for another coordinator
+    _job_kv.delete_all(first)
+    return plan
 
 
 def _again(plan: SweepPlan, submission: str) -> SweepPlan:

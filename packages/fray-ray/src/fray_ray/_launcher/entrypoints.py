@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from fray_ray._job_table import MEMBERS
 
-DRIVER, SWEEP = "fray_ray._head.job_process", "fray_ray._head.sweep"
+DRIVER, SWEEP = "fray_ray._head.driver", "fray_ray._head.sweep"
+_PROCESS = "fray_ray._head.job_process"
 
 
 def driver(submission: str, *, here: bool) -> str:
@@ -15,12 +16,12 @@ def driver(submission: str, *, here: bool) -> str:
     Args:
         here: Whether the head is this machine, whose interpreter is there then.
     """
-    return _command(DRIVER, submission, here=here)
+    return _command(_PROCESS, DRIVER, submission, here=here)
 
 
 def sweep(submission: str, *, here: bool) -> str:
-    """Return the command of a sweep's coordinator."""
-    return _command(SWEEP, submission, here=here)
+    """Return the command of a sweep: of the process that starts its coordinator."""
+    return _command(_PROCESS, SWEEP, submission, here=here)
 
 
 def lost(submission: str, *, here: bool) -> str:
@@ -30,7 +31,7 @@ def lost(submission: str, *, here: bool) -> str:
 
 def again(first: str, submission: str, metadata: Mapping[str, str], *, here: bool) -> str:
     """Return the command of what runs a job again by the plan that its first run had."""
-    return _command(SWEEP if MEMBERS in metadata else DRIVER, submission, first, here=here)
+    return _command(_PROCESS, SWEEP if MEMBERS in metadata else DRIVER, submission, first, here=here)
 
 
 def _command(module: str, *words: str, here: bool) -> str:
