@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from job_processes import alive, kill, process_of
+from job_processes import alive, driver_of, kill, process_of
 from ray.job_submission import JobSubmissionClient
 
 from fray import ClusterUnavailableError
@@ -32,6 +32,32 @@ def test_terminating_a_job_that_ray_lost_ends_what_is_left_of_it(
     until(lambda: not alive(int(started.read_text())), "its program is gone")
     assert joined_cluster.poll(job_id).status is JobStatus.FAILED
     joined_cluster.terminate(job_id)  # once more, and nothing happens
+
+
+def test_when_one_driver_after_the_other_is_killed_the_job_is_lost_and_the_jobs_below_it_are_ended(
+    joined_cluster: RayCluster,
+) -> None:
+    def launch_another() -> None:
+        import time
+
+        from fray.cluster import Entrypoint, JobRequest, current_cluster
+
+        current_cluster().launch(JobRequest("child", Entrypoint.from_binary("sleep", ["600"])))
+        time.sleep(600)
+
+    def child_runs() -> bool:
+        return [each.status for each in joined_cluster.list_jobs(parent=job_id)] == [JobStatus.RUNNING]
+
+    job_id = joined_cluster.launch(JobRequest("hopeless", Entrypoint.from_callable(launch_another)))
+    until(child_runs, "the child runs", 200)
+    driver = 0
+    for _ in range(6):  # the first, and the five that are started after it
+        driver = driver_of(job_id, but=driver)
+        kill(driver)
+    info = joined_cluster.wait(job_id, timeout=120)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    (child,) = joined_cluster.list_jobs(parent=job_id)
+    until(lambda: joined_cluster.poll(child.job_id).status is JobStatus.STOPPED, "the child has ended", 120)
 
 
 def test_a_job_whose_driver_has_not_ended_yet_is_not_removed_nor_its_parent_pruned(

@@ -27,6 +27,8 @@ class JobProcess:
         self._words, self._parent = words, os.getppid()
         self._driver = 0
         self._told = False  # to end
+        self.in_order = False
+        """Whether a driver carried the job to its end, so that nothing of it is left."""
 
     def run(self) -> int:
         """Return the exit code of the job."""
@@ -37,6 +39,7 @@ class JobProcess:
             started = time.monotonic()
             code = self._run_driver()
             if code in (0, UNSUCCESSFUL):
+                self.in_order = True
                 return 1 if code else 0
             if self._told:
                 return _ENDED_BY_SIGNAL + signal.SIGTERM
@@ -90,11 +93,13 @@ def main() -> int:
     if not sys.flags.isolated:
         os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, *sys.argv[1:]])  # noqa: S606
     told = leave_a_guardian(sys.argv[2])
-    code = JobProcess(sys.argv[1:]).run()
-    try:
-        os.write(told, b".")
-    except BrokenPipeError:  # the guardian was killed
-        return code
+    process = JobProcess(sys.argv[1:])
+    code = process.run()
+    if process.in_order:
+        try:
+            os.write(told, b".")
+        except BrokenPipeError:  # the guardian was killed
+            return code
     return code
 
 
