@@ -68,6 +68,25 @@ def test_rays_own_table_has_the_job_under_its_id_with_name_owner_and_log(
     assert len(set(marks)) == len(marks) == 2
 
 
+def test_a_line_without_an_end_is_shown_in_pieces_while_it_is_written(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    gate = tmp_path / "go"
+    program = (
+        "import pathlib, sys, time; sys.stdout.write('x' * 3_000_000); sys.stdout.flush()\n"
+        f"while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.02)\nprint('end')"
+    )
+    job_id = cluster.launch(JobRequest("endless", Entrypoint.from_binary("python", ["-c", program])))
+
+    def written() -> str:
+        return "".join(cluster.monitor(job_id, replica=0, follow=False))
+
+    until(lambda: written().count("x") > 1_000_000, "the first pieces are in the log", 120)
+    gate.touch()
+    assert cluster.wait(job_id, timeout=120).status is JobStatus.SUCCEEDED
+    assert "x" * 3_000_000 + "end" in written()
+
+
 def test_what_ray_stops_reads_stopped(
     cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from fray.cluster import redacted
 from fray_ray._head.log_marks import LogMarks
 
 _LAST_LINES = 20
+_LONGEST_LINE = 1 << 20  # bytes
 _BEHIND = 1 << 16  # bytes of the log in which a driver that takes it up looks for the last lines
 
 
@@ -95,11 +96,14 @@ class ReplicaLog:
         return f"{self._mark_begins}{attempt}\n"
 
     def write(self, piece: bytes) -> None:
-        """Write the lines that a piece of output completes.
+        """Write the lines that a piece of output completes; a very long one in several.
 
         As text: Ray reads this process's output as that, and gives nothing of one that holds other bytes.
         """
         lines, self._rest = complete_lines(self._rest + piece)
+        if len(self._rest) >= _LONGEST_LINE:  # it is kept, and sent with each confirmation
+            lines.append(self._rest.decode(errors="replace"))
+            self._rest = b""
         self._last.extend(lines)
         new = [line for line in lines if not self._is_written()]
         if new:
