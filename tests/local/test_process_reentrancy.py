@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from fray import create_context
+from fray import DeadlockError, create_context
 from fray.job import JobContext, get_job_context
 from fray.testing.gates import Gate
 from fray.testing.installation import forget_plugins
@@ -411,3 +412,33 @@ class TestFunctions:
             """
         )
         assert out == "(6, 1)\n(15, 7)\n(-3, 7)\n"
+
+
+def test_a_finalizer_in_the_thread_that_reads_results_is_refused_to_wait_from_its_first_line_on() -> None:
+    contexts: list[JobContext] = []
+    refused: list[object] = []
+    visiting = threading.local()
+
+    def visit(frame: FrameType, event: str, arg: object) -> Any:
+        """As the collector would: between two lines of that thread."""
+        # No `current_thread`: it would count a thread that has just begun twice.
+        readers = [thread.ident for thread in threading.enumerate() if thread.name == "fray-event-loop"]
+        reads = threading.get_ident() in readers
+        if reads and event == "line" and contexts and len(refused) < 5 and not hasattr(visiting, "now"):
+            visiting.now = True
+            ref = contexts[0].run(abs, -1)
+            with pytest.raises(DeadlockError) as error:
+                contexts[0].get(ref, timeout=20)
+            refused.append(error)
+            del visiting.now
+        return visit
+
+    threading.settrace(visit)
+    try:
+        with create_context("process", max_workers=1) as context:
+            contexts.append(context)
+            assert context.get(context.run(abs, -2), timeout=60) == 2
+            contexts.clear()
+    finally:
+        threading.settrace(None)
+    assert len(refused) == 5

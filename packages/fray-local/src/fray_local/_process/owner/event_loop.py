@@ -26,9 +26,14 @@ _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class EventLoop:
-    """Calls back when something can be read, when a time has come, or when another thread asks."""
+    """Calls back when something can be read, when a time has come, or when another thread asks.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        prepare: Called on the loop's thread before anything else.
+    """
+
+    def __init__(self, name: str, prepare: Callable[[], None]) -> None:
+        self._prepare = prepare
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = os.pipe()
         for end in (self._wake, self._waker):
@@ -107,6 +112,7 @@ class EventLoop:
             self._thread.join()
 
     def _run(self) -> None:
+        self._prepare()
         while not self._stopped:
             for key, events in self._selector.select(self._until_next_timer()):
                 if key.data is None:

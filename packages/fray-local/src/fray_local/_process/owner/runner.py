@@ -63,7 +63,7 @@ class ProcessRunner:
         self.machine, self.budget, self._namespace = machine, budget, namespace
         self._size, self._max_tasks, self._preload = size, max_tasks_per_worker, preload
         # Not with the first call: a program that has ended may submit that, and can start no thread.
-        self.loop = EventLoop("fray-event-loop")
+        self.loop = EventLoop("fray-event-loop", _refuse_to_wait)
         weakref.finalize(self, self.loop.let_go).atexit = False
         self._functions: WeakValueDictionary[bytes, SerializedFunction] = WeakValueDictionary()
         self._callbacks = CallbackThreads()
@@ -99,7 +99,6 @@ class ProcessRunner:
     def _start(self, loop: EventLoop) -> None:
         """Publish what is not published yet; making it has no effect."""
         raise_descriptor_limit()
-        loop.call_soon(_refuse_to_wait)
         publish = vars(self).setdefault
         publish("fork_servers", ForkServers(loop, self._preload))
         publish("requests", RequestHandler(self._context, self, identity_of(self._context)))
