@@ -73,7 +73,7 @@ _OPTIONS = [
     ),
     _option(
         "--port", "ports", multiple=True, metavar="NAME",
-        help="Give each replica a free port, in the variable FRAY_PORT_NAME.",
+        help="Give each replica a free port, in the variable FRAY_PORT_ followed by NAME.",
     ),
     _option("--log-limit", metavar="SIZE", help="How much of a replica's output is kept, e.g. 64m."),
     _option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A text to find the job by."),
