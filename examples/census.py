@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from fray import JobContext, ObjectRef, create_context, get_job_context
@@ -87,18 +88,27 @@ def scan(root: Path, files: Sequence[Path], totals: Any) -> Iterator[Part]:
     yield from parts
 
 
+class Turns:
+    """A lock of this process; a copy in another process is a lock of that process."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+
+    def __reduce__(self) -> tuple[type["Turns"], tuple[()]]:
+        return Turns, ()
+
+
+turns = Turns()
+
+
 def parse(source: str) -> ast.Module:
-    """Parse a file, again where another thread disturbed it.
+    """Parse a file while no other thread does.
 
     CPython 3.11 keeps the depth of all threads' parsers in one place, notices when two have met, and raises
     SystemError (python/cpython issue 106905).
     """
-    for _ in range(20):
-        try:
-            return ast.parse(source)
-        except SystemError as error:
-            disturbed = error
-    raise disturbed
+    with turns.lock:
+        return ast.parse(source)
 
 
 def facts(module: str, tree: ast.Module) -> Iterator[tuple[str, str, int]]:
