@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fray.testing.command_line import main
+from fray.testing.installation import uninstall_all
 
 if TYPE_CHECKING:
     from tests.core.conftest import Install
@@ -64,6 +65,14 @@ def test_a_verb_of_a_plugin_is_a_verb(install: Install, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "hello\n"
     assert main(["--help"]) == 0
     assert "Say hello." in capsys.readouterr().out
+
+
+def test_a_verb_of_a_wheel_that_is_missing_says_which(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uninstall_all(monkeypatch)
+    assert main(["queue", "pop", "sqlite:q.db"]) == 1
+    assert "'queue' comes with fray-queue: pip install fray-queue" in capsys.readouterr().err
 
 
 def test_a_broken_verb_hides_no_other_and_says_why(

@@ -275,6 +275,22 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "Unknown queue scheme 'nope'" in capsys.readouterr().err
     assert main(["queue", "stats", str(tmp_path)]) == 1
     assert "has no scheme" in capsys.readouterr().err
+    assert main(["queue", "list", f"sqlite:{tmp_path}/q.db"]) == 2
+    assert "the URL is that of a server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "extra"),
+    [(["list", "http://127.0.0.1:9"], "httptools", "http"), (["serve"], "uvloop", "server")],
+)
+def test_a_verb_whose_extra_is_missing_says_what_to_install(
+    arguments: list[str], module: str, extra: str
+) -> None:
+    without = f"import sys; sys.modules[{module!r}] = None; from fray.testing.command_line import main"
+    command = [sys.executable, "-c", f"{without}; sys.exit(main(sys.argv[1:]))", "queue", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert f"fray queue {arguments[0]} needs {module}: pip install 'fray-queue[{extra}]'" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["file", "sqlite", "http"])

@@ -55,16 +55,6 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
-# What a part needs -> the extra that brings it.
-_EXTRAS = {
-    "redis": "redis",
-    "psycopg": "postgres",
-    "psycopg_pool": "postgres",
-    "aiohttp": "server",
-    "uvloop": "server",
-    "httptools": "http",
-}
-
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
@@ -72,9 +62,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"fray_queue.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(error.name or "")
-        if extra is None:
+        from fray_queue._extras import what_is_missing
+
+        missing = what_is_missing(name, error)
+        if missing is None:
             raise
-        raise ImportError(
-            f"{name} needs {error.name}: pip install 'fray-queue[{extra}]'", name=error.name
-        ) from error
+        raise ImportError(missing, name=error.name) from error

@@ -53,9 +53,10 @@ class _Verbs(click.Group):
             module, _, attribute = _VERBS[cmd_name][0].partition(":")
             command: click.Command = getattr(import_module(module), attribute)
             return command
-        if cmd_name not in _plugin_verbs():
-            return None
-        from fray._discovery.plugins import COMMANDS, load
+        from fray._discovery.plugins import COMMANDS, load, provider
+
+        if cmd_name not in _plugin_verbs() and (ctx.resilient_parsing or not provider(COMMANDS, cmd_name)):
+            return None  # else `load` says which wheel has the verb
 
         loaded: click.Command = load(COMMANDS, cmd_name)
         return loaded

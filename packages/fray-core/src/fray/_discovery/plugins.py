@@ -156,11 +156,16 @@ def find(group: str, name: str) -> Plugin:
     """
     known = plugins(group)
     if name not in known:
-        raise PluginNotFoundError(KINDS[group], name, tuple(known), _PROVIDERS[group].get(name))
+        raise PluginNotFoundError(KINDS[group], name, tuple(known), provider(group, name))
     claimants = known[name]
     if len(claimants) > 1:
         raise PluginConflictError(KINDS[group], name, [plugin.distribution for plugin in claimants])
     return claimants[0]
+
+
+def provider(group: str, name: str) -> str | None:
+    """Return which known distribution would provide a name, installed or not."""
+    return _PROVIDERS[group].get(name)
 
 
 def load(group: str, name: str) -> Any:

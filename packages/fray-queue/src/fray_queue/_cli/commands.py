@@ -13,6 +13,7 @@ from fray_queue._cli.access import Access, is_served, open_at, reaching
 from fray_queue._cli.command_work import text_of, work
 from fray_queue._cli.serve import serve
 from fray_queue._cli.tokens import tokens
+from fray_queue._extras import what_is_missing
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -21,8 +22,14 @@ class _OneLineErrors(click.Group):
     """What a call refuses or the system denies is one line for the user, not a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        with one_line():
-            return super().invoke(ctx)
+        try:
+            with one_line():
+                return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            missing = what_is_missing(f"fray queue {ctx.invoked_subcommand}", error)
+            if missing is None:
+                raise
+            raise UnsupportedError(missing) from error
 
 
 @click.group(cls=_OneLineErrors)
@@ -41,6 +48,10 @@ queue.add_command(work)
 @_as_json
 def list_(url: str, access: Access, as_json: bool) -> None:
     """List the queues of the server at URL."""
+    if not is_served(url):
+        raise click.UsageError(
+            f"the URL is that of a server, http://HOST:PORT, got {url!r}; `fray queue stats` is of one queue"
+        )
     from fray_queue._http.client.queue import list_queues
 
     queues = list_queues(url, access.token, ca_file=access.ca_file)
