@@ -230,6 +230,15 @@ def test_a_wrong_number_of_workers_is_refused(workers: object) -> None:
         create_context("threadpool", max_workers=workers)
 
 
+@pytest.mark.parametrize("spec", ["sync", "threadpool", "process"])
+def test_what_is_not_called_is_neither_a_task_nor_an_actor(spec: str) -> None:
+    with create_context(spec) as context:
+        with pytest.raises(ValueError, match="a task needs a function, got 'tally'"):
+            context.run("tally")  # type: ignore[call-overload]
+        with pytest.raises(ValueError, match="an actor needs a class, got 'tally'"):
+            context.create_actor("tally")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("spec", ["sync", "threadpool"])
 def test_a_task_of_an_executor_may_submit_to_the_same_executor(spec: str) -> None:
     ended: Future[int] = Future()

@@ -353,11 +353,20 @@ def test_a_pool_ends_when_it_is_asked_to(kind: str) -> None:
 def test_what_stops_nothing_is_refused() -> None:
     queue: MemoryQueue[int] = MemoryQueue()
     wrong: Any = 5
-    with pytest.raises(ValueError, match="stop is an event"):
+    with pytest.raises(ValueError, match="stop must be an event"):
         work(queue, print, stop=wrong)
     for options in ({"batch": 0}, {"linger": -1}, {"time_limit": 0}, {"prefetch": -1}, {"retries": 1.5}):
         with pytest.raises(ValueError, match=next(iter(options))):
             work(queue, print, **options)
+
+
+def test_what_is_no_queue_or_no_function_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"not its URL; open_queue\('memory:'\) opens it"):
+        work("memory:", print)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="work needs a function, got 3"):
+        work(MemoryQueue(), 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="work needs a function, got None"):
+        asyncio.run(awork(MemoryQueue(), None))  # type: ignore[arg-type]
 
 
 def test_a_summary_can_be_read_meanwhile() -> None:

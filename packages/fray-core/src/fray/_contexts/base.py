@@ -207,6 +207,8 @@ class ContextBase(ABC):
         **kwargs: Any,
     ) -> Any:
         """Make an actor of `cls(*args, **kwargs)`; see `JobContext.create_actor`."""
+        if not callable(cls):
+            raise ValueError(f"an actor needs a class, got {cls!r}")
         if options is not None and not isinstance(options, ActorOptions):
             raise ValueError(f"options must be ActorOptions, got {options!r}")
         merged = (options or DEFAULT_ACTOR).merged(

@@ -20,7 +20,7 @@ StopSignal = Event | Callable[[], bool]
 def check_stop(stop: object) -> None:
     """Refuse a `stop` of another type."""
     if stop is not None and not isinstance(stop, Event) and not callable(stop):
-        raise ValueError(f"stop is an event, or a function that returns whether to stop; got {stop!r}")
+        raise ValueError(f"stop must be an event, or a function that returns whether to stop, got {stop!r}")
 
 
 def is_set(stop: StopSignal) -> bool:

@@ -81,6 +81,7 @@ def work(
         grace=grace,
     )
     check_stop(stop)
+    _check_queue_and_function(queue, fn)
     summary = WorkSummary() if summary is None else summary
     function = Function(fn, batched=batch > 1)
     invoker: Callable[[], AbstractContextManager[Invoker]] = (
@@ -132,6 +133,7 @@ async def awork(
         grace=grace,
     )
     check_stop(stop)
+    _check_queue_and_function(queue, fn)
     summary = WorkSummary() if summary is None else summary
     runner = CoroutineRunner(Function(fn, batched=batch > 1))
     pool = WorkerPool(queue, runner, options, summary, [] if stop is None else [stop])
@@ -139,6 +141,14 @@ async def awork(
     if pool.errors:
         raise pool.errors[0]
     return summary
+
+
+def _check_queue_and_function(queue: object, fn: object) -> None:
+    """Refuse what the pool could only fail with at every item."""
+    if isinstance(queue, str):
+        raise ValueError(f"work takes a queue, not its URL; open_queue({queue!r}) opens it")
+    if not callable(fn):
+        raise ValueError(f"work needs a function, got {fn!r}")
 
 
 def _run(pool: WorkerPool, ended: threading.Event) -> None:
