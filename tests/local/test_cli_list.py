@@ -80,7 +80,8 @@ def test_an_ambiguous_beginning_lists_what_it_fits(jobs: dict[str, str]) -> None
         [jobs["bad"], "failed"],
         [jobs["good"], "succeeded"],
     ]
-    assert "no job 'nosuch'" in fray("status", "nosuch", code=1).stderr
+    assert "no job 'nosuch' on the cluster 'local" in fray("status", "nosuch", code=1).stderr
+    assert "`fray list` shows its jobs" in fray("status", "nosuch", code=1).stderr
     assert "no job 'train/nosuch'" in fray("status", "train/nosuch", code=1).stderr
 
 

@@ -17,7 +17,7 @@ MOST_DEAD = 100_000
 def check_count(name: str, value: int) -> int:
     """Return a whole number of 1 or more."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} is a whole number, 1 or more; got {value!r}")
+        raise ValueError(f"{name} must be a whole number of 1 or more, got {value!r}")
     return value
 
 
@@ -52,7 +52,9 @@ def full_message(size: int, count: int, most: int) -> str:
     """Report that items do not fit."""
     if count > most:
         return f"{count} items do not fit a queue of max_size={most} at once; push fewer together"
-    return f"the queue has {size} items of max_size={most}; take some, or push with a longer wait="
+    return (
+        f"the queue is full: it has {size} of max_size={most} items; take some, or push with a longer wait="
+    )
 
 
 def no_room_within(message: str, wait: float) -> str:

@@ -104,7 +104,9 @@ def find_job(cluster: "Cluster", text: str) -> "JobId":
         lines = "\n".join([*more, *rows])
         raise click.UsageError(f"{text!r} fits {len(found)} jobs, give more of the id:\n{lines}")
     if not found:
-        raise JobNotFoundError(text)
+        spec = getattr(cluster, "spec", None)
+        where = "this cluster" if spec is None else f"the cluster {spec!r}"
+        raise JobNotFoundError(text, f"{where}; `fray list` shows its jobs")
     return found[0]
 
 

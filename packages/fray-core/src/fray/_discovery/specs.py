@@ -97,7 +97,7 @@ def convert(text: str, hint: Any, what: str) -> Any:
     """
     value = _convert(text, hint)
     if value is _BAD:
-        raise SpecError(f"{what}: {text!r} is not {_describe(hint)}")
+        raise SpecError(f"{what} must be {_describe(hint)}, got {text!r}")
     return value
 
 

@@ -113,4 +113,6 @@ def find_by_identity(process: str, pid: int, key: Any, kind: str) -> Any:
     except KeyError:
         if finder is not None and (found := finder(process, key)) is not None:
             return found
-        raise WrongProcessError(f"a {kind} was unpickled after the last reference to it was gone") from None
+        raise WrongProcessError(
+            f"a {kind} was unpickled after the last reference to it was gone; keep one until it is unpickled"
+        ) from None

@@ -21,7 +21,10 @@ def restart_replicas(record: JobRecord, replica: int | None, grace: float) -> No
         if post_to_supervisor(path, message):
             continue
         if supervised.liveness() not in (Liveness.ALIVE, Liveness.UNKNOWN):
-            raise ClusterUnavailableError(f"the supervisor of job {info.job_id} has just gone; look again")
+            raise ClusterUnavailableError(
+                f"the supervisor of job {info.job_id} ended at this moment, before it read the request; "
+                "poll the job, and retry it if it has not succeeded"
+            )
         file_restart(path, message)  # it runs on another host
 
 

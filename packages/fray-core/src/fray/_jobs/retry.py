@@ -51,8 +51,8 @@ def check_kept(record: JobRecord) -> None:
     """
     if not (record.path / AGAIN).exists():
         raise UnsupportedError(
-            f"job {record.job_id} cannot be run again: its record has no plan, which a supervisor keeps when "
-            "its job ends without success, and not where it is killed itself; launch it as a new job"
+            f"job {record.job_id} cannot be run again: its record has no plan. A supervisor keeps it when "
+            "its job fails or is stopped, but not when the supervisor is killed; launch it as a new job"
         )
 
 
@@ -64,7 +64,9 @@ def taken_lock(record: JobRecord) -> SupervisorLock:
     """
     lock = lock_when_free(record, _PATIENCE)
     if lock is None:
-        raise ClusterUnavailableError(f"the supervisor of job {record.job_id} has not gone; try later")
+        raise ClusterUnavailableError(
+            f"the supervisor of job {record.job_id} still runs, though the job has ended; try again later"
+        )
     return lock
 
 

@@ -28,7 +28,8 @@ def open_queue(url: str, **options: Any) -> Queue[Any]:
     scheme, colon, _ = url.partition(":")
     if not colon or not scheme or "/" in scheme:
         raise SpecError(
-            f"{url!r} has no scheme; a folder is file:/path, a server's queue http://host:port/name"
+            f"{url!r} has no scheme: a file of this machine is sqlite:/path/q.db, a folder file:/path, "
+            "a server's queue http://host:port/name"
         )
     address, mark, query = url.partition("?")
     texts = parse_query(query, url) if mark else {}

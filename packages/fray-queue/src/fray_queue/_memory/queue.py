@@ -243,7 +243,7 @@ class MemoryQueue(QueueBase[T]):
         """Lease the oldest item that waits; see `Queue.pop`."""
         check_seconds("lease_timeout", lease_timeout)
         if wait != 0:
-            check_seconds("wait", wait)
+            check_seconds("wait", wait, zero=True)
         if self._lock.locked():
             self._keep_out_of_line()
         with self._lock:

@@ -223,7 +223,9 @@ class Nodes:
                 f"Redis at {where} refuses this user: {type(error).__name__}. {_without_secret(text)}"
             ) from None
         if isinstance(error, redis.exceptions.OutOfMemoryError) or code == "OOM":
-            raise QueueFullError(f"Redis at {where} has no memory left for it (maxmemory)") from None
+            raise QueueFullError(
+                f"Redis at {where} has no memory left: take items, or raise its maxmemory"
+            ) from None
         if isinstance(error, redis.exceptions.ResponseError) and not _is_transient(error, code):
             raise error
         if self._nodes[0] == node:  # else another thread went on already

@@ -101,7 +101,9 @@ class RedisStore:
                 if not self._upgrade():
                     raise
         if not isinstance(answer, list) or len(answer) != len(arguments):
-            raise QueueUnavailableError(f"queue {self._name!r}: what answers {answer!r} is no Redis")
+            raise QueueUnavailableError(
+                f"queue {self._name!r}: {answer!r} is not the answer of a Redis; check its address"
+            )
         tag, *found = answer
         self._tag = tag.decode()
         server_settings.refuse_eviction(self._nodes, self._name)

@@ -180,13 +180,15 @@ class StoreFile:
             pragma: Callable[[str], Any] = self.connection.pragma
             used = (pragma("page_count") - pragma("freelist_count")) * pragma("page_size")
             if used + size > self.most_bytes:
-                raise QueueFullError(f"the store has {used} bytes of {self.most_bytes}")
+                raise QueueFullError(
+                    f"the store is full: it has {used} of store_bytes={self.most_bytes} bytes"
+                )
         if self.free_disk:
             disk = os.statvfs(self.path)
             free = disk.f_bavail * disk.f_frsize
             if free < self.free_disk + 2 * size:  # once in the log, once in the database
                 raise QueueFullError(
-                    f"the disk is full: {free} bytes are free, and {self.free_disk} are kept"
+                    f"the disk is full: {free} bytes are free, and free_disk={self.free_disk} of them stay so"
                 )
 
     def keep_reserve(self) -> None:

@@ -145,7 +145,9 @@ class QueueTable:
     def _insert(self, name: str, settings: Settings, most: int) -> QueueRow:
         ((count, last),) = self._execute("SELECT count(*), coalesce(max(number), 0) FROM queues").fetchall()
         if count >= most:
-            raise LimitError(f"the server has {count} queues, and takes no more")
+            raise LimitError(
+                f"the server has {count} queues and takes no more: raise --queues, or delete a queue"
+            )
         number = last + 1 if last < LAST_NUMBER else self._free_number()
         tag = secrets.token_hex(4)
         row = QueueRow(number, name, tag, settings.max_attempts, max_size=settings.max_size)

@@ -46,7 +46,7 @@ class WorkOptions:
 
 def _check_natural(name: str, value: Any) -> None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise ValueError(f"{name} is a whole number, 0 or more; got {value!r}")
+        raise ValueError(f"{name} must be a whole number of 0 or more, got {value!r}")
 
 
 @dataclass

@@ -25,7 +25,7 @@ def host_of(session: bytes) -> Host:
         host = _hosts.get(name)
         if host is None:
             if name in _ended:
-                raise RuntimeError(f"session {name} is over")
+                raise RuntimeError(f"session {name}: its context was shut down")
             host = _hosts[name] = Host(kind.in_worker(remote, Session(name, namespace, session)))
     return host
 

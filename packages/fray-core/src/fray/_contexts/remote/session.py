@@ -220,7 +220,9 @@ class SessionContext(TaskRunnerContext):
         """
         worker = poll_until(lambda: self._least_used(without), WORKERS_COME_WITHIN, longest=0.5)
         if worker is None:
-            raise WorkerDiedError(f"the engine had no worker for {WORKERS_COME_WITHIN:.0f} s")
+            raise WorkerDiedError(
+                f"the engine had no worker for {WORKERS_COME_WITHIN:.0f} s; see that its workers run"
+            )
         self._placed[worker] += 1
         return worker
 

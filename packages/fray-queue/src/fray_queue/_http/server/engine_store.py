@@ -68,7 +68,10 @@ class EngineServerStore:
             known = self._calls.known(name)
             store = self._engine.store(name) if known is None else known.store
             if known is None and not store.exists() and len(self._engine.counts()) >= self._limits.queues:
-                raise LimitError(f"the engine has {self._limits.queues} queues, and the server makes no more")
+                raise LimitError(
+                    f"the engine has {self._limits.queues} queues, and this server makes no more: "
+                    "raise --queues, or delete a queue"
+                )
             self._calls.keep(name, store, store.open(settings))
 
         await self._calls.run(call)

@@ -82,10 +82,13 @@ class HttpQueueServer:
         self._tokens = None if tokens is None else Path(tokens)
         if self._token is None and not is_loopback(host):
             raise ValueError(
-                f"refusing to listen on {host!r} without a token: anybody could read and write the queues"
+                f"refusing to listen on {host!r} without a token: anybody could read and write the queues; "
+                "set FRAY_QUEUE_TOKEN, or pass token= (--token-file)"
             )
         if store is not None and engine is not None:
-            raise ValueError("a server keeps its queues in a folder (store) or on an engine, not on both")
+            raise ValueError(
+                "a server keeps its queues in a folder or on an engine, not on both: give store= or engine="
+            )
         self._host, self._port = host, port
         self._certificate, self._allowed_hosts = certificate, tuple(allowed_hosts)
         self._limits = limits or Limits()
@@ -121,7 +124,7 @@ class HttpQueueServer:
     def start(self) -> "HttpQueueServer":
         """Listen; returns when clients can connect."""
         if self._thread is not None:
-            raise ValueError("the server is started already")
+            raise ValueError("the server is started already; make another one for a second start")
         if self._token is None:  # one of before is good for the clients that have it
             self._token = kept_token(self._port) or new_token()
         ready: Future[int] = Future()

@@ -318,16 +318,24 @@ class SqliteStore:
         limits = self._limits
         if limits.queue_items is not None and queue.live + queue.dead + count > limits.queue_items:
             raise QueueFullError(
-                f"queue {queue.name!r} has {queue.live + queue.dead} items of {limits.queue_items}"
+                f"queue {queue.name!r} is full: it has {queue.live + queue.dead} items, dead letters "
+                f"included, of queue_items={limits.queue_items}; take some, or purge its dead letters"
             )
         if limits.queue_bytes is not None and queue.bytes + size > limits.queue_bytes:
-            raise QueueFullError(f"queue {queue.name!r} has {queue.bytes} bytes of {limits.queue_bytes}")
+            raise QueueFullError(
+                f"queue {queue.name!r} is full: it has {queue.bytes} of queue_bytes={limits.queue_bytes} "
+                "bytes; take items, or purge its dead letters"
+            )
         if limits.total_items is not None or self._most_bytes is not None:
             items, total = store.totals()
             if limits.total_items is not None and items + count > limits.total_items:
-                raise QueueFullError(f"the server has {items} items of {limits.total_items}")
+                raise QueueFullError(
+                    f"the server is full: it has {items} of total_items={limits.total_items} items"
+                )
             if self._most_bytes is not None and total + size > self._most_bytes:
-                raise QueueFullError(f"the server has {total} bytes of {self._most_bytes}")
+                raise QueueFullError(
+                    f"the server is full: it has {total} of total_bytes={self._most_bytes} bytes"
+                )
         store.file.check_space(size)
 
     async def every_second(self, seconds: int) -> None:

@@ -39,6 +39,8 @@ def open_store(folder: str | Path | None, clock: LeaseClock, limits: Limits) -> 
     try:
         file = StoreFile(str(folder / _DATABASE), clock, timeout=_LOCK_SECONDS, exclusive=True)
     except QueueUnavailableError as error:
-        raise ValueError(f"{str(folder)!r} is in use by another server") from error
+        raise ValueError(
+            f"{str(folder)!r} is in use by another server; give this one a folder of its own"
+        ) from error
     file.free_disk, file.most_bytes = limits.free_disk, limits.store_bytes
     return QueueStore(file, shared=False)
