@@ -187,7 +187,7 @@ if TYPE_CHECKING:
     from fray._jobs.usage_history import UsageHistory
     from fray._queues import lease_machine
     from fray._queues.aio import AsyncQueue, async_queue
-    from fray._queues.answers import Answer, answer_of, check_error, pack_answers, pack_failure
+    from fray._queues.answers import Answer, answer_of, check_error, check_lease, pack_answers, pack_failure
     from fray._queues.clocks import steady_time
     from fray._queues.heartbeat import Heartbeat, kept_alive
     from fray._queues.lease_machine import LeaseState
@@ -373,6 +373,7 @@ __all__ = [
     "check_count",
     "check_error",
     "check_key",
+    "check_lease",
     "check_may_block",
     "check_retry",
     "check_seconds",
@@ -551,6 +552,7 @@ _HOMES = {
     "Answer": "_queues.answers",
     "answer_of": "_queues.answers",
     "check_error": "_queues.answers",
+    "check_lease": "_queues.answers",
     "pack_answers": "_queues.answers",
     "pack_failure": "_queues.answers",
     "describe": "_queues.reading",
