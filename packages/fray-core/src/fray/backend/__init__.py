@@ -117,6 +117,7 @@ if TYPE_CHECKING:
         TreeEnded,
     )
     from fray._jobs.exits import ends_path
+    from fray._jobs.file_lock import wait_for_lock
     from fray._jobs.job_tree import SUPERVISOR_MODULE
     from fray._jobs.kept_plans import is_secret_name
     from fray._jobs.launch_keys import HeldKey, check_key, held_key, prune_keys
@@ -508,6 +509,7 @@ __all__ = [
     "tree_kill",
     "unpack_exception",
     "value_ref",
+    "wait_for_lock",
     "warn_of_another_python",
     "watch_for",
     "with_end",
@@ -801,6 +803,7 @@ _HOMES = {
     "tree_kill": "_jobs.process_tree",
     "unpack_exception": "_serialization.values",
     "value_ref": "_engine.refs",
+    "wait_for_lock": "_jobs.file_lock",
     "warn_of_another_python": "_jobs.own_environment",
     "watch_for": "_engine.waiting",
     "with_variable": "_jobs.process_tree",
