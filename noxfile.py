@@ -534,10 +534,13 @@ PARSERS = {
     "sizes": "tests/resources/test_sizes.py",
     "resources as JSON": "tests/resources/test_config.py",
     "supervision": "tests/core/test_supervision.py",
-    "records and logs of jobs": "tests/local/test_hostile_records.py",
+    "settings, projects, versions of Python, ignore rules": "tests/core/test_hostile_files.py",
+    "records, logs, usage and endpoints of jobs": "tests/local/test_hostile_records.py",
     "messages between processes, by random programs": "tests/local/test_contexts.py",
-    "messages to supervisors and to shared actors": "tests/local/test_hostile_messages.py",
+    "messages to supervisors and to shared actors, records of these": "tests/local/test_hostile_messages.py",
+    "requests to the page of jobs": "tests/ui/test_hostile_requests.py",
     "the queue server's requests and records": "tests/queue/test_hostile.py",
+    "answers to its clients": "tests/queue/test_hostile_answers.py",
     "files of a FileQueue": "tests/queue/test_hostile_files.py",
     "command lines of queues": "tests/queue/test_hostile_command_lines.py",
     "errors and broken replies of Redis": "tests/queue/test_hostile_replies.py",
@@ -553,7 +556,7 @@ def fuzz(session: nox.Session) -> None:
     Hypothesis draws other examples at each run. The session ends with the number of examples by test.
     """
     install_programs(session)
-    session.install(*wheels(*PACKAGES), *group("test"), *QUEUE_TESTS)
+    session.install(*wheels(*PACKAGES), *group("test"), *QUEUE_TESTS, "selenium")  # of the tests of the page
     session.env.update({"TORTURE": os.environ.get("TORTURE", "4"), "COUNT_EXAMPLES": "1"})
     run_tests(session, "--timeout", "3600", *PARSERS.values())
 

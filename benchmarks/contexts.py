@@ -172,23 +172,28 @@ def median_of(work: Callable[[], float], scale: float, unit: str, rounds: int = 
     return f"{figures[rounds // 2] * scale:.2f} {unit}"
 
 
+def compare_gathering(count: int) -> None:
+    """Print what one of so many tasks costs that are submitted together."""
+    subjects: dict[str, Timed] = {
+        "ThreadPoolExecutor": lambda: gather_executor(count),
+        "direct call": lambda: gather_direct(count),
+        "bare threads": lambda: gather_bare(count, promises=False),
+        "bare, promises": lambda: gather_bare(count, promises=True),
+        "SyncContext": lambda: gather("sync", count),
+        "ThreadContext": lambda: gather("threadpool", count),
+    }
+    compare(
+        f"{count:,} no-op tasks, submit all and gather, per task",
+        subjects,
+        peer="ThreadPoolExecutor",
+        goals={"ThreadContext": at_most(0.3, AT_ONCE)},
+    )
+
+
 def main() -> None:
     """Print all tables."""
     for count in (1_000, fewer(20_000, 5_000)):
-        subjects: dict[str, Timed] = {
-            "ThreadPoolExecutor": lambda: gather_executor(count),  # noqa: B023 - run before the next round
-            "direct call": lambda: gather_direct(count),  # noqa: B023
-            "bare threads": lambda: gather_bare(count, promises=False),  # noqa: B023
-            "bare, promises": lambda: gather_bare(count, promises=True),  # noqa: B023
-            "SyncContext": lambda: gather("sync", count),  # noqa: B023
-            "ThreadContext": lambda: gather("threadpool", count),  # noqa: B023
-        }
-        compare(
-            f"{count:,} no-op tasks, submit all and gather, per task",
-            subjects,
-            peer="ThreadPoolExecutor",
-            goals={"ThreadContext": at_most(0.3, AT_ONCE)},
-        )
+        compare_gathering(count)
     compare(
         "1,000 no-op tasks one at a time, per task",
         {

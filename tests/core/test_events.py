@@ -20,7 +20,7 @@ from fray.events import (
     remove_listener,
     use_listener,
 )
-from fray.testing.listening import forget_listeners
+from fray.testing.listening import nobody_listens  # noqa: F401
 
 
 class Inline(ContextBase):
@@ -58,13 +58,6 @@ class Broken:
 
 
 TASK = ["task_submitted", "task_started", "task_ended"]
-
-
-@pytest.fixture(autouse=True)
-def nobody_listens() -> Iterator[None]:
-    forget_listeners()
-    yield
-    forget_listeners()
 
 
 @pytest.fixture

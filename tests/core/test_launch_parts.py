@@ -24,6 +24,7 @@ from fray.backend import (
     source_state,
     start_program,
     take_snapshot,
+    wait_for_lock,
     workspace_files,
 )
 from fray.cluster import JobId
@@ -47,6 +48,19 @@ def test_a_key_is_held_by_one_launch_at_a_time_and_gives_the_first_id(tmp_path: 
         ids = set(pool.map(launch, range(32)))
     assert list(ids) == started
     assert len(started) == 1
+
+
+def test_a_lock_whose_file_is_deleted_while_another_waits_is_that_of_the_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    first, waits = wait_for_lock(str(path)), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(wait_for_lock, str(path), waits.set)
+        assert waits.wait(30)
+        path.unlink()
+        os.close(first)
+        file = second.result(30)
+    assert os.path.samestat(os.fstat(file), path.stat())
+    os.close(file)
 
 
 def test_a_key_whose_job_never_came_to_be_is_free(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Bytes that are no message, sent to a job's supervisor or to a shared actor: they change nothing."""
 
+import json
 import os
+import re
 import socket
 import struct
 from contextlib import suppress
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from fray import create_context
 from fray.cluster import JobStatus, create_cluster
 from fray.testing.cluster import launch, program
+from fray.testing.command_line import main
 from fray.testing.gates import until
 
 DRAWN = settings(
@@ -99,8 +102,32 @@ def test_bytes_at_the_socket_of_a_shared_actor(state_dir: Path, monkeypatch: pyt
 
         send()
         assert context.get(tally.add(1)) == 2
+
         with create_context("process", max_workers=1) as other:
             assert other.get(other.get_actor("tally").add(1)) == 3
         written = log.read_text()
         context.kill(tally)
     assert written == ""
+
+
+def test_records_of_shared_actors_that_were_damaged(
+    state_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with create_context("process", max_workers=1) as context:
+        tally = context.create_actor(Tally, name="tally", lifetime="detached")
+        assert context.get(tally.add(1)) == 1
+        (path,) = state_dir.glob("actors/*/*.json")
+        whole = path.read_bytes()
+
+        @DRAWN
+        @example(0.0, 1.0, b'{"name": ' * 3000)
+        @example(0.0, 1.0, re.sub(rb'"created_at": [\d.]+', b'"created_at": null', whole))
+        @given(st.floats(0, 1), st.floats(0, 1), st.binary(max_size=20))
+        def damage(first: float, second: float, splice: bytes) -> None:
+            start, end = sorted((int(first * len(whole)), int(second * len(whole))))
+            path.with_name("other.json").write_bytes(whole[:start] + splice + whole[end:])
+            assert main(["actors", "list", "--json"]) == 0
+            assert "tally" in {row["name"] for row in json.loads(capsys.readouterr().out)}
+
+        damage()
+        context.kill(tally)

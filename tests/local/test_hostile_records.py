@@ -4,13 +4,14 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fray import FrayError
 from fray.backend import LogReader
-from fray.cluster import JobStatus, create_cluster
+from fray.cluster import DirectoryCluster, JobStatus, create_cluster
 from fray.testing.cluster import launch, program
+from fray.testing.gates import until
 
 DRAWN = settings(
     max_examples=25 * int(os.environ.get("TORTURE", "1")),
@@ -60,6 +61,37 @@ def test_records_that_were_damaged(state_dir: Path) -> None:
 
     damage()
     assert cluster.poll(victim).status is JobStatus.SUCCEEDED
+
+
+def test_usage_and_endpoints_of_any_bytes(state_dir: Path, tmp_path: Path) -> None:
+    cluster = create_cluster("local")
+    assert isinstance(cluster, DirectoryCluster)
+    serves = "from fray.job import register_endpoint; register_endpoint(sys.argv[2], 'localhost:1')"
+    waits = f"import os, sys, time; {serves}\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)"
+    gate = tmp_path / "gate"
+    jobs = [launch(cluster, program(waits, str(gate), name)) for name in ("good", "victim")]
+    until(lambda: len(cluster.endpoints(everywhere=True)) == 2, "both serve", 60)
+    victim = state_dir / "jobs" / jobs[1]
+    until(lambda: list(victim.glob("usage/*")), "it is measured", 60)
+    (usage,) = victim.glob("usage/*")
+    (endpoint,) = (path for path in victim.parent.glob(".endpoints/*") if b"victim" in path.read_bytes())
+    whole = {path: path.read_bytes() for path in (usage, endpoint)}
+
+    @DRAWN
+    @example(usage, 0.0, 1.0, b"1700000000.0 100 0.51700000001.0 100 0.6\n")  # the disk was full for a moment
+    @given(st.sampled_from(list(whole)), st.floats(0, 1), st.floats(0, 1), SPLICES | st.binary(max_size=20))
+    def damage(path: Path, first: float, second: float, splice: bytes) -> None:
+        data = path.read_bytes()
+        start, end = sorted((int(first * len(data)), int(second * len(data))))
+        path.write_bytes(data[:start] + splice + data[end:])
+        cluster.usage(jobs[1])
+        assert "good" in {endpoint.name for endpoint in cluster.endpoints(everywhere=True)}
+        path.write_bytes(data)
+
+    damage()
+    assert {endpoint.name for endpoint in cluster.endpoints(everywhere=True)} == {"good", "victim"}
+    gate.touch()
+    cluster.wait(jobs, timeout=60)
 
 
 TIMES = st.floats(allow_nan=False) | st.sampled_from([0.0, -1.0, 1e18])

@@ -23,7 +23,7 @@ from fray import (
     get_job_context,
 )
 from fray.events import Event, EventKind, OpenTelemetryListener, use_listener
-from fray.testing.listening import forget_listeners
+from fray.testing.listening import nobody_listens  # noqa: F401
 
 # What a program would write to set up its telemetry, here with a file for a collector.
 SETUP = """
@@ -46,13 +46,6 @@ def listen(path: str):
     provider.add_span_processor(SimpleSpanProcessor(FileExporter(path)))
     return OpenTelemetryListener(provider)
 """
-
-
-@pytest.fixture(autouse=True)
-def nobody_listens() -> Iterator[None]:
-    forget_listeners()
-    yield
-    forget_listeners()
 
 
 @pytest.fixture

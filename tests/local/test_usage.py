@@ -1,5 +1,6 @@
 """What replicas use over time is in the record, while a job runs and after; it does not grow without end."""
 
+import resource
 from pathlib import Path
 
 from command_line import answer, fray
@@ -76,6 +77,23 @@ def test_a_full_disk_costs_the_picture_and_not_the_job(tmp_path: Path) -> None:
     for second in range(1000):
         history.note(float(second), 1, 1.0)
     assert record.read_text() == "no folder can be made below a file"
+
+
+def test_a_disk_that_is_full_for_a_moment_costs_a_sample_or_two(tmp_path: Path) -> None:
+    history = UsageHistory(str(tmp_path), 0, 1)
+    for second in range(10):
+        history.note(float(second), 1, 1.0)
+    (path,) = (tmp_path / "usage").iterdir()
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 2, hard))
+        history.note(10.0, 1, 1.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    history.note(11.0, 1, 1.0)
+    assert [line.split() for line in path.read_text().splitlines()] == [
+        [f"{second}.0", "1", "1.0"] for second in range(12)
+    ]
 
 
 def test_a_record_that_is_removed_is_not_made_anew(tmp_path: Path) -> None:

@@ -3,15 +3,19 @@
 import base64
 import http.client
 import json
+import os
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 from clusters import StubCluster, job
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fray import FrayError
 from fray.backend import UiServer
 
 TOKEN = "a-token-of-this-test"
@@ -237,6 +241,8 @@ class StubQueues:
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         self.asked.append((method, path))
+        if path.startswith("/queues/") and not re.match("/queues/tasks(/|$)", path):
+            raise FrayError("there is no such queue")
         counts = {"total": 0, "named": 0, "found": 0, "waiting": 0, "dead": 0}
         if path.endswith("/tasks"):
             numbers = ("pending", "in_flight", "dead", "size", "bytes", "pushed_total", "done_total")
@@ -295,6 +301,70 @@ def test_hostile_requests_are_refused() -> None:
             "/queues/tasks/purge",
         ]
     print(f"{sum(counts.values())} hostile requests, all refused: {counts}")
+
+
+TEXTS = st.text(max_size=12) | st.sampled_from(
+    [
+        "",
+        "train-1",
+        "tasks",
+        "0",
+        "-1",
+        "1e999",
+        "9" * 5000,
+        "²",
+        "nan",
+        "../..",
+        "\x00",
+        "(",
+        "*",
+        "a" * 9000,
+    ]
+)
+NAMES = (
+    "id",
+    "name",
+    "q",
+    "only",
+    "sort",
+    "page",
+    "after",
+    "replica",
+    "grep",
+    "tail",
+    "since",
+    "attempt",
+    "x",
+)
+QUERIES = st.lists(st.tuples(st.sampled_from(NAMES) | TEXTS, TEXTS), max_size=4)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=2),
+    max_leaves=4,
+)
+FIELDS = st.fixed_dictionaries({}, optional=dict.fromkeys(("id", "item_ids", "dead"), VALUES))
+BODIES = (FIELDS | VALUES).map(json.dumps) | TEXTS | st.just("[" * 100_000)
+
+
+def test_values_of_any_kind_from_a_page_with_the_token() -> None:
+    stub = StubCluster()
+    stub.add(job("train-1"))
+    stub.lines = ["one line"]
+    paths = [path.partition("?")[0] for path in GETS]
+    requests: st.SearchStrategy[Any] = st.tuples(
+        st.just("GET"), st.sampled_from(paths), QUERIES, st.just("")
+    ) | st.tuples(st.just("POST"), st.sampled_from(list(POSTS)), st.just([]), BODIES)
+    with UiServer({"stub": stub}, queues={"tests": StubQueues()}, token=TOKEN) as server:
+
+        @settings(max_examples=200 * int(os.environ.get("TORTURE", "1")), deadline=None, database=None)
+        @given(requests)
+        def send(request: tuple[str, str, list[tuple[str, str]], str]) -> None:
+            method, path, query, body = request
+            address = f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path
+            headers = GOOD | (JSON if body else {})
+            assert ask(server.url, method, address, headers, body) < 500
+
+        send()
 
 
 def test_what_is_in_an_address_becomes_no_header() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fray.cluster import Cluster, create_cluster
 from fray.testing.leaks import leaks_nothing, own_temporary_folder  # noqa: F401
 
 PROGRAM = Path(__file__).parent.parent / "helpers" / "local_iris.py"
@@ -79,3 +80,13 @@ def process_wide() -> tuple[str, ...]:
 def address(iris: LocalIris) -> str:
     """The address of its controller."""
     return iris.address
+
+
+@pytest.fixture
+def spec(address: str) -> str:
+    return f"iris?controller={address}&shared_files=true"
+
+
+@pytest.fixture
+def cluster(spec: str) -> Cluster:
+    return create_cluster(spec)

@@ -15,7 +15,6 @@ from fray.cluster import (
     JobRequest,
     JobStatus,
     ResourceConfig,
-    create_cluster,
     create_environment,
 )
 from fray.testing.cluster import until
@@ -26,16 +25,6 @@ if TYPE_CHECKING:
 PATIENCE = 300.0  # on a busy machine; a slice that is lost is noticed after ten questions
 pytestmark = pytest.mark.timeout(700)
 EXAMPLES = Path(__file__).parents[3] / "examples"
-
-
-@pytest.fixture
-def spec(address: str) -> str:
-    return f"iris?controller={address}&shared_files=true"
-
-
-@pytest.fixture
-def cluster(spec: str) -> Cluster:
-    return create_cluster(spec)
 
 
 def end_worker(iris: "LocalIris", cluster: Any, job_id: str, replica: int) -> None:

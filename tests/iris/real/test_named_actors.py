@@ -14,7 +14,7 @@ from fray import (
     current_cluster,
     get_job_context,
 )
-from fray.cluster import Cluster, JobRequest, JobStatus, ResourceConfig, create_cluster
+from fray.cluster import Cluster, JobRequest, JobStatus, ResourceConfig
 from fray.testing.cluster import until
 
 PATIENCE = 300.0  # on a busy machine
@@ -43,16 +43,6 @@ class Tally:
 
     async def soon(self) -> str:
         return "now"
-
-
-@pytest.fixture
-def spec(address: str) -> str:
-    return f"iris?controller={address}&shared_files=true"
-
-
-@pytest.fixture
-def cluster(spec: str) -> Cluster:
-    return create_cluster(spec)
 
 
 def come(name: str) -> None:

@@ -26,11 +26,6 @@ PATIENCE = 300.0  # on a busy machine
 pytestmark = pytest.mark.timeout(700)
 
 
-@pytest.fixture
-def cluster(address: str) -> Any:
-    return create_cluster(f"iris?controller={address}&shared_files=true")
-
-
 def test_a_client_that_is_too_old_learns_so(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import iris.version
 

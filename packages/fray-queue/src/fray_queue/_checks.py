@@ -1,9 +1,8 @@
 """Arguments that every queue checks the same way, before anything is changed."""
 
 import re
-from typing import Any
 
-from fray.queue import Lease
+from fray.backend import check_count
 from fray_queue._items import MOST_ATTEMPTS, Settings
 
 KEPT_AFTER_FETCH = 60.0
@@ -14,28 +13,14 @@ MOST_DEAD = 100_000
 """Dead letters that a queue keeps unless it was created with another number."""
 
 
-def check_count(name: str, value: int) -> int:
-    """Return a whole number of 1 or more."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a whole number of 1 or more, got {value!r}")
-    return value
-
-
 def check_bounds(max_attempts: int | None, max_size: int | None, max_dead: int | None) -> Settings:
     """Return what a queue is made with; every store counts up to `MOST_ATTEMPTS`."""
-    if max_attempts is not None and check_count("max_attempts", max_attempts) > MOST_ATTEMPTS:
+    if max_attempts is not None and check_count("max_attempts", max_attempts, 1) > MOST_ATTEMPTS:
         raise ValueError(f"max_attempts must be at most {MOST_ATTEMPTS}, got {max_attempts}")
     for name, count in (("max_size", max_size), ("max_dead", max_dead)):
         if count is not None:
-            check_count(name, count)
+            check_count(name, count, 1)
     return Settings(max_attempts, max_size, max_dead)
-
-
-def check_lease(lease: Any) -> Any:
-    """Return a lease; anything else is an error with the value."""
-    if not isinstance(lease, Lease):
-        raise ValueError(f"expected a Lease as `pop` returns it, got {lease!r}")
-    return lease
 
 
 def check_name(name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fray import ClusterUnavailableError, FrayError
-from fray_slurm._fields import fields_of, read_nodes
+from fray_slurm._fields import read_nodes
 from fray_slurm._readings import (
     ACCOUNT_FORMAT,
     QUEUE_FORMAT,
@@ -119,14 +119,6 @@ class SlurmClient:
     def nodes(self) -> dict[str, dict[str, str]]:
         """Return the fields of `scontrol show node` by node."""
         return read_nodes(self._run(["scontrol", "show", "node", "-o"]))
-
-    def node_names(self, expression: str) -> list[str]:
-        """Return the nodes that an expression such as `n[1-3]` means."""
-        return self._run(["scontrol", "show", "hostnames", expression]).split()
-
-    def address_of(self, node: str) -> str:
-        """Return the address of a node, as Slurm itself uses it."""
-        return fields_of(self._run(["scontrol", "show", "node", "-o", node])).get("NodeAddr", node)
 
     def sees(self, path: Path, partition: str | None, account: str | None) -> bool | None:
         """Whether a node sees a file; None where no node is free for the check at once."""

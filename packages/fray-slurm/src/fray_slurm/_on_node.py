@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from fray.backend import become_subreaper, descendants, kill_until_gone
+from fray.backend import become_subreaper, descendants, kill_until_gone, replace_file
 from fray_slurm._allocation import PORTS_CHECKED, read, run_id, write
 
 TYPE_CHECKING = False
@@ -122,9 +122,7 @@ def _give_notice(path: str | None) -> None:
         return
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120
-        with open(f"{path}.new", "w") as file:  # noqa: PTH123
-            file.write(f"{time.time() + _GRACE}\n")
-        os.replace(f"{path}.new", path)  # noqa: PTH105
+        replace_file(path, f"{time.time() + _GRACE}\n".encode())
     except OSError:
         return  # SIGTERM says it too
 

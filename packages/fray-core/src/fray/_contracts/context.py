@@ -96,16 +96,6 @@ class CreateTask(Protocol):
     ) -> ObjectRef[R]: ...
 
 
-class ActorMethod(Protocol):
-    """One method of an actor; calling it and calling its `remote` are the same."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Queue a call and return a reference to its result, or a stream for a generator method."""
-
-    def remote(self, *args: Any, **kwargs: Any) -> Any:
-        """Do the same, spelt as on Ray."""
-
-
 @runtime_checkable
 class JobContext(Protocol):
     """Tasks, objects and actors inside one job.

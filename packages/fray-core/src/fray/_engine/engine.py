@@ -1,7 +1,6 @@
 """The engine: what a context knows of its calls. It starts no thread and does no I/O; a runner runs them."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any
 from weakref import WeakSet
 
@@ -9,7 +8,7 @@ from fray._contracts.task_runner import ActorRunner, PackedCall, StoredError, Ta
 from fray._engine.actors import Actor
 from fray._engine.calls import DEFAULT_TASK, Call, dispatch, inside, shutting_down
 from fray._engine.forks import disown_in_children
-from fray._engine.refs import EngineRef, error_ref, ref_of_future, value_ref
+from fray._engine.refs import EngineRef, error_ref, value_ref
 from fray._engine.scope import Scope
 from fray._engine.streams import EngineStream, StreamCall
 from fray._values.checks import check_count
@@ -84,10 +83,6 @@ class Engine:
     def promise(self) -> EngineRef[Any]:
         """Return a reference that the caller settles with `settle_value` or `settle_error`."""
         return EngineRef()
-
-    def reference_of(self, future: "Future[Any]") -> EngineRef[Any]:
-        """Return a reference that settles as a future of the standard library does."""
-        return ref_of_future(future, dispatch)
 
     def failed(self, error: BaseException | StoredError, *, streaming: bool) -> Any:
         """Return a reference, or a stream, of something that could not be started."""

@@ -206,13 +206,20 @@ def outcome(ref: EngineRef[Any]) -> Any:
         del ref, content, error  # a frame in the traceback that holds the exception would be a cycle
 
 
-def ref_of_future(future: "Future[Any]", start: Callable[[Sequence[Any]], None]) -> EngineRef[Any]:
-    """Return a reference that settles as a standard future does; `start` gets what is ready."""
+def ref_of_future(
+    future: "Future[Any]", start: Callable[[Sequence[Any]], None], kept: Callable[[Any], Any] | None = None
+) -> EngineRef[Any]:
+    """Return a reference that settles as a standard future does; `start` gets what is ready.
+
+    Args:
+        kept: Makes of the result what the reference keeps; it is called on the future's thread.
+    """
     ref: EngineRef[Any] = EngineRef()
 
     def copy(done: "Future[Any]") -> None:
         try:
-            ready = settle_value(ref, done.result())
+            value = done.result()
+            ready = settle_value(ref, value if kept is None else kept(value))
         except CancelledError as error:
             ready = settle_error(ref, error)
         except BaseException as error:  # noqa: BLE001 - whatever it raised is what the task gets

@@ -73,7 +73,17 @@ def _files(place: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _lives(folder: str, data: dict[str, Any]) -> bool:
-    """Whether the attempt that registered an endpoint runs, as far as anybody knows."""
+    """Whether the attempt that registered an endpoint runs, as far as anybody knows; no damaged one does."""
+    from fray._values.endpoints import Endpoint  # not in a supervisor
+
+    try:
+        Endpoint.from_dict(data)
+        return float(data["registered_at"]) >= 0 and _runs(folder, data)
+    except (ArithmeticError, KeyError, TypeError, ValueError):
+        return False
+
+
+def _runs(folder: str, data: dict[str, Any]) -> bool:
     record = path_of_replica(record_of(folder, data["job_id"]), data["replica"])
     if liveness_of(os.path.join(record, LOCK)) in (Liveness.GONE, Liveness.NOT_STARTED):
         return False

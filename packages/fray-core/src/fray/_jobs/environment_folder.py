@@ -1,11 +1,12 @@
 """The folder of environments that jobs share: each is locked while it is built, taken or deleted."""
 
 import contextlib
-import fcntl
 import os
 import shutil
 import time
 from collections.abc import Iterator
+
+from fray._jobs.file_lock import try_lock, wait_for_lock
 
 ENVIRONMENT_LINK = "environment"  # in a record, to the environment of its job
 ENVIRONMENT_READY = ".fray-ready"  # in an environment that is complete; its time is that of the last use
@@ -15,7 +16,9 @@ _DOOMED = ".old-"
 @contextlib.contextmanager
 def locked_environment(path: str) -> Iterator[None]:
     """Hold an environment; waits for another job that builds it."""
-    lock = _lock(f"{path}.lock")
+    lock = wait_for_lock(
+        f"{path}.lock", lambda: print("waiting for another job that builds the same environment", flush=True)
+    )
     try:
         yield
     finally:
@@ -57,20 +60,6 @@ def size_of(folder: str) -> int:
     return total
 
 
-def _lock(path: str) -> int:
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("waiting for another job that builds the same environment", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(lock), os.stat(path)):
-                return lock
-        os.close(lock)  # the environment was deleted while we waited
-
-
 def _linked(record: str) -> str:
     try:
         return os.readlink(os.path.join(record, ENVIRONMENT_LINK))
@@ -81,11 +70,12 @@ def _linked(record: str) -> str:
 def _delete(path: str, doomed: str, unused_for: float) -> int | None:
     """Delete an environment and return its size; None where a job takes it, or used it lately."""
     try:
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = try_lock(f"{path}.lock")
     except OSError:
         return None
+    if lock is None:
+        return None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if time.time() - _last_used(path) < unused_for:
             return None
         if os.path.exists(path):

@@ -1,13 +1,13 @@
 """Keys of launches: a second launch with the same key finds the first one's job."""
 
 import contextlib
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from fray._jobs.file_lock import try_lock, wait_for_lock
 from fray._values.checks import invalid
 from fray._values.job_states import JobId
 
@@ -56,7 +56,7 @@ def held_key(
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / hashlib.sha256(f"{parent or ''}\0{key}".encode()).hexdigest()
-    file = _locked(path)
+    file = wait_for_lock(os.fspath(path))
     try:
         job_id = os.pread(file, 4096, 0).decode()
         yield LaunchKey(file, JobId(job_id) if job_id and exists(job_id) else None)
@@ -68,22 +68,11 @@ def prune_keys(folder: Path, exists: Callable[[str], bool]) -> None:
     """Delete the keys whose jobs are no more."""
     with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():
-            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            file = try_lock(os.fspath(path))
+            if file is None:  # a launch holds it
+                continue
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not exists(os.pread(file, 4096, 0).decode() or "?"):
                     path.unlink()
-            except BlockingIOError:  # a launch holds it
-                continue
             finally:
                 os.close(file)
-
-
-def _locked(path: Path) -> int:
-    while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file), path.stat()):
-                return file
-        os.close(file)  # it was pruned while we waited

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from fray._jobs.logs.pump import OutputPump
+from fray._jobs.status_file import replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,9 +69,7 @@ class AttemptLogs:
         path = self._notice(replica, attempt)
         try:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            with open(f"{path}.new", "w") as file:
-                file.write(f"{deadline}\n")
-            os.replace(f"{path}.new", path)
+            replace_file(path, f"{deadline}\n".encode())
         except OSError:
             return  # its SIGTERM says it too
 

@@ -6,6 +6,8 @@ import socket
 import sys
 from collections.abc import Iterator
 
+from fray._jobs.file_lock import try_lock
+
 # Below the range that systems take the ports of outgoing connections from (Linux 32768, macOS 49152): a
 # program that connects before its peer listens could else be given that very port, and talk to itself.
 _PORTS = range(20000, 32000)
@@ -99,18 +101,10 @@ def _token(port: int) -> "socket.socket | int | None":
 
 
 def _locked_file(port: int) -> int | None:
-    import fcntl
-
     try:
-        file = os.open(f"/tmp/fray-port-{port}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)  # noqa: S108
+        return try_lock(f"/tmp/fray-port-{port}")  # noqa: S108
     except OSError:  # of another user
         return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        return None
-    return file
 
 
 def _drop(token: "socket.socket | int") -> None:

@@ -4,7 +4,6 @@ Nothing is deleted by one look at a clock. What is too old by its time is noted,
 is deleted when a look an hour later or more, by a clock that has not gone back, still finds it too old.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ import time
 
 from fray._jobs.endings import read_status
 from fray._jobs.environment_folder import size_of
+from fray._jobs.file_lock import try_lock
 from fray._jobs.housekeeping_due import BETWEEN, NOTES
 from fray._jobs.liveness import Liveness, liveness_of
 from fray._jobs.older_records import liveness_of_record
@@ -48,17 +48,16 @@ def prune_by(record: str) -> None:
 
 def prune(folder: str, keep: Keep) -> None:
     """Delete records of finished jobs, too many or too old, and what launchers left that were killed."""
-    lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = try_lock(os.path.join(folder, _LOCK))
+    if lock is None:
+        return  # another prunes
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         names = os.listdir(folder)
         _delete_half_made(folder, names)
         records = [name for name in names if not name.startswith(".")]
         _delete_beyond(folder, records, keep)
         if _delete_old(folder, records, keep):
             _delete_unused(folder, keep)
-    except BlockingIOError:
-        return  # another prunes
     finally:
         os.close(lock)
 

@@ -12,7 +12,7 @@ from fray._values.environment import EnvironmentConfig
 from fray._values.errors import UnsupportedError
 from fray._values.jobs import JobRequest
 
-_CLAUSE = re.compile(r"\s*(===|==|!=|<=|>=|~=|<|>)\s*(\d+(?:\.\d+)*)(\.\*)?\s*")
+_CLAUSE = re.compile(r"\s*(===|==|!=|<=|>=|~=|<|>)\s*(\d{1,9}(?:\.\d{1,9})*)(\.\*)?\s*")
 
 
 def python_for(request: JobRequest, environment: EnvironmentConfig, workspace: Path) -> str:
@@ -59,14 +59,14 @@ def required_python(workspace: Path) -> str | None:
     path = workspace / "pyproject.toml"
     try:
         return _required_by(path, path.stat().st_mtime_ns)
-    except (OSError, ValueError):  # uv will report what is wrong with it
+    except (OSError, ValueError, RecursionError):  # uv will report what is wrong with it
         return None
 
 
 @functools.lru_cache(maxsize=16)  # the members of a sweep have one project
 def _required_by(path: Path, _changed_at: int) -> str | None:
-    project = tomllib.loads(path.read_text())
-    required = project.get("project", {}).get("requires-python")
+    project = tomllib.loads(path.read_text()).get("project")
+    required = project.get("requires-python") if isinstance(project, dict) else None
     return required if isinstance(required, str) and required.strip() else None
 
 

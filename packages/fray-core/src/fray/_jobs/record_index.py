@@ -6,12 +6,12 @@ cannot be read is none.
 """
 
 import contextlib
-import fcntl
 import os
 import pickle
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from fray._jobs.file_lock import try_lock
 from fray._jobs.housekeeping_due import COUNT, FEW, index_is_due
 from fray._jobs.record import JobRecord, Records
 from fray._jobs.record_files import CHILDREN
@@ -68,12 +68,11 @@ def infos_of(records: Iterable[JobRecord]) -> list[JobInfo]:
 
 def renew(folder: str) -> None:
     """Write the index again where many records are not in it, unless another process does."""
-    lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _write(folder)
-    except BlockingIOError:
+    lock = try_lock(os.path.join(folder, _LOCK))
+    if lock is None:
         return
+    try:
+        _write(folder)
     finally:
         os.close(lock)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FOLDER = "usage"
 MOST = 240
 _EVERY = 1.0  # seconds between the first samples
+_TOO_MUCH = 1e18  # of seconds or bytes: nothing that was measured
 
 
 class UsageHistory:
@@ -30,6 +31,7 @@ class UsageHistory:
         self._every = _EVERY
         self._next = 0.0
         self._highest = 0
+        self._whole = False  # the file, as far as it was written
 
     def note(self, now: float, memory: int, cpu_time: float, *, last: bool = False) -> None:
         """Take a measurement; it is written when a sample is due.
@@ -45,7 +47,7 @@ class UsageHistory:
         try:
             self._write()
         except OSError:  # a full disk costs a picture, not the job
-            return
+            self._whole = False
 
     def _write(self) -> None:
         if len(self._samples) > MOST:
@@ -53,7 +55,7 @@ class UsageHistory:
             odd = self._samples[-1:] if len(self._samples) % 2 else []
             self._samples = [(b[0], max(a[1], b[1]), b[2]) for a, b in pairs] + odd
             self._every *= 2
-        elif len(self._samples) > 1:
+        elif self._whole:
             with open(self._path, "a") as file:
                 file.write(_line(self._samples[-1]))
             return
@@ -61,6 +63,7 @@ class UsageHistory:
         if not os.path.isdir(folder):
             os.mkdir(folder, mode=0o700)  # the record's folder is not created again: it is removed by now
         replace_file(self._path, "".join(map(_line, self._samples)).encode())
+        self._whole = True
 
 
 def read_usage(record: str) -> list[UsageSample]:
@@ -78,19 +81,22 @@ def read_usage(record: str) -> list[UsageSample]:
         if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
             continue
         replica, attempt = map(int, numbers)
-        with open(os.path.join(folder, name)) as file:
+        with open(os.path.join(folder, name), errors="replace") as file:
             lines = file.read().split("\n")[:-1]  # one that has no end yet is not read
         for line in lines:
-            when, memory, cpu_time = line.split()
-            found.append(
-                UsageSample(
+            try:
+                when, memory, cpu_time = line.split()
+                sample = UsageSample(
                     replica=replica,
                     attempt=attempt,
                     time=float(when),
                     memory=int(memory),
                     cpu_time=float(cpu_time),
                 )
-            )
+            except ValueError:  # a damaged line costs a sample
+                continue
+            if all(0 <= number < _TOO_MUCH for number in (sample.time, sample.memory, sample.cpu_time)):
+                found.append(sample)
     return sorted(found, key=lambda sample: (sample.replica, sample.attempt, sample.time))
 
 

@@ -12,10 +12,11 @@ def invalid(field: str, allowed: str, value: Any) -> ValueError:
     return ValueError(f"{field} must be {allowed}, got {value!r}")
 
 
-def check_count(field: str, value: Any, least: int = 0) -> None:
-    """Refuse what is not an int of `least` or more."""
+def check_count(field: str, value: Any, least: int = 0) -> int:
+    """Return an int of `least` or more; refuse anything else."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise invalid(field, f"a whole number of {least} or more", value)
+    return value
 
 
 def check_seconds(field: str, value: Any, *, zero: bool = False) -> float:

@@ -3,14 +3,11 @@
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from fray._values.checks import check_count
 
 ASYNC_CONCURRENCY = 1_000  # calls of an async actor that run at the same time, by default
-
-NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
 class Lifetime(enum.StrEnum):

@@ -117,6 +117,7 @@ if TYPE_CHECKING:
         TreeEnded,
     )
     from fray._jobs.exits import ends_path
+    from fray._jobs.file_lock import wait_for_lock
     from fray._jobs.job_tree import SUPERVISOR_MODULE
     from fray._jobs.kept_plans import is_secret_name
     from fray._jobs.launch_keys import HeldKey, check_key, held_key, prune_keys
@@ -187,7 +188,7 @@ if TYPE_CHECKING:
     from fray._jobs.usage_history import UsageHistory
     from fray._queues import lease_machine
     from fray._queues.aio import AsyncQueue, async_queue
-    from fray._queues.answers import Answer, answer_of, check_error, pack_answers, pack_failure
+    from fray._queues.answers import Answer, answer_of, check_error, check_lease, pack_answers, pack_failure
     from fray._queues.clocks import steady_time
     from fray._queues.heartbeat import Heartbeat, kept_alive
     from fray._queues.lease_machine import LeaseState
@@ -373,6 +374,7 @@ __all__ = [
     "check_count",
     "check_error",
     "check_key",
+    "check_lease",
     "check_may_block",
     "check_retry",
     "check_seconds",
@@ -507,6 +509,7 @@ __all__ = [
     "tree_kill",
     "unpack_exception",
     "value_ref",
+    "wait_for_lock",
     "warn_of_another_python",
     "watch_for",
     "with_end",
@@ -551,6 +554,7 @@ _HOMES = {
     "Answer": "_queues.answers",
     "answer_of": "_queues.answers",
     "check_error": "_queues.answers",
+    "check_lease": "_queues.answers",
     "pack_answers": "_queues.answers",
     "pack_failure": "_queues.answers",
     "describe": "_queues.reading",
@@ -799,6 +803,7 @@ _HOMES = {
     "tree_kill": "_jobs.process_tree",
     "unpack_exception": "_serialization.values",
     "value_ref": "_engine.refs",
+    "wait_for_lock": "_jobs.file_lock",
     "warn_of_another_python": "_jobs.own_environment",
     "watch_for": "_engine.waiting",
     "with_variable": "_jobs.process_tree",

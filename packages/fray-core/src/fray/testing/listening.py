@@ -61,8 +61,14 @@ def _event(data: dict[str, Any]) -> Event:
     return Event(**data)
 
 
-def forget_listeners() -> None:
-    """Drop every listener of this process; the environment is read again at the next event."""
+@pytest.fixture(autouse=True)
+def nobody_listens() -> Iterator[None]:
+    """Drop every listener of this process, before and after a test of a module that imports this.
+
+    The environment is read again at the next event.
+    """
+    _listeners.forget()
+    yield
     _listeners.forget()
 
 

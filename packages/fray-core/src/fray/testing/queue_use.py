@@ -151,7 +151,7 @@ class InputPromises(QueueFixtures):
             lambda: queue.done("x"),  # type: ignore[arg-type]
             lambda: queue.release(None),  # type: ignore[arg-type]
         ):
-            with pytest.raises(ValueError):
+            with pytest.raises(ValueError, match=r"^(wait|n|lease) must be "):
                 call()
         lease = take(queue)
         for delay in (-1, 10**400):

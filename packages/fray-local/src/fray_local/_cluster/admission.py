@@ -7,10 +7,18 @@ start. Claims of processes that are gone are dropped by the next reader.
 
 from __future__ import annotations
 
-import fcntl
 import os
 
-from fray.backend import Grant, Liveness, NamedTuple, boot_id, liveness_of, post_to_supervisor, replace_file
+from fray.backend import (
+    Grant,
+    Liveness,
+    NamedTuple,
+    boot_id,
+    liveness_of,
+    post_to_supervisor,
+    replace_file,
+    wait_for_lock,
+)
 
 TYPE_CHECKING = False  # a supervisor loads this, and imports little
 if TYPE_CHECKING:
@@ -135,9 +143,7 @@ class AdmissionFile(NamedTuple):
         return [claim for claim in self._read() if claim.alive]
 
     def _lock(self) -> int:
-        lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return lock
+        return wait_for_lock(f"{self.path}.lock")
 
     def _change(self, change: Callable[[list[Claim]], None]) -> tuple[list[Claim], list[Claim]]:
         """Let a function change the living claims; return them, and those that were granted by that."""

@@ -14,7 +14,9 @@ from fray import LeaseExpiredError, UnsupportedError
 from fray.backend import (
     Answer,
     PushOptions,
+    check_count,
     check_error,
+    check_lease,
     check_seconds,
     dead_letter,
     map_in_threads,
@@ -23,7 +25,6 @@ from fray.backend import (
     with_end,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, UnreadableItem
-from fray_queue._checks import check_count, check_lease
 from fray_queue._codec import encode_many
 from fray_queue._errors import DamagedError, QueueRemovedError
 from fray_queue._file.claims import Claims, history_of
@@ -88,7 +89,7 @@ class FileQueue(QueueBase[T]):
                 "push; bound the producers, or use a SqliteQueue or a server"
             )
         if max_attempts is not None:
-            check_count("max_attempts", max_attempts)
+            check_count("max_attempts", max_attempts, 1)
         check_seconds("timeout", timeout)
         self._cleanup_delay = check_seconds("cleanup_delay", cleanup_delay)
         self._path = _checked_path(path)
@@ -190,7 +191,7 @@ class FileQueue(QueueBase[T]):
 
     def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
         """Lease up to `n` items; see `Queue.pop_many`. A waiting pop looks again, ever less often."""
-        check_count("n", n)
+        check_count("n", n, 1)
         check_seconds("lease_timeout", lease_timeout)
         end = time.monotonic() + check_seconds("wait", wait, zero=True)
         self._enter()

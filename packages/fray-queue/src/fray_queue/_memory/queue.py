@@ -16,13 +16,15 @@ from fray.backend import (
     Answer,
     PushOptions,
     QueueCapabilities,
+    check_count,
     check_error,
+    check_lease,
     check_seconds,
     describe,
     steady_time,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
-from fray_queue._checks import MOST_DEAD, check_count, check_lease, full_message, no_room_within
+from fray_queue._checks import MOST_DEAD, full_message, no_room_within
 from fray_queue._memory.line import Entry, Line
 from fray_queue._memory.replies import Replies
 
@@ -74,7 +76,7 @@ class MemoryQueue(QueueBase[T]):
     ) -> None:
         for name, count in (("max_attempts", max_attempts), ("max_size", max_size), ("max_dead", max_dead)):
             if count is not None or name == "max_dead":
-                check_count(name, cast(int, count))
+                check_count(name, count, 1)
         self._timeout = check_seconds("timeout", timeout)
         self._max_size = max_size
         self._waiters: dict[str, list[threading.Event]] = {}  # of the calls that wait for answers, by item
@@ -256,7 +258,7 @@ class MemoryQueue(QueueBase[T]):
 
     def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
         """Lease up to `n` items; see `Queue.pop_many`."""
-        check_count("n", n)
+        check_count("n", n, 1)
         check_seconds("lease_timeout", lease_timeout)
         end = time.monotonic() + check_seconds("wait", wait, zero=True)
         with self._lock:

@@ -13,7 +13,9 @@ from fray.backend import (
     Answer,
     PushOptions,
     QueueCapabilities,
+    check_count,
     check_error,
+    check_lease,
     check_seconds,
     dead_letter,
     describe,
@@ -24,7 +26,7 @@ from fray.backend import (
     with_end,
 )
 from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
-from fray_queue._checks import check_bounds, check_count, check_lease, check_name, no_room_within
+from fray_queue._checks import check_bounds, check_name, no_room_within
 from fray_queue._codec import encode_many
 from fray_queue._errors import NoRoomError
 from fray_queue._items import Taken
@@ -164,7 +166,7 @@ class SqliteQueue(QueueBase[T]):
 
     def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[T]]:
         """Lease up to `n` items; see `Queue.pop_many`. A waiting pop looks again every 1 to 20 ms."""
-        check_count("n", n)
+        check_count("n", n, 1)
         check_seconds("lease_timeout", lease_timeout)
         check_seconds("wait", wait, zero=True)
 

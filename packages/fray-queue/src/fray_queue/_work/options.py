@@ -2,10 +2,8 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
-from fray.backend import check_seconds
-from fray_queue._checks import check_count
+from fray.backend import check_count, check_seconds
 
 _LONGEST_DELAY = 60.0  # seconds before an item that failed many times is tried again
 
@@ -26,13 +24,14 @@ class WorkOptions:
     grace: float
 
     def __post_init__(self) -> None:
-        check_count("concurrency", self.concurrency)
-        check_count("batch", self.batch)
+        check_count("concurrency", self.concurrency, 1)
+        check_count("batch", self.batch, 1)
         check_seconds("linger", self.linger, zero=True)
         if self.time_limit is not None:
             check_seconds("time_limit", self.time_limit)
-        for name in ("retries", "prefetch"):
-            _check_natural(name, getattr(self, name))
+        check_count("retries", self.retries)
+        if self.prefetch is not None:
+            check_count("prefetch", self.prefetch)
         check_seconds("lease_timeout", self.lease_timeout)
         check_seconds("retry_delay", self.retry_delay, zero=True)
         check_seconds("grace", self.grace, zero=True)
@@ -42,11 +41,6 @@ class WorkOptions:
         failures = (attempt - 1) * (1 + self.retries) + calls
         doublings = min(failures - 1, 64)  # a float holds that; the bound comes long before
         return min(_LONGEST_DELAY, self.retry_delay * 2.0**doublings)
-
-
-def _check_natural(name: str, value: Any) -> None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise ValueError(f"{name} must be a whole number of 0 or more, got {value!r}")
 
 
 @dataclass

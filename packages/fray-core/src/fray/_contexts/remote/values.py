@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 from weakref import finalize
 
@@ -11,7 +11,7 @@ from fray._contracts.remote_engine import CallFailed, Key
 from fray._contracts.task_runner import StoredError, StoredValue
 from fray._engine.calls import dispatch
 from fray._engine.identity import finding, identity_of, keeping
-from fray._engine.refs import ERROR, EngineRef, settle_error, settle_value
+from fray._engine.refs import ERROR, EngineRef, ref_of_future
 from fray._serialization.values import dumps, dumps_call, pack_exception, unpack_exception
 from fray._values.errors import SerializationError, TaskCancelledError
 
@@ -102,7 +102,7 @@ def with_slots(
 
     def slotted(value: Any) -> Any:
         if isinstance(value, Future):
-            value = ref_of_future(value, traveller)
+            value = packed_ref_of_future(value, traveller)
         if not isinstance(value, ObjectRef) or type(value) is not EngineRef:
             return value
         refs.append(value)
@@ -121,22 +121,13 @@ def filled(
     return args, {key: values[arg.number] if type(arg) is Slot else arg for key, arg in kwargs.items()}
 
 
-def ref_of_future(future: "Future[Any]", traveller: Traveller) -> EngineRef[Any]:
+def packed_ref_of_future(future: "Future[Any]", traveller: Traveller) -> EngineRef[Any]:
     """Return a reference that settles as a future does; its value is packed on the future's thread."""
-    ref: EngineRef[Any] = EngineRef()
 
-    def copy(done: "Future[Any]") -> None:
-        try:
-            value = done.result()
-            ready = settle_value(ref, PackedValue(traveller, pack(traveller, value, "the future's result")))
-        except CancelledError as error:
-            ready = settle_error(ref, error)
-        except BaseException as error:  # noqa: BLE001 - whatever it raised is what the task gets
-            ready = settle_error(ref, error)
-        dispatch(ready)
+    def packed(value: Any) -> PackedValue:
+        return PackedValue(traveller, pack(traveller, value, "the future's result"))
 
-    future.add_done_callback(copy)
-    return ref
+    return ref_of_future(future, dispatch, packed)
 
 
 class PackedValue(StoredValue):

@@ -5,7 +5,7 @@ import os
 import time
 
 from fray._jobs.logs.segments import index_path, note_path, segment_path, segments_of
-from fray._jobs.status_file import remove_file
+from fray._jobs.status_file import remove_file, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -201,7 +201,11 @@ class LogWriter:
         end, lines = self._gaps[gap]
         why = "the disk has little left" if self._cap is None or self._cap != self._limit else "log_limit"
         text = f"[fray] {lines:,} lines ({end - gap:,} bytes) were dropped here: {why}\n"
-        return _replace(note_path(self._path, gap), text.encode())
+        try:
+            replace_file(note_path(self._path, gap), text.encode())
+        except OSError:
+            return False
+        return True
 
     def _check_disk(self) -> None:
         self._unchecked = 0
@@ -308,18 +312,3 @@ def _room(path: str) -> tuple[int, int]:
     except OSError:
         return 0, _RESERVE
     return disk.f_bavail * disk.f_frsize, min(_RESERVE, int(disk.f_blocks * disk.f_frsize * _RESERVED_SHARE))
-
-
-def _replace(path: str, data: bytes) -> bool:
-    draft = f"{path}.new"
-    try:
-        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(file, data)
-        finally:
-            os.close(file)
-        os.replace(draft, path)
-    except OSError:
-        remove_file(draft)
-        return False
-    return True

@@ -123,9 +123,12 @@ class ActorDirectory:
 
     def _read(self, path: Path) -> ActorRecord | None:
         try:
-            return ActorRecord(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError):
+            record = ActorRecord(**json.loads(path.read_text()))
+            record.name.encode()
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):  # damaged
             return None
+        values = ((record.label, str), (record.methods, dict), (record.created_at, float))
+        return record if all(isinstance(value, kind) for value, kind in values) else None
 
     def _connect(self, name: str) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX)

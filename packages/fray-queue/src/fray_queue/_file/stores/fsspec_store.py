@@ -6,7 +6,6 @@ S3 by `If-None-Match: *`, GCS by `ifGenerationMatch=0`, Azure Blob by `If-None-M
 import asyncio
 import contextlib
 import os
-import random
 import threading
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from fray import QueueUnavailableError, UnsupportedError
-from fray.backend import map_in_threads
+from fray.backend import map_in_threads, retry_delays
 
 R = TypeVar("R")
 
@@ -151,10 +150,9 @@ class FsspecStore:
         return f"{self._root}/{path}" if path else self._root
 
     def _ask(self, call: str, *arguments: Any, **options: Any) -> Any:
-        """Make a request, and repeat it while the store is away, with full jitter."""
+        """Make a request, and repeat it while the store is away."""
         end = time.monotonic() + self._timeout
-        pause = 0.1
-        while True:
+        for pause in retry_delays(longest=5.0):
             try:
                 return self._once(call, arguments, options, end - time.monotonic())
             except _ANSWERS:
@@ -164,8 +162,8 @@ class FsspecStore:
                     raise QueueUnavailableError(
                         f"{self.name} did not answer for {self._timeout:g} s: {type(error).__name__}: {error}"
                     ) from error
-                time.sleep(random.uniform(0, pause))  # noqa: S311 - jitter is not a secret
-                pause = min(5.0, pause * 2)
+                time.sleep(pause)
+        raise AssertionError  # the delays never end
 
     def _once(self, call: str, arguments: tuple[Any, ...], options: dict[str, Any], seconds: float) -> Any:
         """Make one request and give it up after so many seconds, also when the store never answers."""

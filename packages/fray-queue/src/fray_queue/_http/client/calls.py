@@ -13,7 +13,9 @@ from fray.backend import (
     PLAIN,
     Answer,
     PushOptions,
+    check_count,
     check_error,
+    check_lease,
     check_seconds,
     dead_letter,
     describe,
@@ -24,7 +26,6 @@ from fray.backend import (
     with_end,
 )
 from fray.queue import Attempt, DeadLetter, Lease, Reply
-from fray_queue._checks import check_count, check_lease
 from fray_queue._codec import encode_many
 from fray_queue._errors import DamagedError, LimitError, NoRoomError, UnknownRouteError
 from fray_queue._http.client.batches import BATCH, Ids, batches
@@ -129,7 +130,7 @@ class Calls:
 
     async def pop_many(self, n: int, lease_timeout: float = 60.0, *, wait: float = 0.0) -> list[Lease[Any]]:
         """Lease up to `n` items, until there is one that can be unpickled here; see `Queue.pop_many`."""
-        check_count("n", n)
+        check_count("n", n, 1)
         check_seconds("lease_timeout", lease_timeout)
         end = time.monotonic() + check_seconds("wait", wait, zero=True)
         held: dict[str, Lease[bytes]] = {}  # by item: one whose first lease ran out is not given twice

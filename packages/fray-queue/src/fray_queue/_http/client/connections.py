@@ -5,16 +5,17 @@ to a restarted server, carries the same name and number; the server answers it a
 """
 
 import os
-import random
 import secrets
 import ssl
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from fray import FrayError, QueueUnavailableError
+from fray.backend import retry_delays
 from fray_queue._http.client.address import Address
 from fray_queue._http.client.errors import AWAY, error_of
 from fray_queue._http.client.network import Network, Socket
@@ -94,8 +95,8 @@ class Connections:
             request.method, request.path, media=request.media, key=line.key, length=len(request.body)
         )
         end: float | None = None  # counted from when the server went away, which may be late in a long poll
-        pause = 0.0  # at first: an idle connection may have been closed at the other end
-        while True:
+        # At once the first time: an idle connection may have been closed at the other end.
+        for pause in chain([0.0], retry_delays(0.05, _LONGEST_PAUSE)):
             try:
                 status, answer = await self._once(line, head, request)
                 if status < 400:
@@ -114,8 +115,8 @@ class Connections:
                     f"{self.address.url} did not answer for {self._timeout:g} s: "
                     f"{type(problem).__name__}: {problem}"
                 ) from problem
-            await self.network.sleep(random.uniform(0, pause))  # noqa: S311 - jitter is not a secret
-            pause = min(_LONGEST_PAUSE, pause * 2 or 0.05)
+            await self.network.sleep(pause)
+        raise AssertionError  # the delays never end
 
     async def _once(self, line: _Line, head: bytes, request: Request) -> tuple[int, bytes]:
         if line.socket is None:

@@ -24,10 +24,13 @@ AWAY = frozenset({502, 503, 504})
 def error_of(status: int, answer: bytes) -> Exception:
     """Return the error that an answer with this status stands for."""
     try:
-        body: dict[str, Any] = json.loads(answer)
-        code, message, facts = body["error"], body["message"], body["facts"]
-    except (ValueError, KeyError, TypeError):
-        code, message, facts = "", f"the server answered {status}: {answer[:200]!r}", ()
+        body = json.loads(answer)
+        return _error(status, body["error"], body["message"], body["facts"])
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError):  # of another program
+        return _error(status, "", f"the server answered {status}: {answer[:200]!r}", ())
+
+
+def _error(status: int, code: str, message: str, facts: Any) -> Exception:
     if code == "lease_expired":
         return LeaseExpiredError(*facts)
     if code == "full" and facts and facts[0] == "max_size":
@@ -35,7 +38,7 @@ def error_of(status: int, answer: bytes) -> Exception:
     if code == "upgrade":
         return UnsupportedError(message)
     if code == "queue_not_found":
-        return QueueNotFoundError(facts[0], tuple(facts[1]))
+        return QueueNotFoundError(str(facts[0]), tuple(map(str, facts[1])))
     if status in (401, 403) and code != "foreign":
         return TokenError(message)
     kinds = {

@@ -10,9 +10,9 @@ from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 from fray import LeaseExpiredError
-from fray.backend import Answer, AsyncQueue, PushOptions, QueueCapabilities, check_seconds
+from fray.backend import Answer, AsyncQueue, PushOptions, QueueCapabilities, check_count, check_seconds
 from fray.queue import DeadLetter, Lease, QueueBase, Reply
-from fray_queue._checks import check_count, check_name
+from fray_queue._checks import check_name
 from fray_queue._errors import QueueNotFoundError
 from fray_queue._http.client.address import Address
 from fray_queue._http.client.aio import AsyncHttpQueue, Loops
@@ -112,7 +112,7 @@ class HttpQueue(QueueBase[T]):
         bounds = {"max_attempts": max_attempts, "max_size": max_size, "max_dead": max_dead}
         for bound, count in bounds.items():
             if count is not None:
-                check_count(bound, count)
+                check_count(bound, count, 1)
         self._url, self._name = url.rstrip("/"), check_name(name)
         self._token = token_from_environment(token) or token_for(self._url)
         self._options = {"timeout": timeout, "ca_file": ca_file}

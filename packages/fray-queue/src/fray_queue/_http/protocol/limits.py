@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from fray.backend import check_seconds
-from fray_queue._checks import check_count
+from fray.backend import check_count, check_seconds
 
 PROTOCOL = 2  # 1, the first release's, has no options of push and no answers
 MIB = 1 << 20
@@ -44,14 +43,13 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("item_bytes", "batch", "queues"):
-            check_count(name, getattr(self, name))
+            check_count(name, getattr(self, name), 1)
         for name in ("body_seconds", "wait_seconds"):
             check_seconds(name, getattr(self, name))
         for name in ("store_bytes", "queue_items", "queue_bytes", "total_items", "total_bytes"):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
-        if self.free_disk != 0:
-            check_count("free_disk", self.free_disk)
+                check_count(name, getattr(self, name), 1)
+        check_count("free_disk", self.free_disk)
 
     @property
     def body_bytes(self) -> int:

@@ -8,8 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from fray import QueueUnavailableError
-from fray.backend import check_seconds, queue_page
-from fray_queue._checks import check_count
+from fray.backend import check_count, check_seconds, queue_page
 from fray_queue._errors import LimitError
 from fray_queue._http.protocol.limits import PROTOCOL, item_too_large
 from fray_queue._http.protocol.wire import unpack
@@ -106,7 +105,7 @@ class Api:
         names = ("max_attempts", "max_size", "max_dead")
         body = await self._body(request, *names)
         for each in names:
-            if body.get(each) is not None and check_count(each, body[each]) > MOST_ATTEMPTS:
+            if body.get(each) is not None and check_count(each, body[each], 1) > MOST_ATTEMPTS:
                 raise BadRequestError(f"{each} is at most {MOST_ATTEMPTS}, or null for no limit")
         await self._registry.create(name, Settings(**body), key)
         return {}
@@ -145,7 +144,7 @@ class Api:
 
     async def _room(self, request: web.BaseRequest, name: str) -> web.Response:
         body = await self._body(request, "count", "wait")
-        count = check_count("count", body.get("count", 1))
+        count = check_count("count", body.get("count", 1), 1)
         await self._registry.await_room(name, count, self._wait_of(body), _hung_up(request))
         return json_answer({})
 
@@ -166,7 +165,7 @@ class Api:
     async def _pop(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
         body = await self._body(request, "n", "lease_timeout", "wait")
         limits = self._registry.limits
-        n = min(check_count("n", body.get("n", 1)), limits.batch)
+        n = min(check_count("n", body.get("n", 1), 1), limits.batch)
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout", 60.0))
         wait, gone = self._wait_of(body), self._unwanted(request, key)
         answers = PROTOCOL_HEADER in request.headers

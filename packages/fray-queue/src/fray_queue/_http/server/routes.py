@@ -1,59 +1,40 @@
-"""The server's routes: what each reads and answers."""
+"""The server's routes, and what each reads."""
 
 from dataclasses import dataclass
 
-JSON, RECORDS, TEXT, HTML, CSS, SCRIPT, SVG = (
-    "application/json",
-    "application/octet-stream",
-    "text/plain",
-    "text/html",
-    "text/css",
-    "text/javascript",
-    "image/svg+xml",
-)
-_LIST = ("q", "only", "sort", "page")
+JSON, RECORDS, TEXT, HTML = "application/json", "application/octet-stream", "text/plain", "text/html"
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route. `handler` is a method of `Api`; `takes` and `gives` are media types."""
+    """One route. `handler` is a method of `Api`; `takes` is the media type of the body."""
 
     method: str
     path: str
     handler: str
     summary: str
     takes: str | None = None
-    gives: str = JSON
     fields: tuple[str, ...] = ()  # of a JSON body
-    query: tuple[str, ...] = ()
     changes: bool = False  # whether a repeated request has to be recognised
 
 
 _QUEUE = "/queues/{name}"
 ROUTES = (
-    Route("GET", "/", "page", "A page for people.", gives=HTML, query=_LIST),
-    Route("GET", "/queue", "queue_page", "The page of one queue.", gives=HTML, query=("name", "after")),
-    Route("GET", "/part/queues", "queues_part", "What the page lists.", gives=HTML, query=_LIST),
-    Route("GET", "/part/queue", "queue_part", "Counts of a queue, on its page.", gives=HTML, query=("name",)),
-    Route(
-        "GET",
-        "/part/letters",
-        "letters_part",
-        "Dead letters of one queue, on its page.",
-        gives=HTML,
-        query=("name", "after"),
-    ),
-    Route("GET", "/page.css", "page_css", "The page's style.", gives=CSS),
-    Route("GET", "/page.js", "page_js", "The page's script.", gives=SCRIPT),
-    Route("GET", "/icon.svg", "icon_svg", "The page's icon.", gives=SVG),
-    Route("GET", "/healthz", "healthz", "Whether the server runs.", gives=TEXT),
-    Route("GET", "/metrics", "metrics", "Counters in Prometheus's text format.", gives=TEXT),
+    Route("GET", "/", "page", "A page for people."),
+    Route("GET", "/queue", "queue_page", "The page of one queue."),
+    Route("GET", "/part/queues", "queues_part", "What the page lists."),
+    Route("GET", "/part/queue", "queue_part", "Counts of a queue, on its page."),
+    Route("GET", "/part/letters", "letters_part", "Dead letters of one queue, on its page."),
+    Route("GET", "/page.css", "page_css", "The page's style."),
+    Route("GET", "/page.js", "page_js", "The page's script."),
+    Route("GET", "/icon.svg", "icon_svg", "The page's icon."),
+    Route("GET", "/healthz", "healthz", "Whether the server runs."),
+    Route("GET", "/metrics", "metrics", "Counters in Prometheus's text format."),
     Route(
         "GET",
         "/queues",
         "list_queues",
         "All queues with their counts and rates; with a `limit` a page of those that are wanted.",
-        query=("limit", *_LIST),
     ),
     Route("GET", _QUEUE, "stats", "One queue's counts and rates."),
     Route(
@@ -96,7 +77,6 @@ ROUTES = (
         "replies",
         "What became of items, of those where it is known; waits for the first.",
         takes=JSON,
-        gives=RECORDS,
         fields=("item_ids", "wait"),
     ),
     Route(
@@ -105,7 +85,6 @@ ROUTES = (
         "pop",
         "Lease items.",
         takes=JSON,
-        gives=RECORDS,
         fields=("n", "lease_timeout", "wait"),
         changes=True,
     ),
@@ -117,7 +96,7 @@ ROUTES = (
         takes=JSON,
         fields=("request",),
     ),
-    Route("GET", _QUEUE + "/peek", "peek", "The item that a pop would lease.", gives=RECORDS),
+    Route("GET", _QUEUE + "/peek", "peek", "The item that a pop would lease."),
     Route(
         "POST",
         _QUEUE + "/done",
@@ -176,15 +155,12 @@ ROUTES = (
         _QUEUE + "/dead",
         "dead",
         "The dead letters, without what they hold; with a `limit` so many behind a `place`.",
-        query=("limit", "after"),
     ),
     Route(
         "GET",
         _QUEUE + "/dead/records",
         "dead_records",
         "The dead letters, as many as one answer holds; each says its `place`, and whether there are `more`.",
-        gives=RECORDS,
-        query=("after",),
     ),
     Route(
         "POST",
