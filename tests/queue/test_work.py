@@ -427,6 +427,30 @@ def test_ctrl_c_gives_back_what_is_under_way(tmp_path: Path, grace: str, interru
             process.kill()
 
 
+def test_an_interrupt_while_the_pool_is_started_leaves_no_pool_at_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue: MemoryQueue[int] = MemoryQueue()
+    queue.push_many(range(3))
+    start, started, stop = threading.Thread.start, list[threading.Thread](), threading.Event()
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "fray-work":
+            started.append(thread)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work(queue, lambda item: None, stop=stop)
+        started[0].join(10)
+        assert not started[0].is_alive()
+        assert queue.pending() == 3
+    finally:
+        stop.set()
+
+
 # --- awork ---
 
 

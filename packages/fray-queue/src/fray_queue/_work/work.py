@@ -151,9 +151,11 @@ def _check_queue_and_function(queue: object, fn: object) -> None:
         raise ValueError(f"work needs a function, got {fn!r}")
 
 
-def _run(pool: WorkerPool, ended: threading.Event) -> None:
+def _run(pool: WorkerPool, begin: threading.Event, stopping: threading.Event, ended: threading.Event) -> None:
+    begin.wait()
     try:
-        asyncio.run(pool.run())
+        if not stopping.is_set():
+            asyncio.run(pool.run())
     except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
         pool.errors.append(error)
     finally:
@@ -162,14 +164,21 @@ def _run(pool: WorkerPool, ended: threading.Event) -> None:
 
 def _run_apart(pool: WorkerPool, stopping: threading.Event) -> None:
     """Run a pool in a thread of its own, and wait in pieces: signals are seen in between."""
-    ended = threading.Event()
-    threading.Thread(target=_run, args=(pool, ended), name="fray-work", daemon=True).start()
+    # An interrupt may come before `start` returns, and leaves no sign of whether there is a thread.
+    begin, ended = threading.Event(), threading.Event()
+    thread = threading.Thread(target=_run, args=(pool, begin, stopping, ended), name="fray-work", daemon=True)
     # Not `join`: an interrupt in it makes Python 3.11 and 3.12 take the thread for ended.
     try:
+        thread.start()
+        begin.set()
         while not ended.wait(0.1):
             pass
     except BaseException:  # an interrupt: what is under way has its grace, unless there is another
         stopping.set()
+        begun = begin.is_set()
+        begin.set()  # it may have been interrupted, too
+        if not begun:
+            raise
         try:
             while not ended.wait(0.1):
                 pass
