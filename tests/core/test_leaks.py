@@ -3,7 +3,10 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+
+import pytest
 
 from fray.testing.gates import until
 from fray.testing.leaks import remaining, snapshot
@@ -55,3 +58,34 @@ def test_a_process_that_was_there_before_may_become_another_program() -> None:
         until(lambda: command.read_bytes().startswith(b"sleep"), "it is another program")
         assert remaining(before, patience=0.0) == set()
         child.kill()
+
+
+def test_what_ends_has_as_long_as_the_collector_which_lets_no_other_thread_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, collecting = 100.0, 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def collect() -> int:
+        nonlocal collecting
+        sleep(0.9)
+        collecting += 0.9
+        return 0
+
+    before, go = snapshot(), threading.Event()
+    thread = threading.Thread(target=go.wait)
+    thread.start()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("fray.testing.leaks.time.monotonic", lambda: now)
+            patch.setattr("fray.testing.leaks.time.sleep", sleep)
+            patch.setattr("fray.testing.leaks.gc.collect", collect)
+            assert len(remaining(before, patience=10.0)) == 1
+    finally:
+        go.set()
+        thread.join()
+    assert 10.0 < now - 100.0 < 11.0
+    assert 0.9 < collecting < 6.0  # again and again, and not all the time

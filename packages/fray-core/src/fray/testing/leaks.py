@@ -84,7 +84,8 @@ def remaining(
         process_wide: Patterns of lines that may stay.
         kept: Returns further lines that may stay, as it is now.
     """
-    deadline = time.monotonic() + patience
+    collect_at = time.monotonic()
+    deadline = collect_at + patience
     allowed = [re.compile(pattern) for pattern in process_wide]
     known = {_identity(line) for line in before}
     while True:
@@ -94,7 +95,10 @@ def remaining(
             left -= kept()
         if not left or time.monotonic() > deadline:
             return left
-        gc.collect()  # what only a cycle holds is not lost
+        if (begun := time.monotonic()) >= collect_at:
+            gc.collect()  # what only a cycle holds is not lost
+            ended = time.monotonic()
+            collect_at = ended + (ended - begun)  # no other thread runs meanwhile: they have as long
         time.sleep(0.01)
 
 
