@@ -42,7 +42,7 @@ UPWARDS = {
     # A value that pickles a function.
     ("_values/entrypoint.py", "_serialization"),
     # It runs in a job's own environment, whose Fray may be another version: only its doors are promised.
-    ("_jobs/cluster_context.py", ""),
+    ("_jobs/clusters/context.py", ""),
 }
 HEAVY = {"ray", "fsspec", "aiohttp", "rich", "cloudpickle", "psutil"}
 

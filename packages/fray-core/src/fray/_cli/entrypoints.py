@@ -62,7 +62,7 @@ def target_of(
 
 
 def _command(words: Sequence[str]) -> Target:
-    from fray._jobs.cluster_context import job_name
+    from fray._jobs.clusters.context import job_name
     from fray._values.entrypoint import Entrypoint
 
     return Target(Entrypoint.from_binary(words[0], words[1:]), job_name(" ".join(words)))

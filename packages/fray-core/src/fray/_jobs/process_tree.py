@@ -17,8 +17,8 @@ import signal
 import sys
 import time
 
-from fray._jobs.control_group import ControlGroup as ControlGroup
-from fray._jobs.control_group import groups_folder
+from fray._jobs.processes.control_group import ControlGroup as ControlGroup
+from fray._jobs.processes.control_group import groups_folder
 from fray._values.light_tuples import NamedTuple
 
 TYPE_CHECKING = False

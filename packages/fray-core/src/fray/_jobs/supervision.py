@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 
-from fray._jobs.events import (
+from fray._jobs.rules.events import (
     Action,
     Begin,
     CannotRun,
@@ -28,8 +28,8 @@ from fray._jobs.events import (
     StopRequested,
     TreeEnded,
 )
-from fray._jobs.replica_rules import ALIVE, PEER_GRACE, Phase, Replica, ReplicaRules, pause_after
-from fray._jobs.states import ReplicaState
+from fray._jobs.rules.replica_rules import ALIVE, PEER_GRACE, Phase, Replica, ReplicaRules, pause_after
+from fray._jobs.rules.states import ReplicaState
 from fray._values.job_words import ExitReason, JobStatus
 
 TYPE_CHECKING = False

@@ -9,7 +9,7 @@ from fray._values.job_states import JobInfo
 
 if TYPE_CHECKING:
     from fray._contracts.cluster import Cluster
-    from fray._jobs.record_watch import JobsSeen
+    from fray._jobs.records.watch import JobsSeen
 
 _MOST_CHOICES = 8  # that are kept of one list: of several tabs
 
@@ -45,7 +45,7 @@ class JobList:
         return found
 
     def _choose(self, words: str, status: str, sort: str) -> Chosen:
-        from fray._jobs.listing import JobFilter
+        from fray._jobs.clusters.listing import JobFilter
 
         fitting = [info for info in self.infos if fits(info, words)]
         counts = Counter(str(info.status) for info in fitting)

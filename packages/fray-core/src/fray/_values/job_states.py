@@ -1,6 +1,6 @@
 """The states of a job and its replicas, and a job's id.
 
-What a job's supervisor itself keeps, and writes down, is `fray._jobs.states`.
+What a job's supervisor itself keeps, and writes down, is `fray._jobs.rules.states`.
 """
 
 import os

@@ -92,11 +92,85 @@ if TYPE_CHECKING:
         watch_for,
     )
     from fray._jobs import process_tree, runner
-    from fray._jobs.bare import bare_command
-    from fray._jobs.control_pipe import post_to_supervisor
-    from fray._jobs.details import about_request, with_request
-    from fray._jobs.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
-    from fray._jobs.events import (
+    from fray._jobs.clusters.restart import tasks_to_restart
+    from fray._jobs.clusters.retry import check_retry
+    from fray._jobs.clusters.sweep_log import follow_members
+    from fray._jobs.logs.lines import LineSplitter, PartialLine, complete_lines
+    from fray._jobs.logs.pump import OutputPump
+    from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
+    from fray._jobs.logs.writer import LogWriter
+    from fray._jobs.plans.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
+    from fray._jobs.plans.own_environment import own_python, plan_with_environment, warn_of_another_python
+    from fray._jobs.plans.parts import Admission, HostEnd, Preparation
+    from fray._jobs.plans.planning import (
+        FAMILY,
+        command_of,
+        import_paths,
+        own_family,
+        path_in_copy,
+        payload_of,
+        plan_of,
+        workspace_of,
+    )
+    from fray._jobs.plans.port_variables import HOST_ADDRESS, PORT_VARIABLE, port_variable
+    from fray._jobs.plans.pythons import fits
+    from fray._jobs.plans.refusals import refuse_fields, refuse_other_python, refuse_python
+    from fray._jobs.plans.snapshots import (
+        SourceState,
+        change_since,
+        source_state,
+        take_snapshot,
+        workspace_files,
+    )
+    from fray._jobs.plans.sweep_plan import TURN, SweepPlan
+    from fray._jobs.plans.sweeps import as_members, checked_requests, sweep_name
+    from fray._jobs.plans.values import Grant, HostEnding, Keep
+    from fray._jobs.process_tree import (
+        JOB_VARIABLE,
+        OUTLIVES_JOBS,
+        ControlGroup,
+        ProcessIdentity,
+        TreeKill,
+        become_subreaper,
+        boot_id,
+        descendants,
+        die_with_parent,
+        environment_of,
+        identify,
+        kill_until_gone,
+        tree_kill,
+        with_variable,
+    )
+    from fray._jobs.processes.bare import bare_command
+    from fray._jobs.processes.file_lock import wait_for_lock
+    from fray._jobs.processes.memory_group import MemoryGroup, leave_group, limits_memory
+    from fray._jobs.processes.oom import oom_kills
+    from fray._jobs.processes.ports import HeldPorts, free_ports, port_is_free
+    from fray._jobs.processes.spawn import start_program
+    from fray._jobs.processes.usage import UsageMeter, over_asked
+    from fray._jobs.ranks import PORTS, GangLayout, Meeting, rank_variable_names, rank_variables
+    from fray._jobs.records.control_pipe import post_to_supervisor
+    from fray._jobs.records.details import about_request, with_request
+    from fray._jobs.records.kept_plans import is_secret_name
+    from fray._jobs.records.launch_keys import HeldKey, check_key, held_key, prune_keys
+    from fray._jobs.records.liveness import (
+        Holder,
+        Liveness,
+        SupervisorLock,
+        holder_of,
+        liveness_of,
+        this_host,
+    )
+    from fray._jobs.records.on_exit import exit_variables
+    from fray._jobs.records.packed_plans import packed_plan
+    from fray._jobs.records.record import JobRecord, Records
+    from fray._jobs.records.replica_records import REPLICAS
+    from fray._jobs.records.settling import settle_by_members, sweep_info, sweep_progress
+    from fray._jobs.records.status_file import replace_file
+    from fray._jobs.records.usage_history import UsageHistory
+    from fray._jobs.records.writing import write_record
+    from fray._jobs.replica.preemption_notice import NOTICE_VARIABLE
+    from fray._jobs.rules.events import (
         AttemptEnd,
         Begin,
         CannotRun,
@@ -116,76 +190,15 @@ if TYPE_CHECKING:
         Tick,
         TreeEnded,
     )
-    from fray._jobs.exits import ends_path
-    from fray._jobs.file_lock import wait_for_lock
-    from fray._jobs.job_tree import SUPERVISOR_MODULE
-    from fray._jobs.kept_plans import is_secret_name
-    from fray._jobs.launch_keys import HeldKey, check_key, held_key, prune_keys
-    from fray._jobs.liveness import Holder, Liveness, SupervisorLock, holder_of, liveness_of, this_host
-    from fray._jobs.logs.lines import LineSplitter, PartialLine, complete_lines
-    from fray._jobs.logs.members import follow_members
-    from fray._jobs.logs.pump import OutputPump
-    from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
-    from fray._jobs.logs.writer import LogWriter
-    from fray._jobs.memory_group import MemoryGroup, leave_group, limits_memory
-    from fray._jobs.on_exit import exit_variables
-    from fray._jobs.oom import oom_kills
-    from fray._jobs.own_environment import own_python, plan_with_environment, warn_of_another_python
-    from fray._jobs.packed_plans import packed_plan
-    from fray._jobs.plan_parts import Admission, HostEnd, Preparation
-    from fray._jobs.plan_values import Grant, HostEnding, Keep
-    from fray._jobs.planning import (
-        FAMILY,
-        command_of,
-        import_paths,
-        own_family,
-        path_in_copy,
-        payload_of,
-        plan_of,
-        workspace_of,
-    )
-    from fray._jobs.port_variables import HOST_ADDRESS, PORT_VARIABLE, port_variable
-    from fray._jobs.ports import HeldPorts, free_ports, port_is_free
-    from fray._jobs.preemption_notice import NOTICE_VARIABLE
-    from fray._jobs.process_tree import (
-        JOB_VARIABLE,
-        OUTLIVES_JOBS,
-        ControlGroup,
-        ProcessIdentity,
-        TreeKill,
-        become_subreaper,
-        boot_id,
-        descendants,
-        die_with_parent,
-        environment_of,
-        identify,
-        kill_until_gone,
-        tree_kill,
-        with_variable,
-    )
-    from fray._jobs.pythons import fits
-    from fray._jobs.ranks import PORTS, GangLayout, Meeting, rank_variable_names, rank_variables
-    from fray._jobs.record import JobRecord, Records
-    from fray._jobs.record_writing import write_record
-    from fray._jobs.refusals import refuse_fields, refuse_other_python, refuse_python
-    from fray._jobs.replica_endings import info_of_replicas
-    from fray._jobs.replica_records import REPLICAS
-    from fray._jobs.replica_rules import pause_after
-    from fray._jobs.restart import tasks_to_restart
-    from fray._jobs.retry import check_retry
-    from fray._jobs.settling import settle_by_members, sweep_info, sweep_progress
-    from fray._jobs.snapshots import SourceState, change_since, source_state, take_snapshot, workspace_files
-    from fray._jobs.spawn import start_program
-    from fray._jobs.states import JobState, ReplicaState
-    from fray._jobs.status_file import replace_file
-    from fray._jobs.stopping import settle_stopped
+    from fray._jobs.rules.replica_endings import info_of_replicas
+    from fray._jobs.rules.replica_rules import pause_after
+    from fray._jobs.rules.states import JobState, ReplicaState
+    from fray._jobs.rules.sweep_order import SweepOrder
     from fray._jobs.supervision import JobPhase, Supervision
-    from fray._jobs.supervisor_command import supervisor_command
-    from fray._jobs.sweep_order import SweepOrder
-    from fray._jobs.sweep_plan import TURN, SweepPlan
-    from fray._jobs.sweeps import as_members, checked_requests, sweep_name
-    from fray._jobs.usage import UsageMeter, over_asked
-    from fray._jobs.usage_history import UsageHistory
+    from fray._jobs.supervisor.command import supervisor_command
+    from fray._jobs.supervisor.exits import ends_path
+    from fray._jobs.supervisor.job_tree import SUPERVISOR_MODULE
+    from fray._jobs.supervisor.stopping import settle_stopped
     from fray._queues import lease_machine
     from fray._queues.aio import AsyncQueue, async_queue
     from fray._queues.answers import Answer, answer_of, check_error, check_lease, pack_answers, pack_failure
@@ -525,31 +538,31 @@ _HOMES = {
     "to_json": "_values.light_json",
     "print_lines": "_cli.log_output",
     "bind_options": "_discovery.specs",
-    "ReplicaState": "_jobs.states",
-    "JobState": "_jobs.states",
-    "about_request": "_jobs.details",
-    "with_request": "_jobs.details",
-    "FAMILY": "_jobs.planning",
-    "own_family": "_jobs.planning",
-    "is_secret_name": "_jobs.kept_plans",
-    "SweepOrder": "_jobs.sweep_order",
-    "as_members": "_jobs.sweeps",
-    "checked_requests": "_jobs.sweeps",
-    "sweep_name": "_jobs.sweeps",
-    "REPLICAS": "_jobs.replica_records",
-    "info_of_replicas": "_jobs.replica_endings",
-    "tasks_to_restart": "_jobs.restart",
-    "check_retry": "_jobs.retry",
-    "check_key": "_jobs.launch_keys",
-    "NOTICE_VARIABLE": "_jobs.preemption_notice",
-    "PORT_VARIABLE": "_jobs.port_variables",
-    "port_variable": "_jobs.port_variables",
-    "exit_variables": "_jobs.on_exit",
-    "follow_members": "_jobs.logs.members",
-    "TURN": "_jobs.sweep_plan",
+    "ReplicaState": "_jobs.rules.states",
+    "JobState": "_jobs.rules.states",
+    "about_request": "_jobs.records.details",
+    "with_request": "_jobs.records.details",
+    "FAMILY": "_jobs.plans.planning",
+    "own_family": "_jobs.plans.planning",
+    "is_secret_name": "_jobs.records.kept_plans",
+    "SweepOrder": "_jobs.rules.sweep_order",
+    "as_members": "_jobs.plans.sweeps",
+    "checked_requests": "_jobs.plans.sweeps",
+    "sweep_name": "_jobs.plans.sweeps",
+    "REPLICAS": "_jobs.records.replica_records",
+    "info_of_replicas": "_jobs.rules.replica_endings",
+    "tasks_to_restart": "_jobs.clusters.restart",
+    "check_retry": "_jobs.clusters.retry",
+    "check_key": "_jobs.records.launch_keys",
+    "NOTICE_VARIABLE": "_jobs.replica.preemption_notice",
+    "PORT_VARIABLE": "_jobs.plans.port_variables",
+    "port_variable": "_jobs.plans.port_variables",
+    "exit_variables": "_jobs.records.on_exit",
+    "follow_members": "_jobs.clusters.sweep_log",
+    "TURN": "_jobs.plans.sweep_plan",
     "runner": "_jobs",
-    "oom_kills": "_jobs.oom",
-    "start_program": "_jobs.spawn",
+    "oom_kills": "_jobs.processes.oom",
+    "start_program": "_jobs.processes.spawn",
     "process_tree": "_jobs",
     "Answer": "_queues.answers",
     "answer_of": "_queues.answers",
@@ -563,36 +576,36 @@ _HOMES = {
     "QueueCalls": "_queues.native_aio",
     "Actor": "_engine.actors",
     "ActorRunner": "_contracts.task_runner",
-    "Admission": "_jobs.plan_parts",
-    "SUPERVISOR_MODULE": "_jobs.job_tree",
-    "ends_path": "_jobs.exits",
+    "Admission": "_jobs.plans.parts",
+    "SUPERVISOR_MODULE": "_jobs.supervisor.job_tree",
+    "ends_path": "_jobs.supervisor.exits",
     "Finding": "_values.findings",
     "Health": "_values.findings",
-    "HostEnd": "_jobs.plan_parts",
-    "HostEnding": "_jobs.plan_values",
-    "settle_stopped": "_jobs.stopping",
+    "HostEnd": "_jobs.plans.parts",
+    "HostEnding": "_jobs.plans.values",
+    "settle_stopped": "_jobs.supervisor.stopping",
     "AsyncQueue": "_queues.aio",
-    "AttemptEnd": "_jobs.events",
-    "Begin": "_jobs.events",
+    "AttemptEnd": "_jobs.rules.events",
+    "Begin": "_jobs.rules.events",
     "Call": "_engine.calls",
     "CallExecutor": "_engine.execution",
     "CallPacker": "_engine.execution",
     "CallRunner": "_contracts.task_runner",
-    "CannotRun": "_jobs.events",
+    "CannotRun": "_jobs.rules.events",
     "Capabilities": "_values.capabilities",
-    "ClearReplica": "_jobs.events",
-    "ClearTree": "_jobs.events",
+    "ClearReplica": "_jobs.rules.events",
+    "ClearTree": "_jobs.rules.events",
     "ClusterCapabilities": "_values.capabilities",
     "ContextBase": "_contexts.base",
     "MapPace": "_contexts.map",
     "ContextCapabilities": "_values.capabilities",
     "ControlGroup": "_jobs.process_tree",
     "DEFAULT_TASK": "_contexts.base",
-    "ENVIRONMENT_LINK": "_jobs.environment_folder",
-    "ENVIRONMENT_READY": "_jobs.environment_folder",
+    "ENVIRONMENT_LINK": "_jobs.plans.environment_folder",
+    "ENVIRONMENT_READY": "_jobs.plans.environment_folder",
     "ERROR": "_engine.refs",
-    "EndTree": "_jobs.events",
-    "Ended": "_jobs.events",
+    "EndTree": "_jobs.rules.events",
+    "Ended": "_jobs.rules.events",
     "Engine": "_engine.engine",
     "AskingEngine": "_contracts.remote_engine",
     "CallFailed": "_contracts.remote_engine",
@@ -608,25 +621,25 @@ _HOMES = {
     "EngineStream": "_engine.streams",
     "GangLayout": "_jobs.ranks",
     "GangRuntime": "_contracts.gang_runtime",
-    "Grant": "_jobs.plan_values",
+    "Grant": "_jobs.plans.values",
     "Heartbeat": "_queues.heartbeat",
-    "Holder": "_jobs.liveness",
+    "Holder": "_jobs.records.liveness",
     "InProcessRunner": "_contexts.in_process",
     "JOB_VARIABLE": "_jobs.process_tree",
     "JobPhase": "_jobs.supervision",
-    "JobRecord": "_jobs.record",
-    "Keep": "_jobs.plan_values",
+    "JobRecord": "_jobs.records.record",
+    "Keep": "_jobs.plans.values",
     "LOCK": "_engine.locking",
     "LeaseState": "_queues.lease_machine",
     "Lender": "_engine.waiting",
     "LineSplitter": "_jobs.logs.lines",
-    "Liveness": "_jobs.liveness",
+    "Liveness": "_jobs.records.liveness",
     "LocalError": "_engine.refs",
     "LogReader": "_jobs.logs.reader",
     "LogSource": "_jobs.logs.reader",
     "LogWriter": "_jobs.logs.writer",
     "Meeting": "_jobs.ranks",
-    "MemoryGroup": "_jobs.memory_group",
+    "MemoryGroup": "_jobs.processes.memory_group",
     "NamedTuple": "_values.light_tuples",
     "NativeAsyncQueue": "_queues.native_aio",
     "BriefThreads": "_values.brief_threads",
@@ -634,8 +647,8 @@ _HOMES = {
     "map_in_threads": "_values.threads",
     "run_aside": "_values.threads",
     "start_thread": "_values.threads",
-    "Noticed": "_jobs.events",
-    "NotifyReplica": "_jobs.events",
+    "Noticed": "_jobs.rules.events",
+    "NotifyReplica": "_jobs.rules.events",
     "OUTLIVES_JOBS": "_jobs.process_tree",
     "OffsetLog": "_jobs.logs.reader",
     "OutputPump": "_jobs.logs.pump",
@@ -644,34 +657,34 @@ _HOMES = {
     "PackedCall": "_contracts.task_runner",
     "PartialLine": "_jobs.logs.lines",
     "PickledValue": "_engine.refs",
-    "Policy": "_jobs.events",
-    "Preparation": "_jobs.plan_parts",
+    "Policy": "_jobs.rules.events",
+    "Preparation": "_jobs.plans.parts",
     "ProcessIdentity": "_jobs.process_tree",
     "QueueCapabilities": "_values.capabilities",
     "Ready": "_contracts.task_runner",
-    "Records": "_jobs.record",
+    "Records": "_jobs.records.record",
     "ReplyPoller": "_queues.native_aio",
     "RescuingRunner": "_contracts.task_runner",
     "RunnerActor": "_contracts.task_runner",
     "RunnerCall": "_contracts.task_runner",
     "Scope": "_engine.scope",
-    "SettleJob": "_jobs.events",
-    "SourceState": "_jobs.snapshots",
+    "SettleJob": "_jobs.rules.events",
+    "SourceState": "_jobs.plans.snapshots",
     "Spec": "_discovery.specs",
-    "StartFailed": "_jobs.events",
-    "StartReplica": "_jobs.events",
-    "StopReplica": "_jobs.events",
-    "RestartRequested": "_jobs.events",
-    "StopRequested": "_jobs.events",
+    "StartFailed": "_jobs.rules.events",
+    "StartReplica": "_jobs.rules.events",
+    "StopReplica": "_jobs.rules.events",
+    "RestartRequested": "_jobs.rules.events",
+    "StopRequested": "_jobs.rules.events",
     "StoredError": "_contracts.task_runner",
     "StoredValue": "_contracts.task_runner",
     "StreamCall": "_engine.streams",
     "Supervision": "_jobs.supervision",
-    "SupervisorLock": "_jobs.liveness",
+    "SupervisorLock": "_jobs.records.liveness",
     "TaskRunner": "_contracts.task_runner",
     "TaskRunnerContext": "_contexts.runner_context",
-    "Tick": "_jobs.events",
-    "TreeEnded": "_jobs.events",
+    "Tick": "_jobs.rules.events",
+    "TreeEnded": "_jobs.rules.events",
     "TreeKill": "_jobs.process_tree",
     "UiServer": "_ui.server",
     "HostCheck": "_ui.hosts",
@@ -679,13 +692,13 @@ _HOMES = {
     "is_same_origin": "_ui.hosts",
     "part_answer": "_ui.answers",
     "queue_page": "_ui",
-    "UsageHistory": "_jobs.usage_history",
-    "UsageMeter": "_jobs.usage",
+    "UsageHistory": "_jobs.records.usage_history",
+    "UsageMeter": "_jobs.processes.usage",
     "VALUE": "_engine.refs",
     "apart": "_engine.calls",
     "arguments_of": "_engine.execution",
     "async_queue": "_queues.aio",
-    "bare_command": "_jobs.bare",
+    "bare_command": "_jobs.processes.bare",
     "become_subreaper": "_jobs.process_tree",
     "blocking": "_engine.waiting",
     "boot_id": "_jobs.process_tree",
@@ -694,11 +707,11 @@ _HOMES = {
     "is_importable": "_serialization.captures",
     "found_by_name": "_serialization.captures",
     "captures": "_serialization.captures",
-    "change_since": "_jobs.snapshots",
+    "change_since": "_jobs.plans.snapshots",
     "check_count": "_values.checks",
     "check_may_block": "_engine.locking",
     "check_seconds": "_values.checks",
-    "command_of": "_jobs.planning",
+    "command_of": "_jobs.plans.planning",
     "complete_lines": "_jobs.logs.lines",
     "current_call": "_engine.calls",
     "current_context_var": "_contracts.current_context",
@@ -717,18 +730,18 @@ _HOMES = {
     "environment_of": "_jobs.process_tree",
     "error_ref": "_engine.refs",
     "find_by_identity": "_engine.identity",
-    "fits": "_jobs.pythons",
-    "HeldPorts": "_jobs.ports",
-    "free_ports": "_jobs.ports",
+    "fits": "_jobs.plans.pythons",
+    "HeldPorts": "_jobs.processes.ports",
+    "free_ports": "_jobs.processes.ports",
     "future_as_ref": "_engine.execution",
     "gang_runtime": "_discovery.gang_runtimes",
     "guarded": "_engine.locking",
-    "HeldKey": "_jobs.launch_keys",
-    "held_key": "_jobs.launch_keys",
-    "holder_of": "_jobs.liveness",
+    "HeldKey": "_jobs.records.launch_keys",
+    "held_key": "_jobs.records.launch_keys",
+    "holder_of": "_jobs.records.liveness",
     "identify": "_jobs.process_tree",
     "identity_of": "_engine.identity",
-    "import_paths": "_jobs.planning",
+    "import_paths": "_jobs.plans.planning",
     "in_words": "_values.words",
     "invalid": "_values.checks",
     "is_async_class": "_serialization.functions",
@@ -738,34 +751,34 @@ _HOMES = {
     "kept_alive": "_queues.heartbeat",
     "kill_until_gone": "_jobs.process_tree",
     "lease_machine": "_queues",
-    "leave_group": "_jobs.memory_group",
+    "leave_group": "_jobs.processes.memory_group",
     "listening": "_telemetry.listeners",
     "tell": "_telemetry.listeners",
-    "limits_memory": "_jobs.memory_group",
-    "liveness_of": "_jobs.liveness",
-    "locked_environment": "_jobs.environment_folder",
+    "limits_memory": "_jobs.processes.memory_group",
+    "liveness_of": "_jobs.records.liveness",
+    "locked_environment": "_jobs.plans.environment_folder",
     "may_block": "_engine.locking",
     "named_arguments": "_serialization.values",
     "note_kept": "_engine.identity",
     "one_line": "_cli.shared",
     "outcome": "_engine.refs",
-    "over_asked": "_jobs.usage",
-    "own_python": "_jobs.own_environment",
+    "over_asked": "_jobs.processes.usage",
+    "own_python": "_jobs.plans.own_environment",
     "pack_exception": "_serialization.values",
-    "packed_plan": "_jobs.packed_plans",
-    "path_in_copy": "_jobs.planning",
-    "pause_after": "_jobs.replica_rules",
-    "payload_of": "_jobs.planning",
-    "plan_of": "_jobs.planning",
-    "plan_with_environment": "_jobs.own_environment",
-    "port_is_free": "_jobs.ports",
-    "HOST_ADDRESS": "_jobs.port_variables",
+    "packed_plan": "_jobs.records.packed_plans",
+    "path_in_copy": "_jobs.plans.planning",
+    "pause_after": "_jobs.rules.replica_rules",
+    "payload_of": "_jobs.plans.planning",
+    "plan_of": "_jobs.plans.planning",
+    "plan_with_environment": "_jobs.plans.own_environment",
+    "port_is_free": "_jobs.processes.ports",
+    "HOST_ADDRESS": "_jobs.plans.port_variables",
     "poll_delays": "_values.delays",
     "poll_until": "_values.delays",
-    "post_to_supervisor": "_jobs.control_pipe",
+    "post_to_supervisor": "_jobs.records.control_pipe",
     "print_table": "_cli.output",
     "program_failed": "_contexts.exits",
-    "prune_keys": "_jobs.launch_keys",
+    "prune_keys": "_jobs.records.launch_keys",
     "rank_variable_names": "_jobs.ranks",
     "rank_variables": "_jobs.ranks",
     "read_item": "_queues.reading",
@@ -774,10 +787,10 @@ _HOMES = {
     "ready_positions": "_engine.waiting",
     "reduce_by_identity": "_engine.identity",
     "ref_of_future": "_engine.refs",
-    "refuse_fields": "_jobs.refusals",
-    "refuse_other_python": "_jobs.refusals",
-    "refuse_python": "_jobs.refusals",
-    "replace_file": "_jobs.status_file",
+    "refuse_fields": "_jobs.plans.refusals",
+    "refuse_other_python": "_jobs.plans.refusals",
+    "refuse_python": "_jobs.plans.refusals",
+    "replace_file": "_jobs.records.status_file",
     "retry_delays": "_values.delays",
     "run_coroutine": "_engine.execution",
     "seconds": "_engine.waiting",
@@ -786,29 +799,29 @@ _HOMES = {
     "set_lender": "_engine.waiting",
     "settle_error": "_engine.refs",
     "settle_value": "_engine.refs",
-    "source_state": "_jobs.snapshots",
+    "source_state": "_jobs.plans.snapshots",
     "sources_of": "_engine.waiting",
     "steady_time": "_queues.clocks",
     "strip_frames": "_engine.execution",
-    "supervisor_command": "_jobs.supervisor_command",
-    "settle_by_members": "_jobs.settling",
-    "sweep_info": "_jobs.settling",
-    "sweep_progress": "_jobs.settling",
-    "write_record": "_jobs.record_writing",
-    "SweepPlan": "_jobs.sweep_plan",
+    "supervisor_command": "_jobs.supervisor.command",
+    "settle_by_members": "_jobs.records.settling",
+    "sweep_info": "_jobs.records.settling",
+    "sweep_progress": "_jobs.records.settling",
+    "write_record": "_jobs.records.writing",
+    "SweepPlan": "_jobs.plans.sweep_plan",
     "take_readable": "_queues.reading",
-    "take_snapshot": "_jobs.snapshots",
+    "take_snapshot": "_jobs.plans.snapshots",
     "thing_by_key": "_engine.identity",
-    "this_host": "_jobs.liveness",
+    "this_host": "_jobs.records.liveness",
     "tree_kill": "_jobs.process_tree",
     "unpack_exception": "_serialization.values",
     "value_ref": "_engine.refs",
-    "wait_for_lock": "_jobs.file_lock",
-    "warn_of_another_python": "_jobs.own_environment",
+    "wait_for_lock": "_jobs.processes.file_lock",
+    "warn_of_another_python": "_jobs.plans.own_environment",
     "watch_for": "_engine.waiting",
     "with_variable": "_jobs.process_tree",
-    "workspace_files": "_jobs.snapshots",
-    "workspace_of": "_jobs.planning",
+    "workspace_files": "_jobs.plans.snapshots",
+    "workspace_of": "_jobs.plans.planning",
 }
 
 API_VERSION = 1

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from fray import _legacy
 from fray._contracts.cluster import Cluster, LogStream
 from fray._discovery.current import create_cluster, current_cluster, set_current_cluster, use_cluster
-from fray._jobs.cluster_context import ClusterContext
-from fray._jobs.following import parent_job, wait_for_jobs
-from fray._jobs.last_lines import last_lines
-from fray._jobs.logs.stream import follow_logs
-from fray._jobs.redaction import redacted
+from fray._jobs.clusters.context import ClusterContext
+from fray._jobs.clusters.following import parent_job, wait_for_jobs
+from fray._jobs.clusters.log_stream import follow_logs
+from fray._jobs.logs.last_lines import last_lines
+from fray._jobs.logs.redaction import redacted
 from fray._telemetry.job_instrumentation import launching
 from fray._values.delays import poll_delays, retry_delays, retrying
 from fray._values.endpoints import Endpoint
@@ -31,10 +31,10 @@ from fray._values.usage import UsageSample
 from fray_resources import CpuConfig, DeviceConfig, GpuConfig, ResourceConfig, TpuConfig
 
 if TYPE_CHECKING:
-    from fray._jobs.cluster_calls import ClusterCalls
-    from fray._jobs.clusters import ClusterBase
-    from fray._jobs.directory_cluster import DirectoryCluster
-    from fray._jobs.plan import JobPlan
+    from fray._jobs.clusters.base import ClusterBase
+    from fray._jobs.clusters.calls import ClusterCalls
+    from fray._jobs.clusters.directory_cluster import DirectoryCluster
+    from fray._jobs.plans.plan import JobPlan
 
 __all__ = [
     "Cluster",
@@ -81,10 +81,10 @@ __all__ = [
 
 # Loaded when requested: only authors of backends need them.
 _HOMES = {
-    "ClusterBase": "_jobs.clusters",
-    "ClusterCalls": "_jobs.cluster_calls",
-    "DirectoryCluster": "_jobs.directory_cluster",
-    "JobPlan": "_jobs.plan",
+    "ClusterBase": "_jobs.clusters.base",
+    "ClusterCalls": "_jobs.clusters.calls",
+    "DirectoryCluster": "_jobs.clusters.directory_cluster",
+    "JobPlan": "_jobs.plans.plan",
 }
 
 

@@ -12,8 +12,8 @@ from fray._discovery.current import create_context, get_job_context, set_job_ctx
 from fray._values.options import ActorOptions, Lifetime, RuntimeEnv, TaskOptions
 
 if TYPE_CHECKING:
-    from fray._jobs.endpoints import register_endpoint
-    from fray._jobs.preemption_notice import PreemptionNotice, preemption_notice
+    from fray._jobs.replica.endpoints import register_endpoint
+    from fray._jobs.replica.preemption_notice import PreemptionNotice, preemption_notice
 
     create_job_ctx = create_context  # these four are served by fray._legacy, which warns
     fray_default_job_ctx = use_context
@@ -47,9 +47,9 @@ __all__ = [
 
 # Loaded when they are requested: they bring the job runtime, which no worker of a context needs.
 _HOMES = {
-    "PreemptionNotice": "fray._jobs.preemption_notice",
-    "preemption_notice": "fray._jobs.preemption_notice",
-    "register_endpoint": "fray._jobs.endpoints",
+    "PreemptionNotice": "fray._jobs.replica.preemption_notice",
+    "preemption_notice": "fray._jobs.replica.preemption_notice",
+    "register_endpoint": "fray._jobs.replica.endpoints",
 }
 
 

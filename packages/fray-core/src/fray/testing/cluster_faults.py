@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from fray._discovery.current import create_cluster
-from fray._jobs import usage_history
-from fray._jobs.directory_cluster import DirectoryCluster
-from fray._jobs.liveness import Holder
+from fray._jobs.clusters.directory_cluster import DirectoryCluster
+from fray._jobs.records import usage_history
+from fray._jobs.records.liveness import Holder
 from fray._values.jobs import ExitReason, JobId, JobInfo, JobStatus
 from fray.testing.cluster_fixtures import ClusterFixtures, launch, numbers_in, program, running, until
 from fray.testing.small_disk import SmallDisk

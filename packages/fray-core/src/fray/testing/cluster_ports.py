@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fray._contracts.cluster import Cluster
-from fray._jobs.endpoints import register_endpoint
+from fray._jobs.replica.endpoints import register_endpoint
 from fray._values.capabilities import ClusterCapabilities
 from fray._values.endpoints import Endpoint
 from fray._values.errors import FrayError

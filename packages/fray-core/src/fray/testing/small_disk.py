@@ -5,7 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from fray._jobs.directory_cluster import DirectoryCluster
+from fray._jobs.clusters.directory_cluster import DirectoryCluster
 from fray.testing.cluster_fixtures import until
 
 

@@ -5,7 +5,7 @@ import os
 import time
 
 from fray._jobs.logs.segments import index_path, note_path, segment_path, segments_of
-from fray._jobs.status_file import remove_file, replace_file
+from fray._jobs.records.status_file import remove_file, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

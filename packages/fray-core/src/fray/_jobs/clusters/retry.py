@@ -1,0 +1,174 @@
+"""Make the record of a job that has ended as it was before its start, but for its earlier attempts."""
+
+import os
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+from fray._jobs.plans.plan import JobPlan
+from fray._jobs.plans.sweep_plan import TURN, SweepPlan
+from fray._jobs.records.control_pipe import STOP
+from fray._jobs.records.files import ON_EXIT, PLAN, SWEEP
+from fray._jobs.records.kept_plans import AGAIN, drop_plan, kept_plan, restored, secrets_of
+from fray._jobs.records.liveness import SupervisorLock
+from fray._jobs.records.on_exit import DONE
+from fray._jobs.records.packed_plans import packed_plan
+from fray._jobs.records.record import JobRecord
+from fray._jobs.records.settling import lock_when_free, progress_of
+from fray._jobs.records.status_file import replace_file, reserve_room, write_status
+from fray._values.errors import ClusterUnavailableError, UnsupportedError
+from fray._values.job_states import JobInfo, JobStatus
+
+_PATIENCE = 10.0  # seconds in which a supervisor that has written the final status goes
+
+
+def check_retry(info: JobInfo) -> None:
+    """Refuse what is not to be run again.
+
+    Raises:
+        ValueError: It has not ended, or it has succeeded.
+    """
+    if not info.finished:
+        raise ValueError(f"job {info.job_id} is {info.status}: it can be run again when it has ended")
+    if info.status is JobStatus.SUCCEEDED:
+        raise ValueError(f"job {info.job_id} has succeeded: there is nothing to run again")
+
+
+def members_to_retry(record: JobRecord, position: str | None = None) -> list[tuple[JobRecord, JobInfo]]:
+    """Return the members of a sweep that did not succeed, and how each ended; of one position, that one."""
+    infos = [(each, each.info()) for each in record.children() if position in (None, each.job_id.leaf)]
+    found = [(each, info) for each, info in infos if info.status in (JobStatus.FAILED, JobStatus.STOPPED)]
+    for each, _ in found:
+        check_kept(each)
+    return found
+
+
+def check_kept(record: JobRecord) -> None:
+    """Refuse a job whose plan is not there any more.
+
+    Raises:
+        UnsupportedError: It was not kept.
+    """
+    if not (record.path / AGAIN).exists():
+        raise UnsupportedError(
+            f"job {record.job_id} cannot be run again: its record has no plan. A supervisor keeps it when "
+            "its job fails or is stopped, but not when the supervisor is killed; launch it as a new job"
+        )
+
+
+def taken_lock(record: JobRecord) -> SupervisorLock:
+    """Take the lock of a job that has ended, as soon as its supervisor is gone.
+
+    Raises:
+        ClusterUnavailableError: It does not go.
+    """
+    lock = lock_when_free(record, _PATIENCE)
+    if lock is None:
+        raise ClusterUnavailableError(
+            f"the supervisor of job {record.job_id} still runs, though the job has ended; try again later"
+        )
+    return lock
+
+
+def reset(record: JobRecord, info: JobInfo) -> None:
+    """Let a job read pending, with its earlier attempts; its caller holds the lock.
+
+    Args:
+        info: How it ended. Of one that was lost the record does not say so.
+    """
+    path = os.fspath(record.path)
+    reserve_room(path, max(1, len(info.tasks)))
+    (record.path / STOP).unlink(missing_ok=True)
+    if (record.path / DONE).exists():  # each end of the job is reported
+        (record.path / DONE).rename(record.path / ON_EXIT)
+    tasks = tuple(
+        task
+        if task.status is JobStatus.SUCCEEDED
+        else replace(task, status=JobStatus.PENDING, reason=task.reason if task.attempt else None)
+        for task in info.tasks
+    )
+    pending = replace(
+        info,
+        status=JobStatus.PENDING,
+        tasks=tasks,
+        error_message=None,
+        pending_reason=info.pending_reason or "starting",
+        started_at=None,
+        finished_at=None,
+        warnings=(),
+    )
+    if not write_status(path, pending.to_dict(), final=False):
+        raise OSError(f"the status of {record.job_id} cannot be written: the disk is full or read-only")
+
+
+def reset_members(ended: list[tuple[JobRecord, JobInfo]]) -> dict[int, dict[str, str]]:
+    """Let members read pending, as they were before a supervisor was started for them.
+
+    Returns:
+        The variables of each that are in no file.
+
+    Raises:
+        ValueError: One of those is not in the environment. Nothing was changed.
+    """
+    secrets = {int(record.job_id.leaf): secrets_of(_restored(record)) for record, _ in ended}
+    for record, info in ended:
+        lock = taken_lock(record)
+        try:
+            plan = kept_plan(os.fspath(record.path))
+            assert plan is not None, "it was there a moment ago"
+            replace_file(os.fspath(record.path / PLAN), packed_plan(numbered(plan, info)))
+            reset(record, replace(info, pending_reason=TURN))
+            lock.reserve()
+        finally:
+            lock.close()
+    return secrets
+
+
+def reset_replicas(record: JobRecord, info: JobInfo) -> list[int]:
+    """Let a job whose replicas have a supervisor each read pending, with what it takes to run it again.
+
+    Returns:
+        The replicas that did not succeed, and are to be started.
+
+    Raises:
+        UnsupportedError: The plan of one of those was not kept.
+        ValueError: A variable that is in no file is not in the environment. Nothing was changed.
+    """
+    infos = [(each, each.info()) for each in record.replicas()]
+    ended = [(each, own) for each, own in infos if own.status is not JobStatus.SUCCEEDED]
+    for each, _ in ended:
+        check_kept(each)
+    plans = [_restored(each) for each, _ in ended]
+    for (each, own), plan in zip(ended, plans, strict=True):
+        lock = taken_lock(each)
+        try:
+            replace_file(os.fspath(each.path / PLAN), packed_plan(numbered(plan, own)))
+            reset(each, own)
+            drop_plan(os.fspath(each.path))
+            lock.reserve()
+        finally:
+            lock.close()
+    reset(record, info)
+    return [int(each.path.name) for each, _ in ended]
+
+
+def _restored(record: JobRecord) -> JobPlan:
+    plan = kept_plan(os.fspath(record.path))
+    assert plan is not None, "it was there a moment ago"
+    return restored(plan, os.environ)
+
+
+def numbered(plan: JobPlan, info: JobInfo) -> JobPlan:
+    """Return the plan of a job that runs again, with the number of attempts that it had."""
+    return plan._replace(attempts_before=tuple(task.attempt for task in info.tasks))
+
+
+def reset_sweep(record: JobRecord) -> SweepPlan:
+    """Let a sweep read pending, and return the plan by which its coordinator continues; the lock is held."""
+    path = os.fspath(record.path)
+    plan: SweepPlan = pickle.loads(Path(path, SWEEP).read_bytes())
+    plan = plan._replace(resumed=True)
+    reserve_room(path, 1)
+    (record.path / STOP).unlink(missing_ok=True)
+    write_status(path, {**plan.described, "progress": progress_of(record)}, final=False)
+    return plan
