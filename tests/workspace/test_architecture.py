@@ -44,6 +44,18 @@ UPWARDS = {
     # It runs in a job's own environment, whose Fray may be another version: only its doors are promised.
     ("_jobs/clusters/context.py", ""),
 }
+# The packages of the room `_jobs`, in the same way. A module beside them belongs to one, or stands alone.
+JOB_ROOMS = [
+    {"rules", "processes", "runner"},
+    {"plans"},
+    {"records"},
+    {"logs", "replica"},
+    {"supervisor"},
+    {"clusters"},
+]
+JOB_FLOORS = {room: floor for floor, rooms in enumerate(JOB_ROOMS) for room in rooms}
+JOB_MODULES = {"supervision": "rules", "ranks": "rules", "process_tree": "processes", "runner": "runner"}
+JOBS = ROOT / "packages/fray-core/src/fray/_jobs"
 HEAVY = {"ray", "fsspec", "aiohttp", "rich", "cloudpickle", "psutil"}
 
 
@@ -100,6 +112,28 @@ def test_rooms_import_rooms_below_them_and_no_door(path: Path) -> None:
             continue
         assert target in FLOORS, f"{inside} imports the door {module}"
         assert FLOORS[target] < FLOORS[room], f"{inside} imports {module}, which is not below it"
+
+
+def job_rooms_of(path: Path) -> Iterator[str]:
+    """Yield the packages of `_jobs`, and the modules beside them, that a file imports from."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            package, room, *inside = *str(node.module).split("."), ""
+            if (package, room) == ("fray", JOBS.name):
+                yield from inside[:1] if inside[0] else (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("path", sorted(JOBS.rglob("*.py")), ids=lambda path: str(path.relative_to(JOBS)))
+def test_packages_of_the_job_runtime_import_packages_below_them(path: Path) -> None:
+    if path.name == "__init__.py":
+        # Each module of a package waits for what this imports, and a supervisor is to start fast.
+        assert set(modules_of(path)) == set()
+        return
+    part = path.relative_to(JOBS).parts[0].removesuffix(".py")
+    room = JOB_MODULES.get(part, part)
+    for target in job_rooms_of(path):
+        other = JOB_MODULES.get(target, target)
+        assert other == room or JOB_FLOORS[other] < JOB_FLOORS[room], f"{part} imports {target}"
 
 
 def test_the_packages_are_found() -> None:

@@ -3,8 +3,8 @@
 clusters     launch, list, follow, retry: what clusters derive from     the process that calls a cluster
 supervisor   guardian, supervisor, coordinator of a sweep               processes of a job, on its host
 replica      endpoints, the notice of a preemption                      the process of a replica
-records      the folder of a job, its lock, its control pipe            launcher, supervisor, readers
 logs         the log of an attempt, written and read                    supervisor, readers
+records      the folder of a job, its lock, its control pipe            launcher, supervisor, readers
 plans        a request as what is to be run; source and environment     launcher; read by the supervisor
 processes    start, limit and measure processes of this host            supervisor, guardian, backends
 rules        supervision, pure: events in, actions out                  supervisor, backends

@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from fray._jobs.logs.pump import OutputPump
     from fray._jobs.logs.reader import LogReader, LogSource, OffsetLog
     from fray._jobs.logs.writer import LogWriter
+    from fray._jobs.plans.about_request import about_request
     from fray._jobs.plans.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
     from fray._jobs.plans.own_environment import own_python, plan_with_environment, warn_of_another_python
     from fray._jobs.plans.parts import Admission, HostEnd, Preparation
@@ -150,7 +151,7 @@ if TYPE_CHECKING:
     from fray._jobs.processes.usage import UsageMeter, over_asked
     from fray._jobs.ranks import PORTS, GangLayout, Meeting, rank_variable_names, rank_variables
     from fray._jobs.records.control_pipe import post_to_supervisor
-    from fray._jobs.records.details import about_request, with_request
+    from fray._jobs.records.details import with_request
     from fray._jobs.records.kept_plans import is_secret_name
     from fray._jobs.records.launch_keys import HeldKey, check_key, held_key, prune_keys
     from fray._jobs.records.liveness import (
@@ -540,7 +541,7 @@ _HOMES = {
     "bind_options": "_discovery.specs",
     "ReplicaState": "_jobs.rules.states",
     "JobState": "_jobs.rules.states",
-    "about_request": "_jobs.records.details",
+    "about_request": "_jobs.plans.about_request",
     "with_request": "_jobs.records.details",
     "FAMILY": "_jobs.plans.planning",
     "own_family": "_jobs.plans.planning",

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 
 from fray._jobs.logs.pump import OutputPump
+from fray._jobs.records.files import LOGS
 from fray._jobs.records.status_file import replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-LOGS = "logs"
 
 
 def log_path(record: str, replica: int | None, attempt: int) -> str:

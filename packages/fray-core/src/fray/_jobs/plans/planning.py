@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fray._discovery.current import JOB_CONTEXT
 from fray._jobs import runner
+from fray._jobs.plans.about_request import about_request
 from fray._jobs.plans.plan import JobPlan
 from fray._jobs.plans.port_variables import HOST_ADDRESS, PORT_VARIABLE
 from fray._jobs.process_tree import JOB_VARIABLE
 from fray._jobs.ranks import GangLayout, rank_variable_names
-from fray._jobs.records.details import about_request
 from fray._serialization.values import dumps, dumps_call
 from fray._values.entrypoint import Entrypoint
 from fray._values.environment import EnvironmentConfig

@@ -1,29 +1,14 @@
 """What is known of a job beside its state: from its request, and from its record."""
 
 import os
-import pwd
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fray._jobs.plans.snapshots import source_state
 from fray._jobs.records.record import JobRecord
 from fray._values.job_states import JobId, JobInfo
-from fray._values.jobs import JobRequest
 from fray_resources import ResourceConfig
-
-
-def about_request(request: JobRequest, workspace: Path) -> dict[str, Any]:
-    """Return what may be shown of a request, with what there is to know of its launch."""
-    source = source_state(workspace)
-    return {
-        **request.to_dict(),
-        "directory": os.fspath(workspace),
-        "user": _user(),
-        "commit": source.commit,
-        "dirty": source.dirty,
-    }
 
 
 def with_request(info: JobInfo, about: Mapping[str, Any]) -> JobInfo:
@@ -73,10 +58,3 @@ def _logs(folder: Path) -> tuple[str, ...]:
     except OSError:
         return ()
     return tuple(os.fspath(folder / name) for name in names)
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # in a container, say
-        return str(os.getuid())

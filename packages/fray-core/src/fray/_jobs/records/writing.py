@@ -3,14 +3,13 @@
 import os
 from pathlib import Path
 
-from fray._jobs.logs.attempts import LOGS
 from fray._jobs.plans.plan import JobPlan
 from fray._jobs.plans.planning import PAYLOAD
 from fray._jobs.plans.snapshots import SweepCopies
 from fray._jobs.plans.sweep_plan import TURN, SweepPlan
 from fray._jobs.plans.values import Keep
 from fray._jobs.records import control_pipe
-from fray._jobs.records.files import LOCK, PLAN, REQUEST, SUPERVISOR_LOG
+from fray._jobs.records.files import LOCK, LOGS, PLAN, REQUEST, SUPERVISOR_LOG
 from fray._jobs.records.kept_plans import withheld, write_kept
 from fray._jobs.records.liveness import SupervisorLock
 from fray._jobs.records.on_exit import write_on_exit
