@@ -14,6 +14,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,8 @@ _MIB = 1 << 20
 _SETTLES = 5.0  # seconds after the last start
 # What runs on other nodes of a real cluster, and workers that wait for any work.
 _ELSEWHERE = ("ReplicaActor", "sleep 600", "process_supervisor", "ray::IDLE")
-_DRIVER = "a driver for each job that is connected to Ray: what Ray loads for it is most of its memory"
+_PROCESS = "a process for each job that stands for it in Ray's table, and the shell that starts it again"
+_AT_ONCE = 8  # launches
 _names = itertools.count()
 _SLEEP = Entrypoint.from_binary("sleep", ["600"])
 _SMALL = ResourceConfig(cpu=0.01, ram="16m")
@@ -54,6 +56,16 @@ def cost(temporary: str) -> Cost:
             threads += process.num_threads()
             count += 1
     return memory, threads, count
+
+
+def scheduler_cost(temporary: str) -> tuple[str, str, str]:
+    """Return what the scheduler of a cluster takes, which serves all jobs."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            ours = process.environ().get("RAY_TMPDIR") == temporary
+            if ours and "SchedulerActor" in " ".join(process.cmdline()):
+                return f"{process.memory_full_info().pss / _MIB:.1f}", str(process.num_threads()), "1"
+    raise RuntimeError("the cluster has no scheduler")
 
 
 def by_hand(client: JobSubmissionClient) -> Callable[[int], Callable[[], None]]:
@@ -88,13 +100,19 @@ def by_fray(cluster: RayCluster) -> Callable[[int], Callable[[], None]]:
 
 
 def waiting(cluster: RayCluster) -> Callable[[int], Callable[[], None]]:
-    """Members of a sweep: a job of its own costs Ray a supervisor, wherever it waits."""
+    """Jobs for which the cluster has no room."""
 
     def start(count: int) -> Callable[[], None]:
         request = JobRequest("bench", _SLEEP, resources=_NO_ROOM)
-        sweep = cluster.launch_many([request] * count, max_parallel=1)
-        wait_for(lambda: "room" in (cluster.poll(f"{sweep}/0").pending_reason or ""))
-        return lambda: cluster.terminate(sweep, grace=0.0)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            ids = list(pool.map(lambda _: cluster.launch(request), range(count)))
+        wait_for(lambda: "room" in (cluster.poll(ids[-1]).pending_reason or ""))
+
+        def stop() -> None:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                list(pool.map(lambda one: cluster.terminate(one, grace=0.0), ids))
+
+        return stop
 
     return start
 
@@ -161,12 +179,13 @@ def main() -> None:
                 each[name] = memory / count
                 figures = f"{memory / count:.1f}", f"{threads / count:.1f}", f"{processes / count:.1f}"
                 rows.append((f"{count} running, {name}: of each", *figures))
-        members = fewer(1_000, 20)
-        memory, threads, processes = measured(temporary, waiting(cluster), members)
-        rows.append((f"{members} that wait, in a sweep: all", f"{memory:.1f}", str(threads), str(processes)))
+        rows.append(("the scheduler", *scheduler_cost(temporary)))
+        jobs = fewer(1_000, 20)
+        memory, threads, processes = measured(temporary, waiting(cluster), jobs)
+        rows.append((f"{jobs} that wait for room: all", f"{memory:.1f}", str(threads), str(processes)))
         columns("What jobs take of the head", ["MiB", "threads", "processes"], rows)
         beyond = each["fray"] - each["by hand"]
-        judge("Memory of a running job beyond that by hand", beyond, at_most(25, _DRIVER), " MiB")
+        judge("Memory of a running job beyond that by hand", beyond, at_most(25, _PROCESS), " MiB")
         ended = fewer(1_000, 20)
         one = finished_jobs(cluster, ended, 256)
         looks = {

@@ -1,5 +1,6 @@
 """The supervision machine against a model that keeps its own books."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from fray.backend import (
     EndTree,
     JobPhase,
     Noticed,
+    Placed,
     Policy,
     SettleJob,
     StartFailed,
@@ -41,9 +43,10 @@ class SupervisionMachine(RuleBasedStateMachine):
         failures=st.integers(0, 2),
         preemptions=st.integers(0, 2),
         timeout=st.sampled_from([None, 50.0]),
+        places=st.booleans(),
     )
     def begin_job(
-        self, replicas: int, gang: bool, failures: int, preemptions: int, timeout: float | None
+        self, replicas: int, gang: bool, failures: int, preemptions: int, timeout: float | None, places: bool
     ) -> None:
         self.policy = Policy(
             replicas=replicas,
@@ -51,8 +54,10 @@ class SupervisionMachine(RuleBasedStateMachine):
             max_retries_failure=failures,
             max_retries_preemption=preemptions,
             timeout=timeout,
+            places=places,
         )
         self.machine = Supervision(self.policy)
+        self.placed: set[int] = set()
         self.now = 100.0
         self.running: dict[int, tuple[int, float]] = {}  # replica -> attempt, when it started
         self.attempts = [0] * replicas
@@ -82,6 +87,8 @@ class SupervisionMachine(RuleBasedStateMachine):
                 case StartReplica(replica, attempt):
                     assert replica not in self.running
                     assert not self.ending
+                    if self.policy.places:
+                        self.placed.remove(replica)  # each place is for one attempt
                     self.attempts[replica] += 1
                     assert attempt == self.attempts[replica]
                     self.running[replica] = attempt, self.now
@@ -106,8 +113,12 @@ class SupervisionMachine(RuleBasedStateMachine):
         policy = self.policy
         for replica in range(policy.replicas):
             task = self.machine.tasks[replica]
-            assert task.attempt == self.attempts[replica]
-            assert len(task.previous) == max(0, self.attempts[replica] - 1)
+            if self.settled is None or task.started_at is not None:
+                assert task.attempt == self.attempts[replica]
+            else:  # it was to have another attempt
+                assert task.attempt == self.attempts[replica] + bool(self.attempts[replica])
+            assert len(task.previous) == max(0, task.attempt - 1)
+            assert all(each.reason is not None for each in task.previous), "how it ended stays known"
             budget = 1 + policy.max_retries_failure + policy.max_retries_preemption
             assert self.attempts[replica] <= budget
         if not policy.gang:
@@ -119,7 +130,22 @@ class SupervisionMachine(RuleBasedStateMachine):
     @rule()
     def room_is_there(self) -> None:
         self.handle(Begin())
-        assert set(self.running) == set(range(self.policy.replicas)) or self.ending
+        assert set(self.running) == set(range(self.policy.replicas)) or self.ending or self.policy.places
+
+    @precondition(lambda self: self.machine.unplaced)
+    @rule(data=st.data())
+    def places_are_found(self, data: Any) -> None:
+        wanted = self.machine.unplaced
+        assert not set(wanted) & (self.placed | set(self.running))
+        found = data.draw(st.sets(st.sampled_from(wanted), min_size=1))
+        self.placed |= found
+        self.handle(Placed(tuple(found)))
+
+    @rule()
+    def another_supervisor_takes_it_up(self) -> None:
+        tasks, running = self.machine.tasks, self.machine.running
+        self.machine = pickle.loads(pickle.dumps(self.machine))
+        assert (self.machine.tasks, self.machine.running) == (tasks, running)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), end=st.sampled_from([GOOD, BAD, BAD]))
@@ -206,6 +232,9 @@ class SupervisionMachine(RuleBasedStateMachine):
             if self.clearing:
                 self.clearing = False
                 self.handle(TreeEnded())
+            if self.machine.unplaced:
+                self.placed |= set(self.machine.unplaced)
+                self.handle(Placed(self.machine.unplaced))
             self.advance_to(self.machine.due or self.now)
         assert self.settled is not None, "every job comes to an end"
         self.check_verdict()
@@ -338,3 +367,57 @@ def test_a_time_limit_is_of_each_attempt() -> None:
     assert starts(machine.handle(Tick(), 7.0)) == [(0, 2)]
     assert machine.handle(Tick(), 11.9) == []
     assert EndTree(10.0) in machine.handle(Tick(), 12.0)
+
+
+def started(policy: Policy) -> Supervision:
+    machine = Supervision(policy)
+    machine.handle(Begin(), 0.0)
+    machine.handle(Placed(machine.unplaced), 0.0)
+    return machine
+
+
+def test_a_gang_starts_when_all_of_it_is_placed_and_one_attempt_takes_the_places() -> None:
+    machine = Supervision(Policy(replicas=2, gang=True, max_retries_failure=1, places=True))
+    assert list(machine.unplaced) == [0, 1], "a job that has not begun looks for places, too"
+    assert machine.handle(Begin(), 0.0) == machine.handle(Placed((1,)), 1.0) == []
+    assert list(machine.unplaced) == [0]
+    assert machine.handle(Placed((0,)), 2.0) == [StartReplica(0, 1), StartReplica(1, 1)]
+    for replica in (0, 1):
+        machine.handle(Ended(replica, 1, BAD), 3.0)
+    machine.handle(TreeEnded(), 4.0)
+    assert list(machine.unplaced) == []
+    assert machine.due is not None
+    assert machine.handle(Tick(), machine.due) == []
+    assert list(machine.unplaced) == [0, 1]
+    assert machine.handle(Tick(), 1_000.0) == [], "places are waited for"
+
+
+def test_a_gang_that_has_fewer_replicas_for_an_attempt_keeps_the_past_of_the_others() -> None:
+    policy = Policy(replicas=2, gang=True, max_retries_preemption=3, places=True)
+    machine = started(policy)
+    lost = AttemptEnd(ExitReason.PREEMPTED, None, "was preempted")
+
+    def preempt(attempt: int, replicas: int) -> None:
+        for replica in range(replicas):
+            machine.handle(Ended(replica, attempt, lost), 1.0)
+        machine.handle(TreeEnded(), 2.0)
+
+    preempt(1, 2)
+    machine.resize(1)
+    assert machine.handle(Placed((0,)), 3.0) == [StartReplica(0, 2)]
+    preempt(2, 1)
+    machine.resize(3)
+    assert machine.unplaced == (0, 1, 2)
+    assert machine.handle(Placed((0, 1, 2)), 4.0) == [StartReplica(n, 3) for n in range(3)]
+    assert [[each.attempt for each in task.previous] for task in machine.tasks] == [[1, 2], [1], []]
+
+
+def test_a_supervision_goes_on_by_another_clock() -> None:
+    machine = started(Policy(replicas=1, timeout=10.0, max_retries_failure=1, places=True))
+    machine.handle(Noticed(0, 1, 5.0), 2.0)
+    machine.shift(1_000.0)
+    assert machine.running[0].kill_at == 1_007.0
+    assert machine.due == 1_007.0
+    assert machine.handle(Tick(), 1_007.0) == [StopReplica(0, 1, 0.0, forced=True)]
+    machine.handle(Ended(0, 1, BAD), 1_008.0)
+    assert machine.tasks[0].finished_at == 8.0, "the time of day is the same"

@@ -277,15 +277,15 @@ def test_a_cluster_that_never_has_an_agent_is_explained(starting: FakeDashboard)
 
 
 def test_a_job_that_is_refused_leaves_no_secret_in_the_head(starting: FakeDashboard) -> None:
-    cluster = RayCluster(starting.url, agent_timeout=1.0)
+    cluster = RayCluster(starting.url, scheduler_timeout=0.5)
     environment = create_environment(env_vars={"TOKEN": TOKEN})
     request = JobRequest("refused", Entrypoint.from_binary("true"), environment=environment)
     starting.agent_after = 1
     cluster.launch(request)
     assert any(TOKEN.encode() in data for data in starting.stored.values())  # the plan of one that runs
     starting.stored.clear()
-    starting.agent_after = 10**9
-    with pytest.raises(ClusterUnavailableError):
+    starting.takes_jobs = False
+    with pytest.raises(ClusterUnavailableError, match=r"did not take job .* within 0\.5 s"):
         cluster.launch(request)
-    assert len(starting.stored) == 1
+    assert len(starting.stored) == 2, "the plan, and what the scheduler takes"
     assert not any(TOKEN.encode() in data for data in starting.stored.values())

@@ -86,7 +86,7 @@ def test_a_node_with_neither_says_what_to_install(run_uv: Any, tmp_path: Path) -
     )  # or Ray would call for pip, and say that this is missing
     done = run_uv(tmp_path, "pip", "install", "x")
     assert "neither pip nor uv" in done.stderr
-    said = setup_failure("replica 0", f"{BY_RAY}{done.stderr}").splitlines()[0]
+    said = setup_failure(f"{BY_RAY}{done.stderr}").splitlines()[0]
     assert said.endswith("on this node to install packages with: install uv there")
 
 
@@ -104,13 +104,11 @@ def test_a_node_with_neither_says_what_to_install(run_uv: Any, tmp_path: Path) -
     ids=["pip", "uv", "else"],
 )
 def test_the_first_line_of_a_failure_is_its_cause(output: str, cause: str) -> None:
-    first, *others = setup_failure("replica 0", RuntimeEnvSetupError(BY_RAY + output)).splitlines()
-    assert first == f"the environment of replica 0 could not be built: {cause}"
+    first, *others = setup_failure(RuntimeEnvSetupError(BY_RAY + output)).splitlines()
+    assert first == f"its environment could not be built: {cause}"
     assert "Traceback (most recent call last):" not in "\n".join(others)
     assert others[-1].strip() == output.splitlines()[-1].strip()
 
 
 def test_what_ray_says_without_an_output_is_said_in_a_line() -> None:
-    assert setup_failure("replica 0", "no room\nfor it") == (
-        "the environment of replica 0 could not be built: for it"
-    )
+    assert setup_failure("no room\nfor it") == ("its environment could not be built: for it")

@@ -1,9 +1,9 @@
-"""Jobs whose driver was killed, or has not ended yet: what terminate, remove and prune do."""
+"""Jobs that Ray has lost, or whose process has not ended yet: what becomes of them, and what the calls do."""
 
 from pathlib import Path
 
 import pytest
-from job_processes import alive, driver_of, kill, process_of
+from job_processes import alive, kill, shell_of
 from ray.job_submission import JobSubmissionClient
 
 from fray import ClusterUnavailableError
@@ -25,7 +25,7 @@ def test_terminating_a_job_that_ray_lost_ends_what_is_left_of_it(
     environment = create_environment(env_vars={"PLAIN": "value"})
     job_id = joined_cluster.launch(JobRequest("lost", entrypoint, environment=environment))
     until(started.exists, "it runs", 200)
-    kill(process_of(job_id))
+    kill(shell_of(job_id))
     info = joined_cluster.wait(job_id, timeout=120)
     assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
     joined_cluster.terminate(job_id)
@@ -34,9 +34,7 @@ def test_terminating_a_job_that_ray_lost_ends_what_is_left_of_it(
     joined_cluster.terminate(job_id)  # once more, and nothing happens
 
 
-def test_when_one_driver_after_the_other_is_killed_the_job_is_lost_and_the_jobs_below_it_are_ended(
-    joined_cluster: RayCluster,
-) -> None:
+def test_the_jobs_below_a_job_that_ray_lost_are_ended(joined_cluster: RayCluster) -> None:
     def launch_another() -> None:
         import time
 
@@ -50,10 +48,7 @@ def test_when_one_driver_after_the_other_is_killed_the_job_is_lost_and_the_jobs_
 
     job_id = joined_cluster.launch(JobRequest("hopeless", Entrypoint.from_callable(launch_another)))
     until(child_runs, "the child runs", 200)
-    driver = 0
-    for _ in range(6):  # the first, and the five that are started after it
-        driver = driver_of(job_id, but=driver)
-        kill(driver)
+    kill(shell_of(job_id))
     info = joined_cluster.wait(job_id, timeout=120)
     assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
     (child,) = joined_cluster.list_jobs(parent=job_id)

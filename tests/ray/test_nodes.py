@@ -151,7 +151,7 @@ def test_a_replica_whose_next_node_vanishes_too_while_it_starts_there_is_stopped
     assert [(each.attempt, each.reason) for each in task.previous] == [(1, ExitReason.PREEMPTED)]
 
 
-def test_a_job_whose_driver_cannot_look_for_room_fails_with_its_exception(
+def test_a_job_whose_places_ray_refuses_fails_with_its_exception(
     ray_cluster: LocalRayCluster,
 ) -> None:
     cluster = RayCluster(ray_cluster.address)
@@ -159,8 +159,8 @@ def test_a_job_whose_driver_cannot_look_for_room_fails_with_its_exception(
     info = cluster.wait(
         cluster.launch(JobRequest("nowhere", Entrypoint.from_binary("true"), resources=nowhere)), timeout=200
     )
-    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
-    assert "its driver failed: ValueError" in str(info.error_message)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.COULD_NOT_START)
+    assert "it could not be placed: ValueError" in str(info.error_message)
 
 
 def test_a_replica_that_ends_because_its_node_is_drained_was_preempted(

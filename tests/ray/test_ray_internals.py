@@ -43,7 +43,17 @@ from fray_ray._ray_internals.dashboard import (
 from fray_ray._ray_internals.environment import ADDRESS, JOB_CONFIG, is_of_one_process
 from fray_ray._ray_internals.errors import bound_error_texts
 from fray_ray._ray_internals.family import drivers_of, kill_actors, living_actors_of
-from fray_ray._ray_internals.kv import kv_delete, kv_get, kv_list, kv_put, table_entry, write_table_entry
+from fray_ray._ray_internals.kv import (
+    delete_table_entry,
+    kv_delete,
+    kv_get,
+    kv_list,
+    kv_put,
+    settled_table_entry,
+    table_entry,
+    waiting_table_entry,
+    write_table_entry,
+)
 from fray_ray._ray_internals.local_clusters import (
     KEEPS_LOOPBACK,
     announce_preemption,
@@ -53,6 +63,7 @@ from fray_ray._ray_internals.local_clusters import (
 )
 from fray_ray._ray_internals.node_processes import dead_processes, end_node, start_node
 from fray_ray._ray_internals.nodes import draining_nodes, free_resources_of_nodes
+from fray_ray._ray_internals.pins import pin_package
 from fray_ray._ray_internals.processes import driver_log, driver_log_name, log_folder, runs_tasks
 from fray_ray.testing import LocalRayCluster
 
@@ -147,6 +158,33 @@ def test_what_is_written_into_an_entry_of_the_job_table_is_what_ray_tells(
     assert (entry["status"], table_entry("no-such-job")) == ("SUCCEEDED", None)
     write_table_entry(job, {**entry, "metadata": {"said": "here"}})
     assert client.get_job_info(job).metadata == {"said": "here"}
+
+
+def test_an_entry_of_ours_is_a_job_that_waits_until_it_is_settled_or_rays_own(
+    client: DashboardClient, cluster: LocalRayCluster
+) -> None:
+    waits = waiting_table_entry("true  # by hand", {"said": "here"}, cluster.node_ids()[0])
+    write_table_entry("internals-waits", waits)
+    told = client.get_job_info("internals-waits")
+    assert (told.status, told.metadata, told.entrypoint) == ("PENDING", {"said": "here"}, "true  # by hand")
+    write_table_entry("internals-waits", settled_table_entry(waits, "STOPPED", "nobody wants it"))
+    told = client.get_job_info("internals-waits")
+    assert (told.status, told.message) == ("STOPPED", "nobody wants it")
+    delete_table_entry("internals-waits")
+    assert table_entry("internals-waits") is None
+    client.submit_job(entrypoint="true", submission_id="internals-waits")
+    until(lambda: client.get_job_status("internals-waits") == "SUCCEEDED", "Ray has run it", 200)
+
+
+# --- pins ---
+
+
+def test_a_package_that_is_pinned_is_kept_for_that_long(client: DashboardClient) -> None:
+    answer = request(client, "PUT", package("internals-pinned.zip"), data=b"here")
+    assert answer.status_code == 200
+    pin_package("gcs://internals-pinned.zip", 1)
+    assert kv_get("gcs://internals-pinned.zip") == b"here"
+    until(lambda: kv_get("gcs://internals-pinned.zip") is None, "nobody uses it, and its time is over")
 
 
 # --- processes, environment ---

@@ -1,29 +1,55 @@
-"""What a driver that is started again finds, and what it writes; nothing here needs a cluster."""
+"""What a scheduler that is started again finds, and what it writes; nothing here needs a cluster."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from fray_ray._head.record import DriverRecord, GangRecord, HostRecord
+from fray.backend import AttemptEnd, Begin, Ended, EndTree, Placed, Policy, Supervision
+from fray.cluster import ExitReason
+from fray_ray._head.log_marks import LogMarks
+from fray_ray._head.output import LogFile
+from fray_ray._head.record import HostRecord, JobRecord, unpacked
 from fray_ray._head.replica_log import ReplicaLog, complete_log
 from fray_ray._on_node.outbox import Outbox
 
 
 def test_a_record_is_what_was_stored() -> None:
-    gang = GangRecord(
-        attempt=3, address="10.0.0.1", ports=[4, 5], culprit=1, told=[0], noticed={1: "drained"}
-    )
-    record = DriverRecord(
-        state={"fray.info": "{}"},
-        failures={0: 1, 12: 3},
-        hosts={12: HostRecord(name="a", node="n", attempt=2, log=7, restarting=True)},
-        gang=gang,
-        outcome=("failed", "lost", None),
+    machine = Supervision(Policy(replicas=2, gang=True, max_retries_failure=1, places=True))
+    for event in (
+        Begin(),
+        Placed((0, 1)),
+        Ended(1, 1, AttemptEnd(ExitReason.EXITED, 3, "exited with code 3")),
+    ):
+        machine.handle(event, 1.0)
+    record = JobRecord(
+        machine=machine,
+        ending=EndTree(3.0),
+        hosts={1: HostRecord(name="a", node="n", attempt=1, log=7)},
+        meeting=("10.0.0.1", [4, 5]),
+        ports={(1, 1): {"http": 80}},
         endpoints=[{"name": "http"}],
     )
-    assert DriverRecord.from_json(record.to_json()) == record
-    assert DriverRecord.from_json(DriverRecord().to_json()) == DriverRecord()
+    found = unpacked(record.packed())
+    assert found is not None
+    assert found.machine.tasks == machine.tasks
+    assert found.machine.running == machine.running
+    assert replace(found, machine=machine) == record
+    assert unpacked(b"0.0.1\n" + record.packed()) is None, "another version's"
+
+
+def test_a_record_of_many_attempts_keeps_the_latest_of_them() -> None:
+    machine = Supervision(Policy(replicas=1, max_retries_failure=200))
+    machine.handle(Begin(), 0.0)
+    for number in range(1, 100):
+        machine.handle(Ended(0, number, AttemptEnd(ExitReason.EXITED, 3, "exited")), number * 100.0)
+        machine.handle(Begin(), number * 100.0 + 50.0)
+    found = unpacked(JobRecord(machine=machine).packed())
+    assert found is not None
+    assert [each.attempt for each in found.machine.tasks[0].previous] == list(range(36, 100))
+    found.machine.complete({0: machine.tasks[0].previous})
+    assert found.machine.tasks == machine.tasks
+    again = found.machine.handle(Ended(0, 100, AttemptEnd(ExitReason.EXITED, 0)), 10_000.0)
+    assert again == machine.handle(Ended(0, 100, AttemptEnd(ExitReason.EXITED, 0)), 10_000.0)
 
 
 def test_what_was_not_confirmed_is_there_for_the_next_who_asks() -> None:
@@ -32,8 +58,8 @@ def test_what_was_not_confirmed_is_there_for_the_next_who_asks() -> None:
         outbox.add(event)
     assert outbox.after(0, "begun", 0.0) == [b"one", b"two", {"exit_code": 0}]
     assert outbox.after(1, "one is written", 0.0) == [b"two", {"exit_code": 0}]
-    assert outbox.confirmed == (1, "one is written")  # here the driver is killed
-    assert outbox.after(0, "late", 0.0) == [], "a call of the driver that was killed changes nothing"
+    assert outbox.confirmed == (1, "one is written")  # here the scheduler is killed
+    assert outbox.after(0, "late", 0.0) == [], "a call of the scheduler that was killed changes nothing"
     assert outbox.confirmed == (1, "one is written")
     assert outbox.after(1, "another", 0.0) == [b"two", {"exit_code": 0}]
 
@@ -60,33 +86,31 @@ def test_output_that_nobody_takes_waits_in_the_program() -> None:
     assert not writer.is_alive()
 
 
-def test_lines_that_are_in_the_log_are_not_written_again(
-    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_lines_that_are_in_the_log_are_not_written_again(tmp_path: Path) -> None:
     path = tmp_path / "job.log"
     noted = b"[fray] replica 1 starts, attempt 2\n[replica-1] a\n"
     path.write_bytes(
         noted + b"[replica-0] other\n[replica-1] b\n[fray] mark 1\n[replica-1] c\n[replica-1] d of whi"
     )
-    complete_log(path)
-    assert path.read_bytes().endswith(b"[replica-1] c\n")
-    log = ReplicaLog(1, [])
+    complete_log(str(path))
+    before = path.read_bytes()
+    assert before.endswith(b"[replica-1] c\n")
+    log = ReplicaLog(1, [], LogFile(str(path)), LogMarks())
     log.take_up(path, 2, {"log": len(noted), "rest": b""}, began=True)
     log.write(b"b\n")
     behind_b = path.read_bytes().index(b"[fray] mark")
     assert log.note() == {"log": behind_b, "rest": b""}, "where another one would go on"
     for piece in (b"c\nd of wh", b"ich all is written\n"):
         log.write(piece)
-    assert capsysbinary.readouterr().out == b"[replica-1] d of which all is written\n"
+    assert path.read_bytes() == before + b"[replica-1] d of which all is written\n"
     assert log.last_lines() == "; its last lines:\n  a\n  b\n  c\n  d of which all is written"
 
 
-def test_the_mark_of_an_attempt_is_written_once(
-    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_the_mark_of_an_attempt_is_written_once(tmp_path: Path) -> None:
     path = tmp_path / "job.log"
     mark = b"[fray] replica 0 starts, attempt 1\n"
     for before in (b"", mark):
         path.write_bytes(before)
-        ReplicaLog(0, []).take_up(path, 1, {"log": 0, "rest": b""}, began=False)
-        assert capsysbinary.readouterr().out + before == mark
+        log = ReplicaLog(0, [], LogFile(str(path)), LogMarks())
+        log.take_up(path, 1, {"log": 0, "rest": b""}, began=False)
+        assert path.read_bytes() == mark

@@ -22,14 +22,13 @@ MODULES = {
     "benchmarks/ray_head.py": "a thousand jobs that ended are written, not run",
     "benchmarks/ray_scheduler_model.py": "it drives the loop of the scheduler on a made-up cluster",
     "tests/core/test_import.py": "it tells which rooms an import loads",
-    "tests/ray/helpers/": "processes of jobs are found by their command lines, which name modules",
     "tests/ray/test_installing.py": "what pip and uv say when they fail, which takes Ray a minute each",
     "tests/ray/test_job_metrics.py": "counts of many attempts, each of which takes a second to run",
     "tests/ray/test_line.py": "a model of the order among gangs: schedules of many jobs, drawn at random",
     "tests/ray/test_ray_internals.py": "each call of Ray's that is not public",
     "tests/ray/test_replica_file.py": "output that is cut at any byte, drawn at random",
     "tests/ray/test_small_entries.py": "what is written of hundreds of attempts, which take an hour to run",
-    "tests/ray/test_taking_up.py": "what a driver leaves when it is killed in one instant",
+    "tests/ray/test_taking_up.py": "what a scheduler leaves when it is killed in one instant",
 }
 # Why a file may use private attributes of others, and which.
 ATTRIBUTES: dict[str, tuple[set[str], str]] = {

@@ -12,7 +12,7 @@ NODE = "a-node"
 
 
 class FakeDashboard(ThreadingHTTPServer):
-    """Answers as Ray's does, for jobs alone.
+    """Answers as Ray's does, for jobs alone, and takes jobs as their scheduler does.
 
     `entries` are the job table, by submission; `logs` what drivers have written; `files` other files among
     the logs of the node. `asked` are the paths of all questions, `submitted` the jobs that came, `stored`
@@ -30,6 +30,7 @@ class FakeDashboard(ThreadingHTTPServer):
         self.refused = 0
         self.stored: dict[str, bytes] = {}
         self.agent_after = 0
+        self.takes_jobs = True
         self.fetched = 0  # characters of logs that were given
         self.before_a_log: Callable[[], None] = lambda: None  # is given
         self.odd: list[Any] = []  # rows of the job table that are no entries
@@ -62,6 +63,8 @@ class FakeDashboard(ThreadingHTTPServer):
             return 200, [*self.entries.values(), *self.odd]
         if words[:2] == ["api", "jobs"] and words[2] in self.entries:
             return 200, {"logs": self._given(self._log(words[2]))} if words[3:] else self.entries[words[2]]
+        if words[:3] == ["api", "packages", "gcs"]:
+            return (200 if parts.path in self.stored else 404), ""
         if parts.path == "/api/v0/logs/file":
             return self._file(**{name: values[0] for name, values in parse_qs(parts.query).items()})
         return 404, f"nothing is at {path}"
@@ -83,12 +86,21 @@ class FakeDashboard(ThreadingHTTPServer):
         self.fetched += len(text)
         return text
 
+    def store(self, path: str, data: bytes) -> None:
+        """Keep bytes; a job that is queued has an entry then."""
+        self.stored[path] = data
+        name = path.rpartition("/")[2]
+        if name.endswith(".queued") and data != b"-" and self.takes_jobs:
+            submission = name.removeprefix("fray-").removesuffix(".queued")
+            self.add(submission, "PENDING", json.loads(data)["metadata"])
+
     def submit(self, job: dict[str, Any]) -> tuple[int, Any]:
         """Take a job, or say that no agent is there to run it."""
         if self.refused + 1 < self.agent_after:
             self.refused += 1
             return 500, "No available agent to submit job, please try again later."
         self.submitted.append(job)
+        self.add(job["submission_id"], "SUCCEEDED", {})
         return 200, {"job_id": job["submission_id"], "submission_id": job["submission_id"]}
 
 
@@ -100,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(*self.server.answer(self.path))
 
     def do_PUT(self) -> None:
-        self.server.stored[self.path] = self._body()
+        self.server.store(self.path, self._body())
         self._answer(200, {})
 
     def do_POST(self) -> None:

@@ -1,12 +1,14 @@
-"""The processes of a job on a local cluster: who they are, and how one of them is killed."""
+"""The processes of a cluster's jobs on this machine: who they are, and how one of them is killed."""
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from fray.testing.gates import until
 
-_DRIVERS = (b"fray_ray._head.driver", b"fray_ray._head.sweep")
+_SCHEDULER = b"ray::SchedulerActor"
+_OWN = b"/job_process.py"
 
 
 def _words(pid: int) -> list[bytes]:
@@ -16,46 +18,62 @@ def _words(pid: int) -> list[bytes]:
         return []
 
 
-def _of_this_cluster() -> list[int]:
+def _of_this_cluster() -> dict[int, list[bytes]]:
     mark = f"RAY_TMPDIR={os.environ['RAY_TMPDIR']}\0".encode()
-    found = []
+    found = {}
     for process in Path("/proc").iterdir():
         try:
             if process.name.isdigit() and mark in (process / "environ").read_bytes():
-                found.append(int(process.name))
+                found[int(process.name)] = _words(int(process.name))
         except OSError:
             continue
     return found
 
 
-def driver_of(job_id: str, *, but: int = 0) -> int:
-    """The driver of a job, or the coordinator of a sweep; `but` is one that was killed."""
-
+def _one(what: str, is_it: Callable[[int, list[bytes]], bool]) -> int:
     def found() -> list[int]:
-        running = [pid for pid, words in _programs(job_id) if words[1] == b"-m" and words[2] in _DRIVERS]
-        return [pid for pid in running if pid != but]
+        return [pid for pid, words in _of_this_cluster().items() if is_it(pid, words)]
 
-    until(lambda: len(found()) == 1, "the driver runs", 120)
+    until(lambda: len(found()) == 1, f"{what} runs", 200)
     return found()[0]
 
 
-def process_of(job_id: str) -> int:
-    """The program of a job's Ray job, which starts its drivers; its guardian is its child no more."""
-
-    def found() -> list[int]:
-        own = [pid for pid, words in _programs(job_id) if words[3].endswith(b"/job_process.py")]
-        return [pid for pid in own if any(_parent(each) == pid for each, _ in _programs(job_id))]
-
-    until(lambda: len(found()) == 1, "the process of the job runs", 120)
-    return found()[0]
+def scheduler(*, but: int = 0) -> int:
+    """The scheduler of the cluster; `but` is one that was killed."""
+    return _one("the scheduler", lambda pid, words: words[0].startswith(_SCHEDULER) and pid != but)
 
 
-def _programs(job_id: str) -> list[tuple[int, list[bytes]]]:
-    words = [(pid, _words(pid)) for pid in _of_this_cluster()]
-    return [(pid, each) for pid, each in words if job_id.encode() in each]
+def kill_scheduler() -> int:
+    """Kill the scheduler, and return the next one."""
+    before = scheduler()
+    kill(before)
+    return scheduler(but=before)
 
 
-def _parent(pid: int) -> int:
+def process_of(job_id: str, *, but: int = 0) -> int:
+    """The process that stands for a job in Ray's table; `but` is one that was killed."""
+
+    def is_it(pid: int, words: list[bytes]) -> bool:
+        own = any(word.endswith(_OWN) for word in words) and job_id.encode() in words
+        return own and pid != but
+
+    return _one("the job's process", is_it)
+
+
+def programs_with(job_id: str) -> list[int]:
+    """The processes of the cluster whose command line names a job."""
+    return [
+        pid for pid, words in _of_this_cluster().items() if any(job_id.encode() in word for word in words)
+    ]
+
+
+def shell_of(job_id: str) -> int:
+    """The shell that starts that process again: what Ray's supervisor of the job has started."""
+    return parent(process_of(job_id))
+
+
+def parent(pid: int) -> int:
+    """The parent of a process; 0 where that is gone."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:

@@ -1,4 +1,4 @@
-"""All earlier attempts of a run's replicas: a file beside the driver's log, a line for each attempt.
+"""All earlier attempts of a run's replicas: a file beside the job's log, a line for each attempt.
 
 There is one only where there are more than an entry of Ray's job table holds, so that the table stays small.
 """

@@ -43,18 +43,17 @@ def with_packages(runtime_env: Mapping[str, Any], packages: Iterable[str]) -> di
     return merged | ({"env_vars": variables} if variables else {})
 
 
-def setup_failure(which: str, error: object) -> str:
+def setup_failure(error: object) -> str:
     """Explain why an environment could not be built: the cause first, then the installer's output.
 
     Args:
-        which: Whose it is.
         error: Ray's error: a trace of its own, with the output of the program that failed somewhere in it.
     """
     text = str(error)
     _, quoted, output = text.partition(_OUTPUT)
     lines = [line.strip() for line in (output if quoted else text).splitlines() if line.strip()]
     said = "".join(f"\n  {line}" for line in lines[-_MOST_LINES:]) if quoted else ""
-    return f"the environment of {which} could not be built: {_cause(lines)}{said}"
+    return f"its environment could not be built: {_cause(lines)}{said}"
 
 
 def _cause(lines: list[str]) -> str:

@@ -5,18 +5,22 @@ the same authentication as the jobs, never a file. What is there of a job has it
 """
 
 import hashlib
+import re
 from collections.abc import Collection
 
 from fray_ray._ray_internals.kv import kv_delete, kv_get, kv_list, kv_put
 
 LIMIT = 100 * 2**20  # bytes, of the dashboard
-STOP, RESTART, ENDPOINT = "stop", "restart", "endpoint"
-_PACKAGES = "gcs://"
+STOP, RESTART, ENDPOINT, QUEUED = "stop", "restart", "endpoint", "queued"
+_PACKAGES, _OURS = "gcs://", "fray-"
+_NAME = re.compile(
+    r"(.+?)\.((?:plan|state|queued|stop|environ|secrets|workspace\.zip)|restart\.\d+\.\d+|endpoint\.\d+\.\d+\.\w+)"
+)
 
 
 def package_name(submission: str, *parts: object) -> str:
     """Return the name of a package of a job."""
-    return ".".join([f"fray-{submission}", *map(str, parts)])
+    return ".".join([f"{_OURS}{submission}", *map(str, parts)])
 
 
 def plan_name(submission: str) -> str:
@@ -25,8 +29,13 @@ def plan_name(submission: str) -> str:
 
 
 def state_name(submission: str) -> str:
-    """Return the name of the package with what another driver of a job needs to go on."""
+    """Return the name of the package with what another scheduler of a job needs to go on."""
     return package_name(submission, "state")
+
+
+def queued_name(submission: str) -> str:
+    """Return the name of the package by which a job comes to the scheduler: `QueuedJob`, as JSON."""
+    return package_name(submission, QUEUED)
 
 
 def stop_name(submission: str) -> str:
@@ -88,9 +97,16 @@ def names_of(submission: str) -> list[str]:
     return [name.removeprefix(prefix) for name in kv_list(prefix)]
 
 
-def names_below(prefix: str) -> list[str]:
-    """Return the names of the packages that begin like this, inside the cluster."""
-    return [name.removeprefix(_PACKAGES) for name in kv_list(_PACKAGES + prefix)]
+def all_names() -> dict[str, list[str]]:
+    """Return what there is of all jobs, by submission: as `names_of` does."""
+    prefix = f"{_PACKAGES}{_OURS}"
+    found: dict[str, list[str]] = {}
+    for name in kv_list(prefix):
+        # A submission may have dots, and so may a name: no submission ends in one of these words.
+        match = _NAME.fullmatch(name.removeprefix(prefix))
+        if match is not None:
+            found.setdefault(match[1], []).append(match[2])
+    return found
 
 
 def stopped_members(sweep: str) -> dict[str, str]:

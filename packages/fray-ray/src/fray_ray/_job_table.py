@@ -1,7 +1,7 @@
 """Jobs in Ray's own job table: their identity at submission, and their state from then on.
 
 The state is in the metadata of the job's entry, so that all readers of the table (another process,
-`ray job list`, the dashboard) see the same. The driver of a job is the only one that writes there
+`ray job list`, the dashboard) see the same. The scheduler is the only one that writes there
 between Ray's own note that it runs and Ray's own note that it ended. Each run of a job that is retried
 has an entry of its own; a member of a sweep has one as soon as it is started. Ray answers a list with
 all metadata of all entries, so an entry is small, however many replicas and attempts there are.
@@ -144,7 +144,7 @@ def read(entry: JobEntry) -> JobInfo | None:
 
 
 def info_in(metadata: Mapping[str, str]) -> JobInfo:
-    """Return the state that a driver wrote, without the request.
+    """Return the state that the scheduler wrote, without the request.
 
     Raises:
         KeyError: It has written none, or none that can be read.
@@ -166,7 +166,7 @@ def stated(state: Mapping[str, str]) -> JobInfo:
 
 
 def _written(metadata: Mapping[str, str]) -> JobInfo:
-    """Return what a driver wrote of a job; the replicas only where an earlier version wrote it."""
+    """Return what the scheduler wrote of a job; the replicas only where an earlier version wrote it."""
     return JobInfo.from_dict({"tasks": (), **json.loads(metadata[_INFO])})
 
 
@@ -180,8 +180,15 @@ def stored_entry(submission: str) -> JobEntry | None:
     return None if entry is None else JobEntry.of({**entry, "submission_id": submission})
 
 
+def end_written(submission: str) -> JobStatus | None:
+    """Return how a job ended where its entry says so, inside the cluster."""
+    entry = stored_entry(submission)
+    info = None if entry is None else read(entry)
+    return info.status if info is not None and info.finished else None
+
+
 def is_lost(entry: JobEntry) -> bool:
-    """Whether a job has ended for Ray, without the final state from a driver that had begun."""
+    """Whether a job has ended for Ray, without the final state from a scheduler that had begun."""
     if entry.status not in TERMINAL or _INFO not in entry.metadata:
         return False
     try:
@@ -191,7 +198,7 @@ def is_lost(entry: JobEntry) -> bool:
 
 
 class TableEntry:
-    """The entry of one job, as its driver keeps it."""
+    """The entry of one job, as the scheduler keeps it."""
 
     def __init__(self, submission: str) -> None:
         self._submission = submission
@@ -240,20 +247,22 @@ def _before_the_driver(entry: JobEntry) -> JobInfo:
         name=metadata[_NAME],
         status=JobStatus.PENDING,
         tasks=tuple(TaskStatus(replica=number) for number in range(int(metadata[_REPLICAS]))),
-        pending_reason="its driver is starting",
+        pending_reason="its process on the head is starting",
         submitted_at=_seconds(entry.start_time),
         progress=None if members is None else {str(JobStatus.PENDING): members},
     )
 
 
 def _after_the_driver(info: JobInfo, status: JobStatus, entry: JobEntry) -> JobInfo:
-    """Settle a job whose driver ended without a final state: stopped through Ray, or lost."""
+    """Settle a job whose process ended without a final state: stopped through Ray, or lost."""
     ended = _seconds(entry.end_time)
     started = info.status is JobStatus.RUNNING
     reason = ExitReason.LOST if started else ExitReason.COULD_NOT_START
     if status is JobStatus.STOPPED:
         reason = ExitReason.STOPPED
-    message = None if status is JobStatus.STOPPED else f"the driver of the job ended: {entry.message}"
+    message = (
+        None if status is JobStatus.STOPPED else f"the process of the job on the head ended: {entry.message}"
+    )
     return replace(
         info,
         status=status,

@@ -25,7 +25,7 @@ _MARKED_BY_HAND = ("A100-80G",)
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What the driver of a job needs to know; pickled, it travels apart from what Ray lists.
+    """What the scheduler needs to know of a job; pickled, it travels apart from what Ray lists.
 
     Args:
         choices: The acceptable numbers of units: TPU slices, or else replicas.
@@ -148,7 +148,7 @@ def job_config(plan: Plan, config: str) -> str:
     Confidential variables are not in it: Ray writes it into its logs, and onto its workers' command lines.
 
     Args:
-        config: What Ray gave the job's driver about the job, as JSON.
+        config: What Ray gave the job's process about the job, as JSON.
     """
     told = json.loads(config)
     runtime_env = told.get("runtime_env") or {}

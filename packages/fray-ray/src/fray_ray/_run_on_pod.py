@@ -1,8 +1,10 @@
 """Functions on TPU slices, for code that is inside a Ray job: no job of its own, the same gang."""
 
+import asyncio
 import os
 import pickle
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -13,8 +15,13 @@ from fray import WorkerDiedError
 from fray.backend import callable_name, check_count, dumps, unpack_exception
 from fray.cluster import Entrypoint, ExitReason, JobStatus, ResourceConfig, TpuConfig
 from fray_ray._connection import Connection
-from fray_ray._head.gang import Gang
-from fray_ray._head.job_state import Progress
+from fray_ray._head.job import new_machine
+from fray_ray._head.job_board import JobBoard
+from fray_ray._head.job_run import JobRun
+from fray_ray._head.nodes import draining
+from fray_ray._head.output import Stdout
+from fray_ray._head.record import JobRecord
+from fray_ray._head.rooms import Rooms
 from fray_ray._launcher.shipping import payload_of
 from fray_ray._plan import Plan, hosts_of, labels_of, unit_counts
 from fray_ray._ray_internals.environment import JOB_CONFIG
@@ -77,22 +84,68 @@ def run_on_pod(
 
 
 def _run(plan: Plan) -> list[Any]:
-    progress = Progress(plan, listed=False)
-    gang = Gang(plan, progress)
+    gang = _Gang(plan)
     gang.start()
     try:
         while gang.is_alive():
             gang.join(_LOOK)
     finally:
         if gang.is_alive():  # interrupted
-            gang.stop(_GRACE, ExitReason.STOPPED)
+            gang.stop(_GRACE)
             gang.join(2 * _GRACE)
-            gang.close()
-    if gang.outcome.status is JobStatus.SUCCEEDED:
+    if gang.error is not None:
+        raise gang.error
+    status, _, message = gang.verdict
+    if status is JobStatus.SUCCEEDED:
         return [_loaded(result) for result in gang.results]
     if gang.results and gang.results[0] is not None:
         _loaded(gang.results[0])
-    raise WorkerDiedError(gang.outcome.message)
+    raise WorkerDiedError(message)
+
+
+class _Gang(threading.Thread):
+    """The gang of one call, on an event loop of its own: it ends with this process."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(name="run-on-pod", daemon=True)
+        self._plan = plan
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._job: JobRun | None = None
+        self.error: Exception | None = None
+        self.results: list[bytes | None] = []
+        self.verdict: tuple[JobStatus, ExitReason, str | None] = (JobStatus.FAILED, ExitReason.LOST, None)
+
+    def run(self) -> None:
+        """Run it to its end."""
+        try:
+            asyncio.run(self._carry())
+        except Exception as error:  # noqa: BLE001 - it is raised where the call waits
+            self.error = error
+
+    async def _carry(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        rooms = Rooms()
+        board = JobBoard(self._plan, JobRecord(machine=new_machine(self._plan)), listed=False)
+        self._job = JobRun(self._plan, board, rooms, Stdout())
+        looking = [asyncio.create_task(each) for each in (rooms.run(), self._watch_nodes(self._job))]
+        try:
+            await self._job.run()
+        finally:
+            for task in looking:
+                task.cancel()
+        self.results = self._job.results
+        self.verdict = board.machine.verdict or self.verdict
+
+    @staticmethod
+    async def _watch_nodes(job: JobRun) -> None:
+        while True:
+            job.notice(draining())
+            await asyncio.sleep(_LOOK)
+
+    def stop(self, grace: float) -> None:
+        """End it."""
+        if self._loop is not None and self._job is not None:
+            self._loop.call_soon_threadsafe(self._job.stop, grace)
 
 
 def _loaded(result: bytes | None) -> Any:

@@ -20,6 +20,7 @@ from fray._jobs.rules.events import (
     EndTree,
     Event,
     Noticed,
+    Placed,
     Policy,
     RestartRequested,
     SettleJob,
@@ -31,10 +32,11 @@ from fray._jobs.rules.events import (
 from fray._jobs.rules.replica_rules import ALIVE, PEER_GRACE, Phase, Replica, ReplicaRules, pause_after
 from fray._jobs.rules.states import ReplicaState
 from fray._values.job_words import ExitReason, JobStatus
+from fray._values.light_tuples import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 TIMEOUT_GRACE = 10.0  # seconds that replicas have after SIGTERM when their time is up
 
@@ -48,6 +50,14 @@ class JobPhase(enum.Enum):
     """No replica of the gang runs; its tree is cleared before the next attempt."""
     ENDING = "ending"
     FINISHED = "finished"
+
+
+class Running(NamedTuple):
+    """An attempt that runs; `kill_at` is when it is killed, where it was asked to end."""
+
+    replica: int
+    attempt: int
+    kill_at: float | None
 
 
 class Supervision(ReplicaRules):
@@ -64,6 +74,7 @@ class Supervision(ReplicaRules):
         self._verdict: tuple[JobStatus, ExitReason, str | None] | None = None  # by which the job is ended
         self._kill_at: float | None = None
         self.started_at: float | None = None
+        self._left_out: list[Replica] = []  # of a gang that has fewer replicas now
 
     @property
     def phase(self) -> JobPhase:
@@ -76,6 +87,27 @@ class Supervision(ReplicaRules):
         return tuple(replica.task for replica in self._replicas)
 
     @property
+    def verdict(self) -> tuple[JobStatus, ExitReason, str | None] | None:
+        """How the job ends: its status, the reason and the message; None until that is decided."""
+        return self._verdict
+
+    @property
+    def running(self) -> tuple[Running, ...]:
+        """The attempts that have started and not ended."""
+        return tuple(
+            Running(each.number, each.task.attempt, each.kill_at)
+            for each in self._replicas
+            if each.phase in ALIVE
+        )
+
+    @property
+    def unplaced(self) -> tuple[int, ...]:
+        """The replicas whose next attempt is due, and waits for `Placed` alone."""
+        if self._phase not in (JobPhase.PENDING, JobPhase.RUNNING) or not self._policy.places:
+            return ()
+        return tuple(each.number for each in self._replicas if self._is_due(each) and not each.placed)
+
+    @property
     def due(self) -> float | None:
         """The next moment at which `Tick` does something."""
         if self._phase in (JobPhase.PENDING, JobPhase.FINISHED, JobPhase.BETWEEN):
@@ -85,10 +117,14 @@ class Supervision(ReplicaRules):
         moments = [
             moment
             for replica in self._replicas
-            for moment in (replica.due, replica.kill_at, replica.deadline)
+            for moment in (self._due_of(replica), replica.kill_at, replica.deadline)
             if moment is not None
         ]
         return min(moments, default=None)
+
+    def _due_of(self, replica: Replica) -> float | None:
+        """Return when the next attempt of a replica is due; None where it is, and waits for a place."""
+        return None if self._is_due(replica) and not self._may_start(replica) else replica.due
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take in what happened, and the time; return what is to be done, in this order."""
@@ -98,6 +134,9 @@ class Supervision(ReplicaRules):
         match event:
             case Begin() if self._phase is JobPhase.PENDING:
                 self._phase, self.started_at = JobPhase.RUNNING, self._wall
+            case Placed(replicas):
+                for number in replicas:
+                    self._replica(number).placed = True
             case StopRequested(grace):
                 self._end(JobStatus.STOPPED, ExitReason.STOPPED, None, grace)
             case CannotRun(reason, message, grace):
@@ -141,6 +180,55 @@ class Supervision(ReplicaRules):
             )
             self._end(JobStatus.FAILED, ExitReason.PREEMPTED, message, 0.0)
         return self._actions
+
+    def resize(self, replicas: int) -> None:
+        """Have so many replicas from the next attempt on; those left out keep their past, should they return.
+
+        No replica may run.
+        """
+        every = [*self._replicas, *self._left_out]
+        first = self._policy.first_replica
+        every += [Replica(first + number) for number in range(len(every), replicas)]
+        self._replicas, self._left_out = every[:replicas], every[replicas:]
+        self._policy = self._policy._replace(replicas=replicas)
+        dues = [replica.due for replica in self._replicas if replica.due is not None]
+        for replica in self._replicas:  # one that returns waits as the others do
+            replica.phase, replica.due = Phase.WAITING, max(dues, default=self._now)
+
+    def trimmed(self, most: int) -> Supervision:
+        """Return a copy of this that knows no more than so many of the earlier attempts: the latest ones."""
+        earlier = [each for replica in self._replicas for each in replica.task.previous]
+        if len(earlier) <= most:
+            return self
+        from copy import copy  # no supervisor of a local job needs it
+
+        earlier.sort(key=lambda each: each.finished_at or 0.0)
+        latest = {(each.replica, each.attempt) for each in earlier[-most:]}
+        copied = copy(self)
+        copied._replicas = [copy(replica) for replica in self._replicas]
+        for replica in copied._replicas:
+            kept = tuple(each for each in replica.task.previous if (each.replica, each.attempt) in latest)
+            replica.task = replica.task._replace(previous=kept)
+        if self._culprit is not None:
+            copied._culprit = copied._replica(self._culprit.number)
+        return copied
+
+    def complete(self, previous: Mapping[int, tuple[ReplicaState, ...]]) -> None:
+        """Know the earlier attempts again, by replica, that a trimmed one does not."""
+        for replica in self._replicas:
+            replica.task = replica.task._replace(previous=previous[replica.number])
+
+    def shift(self, seconds: float) -> None:
+        """Go on by another clock, which is ahead of that before by so many seconds."""
+        self._now += seconds
+        self._epoch -= seconds
+        if self._kill_at is not None:
+            self._kill_at += seconds
+        for replica in (*self._replicas, *self._left_out):
+            for name in ("due", "kill_at", "deadline"):
+                moment = getattr(replica, name)
+                if moment is not None:
+                    setattr(replica, name, moment + seconds)
 
     def again(self, tasks: Iterable[ReplicaState]) -> None:
         """Run again what did not succeed of a job that had ended, with budgets as at first."""
@@ -197,15 +285,14 @@ class Supervision(ReplicaRules):
 
     def _advance_replicas(self) -> None:
         for replica in self._replicas:
-            if replica.phase is Phase.WAITING and replica.due is not None and self._now >= replica.due:
+            if self._may_start(replica):
                 self._start(replica, replica.task.attempt + 1)
         if all(replica.phase is Phase.OVER for replica in self._replicas):
             self._conclude()
 
     def _advance_gang(self) -> None:
         if all(replica.phase is Phase.WAITING for replica in self._replicas):
-            due = self._replicas[0].due
-            if due is not None and self._now >= due:
+            if all(self._may_start(replica) for replica in self._replicas):
                 self._culprit, self._grace = None, PEER_GRACE
                 attempt = self._replicas[0].task.attempt + 1
                 for replica in self._replicas:
@@ -277,12 +364,14 @@ class Supervision(ReplicaRules):
         assert self._verdict is not None
         status, reason, message = self._verdict
         for replica in self._replicas:
-            task = replica.task
-            if replica.phase is not Phase.OVER:
-                finished_at = self._wall if task.attempt else None
-                replica.task = task._replace(
-                    status=status, reason=reason, error_message=message, finished_at=finished_at
-                )
+            if replica.phase is Phase.OVER:
+                continue
+            if replica.phase is Phase.WAITING and replica.task.attempt:  # how that one ended stays known
+                replica.task = self._next_task(replica, replica.task.attempt + 1)
+            finished_at = None if replica.phase is Phase.WAITING else self._wall
+            replica.task = replica.task._replace(
+                status=status, reason=reason, error_message=message, finished_at=finished_at
+            )
         self._phase = JobPhase.FINISHED
         self._actions.append(SettleJob(status, message))
 

@@ -4,6 +4,7 @@ All are gauges, set again and again while the job lives: Ray drops one that nobo
 report interval. So a cluster exports the figures of the jobs that it has, and not those of all it has had.
 """
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 
@@ -26,18 +27,23 @@ _DESCRIPTIONS = {
 }
 
 
+@functools.cache
+def shared_gauges() -> dict[str, Gauge]:
+    """Return the metrics that all jobs of this process share, by name."""
+    tags = ("job_id", "job_name")
+    return {
+        name: Gauge(f"fray_job_{name}", text, (*tags, _STATUS) if name == "replicas" else tags)
+        for name, text in _DESCRIPTIONS.items()
+    }
+
+
 class JobMetrics:
     """The figures of one job, as Ray's metrics `ray_fray_job_NAME` with the tags `job_id` and `job_name`."""
 
     def __init__(self, job_id: str, name: str) -> None:
         shown = name.encode("ascii", "backslashreplace").decode()  # Ray 2.60 takes no other tag
         self._tags = {"job_id": job_id, "job_name": shown}
-        self._gauges = {
-            name: Gauge(
-                f"fray_job_{name}", text, (*self._tags, _STATUS) if name == "replicas" else (*self._tags,)
-            )
-            for name, text in _DESCRIPTIONS.items()
-        }
+        self._gauges = shared_gauges()
         self._next = 0.0
         self._waits_since: float | None = None
 

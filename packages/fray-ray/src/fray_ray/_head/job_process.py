@@ -1,106 +1,120 @@
-"""A job's own process: `python -m fray_ray._head.job_process MODULE SUBMISSION [FIRST]`, run by Ray.
+"""A job's own process on the head: `python -m fray_ray._head.job_process SUBMISSION`, run by Ray.
 
-It starts the job's driver, which is that module, and another one where it is killed. It ends with Ray's
-supervisor of the job, and its exit code is the job's. It imports almost nothing, to be small. Another
-process, the guardian, ends what is left of the job where this process is killed.
+The scheduler carries the job; this process stands for it in Ray's table. It connects to the scheduler, waits
+for the end of the job, and ends with its exit code. It passes on Ray's request to end. Where the scheduler is
+killed it waits for the next one. It imports almost nothing, to be small.
 """
 
 import os
+import select
 import signal
+import socket
 import sys
 import time
 
-PARENT = "FRAY_DRIVER_PARENT"
-"""The variable that tells a driver the process that started it."""
-UNSUCCESSFUL = 3
-"""The exit code of a driver whose job did not succeed; of one that failed itself it is another."""
-_MOST = 5  # drivers that end one after the other, each soon
-_SOON = 60.0  # seconds
+END, STOP = b"\0\0", b"stop\n"
+_PAUSE = 0.2  # seconds between two tries to connect
+_SCHEDULER_WITHIN = 20.0  # seconds for which Ray may take to restart a scheduler that was killed
 _LOOK = 1.0  # seconds between looks for Ray's supervisor
-_ENDED_BY_SIGNAL = 128
+_STOPPED_BY_RAY_WITHIN = 5.0  # seconds in which the caller of `terminate` has Ray stop this process
+_PIECE = 4096  # bytes
 
 
 class JobProcess:
-    """Starts drivers until one has carried the job to its end."""
+    """Waits for the end of one job."""
 
-    def __init__(self, words: list[str]) -> None:
-        self._words, self._parent = words, os.getppid()
-        self._driver = 0
+    def __init__(self, submission: str, path: str) -> None:
+        self._submission, self._path, self._parent = submission, path, os.getppid()
+        self._link: socket.socket | None = None
         self._told = False  # to end
-        self.in_order = False
-        """Whether a driver carried the job to its end, so that nothing of it is left."""
 
     def run(self) -> int:
         """Return the exit code of the job."""
-        signal.signal(signal.SIGTERM, self._hand_on)
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-        failures = 0
+        signal.signal(signal.SIGTERM, self._pass_on)
         while True:
-            started = time.monotonic()
-            code = self._run_driver()
-            if code in (0, UNSUCCESSFUL):
-                self.in_order = True
-                return 1 if code else 0
-            if self._told:
-                return _ENDED_BY_SIGNAL + signal.SIGTERM
-            failures = 1 if time.monotonic() - started > _SOON else failures + 1
-            if failures > _MOST:
-                os.write(2, f"[fray] {_MOST} drivers of the job failed, each within {_SOON:g} s\n".encode())
-                return 1
-            time.sleep(0.05 * 2**failures)
+            self._connect()
+            answer = self._answer()
+            if answer == b"stopped":
+                return self._leave_to_ray()
+            if answer.startswith(b"exit "):
+                return int(answer[5:])
 
-    def _run_driver(self) -> int:
-        """Start a driver and wait for it; return its exit code, or the signal, negative."""
-        command = [sys.executable, "-m", *self._words]
-        environ = {**os.environ, PARENT: str(os.getpid())}
-        self._driver = os.posix_spawn(sys.executable, command, environ, setsigmask=())
+    def _connect(self) -> None:
+        alone_since = time.monotonic()
         while True:
-            pid, status = os.waitpid(self._driver, os.WNOHANG)
-            if pid:
-                self._driver = 0
-                return os.waitstatus_to_exitcode(status)
-            if os.getppid() != self._parent:  # Ray's supervisor is gone, and the job with it
-                os._exit(1)
-            signal.sigtimedwait([signal.SIGCHLD], _LOOK)
+            link = socket.socket(socket.AF_UNIX)
+            try:
+                link.connect(self._path)
+                link.sendall(self._about() + (STOP if self._told else b""))
+            except OSError:
+                link.close()
+                self._check_parent()
+                if time.monotonic() - alone_since > _SCHEDULER_WITHIN:
+                    start_scheduler()
+                    alone_since = time.monotonic()
+                time.sleep(_PAUSE)
+            else:
+                self._link = link
+                return
 
-    def _hand_on(self, *_: object) -> None:
+    def _about(self) -> bytes:
+        variables = (f"{name}={value}" for name, value in os.environ.items())
+        words = [self._submission, os.getcwd(), *variables]  # noqa: PTH109 - pathlib is large
+        return "\0".join(words).encode(errors="surrogateescape") + END
+
+    def _answer(self) -> bytes:
+        """Return what the scheduler says of the job; nothing where it is gone."""
+        assert self._link is not None
+        said = b""
+        while b"\n" not in said:
+            ready, _, _ = select.select([self._link], [], [], _LOOK)
+            self._check_parent()
+            try:
+                piece = self._link.recv(_PIECE) if ready else None
+            except OSError:
+                piece = b""
+            if piece == b"":
+                self._link.close()
+                self._link = None
+                return b""
+            said += piece or b""
+        return said.partition(b"\n")[0]
+
+    def _check_parent(self) -> None:
+        if os.getppid() != self._parent:  # Ray's supervisor is gone, and the job with it
+            os._exit(1)
+
+    def _pass_on(self, *_: object) -> None:
         self._told = True
-        if self._driver:
-            os.kill(self._driver, signal.SIGTERM)
+        if self._link is not None:
+            try:
+                self._link.sendall(STOP)
+            except OSError:  # the next scheduler gets it
+                return
+
+    def _leave_to_ray(self) -> int:
+        """Wait for Ray to stop this process of a stopped job, which makes it STOPPED in Ray's table, too."""
+        if not self._told:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            time.sleep(_STOPPED_BY_RAY_WITHIN)
+        return 1
 
 
-def leave_a_guardian(submission: str) -> int:
-    """Start the guardian; a byte written to the descriptor says that the job has ended in order."""
-    end, told = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(end)
-        os.waitpid(child, 0)
-        return told
-    os.close(told)
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    if not os.read(end, 1):
-        environ = {name: value for name, value in os.environ.items() if name != "RAY_JOB_CONFIG_JSON_ENV_VAR"}
-        command = [sys.executable, "-m", "fray_ray._head.lost_job", submission, "guardian"]
-        os.execve(sys.executable, command, environ)  # noqa: S606 - no shell
-    os._exit(0)
+def start_scheduler() -> None:
+    """Have the cluster have a scheduler: Ray does not restart one that was ended for good."""
+    environ = {name: value for name, value in os.environ.items() if name != "RAY_JOB_CONFIG_JSON_ENV_VAR"}
+    command = [sys.executable, "-m", "fray_ray._head.start_scheduler"]
+    os.posix_spawn(sys.executable, command, environ)
 
 
 def main() -> int:
-    """Be small, and run the job."""
+    """Be small, and wait for the end of the job."""
     if not sys.flags.isolated:
-        os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, *sys.argv[1:]])  # noqa: S606
-    told = leave_a_guardian(sys.argv[2])
-    process = JobProcess(sys.argv[1:])
-    code = process.run()
-    if process.in_order:
-        try:
-            os.write(told, b".")
-        except BrokenPipeError:  # the guardian was killed
-            return code
-    return code
+        from fray_ray._scheduler import socket_path
+
+        path = socket_path(os.environ["RAY_ADDRESS"])
+        os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, sys.argv[1], path])  # noqa: S606
+    return JobProcess(*sys.argv[1:]).run()
 
 
 if __name__ == "__main__":

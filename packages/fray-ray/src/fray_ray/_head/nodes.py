@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -56,16 +57,32 @@ def living_and_dead() -> dict[str, dict[str, Any]]:
     return {node["NodeID"]: node for node in ray.nodes()}  # type: ignore[no-untyped-call]
 
 
-def usable() -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """Return the living nodes that were not told to go, each with what is free on it."""
+@dataclass(frozen=True)
+class Nodes:
+    """The living nodes that were not asked to go, at one moment: each with what is free on it."""
+
+    usable: tuple[tuple[dict[str, Any], dict[str, float]], ...]
+
+    def total(self, resource: str) -> float:
+        """Return how much of a resource they have."""
+        return float(sum(node["Resources"].get(resource, 0.0) for node, _ in self.usable))
+
+    def free(self, resource: str) -> float:
+        """Return how much of a resource is free on them."""
+        return float(sum(free.get(resource, 0.0) for _, free in self.usable))
+
+
+def nodes_now() -> Nodes:
+    """Ask Ray which nodes there are."""
     free = free_resources_of_nodes()
     leaving = draining_nodes()
-    nodes = living_and_dead().values()
-    return [
-        (node, dict(free.get(node["NodeID"], {})))
-        for node in nodes
-        if node["Alive"] and node["NodeID"] not in leaving
-    ]
+    return Nodes(
+        tuple(
+            (node, dict(free.get(node["NodeID"], {})))
+            for node in living_and_dead().values()
+            if node["Alive"] and node["NodeID"] not in leaving
+        )
+    )
 
 
 def _is_gone(node: dict[str, Any]) -> bool:

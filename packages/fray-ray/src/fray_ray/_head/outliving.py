@@ -14,7 +14,7 @@ from ray.util.placement_group import (
 )
 
 from fray_ray import _job_kv
-from fray_ray._head.record import DriverRecord
+from fray_ray._head.record import JobRecord, unpacked
 from fray_ray._job_table import TERMINAL, stored_entry
 
 NAMESPACE = "fray"
@@ -49,7 +49,7 @@ def named_host(name: str) -> Any:
         return None
 
 
-def end_hosts(record: DriverRecord, grace: float) -> None:
+def end_hosts(record: JobRecord, grace: float) -> None:
     """End the replicas of a job that has no driver, and return when their processes are gone."""
     hosts = [host for known in record.hosts.values() if (host := named_host(known.name)) is not None]
     for host in hosts:
@@ -65,8 +65,9 @@ def end_hosts(record: DriverRecord, grace: float) -> None:
 def end_leftovers(submission: str, grace: float) -> None:
     """End the replicas of a job that has no driver, and give back its room."""
     state = _job_kv.fetch(_job_kv.state_name(submission))
-    if state is not None:
-        end_hosts(DriverRecord.from_json(state), grace)
+    record = None if state is None else unpacked(state)
+    if record is not None:
+        end_hosts(record, grace)
     _remove(name for name in _living_groups() if _submission_of(name) == submission)
 
 

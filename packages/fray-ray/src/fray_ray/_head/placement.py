@@ -13,7 +13,7 @@ from ray.util.placement_group import PlacementGroup, placement_group
 
 from fray.cluster import TpuConfig
 from fray_ray._connection import cluster_resources
-from fray_ray._head.nodes import usable
+from fray_ray._head.nodes import Nodes
 from fray_ray._plan import REGION, Plan, bundle_of, marked_by_hand
 from fray_resources import tpu_topologies
 
@@ -45,13 +45,13 @@ class Layout(Protocol):
     def place(self, replica: int) -> tuple[int, int]:
         """Return which group, and which bundle of it, a replica is in."""
 
-    def free(self, without: frozenset[str]) -> int:
+    def free(self, without: frozenset[str], nodes: Nodes) -> int:
         """Return for how many units there is room now."""
 
-    def most(self) -> int:
+    def most(self, nodes: Nodes) -> int:
         """Return how many units there are that could be used, were nobody else there."""
 
-    def why_not(self, units: int) -> str:
+    def why_not(self, units: int, nodes: Nodes) -> str:
         """Say what was asked and what the cluster has."""
 
 
@@ -80,24 +80,29 @@ class Packed:
     def place(self, replica: int) -> tuple[int, int]:
         return 0, replica
 
-    def free(self, without: frozenset[str]) -> int:
-        nodes = [(node, free) for node, free in usable() if node["NodeID"] not in without]
-        return sum(_fits(self.bundle, free) for node, free in nodes if _in_region(self._plan, node))
+    def acceptable(self, node: Mapping[str, Any]) -> bool:
+        """Whether replicas may be on a node, by its labels."""
+        return _in_region(self._plan, node)
 
-    def most(self) -> int:
-        return self.free(frozenset())
+    def free(self, without: frozenset[str], nodes: Nodes) -> int:
+        return sum(
+            _fits(self.bundle, free)
+            for node, free in nodes.usable
+            if node["NodeID"] not in without and self.acceptable(node)
+        )
 
-    def why_not(self, units: int) -> str:
+    def most(self, nodes: Nodes) -> int:
+        return sum(_fits(self.bundle, node["Resources"]) for node, _ in nodes.usable if self.acceptable(node))
+
+    def why_not(self, units: int, nodes: Nodes) -> str:
         asked = ", ".join(f"{name}: {_amount(name, amount)}" for name, amount in self.bundle.items())
         where = "".join(f" with {name}={value}" for name, value in self._plan.labels.items())
-        total, free = cluster_resources(), [free for _, free in usable()]
         has = ", ".join(
-            f"{name}: {_amount(name, sum(node.get(name, 0) for node in free))} of "
-            f"{_amount(name, total.get(name, 0))} free"
+            f"{name}: {_amount(name, nodes.free(name))} of {_amount(name, nodes.total(name))} free"
             for name in self.bundle
         )
         advice = ""
-        if (mark := marked_by_hand(self.bundle)) is not None and not total.get(mark):
+        if (mark := marked_by_hand(self.bundle)) is not None and not nodes.total(mark):
             advice = (
                 f"; Ray gives {mark} to no node by itself: start nodes with --resources='{{\"{mark}\": 1}}'"
             )
@@ -133,20 +138,20 @@ class Slices:
     def place(self, replica: int) -> tuple[int, int]:
         return divmod(replica, self._tpu.hosts)
 
-    def free(self, without: frozenset[str]) -> int:
-        return sum(self._is_free(slice_, without) for slice_ in self._found(of=_free))
+    def free(self, without: frozenset[str], nodes: Nodes) -> int:
+        return sum(self._is_free(slice_, without) for slice_ in self._found(nodes, of=_free))
 
-    def most(self) -> int:
-        return sum(self._is_free(slice_, frozenset()) for slice_ in self._found(of=_total))
+    def most(self, nodes: Nodes) -> int:
+        return sum(self._is_free(slice_, frozenset()) for slice_ in self._found(nodes, of=_total))
 
-    def why_not(self, units: int) -> str:
-        ours = self._found(of=_free)
+    def why_not(self, units: int, nodes: Nodes) -> str:
+        ours = self._found(nodes, of=_free)
         whole = sum(len(slice_) >= self._tpu.hosts for slice_ in ours)
         free = sum(self._is_free(slice_, frozenset()) for slice_ in ours)
         broken = len(ours) - whole
         text = f"waiting for {units} x {self._tpu.type}{self._wishes()}; the cluster has {whole}, {free} free"
         text += f", and {broken} with hosts missing" if broken else ""
-        return text if ours else f"{text}; its slices: {_slices_by_type()}"
+        return text if ours else f"{text}; its slices: {_slices_by_type(nodes)}"
 
     def _labels(self) -> dict[str, str]:
         labels = {_TYPE: self._tpu.type, **self._plan.labels}
@@ -162,11 +167,11 @@ class Slices:
         return "".join(f" with {name}={value}" for name, value in labels.items()) + f" (each host {needs})"
 
     def _found(
-        self, *, of: Callable[[dict[str, Any], dict[str, float]], dict[str, float]]
+        self, nodes: Nodes, *, of: Callable[[dict[str, Any], dict[str, float]], dict[str, float]]
     ) -> list[dict[int, tuple[str, dict[str, float]]]]:
         """The slices that are what is asked for: of each its hosts by number, with what is `of` them."""
         slices: dict[str, dict[int, tuple[str, dict[str, float]]]] = {}
-        for node, free in usable():
+        for node, free in nodes.usable:
             labels = node["Labels"]
             if self._matches(node) and labels.get(_WORKER, "").isdigit():
                 host = node["NodeID"], of(node, free)
@@ -199,7 +204,7 @@ def _not_on(nodes: frozenset[str]) -> dict[str, str]:
     return {_NODE: f"!in({','.join(sorted(nodes))})"} if nodes else {}
 
 
-def _in_region(plan: Plan, node: dict[str, Any]) -> bool:
+def _in_region(plan: Plan, node: Mapping[str, Any]) -> bool:
     regions = plan.resources.regions
     return regions is None or node["Labels"].get(REGION) in regions
 
@@ -208,10 +213,10 @@ def _fits(bundle: Mapping[str, float], free: Mapping[str, float]) -> int:
     return min(int(free.get(name, 0.0) / amount) for name, amount in bundle.items() if amount)
 
 
-def _slices_by_type() -> str:
+def _slices_by_type(nodes: Nodes) -> str:
     slices = {
         (node["Labels"].get(_TYPE, "unknown type"), node["Labels"][_SLICE])
-        for node, _ in usable()
+        for node, _ in nodes.usable
         if _SLICE in node["Labels"]
     }
     types = sorted(kind for kind, _ in slices)

@@ -1,10 +1,7 @@
-"""A replica's lines in the log of the job, which is what this process writes to stdout."""
+"""A replica's lines in the log of the job."""
 
 import contextlib
 import os
-import stat
-import sys
-import threading
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,23 +10,16 @@ from typing import Any
 from fray.backend import complete_lines
 from fray.cluster import redacted
 from fray_ray._head.log_marks import LogMarks
+from fray_ray._head.output import Output
 
 _LAST_LINES = 20
 _LONGEST_LINE = 1 << 20  # bytes
-_BEHIND = 1 << 16  # bytes of the log in which a driver that takes it up looks for the last lines
+_BEHIND = 1 << 16  # bytes of the log in which a scheduler that takes it up looks for the last lines
 
 
-def log_size() -> int:
-    """Return how long the log is; 0 where what is written goes into no file."""
-    with contextlib.suppress(OSError, ValueError):  # pytest's stdout has no descriptor
-        found = os.fstat(sys.stdout.fileno())
-        return found.st_size if stat.S_ISREG(found.st_mode) else 0
-    return 0
-
-
-def complete_log(path: Path) -> None:
-    """Remove a last line that a driver was killed in: it is written again."""
-    with contextlib.suppress(OSError), path.open("r+b") as file:
+def complete_log(path: str) -> None:
+    """Remove a last line that a scheduler was killed in: it is written again."""
+    with contextlib.suppress(OSError), Path(path).open("r+b") as file:
         end = file.seek(0, os.SEEK_END)
         while end > 0:
             start = max(0, end - _BEHIND)
@@ -42,17 +32,20 @@ def complete_log(path: Path) -> None:
 
 
 class ReplicaLog:
-    """What a replica writes, attempt after attempt."""
+    """What a replica writes, attempt after attempt.
 
-    _one_at_a_time = threading.Lock()
-    _marks = LogMarks()
+    Args:
+        output: The log of the job.
+        marks: Those of that log.
+    """
 
-    def __init__(self, number: int, secrets: Iterable[str]) -> None:
+    def __init__(self, number: int, secrets: Iterable[str], output: Output, marks: LogMarks) -> None:
+        self._output, self._marks = output, marks
         self._prefix, self._number = f"[replica-{number}] ", number
         self._secrets = tuple(secrets)
         self._rest = b""
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
-        # Where lines end that a driver which was killed has written already: the position behind each.
+        # Where lines end that a scheduler which was killed has written already: the position behind each.
         self._ahead: deque[int] = deque()
         self._behind = 0  # the position behind the last of those that were passed over
 
@@ -63,11 +56,11 @@ class ReplicaLog:
         self._print(self._mark(attempt))
 
     def note(self) -> dict[str, Any]:
-        """Return what another driver needs to go on behind what was written until now."""
-        return {"log": self._behind if self._ahead else log_size(), "rest": self._rest}
+        """Return what another scheduler needs to go on behind what was written until now."""
+        return {"log": self._behind if self._ahead else self._output.size(), "rest": self._rest}
 
     def take_up(self, path: Path, attempt: int, note: dict[str, Any], *, began: bool) -> None:
-        """Go on where a driver that was killed noted; what it wrote after that is not written again.
+        """Go on where a scheduler that was killed noted; what it wrote after that is not written again.
 
         Args:
             began: Whether something of the attempt was noted before; else its beginning may not be marked.
@@ -129,6 +122,4 @@ class ReplicaLog:
         return True
 
     def _print(self, text: str) -> None:
-        with self._one_at_a_time:
-            sys.stdout.buffer.write((text + self._marks.after(text)).encode())
-            sys.stdout.flush()
+        self._output.write((text + self._marks.after(text)).encode())

@@ -1,58 +1,123 @@
-"""The coordinator of a sweep: `python -m fray_ray._head.sweep SUBMISSION [FIRST]`, on the head.
+"""A sweep under its scheduler: its members are started as there is need for them.
 
-It starts the members, each a Ray job of its own, as there is need for them: a member that waits costs a line
-in the sweep's entry, and no process. What it knows is in Ray's table: what its members are doing, and, in its
-own entry, which of them ended before they were started. So another one goes on where this is killed: it is
-started by the sweep's own process (`job_process`).
+A member that waits costs a line in the sweep's entry. What is known of a sweep is in Ray's table: what its
+members are doing, and, in its own entry, which of them ended before they were started. So another scheduler
+goes on with it.
 """
 
+import asyncio
 import json
-import logging
-import os
 import pickle
-import signal
-import sys
-import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-import ray
-
 from fray.backend import TURN, SweepOrder, sweep_info
-from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus, poll_delays
 from fray_ray import _job_kv
-from fray_ray._head.driver import end_with, end_written, leave_to_ray
-from fray_ray._head.job_process import PARENT, UNSUCCESSFUL
-from fray_ray._head.kept import keep_workspace, workspace_uri
+from fray_ray._head.asides import aside
+from fray_ray._head.driver_link import DriverLink
+from fray_ray._head.job import Shared
+from fray_ray._head.kept import keep_workspace
 from fray_ray._head.predecessors import failure_of, state_of, unfinished
+from fray_ray._head.ray_job import RayJob
 from fray_ray._job_table import UNSTARTED, TableEntry, describe, read, stored_entry, submission_of
 from fray_ray._launcher import entrypoints
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._launcher.lookup import FoundJob, find, settled
 from fray_ray._launcher.stopping import stop_job
 from fray_ray._plan import Plan, restored, withheld
+from fray_ray._queued_job import QueuedJob
 from fray_ray._sweep_plan import Member, SweepPlan
 
 _LOOK = 0.3  # seconds between two looks at what is going on
-_RAYS_GRACE = 2.0  # seconds: Ray kills a driver three seconds after its SIGTERM
+_RAYS_GRACE = 2.0  # seconds: Ray kills a process three seconds after its SIGTERM
 _AT_ONCE = 16  # members that are stopped side by side
+_GRACE_OF_LOST = 5.0  # seconds for members of a sweep that Ray has lost
+_TAKEN_WITHIN = 30.0  # seconds in which the scheduler takes a member
 _MOST = 16 * 2**20  # bytes of the head's memory that a sweep which has ended keeps
 
 
-class Coordinator:
-    """One run of a sweep."""
+class Sweep:
+    """One run of a sweep: the same face as `Job`."""
 
-    def __init__(self, submission: str, plan: SweepPlan) -> None:
-        self._submission, self._plan = submission, plan
-        self._client = JobsClient(ray.get_runtime_context().gcs_address)
+    def __init__(self, submission: str, plan: SweepPlan, queued: QueuedJob, shared: Shared) -> None:
+        self._submission, self._plan, self._queued, self._shared = submission, plan, queued, shared
+        known = stored_entry(submission) is not None
+        self._ray_job = RayJob(submission, queued, shared.client, shared.node, submitted=known)
+        self._asked: float | None = None  # the grace with which somebody wants it to end
+        self._wakes = asyncio.Event()
+
+    def attach(self, link: DriverLink) -> None:
+        """The sweep's process has connected."""
+        self._ray_job.attach(link)
+
+    def detach(self, link: DriverLink) -> None:
+        """Its process is gone."""
+        self._ray_job.detach(link)
+
+    def stop_by_ray(self) -> None:
+        """Ray asks the sweep's process to end."""
+        self._stop(_RAYS_GRACE)
+
+    def notice(self, leaving: Mapping[str, float]) -> None:
+        """Nodes go: that is its members' business."""
+
+    def deliver(self, request: str, data: bytes) -> None:
+        """Do what somebody has requested of the sweep."""
+        if request == _job_kv.STOP:
+            self._stop(float(data))
+
+    def _stop(self, grace: float) -> None:
+        self._asked = grace
+        self._wakes.set()
+
+    async def live(self) -> None:
+        """Coordinate the sweep until every member has ended."""
+        problem = await self._ray_job.begin()
+        if problem is not None:
+            await self._ray_job.settle(JobStatus.FAILED, problem)
+            _job_kv.delete_all(self._submission)
+            return
+        looking = asyncio.create_task(self._look_for_loss())
+        try:
+            coordinator = await aside(
+                Coordinator, self._submission, self._plan, self._queued, self._shared.client()
+            )
+            info = None
+            while info is None:
+                info = await aside(coordinator.step, self._asked)
+                if info is None:
+                    self._wakes.clear()
+                    try:
+                        await asyncio.wait_for(self._wakes.wait(), _LOOK)
+                    except TimeoutError:
+                        continue
+        finally:
+            looking.cancel()
+        await aside(coordinator.finish, info)
+        good = info.status is JobStatus.SUCCEEDED
+        kept = {_job_kv.plan_name(self._submission), _job_kv.workspace_name(self._submission)}
+        _job_kv.delete_all(self._submission, but=() if good else kept)
+        self._ray_job.tell(info.status)
+
+    async def _look_for_loss(self) -> None:
+        await self._ray_job.lost()
+        self._stop(_GRACE_OF_LOST)
+
+
+class Coordinator:
+    """Starts and stops the members of one sweep; a thread at a time."""
+
+    def __init__(self, submission: str, plan: SweepPlan, queued: QueuedJob, client: JobsClient) -> None:
+        self._submission, self._plan, self._queued = submission, plan, queued
+        self._client = client
         self._entry = TableEntry(submission)
         self._order = SweepOrder(len(plan.members), plan.after, plan.max_parallel)
         self._tries = [0] * len(plan.members)  # runs that each member has had
         self._infos = [_waiting(member) for member in plan.members]
         self._unstarted: dict[str, dict[str, str | None]] = {}
-        self._told_by_ray = threading.Event()
         self._grace: float | None = None
         own = stored_entry(submission)
         described = None if own is None else read(own)
@@ -61,21 +126,24 @@ class Coordinator:
         self._described = replace(described, pending_reason=None)
         self._ended_before = json.loads(own.metadata.get(UNSTARTED, "{}")) if own is not None else {}
         self._written: JobInfo | None = None
-
-    def run(self) -> JobInfo:
-        """Coordinate the sweep until every member has ended; return how it did."""
-        signal.signal(signal.SIGTERM, lambda *_: self._told_by_ray.set())
         self._take_up()
-        while True:
-            self._look()
-            if self._grace is not None:
-                self._stop_all(self._grace)
-            else:
-                self._start_members()
-            if self._order.finished:
-                return replace(self._info(), finished_at=time.time())
-            self._write()
-            self._told_by_ray.wait(_LOOK)
+
+    def step(self, grace: float | None) -> JobInfo | None:
+        """Do what is to be done now; return how the sweep has ended, where it has.
+
+        Args:
+            grace: With which the sweep is to end; None where it is not.
+        """
+        self._grace = grace
+        self._look()
+        if self._grace is not None:
+            self._stop_all(self._grace)
+        else:
+            self._start_members()
+        if self._order.finished:
+            return replace(self._info(), finished_at=time.time())
+        self._write()
+        return None
 
     def finish(self, info: JobInfo) -> None:
         """Write the last word."""
@@ -115,11 +183,6 @@ class Coordinator:
         return before
 
     def _look(self) -> None:
-        if self._told_by_ray.is_set():
-            self._grace = _RAYS_GRACE
-        told = _job_kv.fetch(_job_kv.stop_name(self._submission))
-        if told is not None:
-            self._grace = float(told)
         for position in sorted(self._order.started):
             found = self._found(position)
             if found is None:
@@ -191,15 +254,27 @@ class Coordinator:
         submission = submission_of(member.plan.job_id, tries)
         plan = replace(member.plan, submission=submission, tries=tries, submitted_at=time.time())
         metadata = describe(JobId(plan.job_id), plan.name, plan.replicas, member.about, tries=tries)
-        uri = workspace_uri()
-        self._client.submit_with(
-            {_job_kv.plan_name(submission): pickle.dumps(plan)},
-            entrypoints.driver(submission, here=True),
-            submission,
-            metadata,
-            {} if uri is None else {"working_dir": uri},
+        uri = self._queued.runtime_env.get("working_dir")
+        queued = QueuedJob(
+            command=entrypoints.driver(submission, here=True, command=plan.command, name=plan.name),
+            metadata=metadata,
+            runtime_env={} if uri is None else {"working_dir": uri},
         )
+        _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(plan))
+        _job_kv.keep(_job_kv.queued_name(submission), queued.to_json())
+        self._await_entry(submission)
         self._tries[position] = tries
+
+    @staticmethod
+    def _await_entry(submission: str) -> None:
+        """Wait until a member that was started is in Ray's table, where others look for it."""
+        deadline = time.monotonic() + _TAKEN_WITHIN
+        for pause in poll_delays(longest=0.1):
+            if stored_entry(submission) is not None:
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the scheduler does not take {submission}")
+            time.sleep(pause)
 
     def _stop_all(self, grace: float) -> None:
         """Stop the members that run, and wait for them; the others never start."""
@@ -230,7 +305,7 @@ class Coordinator:
         """Keep what the sweep can be run again by."""
         members = tuple(Member(withheld(member.plan), member.about) for member in self._plan.members)
         data = pickle.dumps(replace(self._plan, members=members))
-        runtime_env = keep_workspace(self._submission)
+        runtime_env = keep_workspace(self._submission, self._queued.runtime_env)
         if len(data) > _MOST or runtime_env is None:
             return None
         _job_kv.keep(_job_kv.plan_name(self._submission), data)
@@ -249,39 +324,10 @@ def _waiting(member: Member) -> JobInfo:
     )
 
 
-def main(submission: str, first: str | None = None) -> int:
-    """Coordinate one sweep; return the exit code by which its process knows how it ended."""
-    end_with(os.environ.pop(PARENT, None))
-    ray.init(logging_level=logging.ERROR, log_to_driver=False)
-    ended = end_written(submission)
-    if ended is not None:  # by one that was killed when all was done
-        leave_to_ray(ended)
-        return 0 if ended is JobStatus.SUCCEEDED else UNSUCCESSFUL
-    plan = _plan_of(submission, first)
-    if plan is None:
-        print(f"the plan of {submission} is gone: the head of the cluster was restarted", file=sys.stderr)  # noqa: T201
-        return UNSUCCESSFUL
-    coordinator = Coordinator(submission, plan)
-    info = coordinator.run()
-    coordinator.finish(info)
-    ended_well = info.status is JobStatus.SUCCEEDED
-    kept = {_job_kv.plan_name(submission), _job_kv.workspace_name(submission)}
-    _job_kv.delete_all(submission, but=() if ended_well else kept)
-    leave_to_ray(info.status)
-    return 0 if ended_well else UNSUCCESSFUL
-
-
-def _plan_of(submission: str, first: str | None) -> SweepPlan | None:
-    """Return the plan of a sweep, as it was submitted or, where another run has it, as it is run again."""
-    data = _job_kv.fetch(_job_kv.plan_name(submission))
-    if data is not None:
-        plan: SweepPlan = pickle.loads(data)
-        return plan
-    data = None if first is None else _job_kv.fetch(_job_kv.plan_name(first))
-    if data is None or first is None:
-        return None
+def plan_of_sweep_again(first: str, submission: str, data: bytes) -> SweepPlan:
+    """Return the plan of a sweep that is run again, which its first run had."""
     plan = _again(pickle.loads(data), submission)
-    _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(plan))  # for another coordinator
+    _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(plan))  # for another scheduler
     _job_kv.delete_all(first)
     return plan
 
@@ -298,7 +344,3 @@ def _with(given: dict[str, str], members: Iterable[Member]) -> Iterable[Member]:
         own: Plan = member.plan
         wanted = {name: given[name] for name in own.withheld}
         yield Member(restored(own, wanted, own.submission, own.tries), member.about)
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -36,18 +36,29 @@ from fray.cluster import (
     UsageSample,
     launching,
     parent_job,
+    retrying,
 )
 from fray_ray import _job_kv, _job_table, _plan
 from fray_ray._launcher import entrypoints, logs, lookup
 from fray_ray._launcher.earlier_attempts import EarlierAttempts
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._launcher.planning import Planner, about, check_supported, workspace_of
+from fray_ray._launcher.queueing import SchedulerClient
 from fray_ray._launcher.stopping import stop_found
 from fray_ray._launcher.sweeps import submit_sweep
 from fray_ray._launcher.usage import usage_of
+from fray_ray._queued_job import QueuedJob
 from fray_ray.deps import pip_list
 
+_SEEN_WITHIN = 10.0  # seconds in which a job that is queued has an entry
 _ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
+
+
+class _NotSeenError(JobNotFoundError):
+    """A job is queued, and Ray's table has no entry of it at this moment."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(job_id, "the Ray cluster")
 
 
 class _DriverStillThereError(ClusterUnavailableError):
@@ -70,6 +81,8 @@ class RayCluster(ClusterCalls):
         driver_exit_timeout: Seconds that `retry`, `remove` and `prune` wait for the driver of a job that has
             ended: it may still run the job's `on_exit`.
         agent_timeout: Seconds that `launch` waits for the agent of a cluster that has just started.
+        scheduler_timeout: Seconds within which the scheduler of the cluster, which the first launch starts,
+            takes a job.
         reconnect_timeout: Seconds for which a call other than `launch` is repeated while nobody answers.
         answer_timeout: Seconds that a dashboard may take to begin an answer, or to go on with it.
     """
@@ -111,6 +124,7 @@ class RayCluster(ClusterCalls):
         ship_workspace: bool | None = None,
         driver_exit_timeout: float = 30.0,
         agent_timeout: float = 30.0,
+        scheduler_timeout: float = 90.0,
         reconnect_timeout: float = 5.0,
         answer_timeout: float = 60.0,
     ) -> None:
@@ -121,13 +135,16 @@ class RayCluster(ClusterCalls):
         self._inside_spec = str(
             Spec("ray", {key: str(value) for key, value in options.items() if value is not None})
         )
+        check_seconds("agent_timeout", agent_timeout)
         self._client = JobsClient(
             dashboard_address or address or _current_address(),
-            agent_timeout=check_seconds("agent_timeout", agent_timeout),
+            agent_timeout=agent_timeout,
             reconnect_timeout=check_seconds("reconnect_timeout", reconnect_timeout, zero=True),
             answer_timeout=check_seconds("answer_timeout", answer_timeout),
         )
         self._attempts = EarlierAttempts(self._client)
+        check_seconds("scheduler_timeout", scheduler_timeout)
+        self._scheduler = SchedulerClient(self._client, lambda: not self._planner().remote, scheduler_timeout)
         self._placement_timeout, self._ship = placement_timeout, ship_workspace
         self._driver_exit_timeout = driver_exit_timeout
 
@@ -167,6 +184,7 @@ class RayCluster(ClusterCalls):
         def launch(key: str | None) -> JobId:
             return submit_sweep(
                 self._client,
+                self._scheduler,
                 self._planner(),
                 asked,
                 max_parallel,
@@ -190,10 +208,13 @@ class RayCluster(ClusterCalls):
                 f"Ray takes less than {_job_kv.LIMIT >> 20} MiB; read large data in the job, where it lies"
             )
         metadata = _job_table.describe(job_id, request.name, plan.replicas, about(request), key=key)
-        command = entrypoints.driver(plan.submission, here=not planner.remote)
-        packages = {_job_kv.plan_name(plan.submission): data}
+        command = entrypoints.driver(
+            plan.submission, here=not planner.remote, command=plan.command, name=plan.name
+        )
         with planner.runtime_env(request) as runtime_env:
-            self._client.submit_with(packages, command, plan.submission, metadata, runtime_env)
+            uploaded = self._client.with_workspace(runtime_env)
+        queued = QueuedJob(command=command, metadata=metadata, runtime_env=uploaded)
+        self._scheduler.put(plan.submission, {_job_kv.plan_name(plan.submission): data}, queued)
 
     def _once(self, key: str | None, parent: JobId | None, launch: Callable[[str | None], JobId]) -> JobId:
         """Launch, unless a launch with the same key has done so; return the id of the job that there is.
@@ -244,8 +265,20 @@ class RayCluster(ClusterCalls):
 
     def _find(self, job_id: str) -> lookup.FoundJob:
         found = lookup.find(self._client.entry, job_id) if _ID.fullmatch(job_id) else None
+        if found is None and _ID.fullmatch(job_id) and self._is_queued(job_id):
+            # Its entry as a job that waits is gone, and Ray's own is not there yet.
+            found = retrying(lambda: self._seen(job_id), (_NotSeenError,), _SEEN_WITHIN)
         if found is None:
             raise JobNotFoundError(job_id, f"the Ray cluster at {self._client.url}")
+        return found
+
+    def _is_queued(self, job_id: str) -> bool:
+        return self._client.holds(_job_kv.queued_name(_job_table.submission_of(job_id)))
+
+    def _seen(self, job_id: str) -> lookup.FoundJob:
+        found = lookup.find(self._client.entry, job_id)
+        if found is None:
+            raise _NotSeenError(job_id)
         return found
 
     def _all_jobs(self, parent: str | None) -> list[JobInfo]:
@@ -297,7 +330,7 @@ class RayCluster(ClusterCalls):
         return sorted(found, key=lambda endpoint: endpoint.registered_at)
 
     def _register(self, endpoint: Endpoint) -> None:
-        """Make an endpoint of this replica known: the job's driver writes it into the job's entry."""
+        """Make an endpoint of this replica known: the scheduler writes it into the job's entry."""
         data = {**endpoint.to_dict(), "family": os.environ.get(FAMILY)}
         submission = self._find(endpoint.job_id).submission
         name = _job_kv.endpoint_name(submission, endpoint.replica, endpoint.attempt, endpoint.name)
@@ -308,12 +341,7 @@ class RayCluster(ClusterCalls):
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.terminate`."""
         check_seconds("grace", grace, zero=True)
-        stop_found(
-            self._client,
-            lambda: self._find(job_id),
-            grace,
-            lambda submission: entrypoints.lost(submission, here=not self._planner().remote),
-        )
+        stop_found(self._client, lambda: self._find(job_id), grace, self._scheduler)
 
     def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.restart`. A gang is started again as a whole."""
@@ -333,7 +361,7 @@ class RayCluster(ClusterCalls):
             raise UnsupportedError(f"{job_id} was never started: retry its sweep, {found.info.sweep}")
         entry = self._over(job_id).entry
         metadata = entry.metadata
-        # A driver that was killed wrote no last word: its plan is still there, as it was submitted.
+        # A job that was lost with its head has no final state: its plan is still there, as it was submitted.
         whole: dict[str, Any] = {"withheld": (), "runtime_env": entry.runtime_env}
         kept = json.loads(metadata[_job_table.KEPT]) if _job_table.KEPT in metadata else whole
         if kept is None:
@@ -343,13 +371,13 @@ class RayCluster(ClusterCalls):
             )
         submission = _job_table.submission_of(job_id, len(found.runs) + 1)
         packages = {_job_kv.secrets_name(submission): pickle.dumps(_given(job_id, kept["withheld"]))}
-        self._client.submit_with(
-            packages,
-            entrypoints.again(found.runs[-1], submission, metadata, here=not self._planner().remote),
-            submission,
-            _job_table.again(metadata, len(found.runs) + 1),
-            dict(kept["runtime_env"]),
+        queued = QueuedJob(
+            command=entrypoints.driver(submission, here=not self._planner().remote, name=found.info.name),
+            metadata=_job_table.again(metadata, len(found.runs) + 1),
+            runtime_env=dict(kept["runtime_env"]),
+            first=found.runs[-1],
         )
+        self._scheduler.put(submission, packages, queued)
         return JobId(job_id)
 
     def _over(self, job_id: str) -> lookup.FoundJob:

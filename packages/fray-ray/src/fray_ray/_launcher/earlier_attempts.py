@@ -1,4 +1,4 @@
-"""The earlier attempts of a job, from the files in which its drivers wrote them down."""
+"""The earlier attempts of a job, from the files in which the scheduler wrote them down."""
 
 from collections import OrderedDict
 

@@ -2,38 +2,37 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from fray_ray._job_table import MEMBERS
-
-DRIVER, SWEEP = "fray_ray._head.driver", "fray_ray._head.sweep"
-_PROCESS = "fray_ray._head.job_process"
+_KILLED = 137  # the exit code of a process that got SIGKILL
+_LONGEST = 2_000  # characters that are shown of a job's own command
 
 
-def driver(submission: str, *, here: bool) -> str:
-    """Return the command of a job: of the process that starts its driver.
+def driver(submission: str, *, here: bool, command: Sequence[str] | None = None, name: str = "") -> str:
+    """Return the command of a job: of the process that stands for it, again where that is killed.
 
     Args:
         here: Whether the head is this machine, whose interpreter is there then.
+        command: What the replicas run, for who reads Ray's table.
+        name: That of the job.
     """
-    return _command(_PROCESS, DRIVER, submission, here=here)
+    process = _command("fray_ray._head.job_process", submission, here=here)
+    program = "a function" if command is None else shlex.join(command)
+    shown = f"{name}: {program}".replace("\n", " ")[:_LONGEST]
+    # The shell waits for the process when Ray asks both to end.
+    return f"trap : TERM; while {process}; code=$?; [ $code = {_KILLED} ]; do :; done; exit $code  # {shown}"
 
 
-def sweep(submission: str, *, here: bool) -> str:
-    """Return the command of a sweep: of the process that starts its coordinator."""
-    return _command(_PROCESS, SWEEP, submission, here=here)
+def scheduler(*, here: bool) -> str:
+    """Return the command that gives a cluster its scheduler."""
+    return f"exec {_command('fray_ray._head.start_scheduler', here=here)}"
 
 
 def lost(submission: str, *, here: bool) -> str:
     """Return the command that ends what is left of a job which Ray has lost."""
-    return _command("fray_ray._head.lost_job", submission, here=here)
-
-
-def again(first: str, submission: str, metadata: Mapping[str, str], *, here: bool) -> str:
-    """Return the command of what runs a job again by the plan that its first run had."""
-    return _command(_PROCESS, SWEEP if MEMBERS in metadata else DRIVER, submission, first, here=here)
+    return f"exec {_command('fray_ray._head.lost_job', submission, here=here)}"
 
 
 def _command(module: str, *words: str, here: bool) -> str:
     python = shlex.quote(sys.executable) if here else "python"
-    return f"exec {python} -m {module} {' '.join(words)}"
+    return " ".join([python, "-m", module, *words])

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import requests
@@ -58,25 +58,6 @@ class JobsClient:
             self.url = dashboard_of(address)
             self._jobs = _without_ray_address(lambda: DashboardClient(self.url, answer_timeout))
 
-    def submit_with(
-        self,
-        packages: Mapping[str, bytes],
-        entrypoint: str,
-        submission: str,
-        metadata: dict[str, str],
-        runtime_env: dict[str, Any],
-    ) -> None:
-        """Start a Ray job that finds packages in the head's memory; where it is refused, they are gone."""
-        for name, data in packages.items():
-            self.upload(name, data)
-        try:
-            self.submit(entrypoint, submission, metadata, runtime_env)
-        except Exception as error:
-            if not isinstance(error.__cause__, UNREACHED):  # then it was refused; else it may have started
-                for name in packages:
-                    self.forget(name)
-            raise
-
     def submit(
         self, entrypoint: str, submission: str, metadata: dict[str, str], runtime_env: dict[str, Any]
     ) -> None:
@@ -88,8 +69,6 @@ class JobsClient:
                 with explained(self.url):
                     self._jobs.submit_job(**job, runtime_env=runtime_env)
             except RuntimeError as error:
-                if any(words in str(error) for words in _TOO_LARGE):
-                    raise ValueError(_too_large(runtime_env)) from error
                 if _NO_AGENT not in str(error):
                     raise
                 if time.monotonic() + delay > deadline:
@@ -104,8 +83,13 @@ class JobsClient:
     def with_workspace(self, runtime_env: dict[str, Any]) -> dict[str, Any]:
         """Upload the workspace of an environment, and return the environment as the head takes it."""
         found = dict(runtime_env)
-        with explained(self.url):
-            upload_workspace(self._jobs, found)
+        try:
+            with explained(self.url):
+                upload_workspace(self._jobs, found)
+        except RuntimeError as error:
+            if any(words in str(error) for words in _TOO_LARGE):
+                raise ValueError(_too_large(runtime_env)) from error
+            raise
         return found
 
     def entry(self, submission: str) -> JobEntry | None:
@@ -195,6 +179,11 @@ class JobsClient:
         answer = self._look(lambda: request(self._jobs, "PUT", path, data=data))
         if answer.status_code != requests.codes.ok:
             raise RuntimeError(f"PUT {self.url}{path} answered {answer.status_code}: {answer.text[-1000:]}")
+
+    def holds(self, name: str) -> bool:
+        """Whether the head has something under a name."""
+        answer = self._look(lambda: request(self._jobs, "GET", package(name)))
+        return bool(answer.status_code == requests.codes.ok)
 
     def forget(self, name: str) -> None:
         """Have the head hold nothing of what was stored; Ray deletes no package over HTTP."""

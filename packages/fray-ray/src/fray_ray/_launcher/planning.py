@@ -1,4 +1,4 @@
-"""Turn a request into the plan that a job's driver carries out, where the job is launched."""
+"""Turn a request into the plan that the scheduler carries out, where the job is launched."""
 
 import contextlib
 import os
@@ -99,7 +99,7 @@ class Planner:
 
     @contextlib.contextmanager
     def runtime_env(self, request: JobRequest) -> Iterator[dict[str, Any]]:
-        """Give the environment that a job's driver is submitted with; a snapshot is there for that long."""
+        """Give the environment that a job is submitted with; a snapshot is there for that long."""
         if not self.ships_for(request):
             yield {}
             return

@@ -1,7 +1,5 @@
-"""Stop a job through its driver, or, where that does not listen, through Ray."""
+"""Stop a job through the scheduler, or, where that does not answer, through Ray."""
 
-import contextlib
-import secrets
 import time
 from collections.abc import Callable
 
@@ -11,28 +9,26 @@ from fray_ray import _job_kv
 from fray_ray._job_table import TERMINAL, is_lost, read
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._launcher.lookup import FoundJob
+from fray_ray._launcher.queueing import SchedulerClient
 
 _ENDS_WITHIN = 90.0  # seconds for what is left of a job that Ray has lost
-_MARGIN = 20.0  # seconds beyond the grace within which a driver has ended its job
+_DOUBTED_AFTER = 15.0  # seconds in which a scheduler that lives has noticed
+_MARGIN = 20.0  # seconds beyond the grace within which the scheduler has ended a job
 
 
 def stop_found(
-    client: JobsClient, find: Callable[[], FoundJob], grace: float, command: Callable[[str], str]
+    client: JobsClient, find: Callable[[], FoundJob], grace: float, scheduler: SchedulerClient
 ) -> None:
-    """Stop a job and return when nothing of it is left; one that has ended stays as it is.
-
-    Args:
-        command: Returns what ends, on the head, what is left of a submission that Ray has lost.
-    """
+    """Stop a job and return when nothing of it is left; one that has ended stays as it is."""
     told = False
     for delay in poll_delays(longest=0.2):
         found = find()
         if found.info.finished:
             if found.runs and is_lost(found.entry):
-                _end_lost(client, found.submission, command(found.submission))
+                _await_settled(client, found.submission, scheduler)
             return
         if found.runs:
-            stop_job(client, found.submission, grace)
+            stop_job(client, found.submission, grace, lambda: scheduler.ensure(doubted=True))
             return
         if not told:  # a member that waits: its sweep gets a request, unless it starts it now
             client.upload(_job_kv.stop_name(found.submission), str(grace).encode())
@@ -40,36 +36,44 @@ def stop_found(
         time.sleep(delay)
 
 
-def _end_lost(client: JobsClient, submission: str, command: str) -> None:
-    """Have the head end what is left of a job, and return when it has."""
-    end = f"fray-end-{secrets.token_hex(3)}-{submission}"
-    client.submit(command, end, {}, {})
+def _await_settled(client: JobsClient, submission: str, scheduler: SchedulerClient) -> None:
+    """Return when the scheduler has ended what is left of a job that Ray has lost."""
     deadline = time.monotonic() + _ENDS_WITHIN
+    doubted_at = time.monotonic() + _DOUBTED_AFTER
     for delay in poll_delays(longest=0.2):
-        entry = client.entry(end)
-        if entry is None or entry.status in TERMINAL:
-            break
+        entry = client.entry(submission)
+        if entry is None or not is_lost(entry):
+            return
+        if time.monotonic() > doubted_at:
+            doubted_at = deadline
+            scheduler.ensure(doubted=True)
         if time.monotonic() > deadline:
             raise ClusterUnavailableError(
-                f"what is left of job {submission}, which Ray lost, was not ended within {_ENDS_WITHIN:g} s; "
-                f"see `ray job logs {end}`"
+                f"what is left of job {submission}, which Ray lost, was not ended within {_ENDS_WITHIN:g} s"
             )
         time.sleep(delay)
-    with contextlib.suppress(ValueError):  # Ray says of it a little longer that it runs
-        client.remove(end)
 
 
-def stop_job(client: JobsClient, submission: str, grace: float) -> None:
-    """Stop a run of a job and return when nothing of it is left."""
+def stop_job(
+    client: JobsClient, submission: str, grace: float, doubt: Callable[[], None] = lambda: None
+) -> None:
+    """Stop a run of a job and return when nothing of it is left.
+
+    Args:
+        doubt: Called where the scheduler does not seem to take notice.
+    """
     client.upload(_job_kv.stop_name(submission), str(grace).encode())
     deadline = time.monotonic() + grace + _MARGIN
-    told = False
+    told = doubted = False
     for delay in poll_delays(longest=0.2):
         entry = client.entry(submission)
         info = None if entry is None else read(entry)
         if entry is None or info is None or entry.status in TERMINAL:
             return
-        # Once its last word is written the driver waits to be stopped by Ray, whose table then says so too.
+        if not doubted and time.monotonic() > deadline:
+            doubted = True
+            doubt()
+        # A job that has ended waits for Ray to stop its process, so that Ray's table says so too.
         if not told and (info.finished or time.monotonic() > deadline):
             client.stop(submission)
             told = True

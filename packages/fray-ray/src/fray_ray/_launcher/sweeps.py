@@ -1,4 +1,4 @@
-"""Launch a sweep: one Ray job, whose program on the head starts the members as there is need for them."""
+"""Launch a sweep: one Ray job; the scheduler starts its members as there is need for them."""
 
 import json
 import pickle
@@ -13,11 +13,14 @@ from fray_ray._job_table import MEMBERS, describe, submission_of
 from fray_ray._launcher import entrypoints
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._launcher.planning import Planner, about, check_supported, workspace_of
+from fray_ray._launcher.queueing import SchedulerClient
+from fray_ray._queued_job import QueuedJob
 from fray_ray._sweep_plan import Member, SweepPlan
 
 
 def submit_sweep(
     client: JobsClient,
+    scheduler: SchedulerClient,
     planner: Planner,
     requests: Iterable[JobRequest],
     max_parallel: int | None,
@@ -52,8 +55,10 @@ def submit_sweep(
     metadata = describe(sweep_id, called, 0, _common(members, asked), key=key)
     metadata[MEMBERS] = json.dumps([_shown(member) for member in members])
     with planner.runtime_env(asked[0]) as runtime_env:
-        command = entrypoints.sweep(submission, here=not planner.remote)
-        client.submit_with({_job_kv.plan_name(submission): data}, command, submission, metadata, runtime_env)
+        uploaded = client.with_workspace(runtime_env)
+    command = entrypoints.driver(submission, here=not planner.remote, name=called)
+    queued = QueuedJob(command=command, metadata=metadata, runtime_env=uploaded)
+    scheduler.put(submission, {_job_kv.plan_name(submission): data}, queued)
     return sweep_id
 
 

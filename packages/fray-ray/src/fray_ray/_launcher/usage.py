@@ -1,4 +1,4 @@
-"""What a job used over time, as its drivers wrote it down."""
+"""What a job used over time, as the scheduler wrote it down."""
 
 from collections.abc import Iterable
 

@@ -7,7 +7,10 @@ from fray._values.light_tuples import NamedTuple
 
 
 class Policy(NamedTuple):
-    """The part of a request about the life of its replicas, of which the first has this number."""
+    """The part of a request about the life of its replicas, of which the first has this number.
+
+    Where it `places` them, an attempt starts when `Placed` has said that its replica has a place.
+    """
 
     replicas: int
     gang: bool = False
@@ -15,6 +18,7 @@ class Policy(NamedTuple):
     max_retries_preemption: int = 0
     timeout: float | None = None
     first_replica: int = 0
+    places: bool = False
 
 
 # --- events ---
@@ -37,6 +41,12 @@ class AttemptEnd(NamedTuple):
 
 class Begin(NamedTuple):
     """The job has what it needs: its replicas may start."""
+
+
+class Placed(NamedTuple):
+    """Replicas have a place, each for one attempt."""
+
+    replicas: tuple[int, ...]
 
 
 class StartFailed(NamedTuple):
@@ -94,7 +104,16 @@ class Tick(NamedTuple):
 
 
 Event = (
-    Begin | StartFailed | Ended | Noticed | RestartRequested | StopRequested | CannotRun | TreeEnded | Tick
+    Begin
+    | Placed
+    | StartFailed
+    | Ended
+    | Noticed
+    | RestartRequested
+    | StopRequested
+    | CannotRun
+    | TreeEnded
+    | Tick
 )
 
 # --- actions ---

@@ -57,6 +57,7 @@ class Replica:
 
     def __init__(self, number: int) -> None:
         self.phase = Phase.WAITING
+        self.placed = False  # asked for where the policy places replicas
         self.task = ReplicaState(replica=number)
         self.due: float | None = 0.0  # the next attempt
         self.kill_at: float | None = None
@@ -88,27 +89,34 @@ class ReplicaRules:
     def _replica(self, number: int) -> Replica:
         return self._replicas[number - self._policy.first_replica]
 
+    def _may_start(self, replica: Replica) -> bool:
+        return self._is_due(replica) and (replica.placed or not self._policy.places)
+
+    def _is_due(self, replica: Replica) -> bool:
+        waits = replica.phase is Phase.WAITING and replica.due is not None
+        return waits and replica.due is not None and self._now >= replica.due
+
     def _move(self, replica: Replica, event: StartFailed | Ended | Noticed | RestartRequested) -> None:
         move = MOVES.get((replica.phase, type(event)))
         if move is not None and event.attempt == replica.task.attempt:
             move(self, replica, event)
 
     def _start(self, replica: Replica, attempt: int) -> None:
+        replica.task = self._next_task(replica, attempt)._replace(
+            status=JobStatus.RUNNING, started_at=self._wall
+        )
+        replica.phase, replica.due, replica.placed = Phase.RUNNING, None, False
+        timeout = self._policy.timeout
+        replica.deadline = None if timeout is None else self._now + timeout
+        self._actions.append(StartReplica(replica.number, attempt))
+
+    def _next_task(self, replica: Replica, attempt: int) -> ReplicaState:
+        """Return the state of a replica that is to have another attempt."""
         task = replica.task
         previous = (*task.previous, task._replace(previous=())) if task.attempt else ()
         if previous:  # shown as pending while it waited; it ended as its reason says
             previous = (*previous[:-1], previous[-1]._replace(status=self._ended_as(previous[-1])))
-        replica.task = ReplicaState(
-            replica=replica.number,
-            status=JobStatus.RUNNING,
-            attempt=attempt,
-            started_at=self._wall,
-            previous=previous,
-        )
-        replica.phase, replica.due = Phase.RUNNING, None
-        timeout = self._policy.timeout
-        replica.deadline = None if timeout is None else self._now + timeout
-        self._actions.append(StartReplica(replica.number, attempt))
+        return ReplicaState(replica=replica.number, attempt=attempt, previous=previous)
 
     def _notice(self, replica: Replica, event: Noticed) -> None:
         if self._culprit is None:

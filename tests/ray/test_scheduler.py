@@ -1,12 +1,15 @@
-"""A driver that is killed is started again: the job goes on, and nothing of it is lost, or there twice."""
+"""A scheduler that is killed is started again: jobs go on, and nothing of them is lost, or there twice."""
 
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray as typed_ray
 from gang_hosts import pids_of_replicas
-from job_processes import alive, driver_of, kill
+from job_processes import alive, kill, kill_scheduler, process_of, programs_with, scheduler
+from ray.job_submission import JobSubmissionClient
 
 from fray.cluster import (
     Entrypoint,
@@ -18,7 +21,9 @@ from fray.cluster import (
 )
 from fray.testing.cluster import until
 from fray_ray import RayCluster
+from fray_ray.testing import LocalRayCluster
 
+ray: Any = typed_ray
 pytestmark = pytest.mark.timeout(480)
 
 # Counts, notes its process, and ends: well when there is `go`, badly when there is `fail-RANK`.
@@ -57,13 +62,6 @@ def pid_of(folder: Path, rank: int, attempt: int = 1) -> int:
     return int(path.read_text())
 
 
-def kill_driver(job_id: str) -> int:
-    """Kill the driver of a job, and return the next one."""
-    driver = driver_of(job_id)
-    kill(driver)
-    return driver_of(job_id, but=driver)
-
-
 def check_output(cluster: RayCluster, job_id: str, rank: int, attempt: int = 1) -> None:
     """Check that what an attempt wrote is there, in order, and once."""
     lines = [line for line in cluster.monitor(job_id, replica=rank) if line.endswith(f"in {attempt}")]
@@ -72,14 +70,14 @@ def check_output(cluster: RayCluster, job_id: str, rank: int, attempt: int = 1) 
     assert last == [f"lines: {len(lines)}"]
 
 
-def test_replicas_run_on_when_the_driver_is_killed(joined_cluster: RayCluster, tmp_path: Path) -> None:
+def test_replicas_run_on_when_the_scheduler_is_killed(joined_cluster: RayCluster, tmp_path: Path) -> None:
     request = JobRequest("lasting", counting(tmp_path), resources=ResourceConfig(replicas=2, cpu=0.5))
     job_id = joined_cluster.launch(request)
     before = [pid_of(tmp_path, rank) for rank in (0, 1)]
-    kill_driver(job_id)
-    second = kill_driver(job_id)
+    kill_scheduler()
+    kill_scheduler()
     until(lambda: joined_cluster.poll(job_id).status is JobStatus.RUNNING, "it reads running")
-    until(lambda: "has another driver" in log_of(joined_cluster, job_id), "the driver has begun")
+    await_taken_up(joined_cluster, job_id)
     assert all(map(alive, before))
     (tmp_path / "go").touch()
     info = joined_cluster.wait(job_id, timeout=200)
@@ -87,7 +85,6 @@ def test_replicas_run_on_when_the_driver_is_killed(joined_cluster: RayCluster, t
     assert [(task.attempt, task.reason) for task in info.tasks] == [(1, ExitReason.EXITED)] * 2
     for rank in (0, 1):
         check_output(joined_cluster, job_id, rank)
-    until(lambda: not alive(second), "the driver has ended")
     assert not pids_of_replicas()
 
 
@@ -97,18 +94,35 @@ def log_of(cluster: RayCluster, job_id: str) -> str:
     return Path(path).read_text()
 
 
-def test_a_replica_that_fails_while_there_is_no_driver_has_its_retry(
+def await_taken_up(cluster: RayCluster, job_id: str) -> None:
+    """Wait until another scheduler has taken a job up."""
+    until(lambda: "has another scheduler" in log_of(cluster, job_id), "the job is taken up", 200)
+
+
+def test_a_job_goes_on_when_its_own_process_is_killed(joined_cluster: RayCluster, tmp_path: Path) -> None:
+    job_id = joined_cluster.launch(JobRequest("lasting", counting(tmp_path)))
+    pid = pid_of(tmp_path, 0)
+    before = process_of(job_id)
+    kill(before)
+    after = process_of(job_id, but=before)
+    assert alive(pid)
+    (tmp_path / "go").touch()
+    info = joined_cluster.wait(job_id, timeout=200)
+    assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 1), info.error_message
+    until(lambda: not alive(after), "it ends with the job")
+
+
+def test_a_replica_that_fails_while_there_is_no_scheduler_has_its_retry(
     joined_cluster: RayCluster, tmp_path: Path
 ) -> None:
     request = JobRequest("failing", counting(tmp_path), max_retries_failure=1)
     job_id = joined_cluster.launch(request)
     pid = pid_of(tmp_path, 0)
-    driver = driver_of(job_id)
-    kill(driver)
+    kill(scheduler())
     (tmp_path / "fail-0").touch()
     until(lambda: not alive(pid), "it has failed")
     second = pid_of(tmp_path, 0, 2)
-    kill_driver(job_id)
+    kill_scheduler()
     (tmp_path / "fail-0").touch()
     until(lambda: not alive(second), "it has failed again")
     info = joined_cluster.wait(job_id, timeout=200)
@@ -118,17 +132,22 @@ def test_a_replica_that_fails_while_there_is_no_driver_has_its_retry(
     assert "its last lines:\n  line" in (info.error_message or "")
 
 
-def test_a_job_that_waits_for_room_keeps_its_place_without_its_driver(
-    joined_cluster: RayCluster, tmp_path: Path
+def test_a_job_that_waits_for_room_has_no_process_and_keeps_its_place_under_another_scheduler(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
 ) -> None:
     request = JobRequest("waiting", counting(tmp_path), resources=ResourceConfig(cpu=500))
     job_id = joined_cluster.launch(request)
     until(lambda: "500" in (joined_cluster.poll(job_id).pending_reason or ""), "it waits")
-    kill_driver(job_id)
-    until(lambda: "has another driver" in log_of(joined_cluster, job_id), "the driver has begun")
+    table = JobSubmissionClient(ray_cluster.dashboard)
+    assert (table.get_job_status(job_id), table.get_job_info(job_id).driver_info) == ("PENDING", None)
+    assert not programs_with(job_id)
+    kill_scheduler()
     assert joined_cluster.poll(job_id).status is JobStatus.PENDING
     joined_cluster.terminate(job_id, grace=0.0)
     assert joined_cluster.poll(job_id).status is JobStatus.STOPPED
+    assert table.get_job_status(job_id) == "STOPPED"
+    joined_cluster.remove(job_id)
+    assert job_id not in [each.job_id for each in joined_cluster.list_jobs()]
 
 
 def test_a_replica_that_is_being_stopped_has_its_grace(joined_cluster: RayCluster, tmp_path: Path) -> None:
@@ -139,7 +158,7 @@ def test_a_replica_that_is_being_stopped_has_its_grace(joined_cluster: RayCluste
     with ThreadPoolExecutor(1) as pool:
         stopping = pool.submit(joined_cluster.terminate, job_id, 60.0)
         until(lambda: "told" in log_of(joined_cluster, job_id), "it has SIGTERM")
-        kill(driver_of(job_id))
+        kill(scheduler())
         stopping.result(200)
     assert not alive(pid)
     assert (tmp_path / "saved-0").exists()
@@ -147,7 +166,7 @@ def test_a_replica_that_is_being_stopped_has_its_grace(joined_cluster: RayCluste
     assert (info.status, info.tasks[0].reason) == (JobStatus.STOPPED, ExitReason.STOPPED)
 
 
-def test_a_sweep_goes_on_when_its_coordinator_is_killed(joined_cluster: RayCluster, tmp_path: Path) -> None:
+def test_a_sweep_goes_on_when_the_scheduler_is_killed(joined_cluster: RayCluster, tmp_path: Path) -> None:
     (tmp_path / "long").mkdir()
     entrypoints = [
         Entrypoint.from_binary("true"),
@@ -158,7 +177,7 @@ def test_a_sweep_goes_on_when_its_coordinator_is_killed(joined_cluster: RayClust
     requests = [JobRequest(f"member-{n}", each) for n, each in enumerate(entrypoints)]
     sweep = joined_cluster.launch_many(requests, max_parallel=1)
     pid = pid_of(tmp_path / "long", 0)
-    kill_driver(sweep)
+    kill_scheduler()
     assert alive(pid)
     (tmp_path / "long" / "go").touch()
     info = joined_cluster.wait(sweep, timeout=200)
@@ -170,16 +189,62 @@ def test_a_sweep_goes_on_when_its_coordinator_is_killed(joined_cluster: RayClust
     assert joined_cluster.poll(sweep).progress == {"succeeded": 3, "failed": 1}
 
 
+def test_a_scheduler_that_was_ended_for_good_is_started_by_the_next_launch(
+    joined_cluster: RayCluster, tmp_path: Path
+) -> None:
+    job_id = joined_cluster.launch(JobRequest("lasting", counting(tmp_path)))
+    pid = pid_of(tmp_path, 0)
+    before = scheduler()
+    ray.kill(ray.get_actor(f"scheduler-{version('fray-ray')}", "fray"))
+    until(lambda: not alive(before), "the scheduler is gone")
+    later = joined_cluster.launch(JobRequest("later", Entrypoint.from_binary("true")))
+    assert joined_cluster.wait(later, timeout=200).status is JobStatus.SUCCEEDED
+    assert alive(pid)
+    (tmp_path / "go").touch()
+    info = joined_cluster.wait(job_id, timeout=200)
+    assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 1), info.error_message
+
+
+def test_a_gang_is_not_overtaken_by_later_jobs_that_want_what_it_lacks(
+    joined_cluster: RayCluster, tmp_path: Path
+) -> None:
+    def launch(name: str, cpus: int, **more: Any) -> str:
+        (tmp_path / name).mkdir()
+        resources = ResourceConfig(cpu=1, ram="64m", replicas=cpus)
+        return joined_cluster.launch(JobRequest(name, counting(tmp_path / name), resources=resources, **more))
+
+    def status(job_id: str) -> JobStatus:
+        return joined_cluster.poll(job_id).status
+
+    free = int(ray.available_resources()["CPU"])
+    first = launch("first", free - 2)
+    until(lambda: status(first) is JobStatus.RUNNING, "the first one runs", 200)
+    large = launch("large", 4, gang=True)
+    until(lambda: "waiting for room" in (joined_cluster.poll(large).pending_reason or ""), "it waits")
+    small = launch("small", 1)
+    until(lambda: "waiting for room" in (joined_cluster.poll(small).pending_reason or ""), "and the other")
+    assert (status(large), status(small)) == (JobStatus.PENDING, JobStatus.PENDING)
+    (tmp_path / "first" / "go").touch()
+    until(lambda: status(large) is JobStatus.RUNNING, "the large one runs", 200)
+    until(lambda: status(small) is JobStatus.RUNNING, "then there is room for the small one", 200)
+    started = [joined_cluster.poll(each).started_at or 0.0 for each in (large, small)]
+    assert started == sorted(started)
+    for name in ("large", "small"):
+        (tmp_path / name / "go").touch()
+    for each in (large, small):
+        assert joined_cluster.wait(each, timeout=200).status is JobStatus.SUCCEEDED
+
+
 def gang(cluster: RayCluster, folder: Path, **more: Any) -> str:
     resources = ResourceConfig(device=TpuConfig("v4-16"))
     return cluster.launch(JobRequest("train", counting(folder), resources=resources, **more))
 
 
-def test_a_gang_runs_on_when_the_driver_is_killed(gangs: RayCluster, tmp_path: Path) -> None:
+def test_a_gang_runs_on_when_the_scheduler_is_killed(gangs: RayCluster, tmp_path: Path) -> None:
     job_id = gang(gangs, tmp_path)
     before = [pid_of(tmp_path, rank) for rank in (0, 1)]
-    kill_driver(job_id)
-    until(lambda: "has another driver" in log_of(gangs, job_id), "the driver has begun")
+    kill_scheduler()
+    await_taken_up(gangs, job_id)
     assert all(map(alive, before))
     (tmp_path / "go").touch()
     info = gangs.wait(job_id, timeout=200)
@@ -189,12 +254,12 @@ def test_a_gang_runs_on_when_the_driver_is_killed(gangs: RayCluster, tmp_path: P
         check_output(gangs, job_id, rank)
 
 
-def test_a_gang_that_fails_while_there_is_no_driver_starts_again_as_a_whole(
+def test_a_gang_that_fails_while_there_is_no_scheduler_starts_again_as_a_whole(
     gangs: RayCluster, tmp_path: Path
 ) -> None:
     job_id = gang(gangs, tmp_path, max_retries_failure=1)
     before = [pid_of(tmp_path, rank) for rank in (0, 1)]
-    kill(driver_of(job_id))
+    kill(scheduler())
     (tmp_path / "fail-1").touch()
     until(lambda: not alive(before[1]), "a host has failed")
     for rank in (0, 1):

@@ -1,0 +1,229 @@
+"""A job under its scheduler, from its place in the queue to its end.
+
+pending   wait for the jobs that it runs after; wait for room; have Ray start the job's own process
+running   `JobRun`
+finished  write how it ended into Ray's table, run its `on_exit`, have the process end
+"""
+
+import asyncio
+import json
+import os
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from fray.backend import CannotRun, Policy, Supervision
+from fray.cluster import ExitReason, JobStatus
+from fray_ray import _job_kv
+from fray_ray._head.asides import aside
+from fray_ray._head.descendants import end_family
+from fray_ray._head.driver_link import DriverLink
+from fray_ray._head.job_board import JobBoard, state_of
+from fray_ray._head.job_metrics import JobMetrics
+from fray_ray._head.job_run import JobRun
+from fray_ray._head.kept import earlier_tasks, keep_plan
+from fray_ray._head.on_exit import run_on_exit
+from fray_ray._head.output import LogFile
+from fray_ray._head.predecessors import unfinished
+from fray_ray._head.ray_job import RayJob
+from fray_ray._head.record import JobRecord
+from fray_ray._head.replica_log import complete_log
+from fray_ray._head.rooms import Rooms
+from fray_ray._head.usage_file import usage_file
+from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._plan import Plan, job_config
+from fray_ray._queued_job import QueuedJob
+from fray_ray._ray_internals.environment import JOB_CONFIG
+from fray_ray._ray_internals.processes import driver_log
+
+_RAYS_GRACE = 2.0  # seconds: Ray kills a process three seconds after its SIGTERM
+_GRACE_OF_LOST = 5.0  # seconds for replicas of a job that Ray has lost
+_LOOK_AT_OTHERS = 1.0  # seconds between looks at the jobs that it runs after
+_SHOWN_AFTER = 0.25  # seconds for which a job may find room before it is shown as waiting
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all jobs of a scheduler have in common.
+
+    Args:
+        client: Returns what talks to the dashboard.
+        node: The id of the head's node.
+    """
+
+    rooms: Rooms
+    client: Callable[[], JobsClient]
+    node: str
+
+
+class Job:
+    """One run of a job.
+
+    Args:
+        record: What another scheduler knew that was killed; None of a job that is new.
+    """
+
+    def __init__(self, plan: Plan, queued: QueuedJob, record: JobRecord | None, shared: Shared) -> None:
+        self._plan, self._queued, self._taken_up = plan, queued, record is not None
+        self._output = LogFile(driver_log(plan.submission))
+        if record is None:
+            record = JobRecord(machine=new_machine(plan))
+        self._record = record
+        metrics = JobMetrics(plan.job_id, plan.name)
+        log = self._output.path
+        self._board = JobBoard(plan, record, log=log, usage=usage_file(plan.submission), metrics=metrics)
+        self._ray_job = RayJob(
+            plan.submission, queued, shared.client, shared.node, submitted=record.submitted
+        )
+        self._run = JobRun(
+            plan,
+            self._board,
+            shared.rooms,
+            self._output,
+            runtime_env=queued.runtime_env,
+            prepare=self._await_others,
+            join=self._join,
+            end_family=lambda grace: end_family(plan.job_id, plan.submission, grace),
+            log_path=log,
+        )
+
+    # --- what the scheduler passes on ---
+
+    def attach(self, link: DriverLink) -> None:
+        """The job's process has connected."""
+        self._ray_job.attach(link)
+        self._board.show_again()
+        config = link.environ.get(JOB_CONFIG)
+        if not self._record.submitted or self._record.config != config:
+            self._record.submitted, self._record.config = True, config
+            self._board.store()
+
+    def detach(self, link: DriverLink) -> None:
+        """Its process is gone."""
+        self._ray_job.detach(link)
+
+    def stop_by_ray(self) -> None:
+        """Ray asks the job's process to end."""
+        self._run.stop(_RAYS_GRACE)
+
+    def notice(self, leaving: Mapping[str, float]) -> None:
+        """Nodes go, each in so many seconds."""
+        self._run.notice(leaving)
+
+    def deliver(self, request: str, data: bytes) -> None:
+        """Do what somebody has requested of the job through the head's store."""
+        word, _, rest = request.partition(".")
+        if word == _job_kv.STOP:
+            self._run.stop(float(data))
+        elif word == _job_kv.ENDPOINT:
+            self._board.add_endpoint(json.loads(data))
+        elif word == _job_kv.RESTART:
+            replica, attempt = map(int, rest.split("."))
+            self._run.restart(replica, attempt, float(data))
+
+    # --- its life ---
+
+    async def live(self) -> None:
+        """Carry the job to its end."""
+        beside = [
+            asyncio.create_task(each)
+            for each in (self._look_for_loss(), self._show(), self._ray_job.keep_workspace())
+        ]
+        try:
+            await self._begin()
+            await self._run.run()
+            await self._finish()
+        finally:
+            for task in beside:
+                task.cancel()
+            self._output.close()
+
+    async def _begin(self) -> None:
+        plan = self._plan
+        if self._taken_up:
+            self._board.know_earlier()
+            if self._record.submitted:
+                complete_log(self._output.path)
+                self._output.write(b"[fray] the job has another scheduler\n")
+        else:
+            tasks = await aside(earlier_tasks, plan)
+            if tasks:
+                self._record.machine.resize(len(tasks))
+                self._record.machine.again(map(state_of, tasks))
+            self._board.store()
+        confidential = {name: plan.environ[name] for name in plan.confidential}
+        _job_kv.keep(_job_kv.variables_name(plan.submission), pickle.dumps(confidential))
+
+    async def _show(self) -> None:
+        """Have the job in Ray's table while it waits."""
+        await asyncio.sleep(_SHOWN_AFTER)
+        if not self._ray_job.submitted:
+            self._ray_job.show_waiting()
+            self._board.show_again()
+
+    async def _look_for_loss(self) -> None:
+        self._run.lose(await self._ray_job.lost(), _GRACE_OF_LOST)
+
+    async def _await_others(self, say: Callable[[str], None]) -> CannotRun | None:
+        """Wait for the jobs that this one runs after; return how it ends where one has not succeeded."""
+        while self._plan.after:
+            waits_for, failure = await aside(unfinished, self._plan.after)
+            if failure is not None:
+                return CannotRun(ExitReason.DEPENDENCY_FAILED, failure)
+            if not waits_for:
+                return None
+            say(f"it runs after {', '.join(waits_for)}")
+            await asyncio.sleep(_LOOK_AT_OTHERS)
+        return None
+
+    async def _join(self) -> Mapping[str, str] | CannotRun:
+        """Have Ray run the job's process; return what makes the replicas part of the Ray job."""
+        if self._record.config is None:
+            self._board.shown = False
+            problem = await self._ray_job.begin()
+            if problem is not None:
+                return CannotRun(ExitReason.COULD_NOT_START, problem)
+        config = self._record.config
+        if config is None:
+            return CannotRun(ExitReason.COULD_NOT_START, "Ray gave its process no configuration")
+        return {
+            JOB_CONFIG: job_config(self._plan, config),
+            "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",  # what a program itself asks Ray for wins
+        }
+
+    async def _finish(self) -> None:
+        plan, info = self._plan, self._board.final()
+        good = info.status is JobStatus.SUCCEEDED
+        kept = None if good else await aside(keep_plan, plan, self._queued.runtime_env)
+        await self._ray_job.settle(info.status, info.error_message)
+        self._board.finish(info, kept)
+        if plan.on_exit is not None and not self._record.told:
+            self._record.told = True
+            self._board.store()
+            spec = plan.environ.get("FRAY_CLUSTER_SPEC", "ray")
+            link = self._ray_job.link
+            folder = plan.cwd or (None if link is None else link.cwd)
+            environ = self._ray_job.environ or os.environ
+            await aside(run_on_exit, plan.on_exit, folder, spec, info, environ, self._output)
+        names = {_job_kv.plan_name(plan.submission), _job_kv.workspace_name(plan.submission)}
+        _job_kv.delete_all(plan.submission, but=() if good else names)
+        self._ray_job.tell(info.status)
+
+
+def new_machine(plan: Plan) -> Supervision:
+    """Return the supervision of a job that is new."""
+    policy = Policy(
+        replicas=plan.replicas,
+        gang=plan.gang,
+        max_retries_failure=plan.max_retries_failure,
+        max_retries_preemption=plan.max_retries_preemption,
+        timeout=plan.timeout,
+        places=True,
+    )
+    return Supervision(policy, epoch=time.time() - time.monotonic())
+
+
+def is_request(word: str) -> bool:
+    """Whether a package of a job is a request to it."""
+    return word.partition(".")[0] in (_job_kv.STOP, _job_kv.RESTART, _job_kv.ENDPOINT)

@@ -1,0 +1,159 @@
+"""A job in Ray's own table: its entry while it waits, and the process that Ray runs for it.
+
+waiting     an entry of ours, without a process
+submitted   Ray has the job; its process comes up, and connects
+attached    the process is there
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fray import FrayError
+from fray.cluster import JobStatus
+from fray_ray._head.asides import aside
+from fray_ray._head.driver_link import DriverLink
+from fray_ray._job_table import TERMINAL, stored_entry
+from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._queued_job import QueuedJob
+from fray_ray._ray_internals.kv import (
+    delete_table_entry,
+    settled_table_entry,
+    table_entry,
+    waiting_table_entry,
+    write_table_entry,
+)
+from fray_ray._ray_internals.pins import pin_package
+
+_LOOK = 0.5  # seconds between looks at what Ray says of the job
+_GONE_AFTER = 3.0  # seconds without its process after which Ray is asked about it
+_PINNED, _PINS_EVERY = 900, 300.0  # seconds
+_RAYS = {JobStatus.STOPPED: "STOPPED", JobStatus.FAILED: "FAILED"}
+_EXISTS = "already exists"
+
+
+class RayJob:
+    """That of one run of a job.
+
+    Args:
+        client: Returns what talks to the dashboard.
+        node: The id of the head's node.
+        submitted: Whether another scheduler has submitted it.
+    """
+
+    def __init__(
+        self,
+        submission: str,
+        queued: QueuedJob,
+        client: Callable[[], JobsClient],
+        node: str,
+        *,
+        submitted: bool,
+    ) -> None:
+        self._submission, self._queued, self._client, self._node = submission, queued, client, node
+        self.submitted = submitted
+        self.link: DriverLink | None = None
+        self._attached = asyncio.Event()
+        self._detached_at = time.monotonic()
+        self._waits = False  # whether the entry is ours
+
+    def attach(self, link: DriverLink) -> None:
+        """The job's process is there."""
+        self.link, self.submitted, self._waits = link, True, False
+        self._attached.set()
+
+    def detach(self, link: DriverLink) -> None:
+        """That process is gone."""
+        if self.link is link:
+            self.link, self._detached_at = None, time.monotonic()
+            self._attached.clear()
+
+    def show_waiting(self) -> None:
+        """Have an entry in the table while the job waits."""
+        if not self.submitted and not self._waits:
+            self._waits = True
+            queued = self._queued
+            entry = waiting_table_entry(queued.command, dict(queued.metadata), self._node)
+            write_table_entry(self._submission, entry)
+
+    async def keep_workspace(self) -> None:
+        """Have the head keep the job's workspace while the job waits: Ray deletes one that no job uses."""
+        uri = str(self._queued.runtime_env.get("working_dir", ""))
+        while uri.startswith("gcs://") and not self.submitted:
+            pin_package(uri, _PINNED)
+            await asyncio.sleep(_PINS_EVERY)
+
+    async def begin(self) -> str | None:
+        """Have Ray run the job's process, and wait until it is there; return why it will not be."""
+        if not self.submitted:
+            self.submitted = True
+            try:
+                await aside(self._submit)
+            except (FrayError, RuntimeError, ValueError, OSError) as error:
+                self.submitted = False
+                return f"Ray does not take the job: {error}"
+        while not self._attached.is_set():
+            try:
+                await asyncio.wait_for(self._attached.wait(), _LOOK)
+            except TimeoutError:
+                ended = await aside(self._ended)
+                if ended is not None:
+                    return ended
+        return None
+
+    def _submit(self) -> None:
+        if self._waits:
+            delete_table_entry(self._submission)
+            self._waits = False
+        queued = self._queued
+        try:
+            self._client().submit(
+                queued.command, self._submission, dict(queued.metadata), dict(queued.runtime_env)
+            )
+        except RuntimeError as error:
+            if _EXISTS not in str(error):  # the answer to another try was lost
+                raise
+
+    async def lost(self) -> str:
+        """Return when Ray says that the job has ended, and its process is gone: what Ray says."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            gone = self.link is None and time.monotonic() - self._detached_at > _GONE_AFTER
+            if self.submitted and gone:
+                ended = await aside(self._ended)
+                if ended is not None:
+                    return ended
+
+    def _ended(self) -> str | None:
+        """Return what Ray says of a job that has ended for it; None of one that has not."""
+        entry = stored_entry(self._submission)
+        if entry is None:
+            return "its entry was removed from Ray's job table"
+        return (
+            f"the process of the job on the head ended: {entry.message}" if entry.status in TERMINAL else None
+        )
+
+    async def settle(self, status: JobStatus, message: str | None) -> None:
+        """Have the entry of a job that Ray never ran say how it ended, and wait for one that Ray runs."""
+        if self.submitted:
+            if self.link is None:
+                await self.begin()
+            return
+        self.show_waiting()
+        entry: dict[str, Any] | None = table_entry(self._submission)
+        if entry is not None:
+            write_table_entry(
+                self._submission, settled_table_entry(entry, _RAYS.get(status, "FAILED"), message or "")
+            )
+
+    def tell(self, status: JobStatus) -> None:
+        """Have the process end as the job did."""
+        if self.link is not None:
+            code = 0 if status is JobStatus.SUCCEEDED else 1
+            self.link.tell(code, stopped=status is JobStatus.STOPPED)
+
+    @property
+    def environ(self) -> Mapping[str, str] | None:
+        """The variables of the process; None where it is not there."""
+        return None if self.link is None else self.link.environ

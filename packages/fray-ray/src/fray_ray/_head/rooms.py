@@ -1,0 +1,216 @@
+"""The line of the jobs that wait for room: one look at the cluster serves all of them.
+
+A look asks Ray for its nodes and its placement groups, decides by `line` who may ask for room now, and has
+those ask. Who is at the head of the line has always asked, so that an autoscaler sees what is wanted.
+"""
+
+import asyncio
+import random
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray.util.placement_group import placement_group_table
+
+from fray_ray._head.line import PackedTicket, Ticket, Turn, packed_turns, turns
+from fray_ray._head.nodes import Nodes, nodes_now
+from fray_ray._head.placement import Packed
+from fray_ray._head.reservation import Reservation
+from fray_ray._plan import Plan
+
+_SHORTEST, _LONGEST = 0.02, 0.5  # seconds between two looks at placement groups
+_COUNTS_EVERY = 1.0  # seconds between two looks at nodes while nothing is known to have changed
+# Two gangs that are not in one line (another region, say) and each hold one of the slices that the other
+# waits for would wait for ever: each lets go after a time, and asks again after another, which differ.
+_HOLDS_FOR, _LETS_GO_FOR = (60.0, 120.0), (0.5, 5.0)
+_LETS_GO_AFTER = 3.0  # seconds for which its turn has not come: what Ray says of its nodes lags behind
+
+
+@dataclass(eq=False)
+class _Seeker:
+    """A job in the line."""
+
+    plan: Plan
+    room: Reservation
+    say: Callable[[str], None]
+    placed: "asyncio.Future[None]"
+    holds_until: float | None = None
+    asks_again_at: float = 0.0
+    blocked_since: float | None = None
+
+
+class Rooms:
+    """All that wait for room under one scheduler."""
+
+    def __init__(self) -> None:
+        self._line: list[_Seeker] = []
+        self._changed = asyncio.Event()
+        self._changed_at = self._counted_at = 0.0
+
+    async def find(self, plan: Plan, room: Reservation, say: Callable[[str], None]) -> None:
+        """Wait until every replica of a job has its place.
+
+        Args:
+            say: Called with what is waited for, again and again.
+        """
+        seeker = _Seeker(plan, room, say, asyncio.get_running_loop().create_future())
+        self._line.append(seeker)
+        self.look_soon()
+        try:
+            await seeker.placed
+        finally:
+            self._line.remove(seeker)
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """Look at the cluster: room was given back, or is wanted."""
+        self._changed_at, self._counted_at = time.monotonic(), 0.0
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Serve the line, for ever."""
+        while True:
+            if not self._line:
+                await self._changed.wait()
+            self._changed.clear()
+            try:
+                self._look()
+            except Exception:  # noqa: BLE001 - the head is away for a moment
+                traceback.print_exc()
+            quiet = time.monotonic() - self._changed_at
+            try:
+                await asyncio.wait_for(self._changed.wait(), min(_LONGEST, max(_SHORTEST, quiet / 8)))
+            except TimeoutError:
+                continue
+
+    def _look(self) -> None:
+        if not self._line:
+            return
+        tables = groups_now()
+        waiting = []
+        for seeker in self._line:
+            if seeker.placed.done():
+                continue
+            if seeker.room.whole(tables):
+                seeker.placed.set_result(None)
+            else:
+                waiting.append(seeker)
+        now = time.monotonic()
+        if waiting and now >= self._counted_at + _COUNTS_EVERY:
+            self._counted_at = now
+            self._ask(waiting, tables, now)
+
+    def _ask(self, waiting: list[_Seeker], tables: Mapping[str, Mapping[str, Any]], now: float) -> None:
+        """Have each that may ask do so; have those that wait for too long let go of a part."""
+        nodes = nodes_now()
+        patient = [seeker for seeker in waiting if self._still_holds(seeker, tables, now)]
+        may = turns_of(patient, nodes, tables)
+        texts: dict[Any, str] = {}
+        for seeker in patient:
+            try:
+                self._take_turn(seeker, may[seeker.plan.submission], now)
+                seeker.say(_why_not(seeker, nodes, texts))
+            except Exception as error:  # noqa: BLE001 - a request that Ray refuses is that job's alone
+                seeker.placed.set_exception(error)
+
+    @staticmethod
+    def _still_holds(seeker: _Seeker, tables: Mapping[str, Mapping[str, Any]], now: float) -> bool:
+        """Whether a job is in the line now; it leaves for a while when it has held a part for too long."""
+        if not seeker.room.placed(tables):
+            return now >= seeker.asks_again_at
+        seeker.holds_until = seeker.holds_until or now + random.uniform(*_HOLDS_FOR)  # noqa: S311 - no secret
+        if now < seeker.holds_until:
+            return True
+        seeker.room.close()
+        seeker.holds_until = None
+        seeker.asks_again_at = now + random.uniform(*_LETS_GO_FOR)  # noqa: S311
+        return False
+
+    @staticmethod
+    def _take_turn(seeker: _Seeker, turn: Turn, now: float) -> None:
+        room = seeker.room
+        if not turn.copies:
+            seeker.blocked_since = seeker.blocked_since or now
+            if room.asked and now - seeker.blocked_since >= _LETS_GO_AFTER:
+                room.close()
+            return
+        seeker.blocked_since = None
+        if not (room.asked and turn.copies == room.units):
+            room.ask(turn.copies, turn.without)
+
+
+def groups_now() -> dict[str, Mapping[str, Any]]:
+    """Ask Ray for its placement groups, by their ids."""
+    found: Any = placement_group_table()
+    return dict(found)
+
+
+def turns_of(
+    seekers: Iterable[Any], nodes: Nodes, tables: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Turn]:
+    """Return what each job of the line may ask for now."""
+    slices: list[Any] = []
+    packed: list[Any] = []
+    for seeker in seekers:
+        (packed if isinstance(seeker.room.layout, Packed) else slices).append(seeker)
+    may = packed_turns(_packed_tickets(packed, nodes), _as_rooms(nodes)) if packed else {}
+    if slices:
+        counts = _Counts(nodes)
+        tickets = [counts.ticket(seeker, seeker.room.placed(tables)) for seeker in slices]
+        may |= {name: Turn(units) for name, units in turns(tickets, counts.free).items()}
+    return may
+
+
+def _as_rooms(nodes: Nodes) -> dict[str, tuple[Mapping[str, float], Mapping[str, float]]]:
+    return {node["NodeID"]: (node["Resources"], free) for node, free in nodes.usable}
+
+
+def _packed_tickets(seekers: list[Any], nodes: Nodes) -> list[PackedTicket]:
+    tickets = []
+    accepted: dict[Any, frozenset[str] | None] = {}
+    for seeker in seekers:
+        layout, lost = seeker.room.layout, seeker.room.lost
+        key = seeker.plan.resources.regions, lost
+        if key not in accepted:
+            fits = frozenset(
+                node["NodeID"]
+                for node, _ in nodes.usable
+                if node["NodeID"] not in lost and layout.acceptable(node)
+            )
+            accepted[key] = None if len(fits) == len(nodes.usable) else fits
+        plan = seeker.plan
+        bundle, since = layout.bundle, plan.submitted_at
+        tickets.append(
+            PackedTicket(since, plan.submission, bundle, plan.choices, accepted[key], held=seeker.room.asked)
+        )
+    return tickets
+
+
+@dataclass
+class _Counts:
+    """How many slices of each kind there are; those that are asked for alike are counted once."""
+
+    nodes: Nodes
+    free: dict[str, int] = field(default_factory=dict)
+    _known: dict[Any, tuple[int, int]] = field(default_factory=dict)
+
+    def ticket(self, seeker: Any, held: int) -> Ticket:
+        """Return the place of a gang in the line."""
+        plan, layout, lost = seeker.plan, seeker.room.layout, seeker.room.lost
+        key = layout.kind, tuple(layout.bundle.items()), lost
+        if key not in self._known:
+            self._known[key] = layout.free(lost, self.nodes), layout.most(self.nodes)
+        free, most = self._known[key]
+        self.free[layout.kind] = max(free, self.free.get(layout.kind, 0))
+        return Ticket(plan.submitted_at, plan.submission, layout.kind, plan.choices, most, held)
+
+
+def _why_not(seeker: _Seeker, nodes: Nodes, texts: dict[Any, str]) -> str:
+    """Return what a job waits for; the text of jobs that want the same is made once."""
+    layout = seeker.room.layout
+    key = layout.kind, tuple(layout.bundle.items()), tuple(seeker.plan.labels.items()), seeker.room.units
+    if key not in texts:
+        texts[key] = seeker.room.why_not_placed(nodes)
+    return texts[key]

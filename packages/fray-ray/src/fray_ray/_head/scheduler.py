@@ -1,0 +1,213 @@
+"""The scheduler of a cluster: one actor on the head for all jobs. Ray restarts it when it is killed.
+
+It takes the jobs that launchers have put into the head's store, keeps there what another scheduler needs to
+go on with each, and writes how they do into Ray's table. One event loop serves all of them.
+"""
+
+import asyncio
+import functools
+import pickle
+import sys
+import threading
+import traceback
+from typing import Any
+
+import ray
+
+from fray_ray import _job_kv
+from fray_ray._head.asides import aside
+from fray_ray._head.driver_link import DriverLink, serve_links
+from fray_ray._head.job import Job, Shared, is_request
+from fray_ray._head.job_metrics import shared_gauges
+from fray_ray._head.kept import plan_again
+from fray_ray._head.nodes import draining
+from fray_ray._head.outliving import remove_abandoned_groups
+from fray_ray._head.record import JobRecord, unpacked
+from fray_ray._head.rooms import Rooms
+from fray_ray._head.sweep import Sweep, plan_of_sweep_again
+from fray_ray._job_table import end_written
+from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._queued_job import QueuedJob
+from fray_ray._scheduler import socket_path
+from fray_ray._sweep_plan import SweepPlan
+
+_LOOK = 0.1  # seconds between looks into the head's store
+_LOOK_AFTER_ERROR = 1.0  # seconds
+_LOOK_FOR_NOTICES = 0.5  # seconds
+
+
+class SchedulerActor:
+    """What Ray keeps: a thread of it runs the loop."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Event()
+        threading.Thread(target=self._run, name="jobs", daemon=True).start()
+
+    def ready(self) -> None:
+        """Return when it takes jobs."""
+        self._ready.wait()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(Scheduler().run(self._ready.set))
+        except BaseException:
+            traceback.print_exc()
+            raise
+        finally:
+            sys.stderr.flush()
+            _end_process()
+
+
+def _end_process() -> None:
+    """Have Ray start another one: this one can carry no job."""
+    import os
+
+    os._exit(1)
+
+
+class Scheduler:
+    """All jobs of one cluster."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job | Sweep] = {}
+        self._refused: set[str] = set()  # submissions whose packages are none of this version
+        self._lives: set[asyncio.Task[None]] = set()
+        rooms = Rooms()
+        self._shared = Shared(rooms, _client, ray.get_runtime_context().get_node_id())
+        shared_gauges()
+
+    async def run(self, ready: Any) -> None:
+        """Serve, for ever."""
+        await aside(remove_abandoned_groups)
+        path = socket_path(ray.get_runtime_context().gcs_address)
+        server = await serve_links(path, self._attach, self._detach, self._stop)
+        async with server:
+            loops = [
+                asyncio.create_task(each)
+                for each in (self._shared.rooms.run(), self._watch_nodes(), self._read_requests())
+            ]
+            ready()
+            await asyncio.gather(*loops)
+
+    # --- the processes of jobs ---
+
+    def _attach(self, link: DriverLink) -> None:
+        job = self._jobs.get(link.submission) or self._take(link.submission)
+        if job is not None:
+            job.attach(link)
+            return
+        ended = end_written(link.submission)
+        if ended is not None:  # by a scheduler that was killed when all was done
+            link.tell(0 if ended == "succeeded" else 1, stopped=ended == "stopped")
+            return
+        print_into(link.submission, "its plan is gone: the head of the cluster was restarted")
+        link.tell(1)
+
+    def _detach(self, link: DriverLink) -> None:
+        job = self._jobs.get(link.submission)
+        if job is not None:
+            job.detach(link)
+
+    def _stop(self, link: DriverLink) -> None:
+        job = self._jobs.get(link.submission)
+        if job is not None:
+            job.stop_by_ray()
+
+    # --- the head's store ---
+
+    async def _read_requests(self) -> None:
+        """Take new jobs, and what is requested of those that there are."""
+        while True:
+            pause = _LOOK
+            try:
+                for submission, words in _job_kv.all_names().items():
+                    self._read(submission, words)
+            except Exception:  # noqa: BLE001 - the head's store is away for a moment
+                traceback.print_exc()
+                pause = _LOOK_AFTER_ERROR
+            await asyncio.sleep(pause)
+
+    def _read(self, submission: str, words: list[str]) -> None:
+        job = self._jobs.get(submission)
+        if job is None and _job_kv.QUEUED in words and submission not in self._refused:
+            job = self._take(submission)
+        if job is None:
+            return
+        for word in filter(is_request, words):
+            name = _job_kv.package_name(submission, word)
+            data = _job_kv.fetch(name)
+            _job_kv.delete(name)
+            if data is not None:
+                job.deliver(word, data)
+
+    def _take(self, submission: str) -> "Job | Sweep | None":
+        """Take a job that was queued, or that another scheduler has carried until now."""
+        data = _job_kv.fetch(_job_kv.queued_name(submission))
+        queued = None if data is None else QueuedJob.from_json(data)
+        plan = None if queued is None else self._plan(submission, queued)
+        if queued is None or plan is None:
+            self._refused.add(submission)
+            return None
+        job: Job | Sweep
+        if isinstance(plan, SweepPlan):
+            job = Sweep(submission, plan, queued, self._shared)
+        else:
+            job = Job(plan, queued, _record(submission), self._shared)
+        self._jobs[submission] = job
+        task = asyncio.create_task(self._live(submission, job))
+        self._lives.add(task)
+        task.add_done_callback(self._lives.discard)
+        return job
+
+    @staticmethod
+    def _plan(submission: str, queued: QueuedJob) -> Any:
+        data = _job_kv.fetch(_job_kv.plan_name(submission))
+        if data is not None or queued.first is None:
+            return None if data is None else pickle.loads(data)
+        first = _job_kv.fetch(_job_kv.plan_name(queued.first))
+        if first is None:
+            return None
+        if isinstance(pickle.loads(first), SweepPlan):
+            return plan_of_sweep_again(queued.first, submission, first)
+        return plan_again(queued.first, submission)
+
+    async def _live(self, submission: str, job: Job | Sweep) -> None:
+        try:
+            await job.live()
+        except Exception:  # noqa: BLE001 - one job that cannot be carried must not end the others
+            print_into(submission, f"the scheduler failed:\n{traceback.format_exc()}")
+            traceback.print_exc()
+        finally:
+            self._jobs.pop(submission, None)
+
+    async def _watch_nodes(self) -> None:
+        while True:
+            if self._jobs:
+                try:
+                    leaving = draining()
+                except Exception:  # noqa: BLE001 - the head is away for a moment
+                    leaving = {}
+                for job in list(self._jobs.values()) if leaving else ():
+                    job.notice(leaving)
+            await asyncio.sleep(_LOOK_FOR_NOTICES)
+
+
+def print_into(submission: str, text: str) -> None:
+    """Write a line into the log of a job that is not carried."""
+    from fray_ray._head.output import LogFile
+    from fray_ray._ray_internals.processes import driver_log
+
+    output = LogFile(driver_log(submission))
+    output.write(f"[fray] {text}\n".encode())
+    output.close()
+
+
+def _record(submission: str) -> JobRecord | None:
+    data = _job_kv.fetch(_job_kv.state_name(submission))
+    return None if data is None else unpacked(data)
+
+
+@functools.cache
+def _client() -> JobsClient:
+    """Return what talks to the dashboard; made when it is first needed."""
+    return JobsClient(ray.get_runtime_context().gcs_address)

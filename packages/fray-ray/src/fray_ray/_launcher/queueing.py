@@ -1,0 +1,84 @@
+"""Give jobs to the scheduler of a cluster, and have the cluster have one."""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+
+from fray import ClusterUnavailableError
+from fray.cluster import poll_delays
+from fray_ray import _job_kv
+from fray_ray._finding import UNREACHED
+from fray_ray._job_table import TERMINAL
+from fray_ray._launcher import entrypoints
+from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._queued_job import QueuedJob
+from fray_ray._scheduler import SUBMISSION
+
+_DOUBTED_AFTER = 5.0  # seconds without an answer after which another scheduler is started
+_GOOD = "SUCCEEDED"
+
+
+class SchedulerClient:
+    """The scheduler of one cluster, by way of the head's store.
+
+    Args:
+        here: Returns whether the head is this machine.
+        timeout: Seconds within which the scheduler takes a job.
+    """
+
+    def __init__(self, client: JobsClient, here: Callable[[], bool], timeout: float) -> None:
+        self._client, self._here, self._timeout = client, here, timeout
+
+    def put(self, submission: str, packages: Mapping[str, bytes], queued: QueuedJob) -> None:
+        """Give a job to the scheduler; it is in Ray's table when this returns.
+
+        Args:
+            packages: What the job finds in the head's memory; where the job is refused they are gone.
+        """
+        whole = {**packages, _job_kv.queued_name(submission): queued.to_json()}
+        try:
+            self.ensure()
+            for name, data in whole.items():
+                self._client.upload(name, data)
+            self._await_entry(submission)
+        except Exception as error:
+            if not isinstance(error.__cause__, UNREACHED):  # then it was refused; else it may have started
+                for name in whole:
+                    self._client.forget(name)
+            raise
+
+    def ensure(self, *, doubted: bool = False) -> None:
+        """Have the cluster have a scheduler.
+
+        Args:
+            doubted: Whether one that was started does not answer: it may have been ended for good.
+        """
+        for number in itertools.count(1):
+            name = SUBMISSION if number == 1 else f"{SUBMISSION}-{number}"
+            entry = self._client.entry(name)
+            if entry is None:
+                try:
+                    self._client.submit(entrypoints.scheduler(here=self._here()), name, {}, {})
+                except RuntimeError:
+                    if self._client.entry(name) is None:  # nobody else has started it just now
+                        raise
+                return
+            if entry.status not in TERMINAL or (entry.status == _GOOD and not doubted):
+                return
+
+    def _await_entry(self, submission: str) -> None:
+        started = time.monotonic()
+        doubted = False
+        for pause in poll_delays(shortest=0.02, longest=0.1):
+            if self._client.entry(submission) is not None:
+                return
+            waited = time.monotonic() - started
+            if waited > _DOUBTED_AFTER and not doubted:
+                doubted = True
+                self.ensure(doubted=True)
+            if waited > self._timeout:
+                raise ClusterUnavailableError(
+                    f"the scheduler of the cluster at {self._client.url} did not take job {submission} "
+                    f"within {self._timeout:g} s; `ray job logs {SUBMISSION}` says whether it could start"
+                )
+            time.sleep(pause)
