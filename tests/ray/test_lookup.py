@@ -127,8 +127,8 @@ def test_another_run_has_the_jobs_key_its_own_number_and_the_secrets_that_are_br
         cluster.retry("a-1")
     monkeypatch.setenv("SERVICE_TOKEN", "brought-by-who-runs-it-again")
     assert cluster.retry("a-1") == "a-1"
-    (run,) = table.submitted
-    assert (run["submission_id"], run["runtime_env"]) == ("a-1-r2", {"env_vars": {"A": "1"}})
+    ((submission, run),) = table.queued.items()
+    assert (submission, run["runtime_env"]) == ("a-1-r2", {"env_vars": {"A": "1"}})
     metadata = run["metadata"]
     assert (metadata["fray.job_id"], metadata["fray.key"], metadata["fray.tries"]) == ("a-1", "k", "2")
     assert not {"fray.info", "fray.kept"} & metadata.keys()
@@ -145,12 +145,9 @@ def test_keys_are_those_of_the_job_that_launches(
         else:
             monkeypatch.setenv("FRAY_JOB_ID", within)
         request = JobRequest("keyed", Entrypoint.from_binary("true"))
-        job_id = RayCluster(table.url).launch(request, key=key)
-        for job in table.submitted:
-            table.add(job["submission_id"], "RUNNING", job["metadata"])
-        return job_id
+        return RayCluster(table.url).launch(request, key=key)
 
     first, again, within, other = launch("k"), launch("k"), launch("k", "a-1"), launch("l")
     assert first == again
     assert len({first, within, other}) == 3
-    assert "k" not in {job["metadata"]["fray.key"] for job in table.submitted}
+    assert "k" not in {job["metadata"]["fray.key"] for job in table.queued.values()}

@@ -141,7 +141,8 @@ def test_a_replica_whose_next_node_vanishes_too_while_it_starts_there_is_stopped
     until(lambda: first in (cluster.poll(job_id).tasks[0].error_message or ""), "the first loss is known")
     coming_up.wait()
     ray_cluster.kill_node(second)
-    until(lambda: second in (cluster.poll(job_id).tasks[0].error_message or ""), "the second is, too")
+    placed_again = f"[fray] replica 0 is placed again: it lost its node {second}"
+    until(lambda: placed_again in cluster.monitor(job_id, follow=False), "the second is, too")
     (task,) = cluster.poll(job_id).tasks
     assert (task.status, task.reason, task.attempt) == (JobStatus.PENDING, ExitReason.PREEMPTED, 1)
     cluster.terminate(job_id, grace=0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from gang_hosts import Hosts, left_in_ray, slices_in_use
-from job_processes import kill, process_of
+from job_processes import kill, shell_of
 
 from fray.cluster import ExitReason, JobRequest, JobStatus, ResourceConfig, TpuConfig
 from fray.testing.cluster import until
@@ -69,7 +69,7 @@ def test_terminate_leaves_nothing(
 def test_a_gang_whose_job_has_no_process_any_more_leaves_nothing(gangs: RayCluster, hosts: Hosts) -> None:
     job_id = launch(gangs, hosts)
     hosts.await_up(2)
-    kill(process_of(job_id))
+    kill(shell_of(job_id))
     info = gangs.wait(job_id, timeout=200)
     assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
     until(lambda: not hosts.living(), "no host runs")

@@ -15,8 +15,9 @@ class FakeDashboard(ThreadingHTTPServer):
     """Answers as Ray's does, for jobs alone, and takes jobs as their scheduler does.
 
     `entries` are the job table, by submission; `logs` what drivers have written; `files` other files among
-    the logs of the node. `asked` are the paths of all questions, `submitted` the jobs that came, `stored`
-    what the head was given to keep. A job is refused until `agent_after` submissions have come.
+    the logs of the node. `asked` are the paths of all questions, `submitted` the jobs that came to Ray,
+    `queued` those that came to the scheduler, by submission, `stored` what the head was given to keep. A job
+    is refused until `agent_after` submissions have come.
     """
 
     def __init__(self) -> None:
@@ -27,6 +28,7 @@ class FakeDashboard(ThreadingHTTPServer):
         self.nodes: Any = {"data": {"summary": []}}
         self.asked: list[str] = []
         self.submitted: list[dict[str, Any]] = []
+        self.queued: dict[str, dict[str, Any]] = {}
         self.refused = 0
         self.stored: dict[str, bytes] = {}
         self.agent_after = 0
@@ -92,7 +94,8 @@ class FakeDashboard(ThreadingHTTPServer):
         name = path.rpartition("/")[2]
         if name.endswith(".queued") and data != b"-" and self.takes_jobs:
             submission = name.removeprefix("fray-").removesuffix(".queued")
-            self.add(submission, "PENDING", json.loads(data)["metadata"])
+            self.queued[submission] = json.loads(data)
+            self.add(submission, "PENDING", self.queued[submission]["metadata"])
 
     def submit(self, job: dict[str, Any]) -> tuple[int, Any]:
         """Take a job, or say that no agent is there to run it."""

@@ -228,18 +228,27 @@ class JobRun:
 
     async def _place(self, number: int) -> None:
         """Find a place for one of several replicas that know nothing of each other."""
-        if not await self._enter():
-            return
-        await self._await_loss(number)
-        self._unstartable.pop(number, None)
+        while await self._enter():
+            await self._await_loss(number)
+            end = await self._bring_up(number)
+            if end is None or end.reason is not ExitReason.PREEMPTED:
+                self._unstartable.pop(number, None)
+                if end is not None:
+                    self._unstartable[number] = end
+                self._tell_placed([number])
+                return
+            # It has not started: that is no attempt.
+            self._output.write(f"[fray] replica {number} is placed again{end.details}\n".encode())
+
+    async def _bring_up(self, number: int) -> AttemptEnd | None:
+        """Have an actor for a replica; return why there is none."""
         try:
-            host = self._room.hosts([number])[number]
-            await self._await_up({number: host})
+            await self._await_up(self._room.hosts([number]))
         except _HostFailedError as error:
-            self._unstartable[number] = await self._why_gone(number, error.end)
+            return await self._why_gone(number, error.end)
         except Exception as error:  # noqa: BLE001 - whatever it was, this attempt cannot start
-            self._unstartable[number] = await self._why_gone(number, end_from_outside(error))
-        self._tell_placed([number])
+            return await self._why_gone(number, end_from_outside(error))
+        return None
 
     async def _place_gang(self) -> None:
         """Find a place for all replicas; they meet at the first."""
@@ -388,7 +397,7 @@ class JobRun:
         self._logs[replica].end()
         if not end.good and self._plan.gang:
             await self._look_for_lost(replica)
-        if (why := self._record.notices.get(replica)) is not None and not end.good:
+        if (why := self._record.notices.get(replica)) is not None:
             end = end._replace(details=f": {why}{end.details}")
         self._followers.pop(replica, None)
         self._tell_ended(replica, attempt, end)
