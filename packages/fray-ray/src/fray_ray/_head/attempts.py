@@ -1,7 +1,7 @@
 """One attempt of one replica: its output copied into the log, its verdict put into words."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,13 @@ class Attempt:
     on_samples: Callable[[str], object]
     on_result: Callable[[bytes], object]
 
-    async def run(self, host: Any, environ: dict[str, str], record: HostRecord | None = None) -> AttemptEnd:
+    async def run(
+        self, host: Any, environ: Callable[[], Awaitable[dict[str, str]]], record: HostRecord | None = None
+    ) -> AttemptEnd:
         """Run it on the actor `host`.
 
         Args:
-            environ: Its variables.
+            environ: Returns its variables; called where it has not begun.
             record: Of an attempt that was begun by another scheduler.
 
         Raises:
@@ -56,7 +58,7 @@ class Attempt:
             noted = note or {"log": record.log, "rest": b""}
             self.log.take_up(Path(self.log_path), record.attempt, noted, began=note is not None)
         if not began:
-            await self._start(host, environ)
+            await self._start(host, await environ())
         return self._end_of(await self._follow(host, position))
 
     def broken(self, error: Exception) -> AttemptEnd:

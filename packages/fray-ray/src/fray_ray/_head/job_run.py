@@ -9,6 +9,7 @@ Everything happens on one event loop. What takes long runs on a thread of its ow
 
 import asyncio
 import contextlib
+import functools
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -70,8 +71,8 @@ class JobRun:
 
     Args:
         prepare: Waited for before the job asks for room.
-        join: Waited for when there is room, before the first replica starts; returns the variables that all
-            replicas have beside those of the plan.
+        join: Called when there is room; returns the variables that all replicas have beside those of the
+            plan. Actors come up meanwhile; no replica starts before.
         end_family: Called on a thread with a grace: ends what the job has started beside its replicas.
         log_path: Where the log is that another scheduler goes on with.
     """
@@ -99,7 +100,9 @@ class JobRun:
         self._events: asyncio.Queue[Any] = asyncio.Queue()
         self._places: dict[int, asyncio.Task[None]] = {}  # what finds a place for a replica
         self._entered: asyncio.Task[CannotRun | None] | None = None
-        self._joined: Mapping[str, str] = {}
+        self._joining: asyncio.Task[None] | None = None
+        self._joined = asyncio.Event()
+        self._variables: Mapping[str, str] = {}  # that replicas have as a part of the job
         self._unstartable: dict[int, AttemptEnd] = {}  # by replica: why its actor is not there
         self._followers: dict[int, asyncio.Task[None]] = {}
         self._lost_nodes: dict[int, set[str]] = {}  # by replica: where it must not be placed again
@@ -122,8 +125,9 @@ class JobRun:
                 self._dispatch(await self._next())
         finally:
             publishing.cancel()
-            for task in (*self._tasks, *self._followers.values(), *self._places.values()):
-                task.cancel()
+            for task in (*self._tasks, *self._followers.values(), *self._places.values(), self._joining):
+                if task is not None:
+                    task.cancel()
             self._room.close()
             self._rooms.look_soon()
 
@@ -232,6 +236,7 @@ class JobRun:
             await self._await_loss(number)
             end = await self._bring_up(number)
             if end is None or end.reason is not ExitReason.PREEMPTED:
+                await self._joined.wait()
                 self._unstartable.pop(number, None)
                 if end is not None:
                     self._unstartable[number] = end
@@ -268,6 +273,7 @@ class JobRun:
             self._unstartable[error.number] = await self._why_gone(error.number, error.end)
         except Exception as error:  # noqa: BLE001 - as above
             self._unstartable[0] = await self._why_gone(0, end_from_outside(error))
+        await self._joined.wait()
         self._tell_placed(numbers)
 
     def _tell_placed(self, numbers: list[int]) -> None:
@@ -276,7 +282,7 @@ class JobRun:
         self._events.put_nowait(Placed(tuple(numbers)))
 
     async def _enter(self) -> bool:
-        """Wait until the job has room, and its own process; return whether it has."""
+        """Wait until the job has room; return whether it has."""
         if self._entered is None or (self._entered.done() and self._record.leaving):
             self._entered = asyncio.create_task(self._find_room())
         try:
@@ -300,16 +306,20 @@ class JobRun:
             message = f"not placed within {limit:g} s: {waited}"
             return CannotRun(ExitReason.COULD_NOT_START, message)
         self._board.wait_for("starting its replicas")
-        return await self._have_joined()
-
-    async def _have_joined(self) -> CannotRun | None:
-        if self._join is None or self._joined:
-            return None
-        joined = await self._join()
-        if isinstance(joined, CannotRun):
-            return joined
-        self._joined = joined
+        self._begin_to_join()
         return None
+
+    def _begin_to_join(self) -> None:
+        if self._joining is None:
+            self._joining = self._spawn(self._join_job())
+
+    async def _join_job(self) -> None:
+        joined: Mapping[str, str] | CannotRun = {} if self._join is None else await self._join()
+        if isinstance(joined, CannotRun):
+            self._events.put_nowait(joined)
+        else:
+            self._variables = joined
+            self._joined.set()
 
     async def _await_up(self, hosts: Mapping[int, Any]) -> None:
         """Wait until actors are up, and note where they are.
@@ -389,9 +399,9 @@ class JobRun:
         self._results.pop(replica, None)
         try:
             record = self._record.hosts.get(replica) if taken_up else None
-            if self._join is not None and not self._joined:
-                await self._have_joined()
-            end = await run.run(self._room.host(replica), self._environ(replica, attempt), record)
+            end = await run.run(
+                self._room.host(replica), functools.partial(self._environ, replica, attempt), record
+            )
         except Exception as error:  # noqa: BLE001 - a replica that nobody watches must not read running for ever
             end = await self._why_gone(replica, run.broken(error))
         self._logs[replica].end()
@@ -402,13 +412,14 @@ class JobRun:
         self._followers.pop(replica, None)
         self._tell_ended(replica, attempt, end)
 
-    def _environ(self, replica: int, attempt: int) -> dict[str, str]:
+    async def _environ(self, replica: int, attempt: int) -> dict[str, str]:
         own = {"FRAY_REPLICA_ID": str(replica), "FRAY_ATTEMPT": str(attempt)}
         ranks: Mapping[str, str] = {}
         if self._plan.gang and self._record.meeting is not None:
             address, ports = self._record.meeting
             ranks = variables_of(self._plan, replica, self._room.units, Meeting(address, tuple(ports)))
-        return {**self._plan.environ, **self._joined, **ranks, **own}
+        await self._joined.wait()
+        return {**self._plan.environ, **self._variables, **ranks, **own}
 
     async def _why_gone(self, replica: int, end: AttemptEnd) -> AttemptEnd:
         """Tell a machine that was taken away from all else that can end an attempt from outside."""
@@ -520,8 +531,10 @@ class JobRun:
             if each.kill_at is not None:
                 left = max(0.0, each.kill_at - time.monotonic())
                 self._tell_host(each.replica, left)
-        if self._machine.started_at and not self._plan.gang and self._room.asked:
-            self._entered = asyncio.create_task(self._have_joined())
+        if self._machine.started_at:
+            self._begin_to_join()
+            if not self._plan.gang and self._room.asked:
+                self._entered = asyncio.create_task(_nothing())
         ending = self._record.ending
         if ending is not None:
             self._perform(ending)
