@@ -129,7 +129,8 @@ def test_a_drained_host_has_time_to_save_while_its_peers_run(
     assert reasons(info) == [[ExitReason.STOPPED], [ExitReason.PREEMPTED]]
     past = info.tasks[1].previous[0]
     assert past.exit_code == 0
-    assert "is drained (preemption 1; max_retries_preemption=100)" in (past.error_message or "")
+    assert "(preemption 1; max_retries_preemption=100): its node" in (past.error_message or "")
+    assert "is drained" in (past.error_message or "")
 
 
 def test_preemptions_have_a_budget_of_their_own(

@@ -52,7 +52,7 @@ from fray_ray._head.reservation import Reservation
 from fray_ray._head.rooms import Rooms
 from fray_ray._plan import Plan
 
-_LOOK = 0.5  # seconds between looks at the places of actors that come up
+_LOOK = 0.5  # seconds between looks at the places of actors
 _MARGIN = 5.0  # seconds beyond a grace until an actor that has not answered is ended
 _LONGEST_GRACE = 30.0  # seconds for a gang whose provider gave notice without a time
 _RESERVE = 2.0  # seconds before a node's end in which no replica is left running
@@ -147,10 +147,10 @@ class JobRun:
         """Give notice to replicas on nodes that go, each in so many seconds."""
         for each in self._machine.running:
             known = self._record.hosts.get(each.replica)
-            seconds = None if known is None else leaving.get(known.node)
-            if seconds is not None and each.replica not in self._record.notices:
-                why = f"its node {known.node if known else ''} is drained"
-                self._give_notice(each.replica, each.attempt, why, max(1.0, seconds - _RESERVE))
+            if known is None or known.node not in leaving or each.replica in self._record.notices:
+                continue
+            seconds = max(1.0, leaving[known.node] - _RESERVE)
+            self._give_notice(each.replica, each.attempt, _drained(known.node), seconds)
 
     @property
     def results(self) -> list[bytes | None]:
@@ -358,10 +358,16 @@ class JobRun:
                 known.node = node
 
     async def _await_loss(self, number: int) -> None:
-        """Wait until Ray knows that a node is gone, or it would place the replica there again."""
-        while any(not nodes_.loss_is_known(node) for node in self._lost_nodes.get(number, ())):
-            await asyncio.sleep(0.1)
-        self._lost_nodes.pop(number, None)
+        """Wait while a replica's place is on a node that goes, or is gone and Ray does not know it yet.
+
+        Ray would start it there. When it knows that the node is gone, it gives the replica another place.
+        """
+        lost = self._lost_nodes.pop(number, set())
+        while True:
+            node = self._room.nodes().get(number, "")
+            if not nodes_.is_drained(node) and (node not in lost or nodes_.loss_is_known(node)):
+                return
+            await asyncio.sleep(_LOOK)
 
     # --- attempts ---
 
@@ -407,10 +413,20 @@ class JobRun:
         self._logs[replica].end()
         if not end.good and self._plan.gang:
             await self._look_for_lost(replica)
-        if (why := self._record.notices.get(replica)) is not None:
-            end = end._replace(details=f": {why}{end.details}")
+        end = self._end_of_noticed(replica, end)
         self._followers.pop(replica, None)
         self._tell_ended(replica, attempt, end)
+
+    def _end_of_noticed(self, replica: int, end: AttemptEnd) -> AttemptEnd:
+        """Say in the end of an attempt that its machine was to be taken away.
+
+        A program may know that from elsewhere, and end before it is given notice.
+        """
+        why, known = self._record.notices.get(replica), self._record.hosts.get(replica)
+        if why is None and known is not None and end.exit_code and nodes_.is_drained(known.node):
+            why = _drained(known.node)
+            end = end._replace(reason=ExitReason.PREEMPTED)
+        return end if why is None else end._replace(details=f": {why}{end.details}")
 
     async def _environ(self, replica: int, attempt: int) -> dict[str, str]:
         own = {"FRAY_REPLICA_ID": str(replica), "FRAY_ATTEMPT": str(attempt)}
@@ -577,6 +593,10 @@ class _HostFailedError(Exception):
     def __init__(self, number: int, end: AttemptEnd) -> None:
         super().__init__(number, end)
         self.number, self.end = number, end
+
+
+def _drained(node: str) -> str:
+    return f"its node {node} is drained"
 
 
 async def _node_of(host: Any) -> str:
