@@ -30,6 +30,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("FRAY_STATE_DIR", str(tmp_path / "state"))
     # A Ray that a page starts for itself would else write a token into the user's home.
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")  # of a busy machine, where 30 are too few
     done = subprocess.run(
         [sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from command_line import answer, fray
 
+from fray.testing.gates import until
+
 
 @pytest.fixture(autouse=True)
 def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
@@ -25,6 +27,8 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     )
     fray("run", "--name", "job", "--snapshot", "child.py", cwd=work)
     found: str = answer("list")[0]["job_id"]
+    # A job has ended a moment before its supervisor has, and is pruned after both.
+    until(lambda: answer("prune", "--dry-run", "--older-than", "0s")["jobs"] == [found], "it can go")
     return found
 
 
