@@ -169,7 +169,10 @@ def test_every_verb_works_on_a_folder(tmp_path: Path, capsys: pytest.CaptureFixt
     letters = json.loads(run(capsys, "dead", url, "--json"))
     assert [letter["item_id"] for letter in letters] == ids[1:]
     assert "released" in run(capsys, "dead", url)
-    assert run(capsys, "requeue", url, ids[1]) == "1 requeued\n"
+    assert main(["queue", "requeue", url, ids[1], "nobody"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "1 requeued\n"
+    assert "1 of 2 ids are of no dead letter" in said.err
     assert run(capsys, "purge", url, "--dead", "--yes") == "1 removed\n"
     rows = [json.loads(line) for line in run(capsys, "pop", url, "-n", "5", "--json").splitlines()]
     assert {row["item_id"]: row["item"] for row in rows}[ids[1]] == "b"

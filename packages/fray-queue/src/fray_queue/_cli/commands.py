@@ -196,9 +196,17 @@ def dead(url: str, access: Access, as_json: bool) -> None:
 @reaching
 @_as_json
 def requeue(url: str, item_ids: tuple[str, ...], access: Access, as_json: bool) -> None:
-    """Put dead letters back: those of ITEM_IDS, or all."""
-    count = open_at(url, access).requeue_dead(list(item_ids) or None)
+    """Put dead letters back: those of ITEM_IDS, or all.
+
+    The exit code is 1 where one of ITEM_IDS is no dead letter; the others are put back.
+    """
+    wanted = set(item_ids)
+    count = open_at(url, access).requeue_dead(list(wanted) or None)
     click.echo(json.dumps({"requeued": count}) if as_json else f"{count} requeued")
+    if count < len(wanted):
+        raise click.ClickException(
+            f"{len(wanted) - count} of {len(wanted)} ids are of no dead letter; `fray queue dead` lists them"
+        )
 
 
 @queue.command()
