@@ -163,7 +163,7 @@ def main() -> None:
             ("its entry in Ray's table, bytes", f"{size:,}"),
             ("to write it, ms, without Ray", brief(best(lambda: state_metadata(info)) * 1e3)),
             ("to read it, ms, without Ray", brief(best(lambda: list(info_in(written).tasks)) * 1e3)),
-            ("in the memory of its driver, kB", brief(memory / 1e3)),
+            ("in the memory of the scheduler, kB", brief(memory / 1e3)),
             (f"{JOBS:,} such jobs in one process, MB", brief(memory * JOBS / 1e6)),
             (f"{JOBS:,} such entries in a list of Ray's, MB", brief(size * JOBS / 1e6)),
         ],
