@@ -34,7 +34,7 @@ _SETTLES = 5.0  # seconds after the last start
 # What runs on other nodes of a real cluster, and workers that wait for any work.
 _ELSEWHERE = ("ReplicaActor", "sleep 600", "process_supervisor", "ray::IDLE")
 _PROCESS = "a process for each job that stands for it in Ray's table, and the shell that starts it again"
-_AT_ONCE = 8  # launches
+_AT_ONCE = 16  # launches
 _names = itertools.count()
 _SLEEP = Entrypoint.from_binary("sleep", ["600"])
 _SMALL = ResourceConfig(cpu=0.01, ram="16m")

@@ -47,7 +47,7 @@ BENCHMARKS: dict[str, tuple[list[str], int]] = {
     ),
     "ray_contexts": ([], 420),
     "ray_jobs": ([], 150),
-    "ray_head": ([], 420),
+    "ray_head": ([], 600),
     "slurm": ([], 300),
     "scaling": ([], 300),
 }

@@ -51,6 +51,7 @@ from fray_ray._ray_internals.kv import (
     kv_put,
     settled_table_entry,
     table_entry,
+    table_submissions,
     waiting_table_entry,
     write_table_entry,
 )
@@ -156,6 +157,7 @@ def test_what_is_written_into_an_entry_of_the_job_table_is_what_ray_tells(
     entry = table_entry(job)
     assert entry is not None
     assert (entry["status"], table_entry("no-such-job")) == ("SUCCEEDED", None)
+    assert (table_submissions(job[:-1]), table_submissions("no-such")) == ([job], [])
     write_table_entry(job, {**entry, "metadata": {"said": "here"}})
     assert client.get_job_info(job).metadata == {"said": "here"}
 

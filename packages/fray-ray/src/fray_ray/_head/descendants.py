@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import ray
 
 from fray.cluster import poll_delays
+from fray_ray._job_table import submission_of
 from fray_ray._launcher.lookup import latest
 from fray_ray._ray_internals.family import drivers_of, kill_actors, living_actors_of
+from fray_ray._ray_internals.kv import table_submissions
 
 _GONE_WITHIN = 10.0  # seconds
 
@@ -18,7 +20,14 @@ def end_family(job_id: str, submission: str, grace: float) -> None:
     Args:
         submission: What Ray calls this run of the job.
     """
-    # Here alone: Ray's client of jobs takes half as long to import as Ray, and few jobs are stopped.
+    if table_submissions(submission_of(f"{job_id}/")):  # few jobs launch others
+        _stop_jobs_below(job_id, grace)
+    _end_detached_actors(submission)
+    _await_workers(submission)
+
+
+def _stop_jobs_below(job_id: str, grace: float) -> None:
+    # Here alone: Ray's client of jobs takes half as long to import as Ray.
     from fray_ray._launcher.jobs_client import JobsClient
     from fray_ray._launcher.stopping import stop_job
 
@@ -31,8 +40,6 @@ def end_family(job_id: str, submission: str, grace: float) -> None:
     if running:
         with ThreadPoolExecutor(len(running)) as pool:
             list(pool.map(lambda child: stop_job(client, child, grace), running))
-    _end_detached_actors(submission)
-    _await_workers(submission)
 
 
 def _drivers(submission: str) -> dict[str, bool]:

@@ -84,16 +84,20 @@ class Job:
             runtime_env=queued.runtime_env,
             prepare=self._await_others,
             join=self._join,
-            end_family=lambda grace: end_family(plan.job_id, plan.submission, grace),
+            end_family=self._end_family,
             log_path=log,
         )
+
+    def _end_family(self, grace: float) -> None:
+        if self._record.submitted:  # one that Ray never ran has started nothing
+            end_family(self._plan.job_id, self._plan.submission, grace)
 
     # --- what the scheduler passes on ---
 
     def attach(self, link: DriverLink) -> None:
         """The job's process has connected."""
         self._ray_job.attach(link)
-        self._board.show_again()
+        self._run.show_again()
         config = link.environ.get(JOB_CONFIG)
         if not self._record.submitted or self._record.config != config:
             self._record.submitted, self._record.config = True, config
@@ -160,7 +164,7 @@ class Job:
         await asyncio.sleep(_SHOWN_AFTER)
         if not self._ray_job.submitted:
             self._ray_job.show_waiting()
-            self._board.show_again()
+            self._run.show_again()
 
     async def _look_for_loss(self) -> None:
         self._run.lose(await self._ray_job.lost(), _GRACE_OF_LOST)

@@ -51,7 +51,8 @@ class JobBoard:
             submitted_at=plan.submitted_at,
             logs=() if log is None else (log,),
         )
-        self._reason: str | None = None  # why the job waits
+        self.waits_for: str | None = None
+        """Why the job does not run yet."""
         self._written: tuple[JobInfo, list[dict[str, Any]]] | None = None
         self._next_write = 0.0
         self.shown = not listed
@@ -76,7 +77,7 @@ class JobBoard:
         if machine.started_at is not None:
             info = replace(info, status=JobStatus.RUNNING)
         runs_now = any(task.status is JobStatus.RUNNING for task in tasks)
-        return replace(info, pending_reason=None if runs_now else self._reason)
+        return replace(info, pending_reason=None if runs_now else self.waits_for)
 
     def _task(self, state: ReplicaState) -> TaskStatus:
         ports = self.record.ports
@@ -103,10 +104,6 @@ class JobBoard:
     def show_again(self) -> None:
         """Write all into the entry: it is a new one."""
         self.shown, self._written, self._next_write = True, None, 0.0
-
-    def wait_for(self, reason: str) -> None:
-        """Say what the job waits for before it runs."""
-        self._reason = reason
 
     def add_endpoint(self, endpoint: dict[str, Any]) -> None:
         """Note an endpoint that a replica has registered; it replaces one of that name that it had."""

@@ -56,7 +56,9 @@ _LOOK = 0.5  # seconds between looks at the places of actors
 _MARGIN = 5.0  # seconds beyond a grace until an actor that has not answered is ended
 _LONGEST_GRACE = 30.0  # seconds for a gang whose provider gave notice without a time
 _RESERVE = 2.0  # seconds before a node's end in which no replica is left running
-_PUBLISH = 0.2  # seconds between looks at what is to be shown
+# Seconds between looks at what is to be shown: of a job that runs, and of one that waits.
+_PUBLISH, _PUBLISH_WAITING = 0.2, 2.0
+_GATHER = 0.1  # seconds in which several changes become one
 
 Prepare = Callable[[Callable[[str], None]], Awaitable[CannotRun | None]]
 """Waits for what a job needs before it asks for room; it is given what says for what it waits."""
@@ -98,6 +100,7 @@ class JobRun:
         marks = LogMarks()
         self._logs = [ReplicaLog(number, plan.secrets, output, marks) for number in range(plan.replicas)]
         self._events: asyncio.Queue[Any] = asyncio.Queue()
+        self._changed = asyncio.Event()  # what is to be shown
         self._places: dict[int, asyncio.Task[None]] = {}  # what finds a place for a replica
         self._entered: asyncio.Task[CannotRun | None] | None = None
         self._joining: asyncio.Task[None] | None = None
@@ -143,6 +146,11 @@ class JobRun:
         """End an attempt, where it is the one that runs, and start the next."""
         self._events.put_nowait(RestartRequested(replica, attempt, grace))
 
+    def show_again(self) -> None:
+        """Write all into the job's entry in Ray's table: it is a new one."""
+        self._board.show_again()
+        self._changed.set()
+
     def notice(self, leaving: Mapping[str, float]) -> None:
         """Give notice to replicas on nodes that go, each in so many seconds."""
         for each in self._machine.running:
@@ -169,7 +177,8 @@ class JobRun:
         if due is None:
             return await self._events.get()
         try:
-            return await asyncio.wait_for(self._events.get(), max(0.0, due - time.monotonic()))
+            async with asyncio.timeout(max(0.0, due - time.monotonic())):
+                return await self._events.get()
         except TimeoutError:
             return Tick()
 
@@ -181,6 +190,7 @@ class JobRun:
             for number in event.replicas:
                 self._places.pop(number, None)
         actions = self._machine.handle(event, time.monotonic())
+        self._changed.set()
         for action in actions:
             match action:
                 case StartReplica(replica, attempt):
@@ -295,17 +305,18 @@ class JobRun:
 
     async def _find_room(self) -> CannotRun | None:
         began = bool(self._machine.started_at)
-        problem = None if began else await self._prepare(self._board.wait_for)
+        problem = None if began else await self._prepare(self._say)
         if problem is not None:
             return problem
         limit = self._plan.placement_timeout
         try:
-            await asyncio.wait_for(self._rooms.find(self._plan, self._room, self._board.wait_for), limit)
+            async with asyncio.timeout(limit):
+                await self._rooms.find(self._plan, self._room, self._say)
         except TimeoutError:
             waited = self._board.info.pending_reason
             message = f"not placed within {limit:g} s: {waited}"
             return CannotRun(ExitReason.COULD_NOT_START, message)
-        self._board.wait_for("starting its replicas")
+        self._say("starting its replicas")
         self._begin_to_join()
         return None
 
@@ -557,13 +568,26 @@ class JobRun:
 
     # --- small things ---
 
+    def _say(self, reason: str) -> None:
+        """Say what the job waits for."""
+        if reason != self._board.waits_for:
+            self._board.waits_for = reason
+            self._changed.set()
+
     async def _publish(self) -> None:
         while True:
             try:
                 self._board.publish()
             except Exception:  # noqa: BLE001 - the head's store is away for a moment
                 traceback.print_exc()
-            await asyncio.sleep(_PUBLISH)
+            pause = _PUBLISH if self._machine.started_at else _PUBLISH_WAITING
+            # `wait_for` of Python 3.11 goes on where it is cancelled when the event comes: the state of a job
+            # that runs would be written over how it ended.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+            self._changed.clear()
+            await asyncio.sleep(_GATHER)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Do something beside the loop; where it fails the job ends, and says why."""

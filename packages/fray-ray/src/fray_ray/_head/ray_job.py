@@ -95,7 +95,8 @@ class RayJob:
                 return f"Ray does not take the job: {error}"
         while not self._attached.is_set():
             try:
-                await asyncio.wait_for(self._attached.wait(), _LOOK)
+                async with asyncio.timeout(_LOOK):
+                    await self._attached.wait()
             except TimeoutError:
                 ended = await aside(self._ended)
                 if ended is not None:

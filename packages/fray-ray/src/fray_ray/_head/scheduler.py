@@ -117,28 +117,32 @@ class Scheduler:
 
     async def _read_requests(self) -> None:
         """Take new jobs, and what is requested of those that there are."""
+        read: dict[str, list[str]] = {}
         while True:
             pause = _LOOK
             try:
-                for submission, words in _job_kv.all_names().items():
-                    self._read(submission, words)
+                names = _job_kv.all_names()
+                if names != read:
+                    told = [self._read(submission, words) for submission, words in names.items()]
+                    read = {} if any(told) else names  # the same may be requested again
             except Exception:  # noqa: BLE001 - the head's store is away for a moment
                 traceback.print_exc()
                 pause = _LOOK_AFTER_ERROR
             await asyncio.sleep(pause)
 
-    def _read(self, submission: str, words: list[str]) -> None:
+    def _read(self, submission: str, words: list[str]) -> bool:
+        """Take a job that is new, and what is requested of it; return whether anything was."""
         job = self._jobs.get(submission)
         if job is None and _job_kv.QUEUED in words and submission not in self._refused:
             job = self._take(submission)
-        if job is None:
-            return
-        for word in filter(is_request, words):
+        requests = [] if job is None else list(filter(is_request, words))
+        for word in requests:
             name = _job_kv.package_name(submission, word)
             data = _job_kv.fetch(name)
             _job_kv.delete(name)
-            if data is not None:
+            if job is not None and data is not None:
                 job.deliver(word, data)
+        return bool(requests)
 
     def _take(self, submission: str) -> "Job | Sweep | None":
         """Take a job that was queued, or that another scheduler has carried until now."""

@@ -29,6 +29,13 @@ def kv_list(prefix: str) -> list[str]:
     return [key.decode() for key in internal_kv._internal_kv_list(prefix)]
 
 
+def table_submissions(prefix: str) -> list[str]:
+    """Return the ids with a prefix in Ray's job table. Read in Ray 2.60."""
+    before = _table_key("")
+    keys = internal_kv._internal_kv_list(before + prefix, namespace=KV_NAMESPACE_JOB)
+    return [key.decode().removeprefix(before) for key in keys]
+
+
 def table_entry(submission: str) -> dict[str, Any] | None:
     """Return an entry of Ray's job table as it is stored; None where there is none. Read in Ray 2.60."""
     data = kv_get(_table_key(submission), KV_NAMESPACE_JOB)
