@@ -45,6 +45,7 @@ from fray_ray._head.asides import aside
 from fray_ray._head.attempts import Attempt, end_from_outside
 from fray_ray._head.job_board import JobBoard
 from fray_ray._head.log_marks import LogMarks
+from fray_ray._head.outliving import LEASE
 from fray_ray._head.output import Output
 from fray_ray._head.ranks import variables_of
 from fray_ray._head.replica_log import ReplicaLog
@@ -119,7 +120,7 @@ class JobRun:
 
     async def run(self) -> None:
         """Run the job to its end; nothing of it is left then."""
-        publishing = asyncio.create_task(self._publish())
+        beside = [asyncio.create_task(each) for each in (self._publish(), self._keep_leases())]
         try:
             self._take_up()
             self._dispatch(Tick())
@@ -127,8 +128,8 @@ class JobRun:
                 self._find_places()
                 self._dispatch(await self._next())
         finally:
-            publishing.cancel()
-            for task in (*self._tasks, *self._followers.values(), *self._places.values(), self._joining):
+            beside += [*self._tasks, *self._followers.values(), *self._places.values()]
+            for task in (*beside, self._joining):
                 if task is not None:
                     task.cancel()
             self._room.close()
@@ -567,6 +568,14 @@ class JobRun:
             self._perform(ending)
 
     # --- small things ---
+
+    async def _keep_leases(self) -> None:
+        """Call actors that wait, for their peers or for the job's own process: one that nobody calls ends."""
+        while True:
+            await asyncio.sleep(LEASE / 4)
+            for replica in set(self._record.hosts) - set(self._followers):
+                with contextlib.suppress(Exception):  # it has ended, or the head is away for a moment
+                    self._room.host(replica).node_id.remote()
 
     def _say(self, reason: str) -> None:
         """Say what the job waits for."""
