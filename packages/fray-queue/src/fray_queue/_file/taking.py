@@ -27,7 +27,7 @@ def claim_many(
             if left and beside and not taking.claims[-1].address.count:
                 taking.take_beside(left)
     except Exception:
-        if not taking.claims:
+        if not taking.claims:  # else who pops gets what is in hand, and the next pop says what is wrong
             raise
     except BaseException:  # an interrupt: nobody will get what is in hand
         for claim in taking.claims:
