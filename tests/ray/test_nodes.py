@@ -1,6 +1,7 @@
 """What happens when a node is lost: to tasks, to actors, to the replicas of a job."""
 
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +25,7 @@ import os, pathlib, sys, time
 if any("default_worker" in word for word in sys.orig_argv):
     raylet = os.getppid()
     pathlib.Path(__file__).with_name("coming-up").touch()
-    while os.getppid() == raylet:
+    while os.getppid() == raylet and not pathlib.Path(__file__).with_name("go").exists():
         time.sleep(0.1)
 """
 
@@ -151,6 +152,29 @@ def test_a_replica_whose_next_node_vanishes_too_while_it_starts_there_is_stopped
     assert (task.status, task.reason, task.attempt) == (JobStatus.STOPPED, ExitReason.STOPPED, 2)
     assert task.started_at is None
     assert [(each.attempt, each.reason) for each in task.previous] == [(1, ExitReason.PREEMPTED)]
+
+
+def test_a_host_that_is_up_waits_for_one_that_comes_up_later_than_its_lease(
+    ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WAITS_IN_A_WORKER)
+    memory, seconds = 64 * 2**30, 60.0  # after which an actor ends that no scheduler calls
+    first = ray_cluster.add_node(num_cpus=1, memory=memory)
+    with mock.patch.dict(os.environ, {"PYTHONPATH": os.fspath(tmp_path)}):
+        second = ray_cluster.add_node(num_cpus=1, memory=memory)
+    cluster = RayCluster(ray_cluster.address)
+    resources = ResourceConfig(cpu=1, ram="48g", replicas=2)  # one on each
+    request = JobRequest("late", Entrypoint.from_binary("true"), resources=resources, gang=True)
+    job_id = cluster.launch(request)
+    Gate(tmp_path / "coming-up").wait()
+    late = time.monotonic() + seconds + 10.0
+    until(lambda: time.monotonic() > late, "its lease is over", 2 * seconds)
+    assert cluster.poll(job_id).status is JobStatus.PENDING
+    (tmp_path / "go").touch()
+    info = cluster.wait(job_id, timeout=200)
+    assert (info.status, [task.attempt for task in info.tasks]) == (JobStatus.SUCCEEDED, [1, 1]), info
+    ray_cluster.kill_node(first)
+    ray_cluster.kill_node(second)
 
 
 def test_a_job_whose_places_ray_refuses_fails_with_its_exception(
