@@ -12,10 +12,11 @@ _OWN = b"/job_process.py"
 
 
 def _words(pid: int) -> list[bytes]:
+    """The command line of a process, at least one word: a zombie's is empty."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
-        return []
+        return [b""]
 
 
 def _of_this_cluster() -> dict[int, list[bytes]]:
