@@ -1,7 +1,7 @@
 """What order among gangs on Ray costs at sizes that no test machine has: 1,000 jobs for slices of 256 hosts.
 
-It drives the rule that says whose turn it is, `turns`, over a cluster that is made up: jobs come, wait, get
-their slices, run and end. Nothing of Ray runs here. So the figures are those of the rule and of what is
+It drives the rule that says whose turn it is, `slice_turns`, over a cluster that is made up: jobs come, wait,
+get their slices, run and end. Nothing of Ray runs here. So the figures are those of the rule and of what is
 written of a job, on one core.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from measure import brief, columns, fewer, timed
 
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
-from fray_ray._head.line import Ticket, turns
+from fray_ray._head.line import SliceTicket, slice_turns
 from fray_ray._job_table import info_in, state_metadata
 
 KIND = "v5litepod-1024"  # 256 hosts
@@ -32,7 +32,7 @@ class Run:
     """What a run of all jobs took.
 
     Args:
-        decisions: Calls of `turns`, each over all jobs that wait.
+        decisions: Calls of `slice_turns`, each over all jobs that wait.
         seconds: Spent in them.
         longest: The longest.
         order: The jobs as they started.
@@ -42,18 +42,18 @@ class Run:
     decisions: int = 0
     seconds: float = 0.0
     longest: float = 0.0
-    order: tuple[Ticket, ...] = ()
+    order: tuple[SliceTicket, ...] = ()
     idle: int = 0
 
 
-def tickets(count: int) -> list[Ticket]:
+def tickets(count: int) -> list[SliceTicket]:
     """Return gangs that came one after the other: nine of ten want one slice, the others two to four."""
     chance = random.Random(1)
     wants = [1 if chance.random() < 0.9 else chance.randint(2, 4) for _ in range(count)]
-    return [Ticket(float(at), f"train-{at:06x}", KIND, (want,), SLICES) for at, want in enumerate(wants)]
+    return [SliceTicket(float(at), f"train-{at:06x}", KIND, (want,), SLICES) for at, want in enumerate(wants)]
 
 
-def simulate(line: list[Ticket]) -> Run:
+def simulate(line: list[SliceTicket]) -> Run:
     """Let all jobs wait from the start, and run each for a while, until the last has ended.
 
     A decision is made whenever something changed: a gang has started, or has ended.
@@ -64,7 +64,7 @@ def simulate(line: list[Ticket]) -> Run:
     ends: list[tuple[float, int]] = []
     while waiting:
         begin = time.perf_counter()
-        may = turns(waiting.values(), {KIND: free})
+        may = slice_turns(waiting.values(), {KIND: free})
         took = time.perf_counter() - begin
         run.decisions, run.seconds, run.longest = (
             run.decisions + 1,
@@ -134,7 +134,7 @@ def best(work: Callable[[], Any]) -> float:
 
 def main() -> None:
     line = tickets(JOBS)
-    one = best(lambda: turns(line, {KIND: 1}))
+    one = best(lambda: slice_turns(line, {KIND: 1}))
     run = simulate(line)
     assert [ticket.since for ticket in run.order] == sorted(ticket.since for ticket in run.order)
     assert not run.idle

@@ -8,24 +8,24 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fray_ray._head.line import PackedTicket, Ticket, Turn, packed_turns, turns
+from fray_ray._head.line import BundleTicket, SliceTicket, Turn, bundle_turns, slice_turns
 
 KIND = "v4-16"
 
 
-def ticket(number: int, *choices: int, most: int = 2, held: int = 0, kind: str = KIND) -> Ticket:
-    return Ticket(float(number), f"job-{number}", kind, choices, most, held)
+def ticket(number: int, *choices: int, most: int = 2, held: int = 0, kind: str = KIND) -> SliceTicket:
+    return SliceTicket(float(number), f"job-{number}", kind, choices, most, held)
 
 
 def test_a_gang_of_two_slices_is_not_overtaken_by_smaller_ones() -> None:
     line = [ticket(2, 1), ticket(0, 2), ticket(1, 1)]
-    assert turns(line, {KIND: 1}) == {"job-0": 2, "job-1": 0, "job-2": 0}
-    assert turns([ticket(0, 2, held=1), ticket(1, 1)], {KIND: 1}) == {"job-0": 2, "job-1": 0}
+    assert slice_turns(line, {KIND: 1}) == {"job-0": 2, "job-1": 0, "job-2": 0}
+    assert slice_turns([ticket(0, 2, held=1), ticket(1, 1)], {KIND: 1}) == {"job-0": 2, "job-1": 0}
 
 
 def test_what_is_left_over_goes_to_the_next_in_the_line() -> None:
     line = [ticket(0, 2), ticket(1, 1), ticket(2, 1), ticket(3, 1, kind="v4-8")]
-    assert turns(line, {KIND: 3, "v4-8": 1}) == {
+    assert slice_turns(line, {KIND: 3, "v4-8": 1}) == {
         "job-0": 2,
         "job-1": 1,
         "job-2": 0,
@@ -34,12 +34,12 @@ def test_what_is_left_over_goes_to_the_next_in_the_line() -> None:
 
 
 def test_of_several_acceptable_numbers_the_largest_that_there_is_is_taken() -> None:
-    assert turns([ticket(0, 4, 2, 1)], {KIND: 3}) == {"job-0": 2}
+    assert slice_turns([ticket(0, 4, 2, 1)], {KIND: 3}) == {"job-0": 2}
 
 
 def test_who_asks_for_more_than_there_is_keeps_nobody_waiting_and_asks_when_alone() -> None:
-    assert turns([ticket(0, 4), ticket(1, 1)], {KIND: 1}) == {"job-0": 0, "job-1": 1}
-    assert turns([ticket(0, 4), ticket(1, 4)], {}) == {"job-0": 4, "job-1": 0}
+    assert slice_turns([ticket(0, 4), ticket(1, 1)], {KIND: 1}) == {"job-0": 0, "job-1": 1}
+    assert slice_turns([ticket(0, 4), ticket(1, 4)], {}) == {"job-0": 4, "job-1": 0}
 
 
 JOBS = st.lists(
@@ -53,19 +53,19 @@ def test_gangs_start_in_order_and_no_slice_is_idle_that_is_not_kept_for_the_firs
     total: int, jobs: list[tuple[int, list[int], int]]
 ) -> None:
     """A step of the clock at a time: jobs come, take what they may, run, and give back."""
-    waiting: dict[str, Ticket] = {}
+    waiting: dict[str, SliceTicket] = {}
     running: dict[str, tuple[int, int]] = {}  # until when, with how many slices
-    started: list[Ticket] = []
+    started: list[SliceTicket] = []
     for now in range(60):
         for number, (comes, choices, _) in enumerate(jobs):
             if comes == now:
-                new = Ticket(float(comes), f"job-{number}", KIND, tuple(choices), total)
+                new = SliceTicket(float(comes), f"job-{number}", KIND, tuple(choices), total)
                 waiting[new.submission] = new
         running = {job: (until, held) for job, (until, held) in running.items() if until > now}
         while True:  # what starts changes what the others may
             free = total - sum(held for _, held in running.values())
             free -= sum(each.held for each in waiting.values())
-            may = turns(waiting.values(), {KIND: free})
+            may = slice_turns(waiting.values(), {KIND: free})
             before = dict(waiting)
             for each in sorted(waiting.values()):
                 asked = may[each.submission]
@@ -105,14 +105,14 @@ def packed(
     gpu: float = 0.0,
     nodes: Iterable[str] | None = None,
     held: bool = False,
-) -> PackedTicket:
+) -> BundleTicket:
     accepted = None if nodes is None else frozenset(nodes)
-    return PackedTicket(float(number), f"job-{number}", {"CPU": cpu, "GPU": gpu}, choices, accepted, held)
+    return BundleTicket(float(number), f"job-{number}", {"CPU": cpu, "GPU": gpu}, choices, accepted, held)
 
 
-def copies(line: list[PackedTicket], nodes: Nodes) -> list[int]:
+def copies(line: list[BundleTicket], nodes: Nodes) -> list[int]:
     """Return for how many copies each may ask, in the order of their submission."""
-    may = packed_turns(line, nodes)
+    may = bundle_turns(line, nodes)
     return [may[each.submission].copies for each in sorted(line, key=lambda each: each.since)]
 
 
@@ -147,7 +147,7 @@ def test_copies_that_add_up_to_a_node_fit_whatever_floats_say() -> None:
 def test_nodes_that_an_earlier_job_waits_for_are_avoided_and_others_are_used() -> None:
     nodes = {"large": node(7, of=(8, 0)), "middle": node(3, of=(4, 0)), "small": node(2)}
     line = [packed(0, 1, cpu=8), packed(1, 1), packed(2, 1, cpu=4), packed(3, 3), packed(4, 2), packed(5, 1)]
-    assert packed_turns(line, nodes) == {
+    assert bundle_turns(line, nodes) == {
         "job-0": Turn(1),
         "job-1": Turn(1, frozenset({"large"})),
         "job-2": Turn(1, frozenset({"large"})),  # the first of those that wait for the middle node
@@ -159,7 +159,7 @@ def test_nodes_that_an_earlier_job_waits_for_are_avoided_and_others_are_used() -
 
 def test_jobs_that_accept_other_nodes_do_not_wait_for_each_other() -> None:
     nodes = {"eu": node(1, of=(2, 0)), "us": node(2)}
-    may = packed_turns([packed(0, 2, nodes=["eu"]), packed(1, 2, nodes=["us"])], nodes)
+    may = bundle_turns([packed(0, 2, nodes=["eu"]), packed(1, 2, nodes=["us"])], nodes)
     assert may == {"job-0": Turn(2), "job-1": Turn(2)}
 
 
@@ -175,7 +175,7 @@ def test_a_thousand_jobs_on_three_hundred_nodes_are_ordered_at_once() -> None:
     nodes = {f"node-{number}": node(number % 9, number % 2, of=(64, 8)) for number in range(300)}
     line = [packed(number, 1 + number % 64, cpu=1 + number % 7, gpu=number % 5) for number in range(1000)]
     begun = time.process_time()
-    packed_turns(line, nodes)
+    bundle_turns(line, nodes)
     assert time.process_time() - begun < 1.0  # 0.02 s; without what a shape remembers, several
 
 
@@ -185,7 +185,7 @@ class Load:
 
     comes: int
     runs: int
-    ticket: PackedTicket
+    ticket: BundleTicket
 
 
 @dataclass
@@ -204,7 +204,7 @@ class PackedCluster:
                     assert nodes[name][1][resource] >= 0, "more was taken than there is"
         return nodes
 
-    def places(self, ticket: PackedTicket, without: frozenset[str] = frozenset()) -> dict[str, int]:
+    def places(self, ticket: BundleTicket, without: frozenset[str] = frozenset()) -> dict[str, int]:
         """Return how many copies have room on each node now."""
         nodes = self.nodes().items()
         return {name: room(ticket, free) for name, (_, free) in nodes if allows(ticket, name, without)}
@@ -220,11 +220,11 @@ class PackedCluster:
         self.running[load.ticket.submission] = now + load.runs, chosen, load
         return True
 
-    def could_fit(self, ticket: PackedTicket, without: frozenset[str] = frozenset()) -> bool:
+    def could_fit(self, ticket: BundleTicket, without: frozenset[str] = frozenset()) -> bool:
         usable = self.usable(ticket, without)
         return sum(room(ticket, self.totals[name]) for name in usable) >= min(ticket.choices)
 
-    def usable(self, ticket: PackedTicket, without: frozenset[str]) -> dict[str, Amounts]:
+    def usable(self, ticket: BundleTicket, without: frozenset[str]) -> dict[str, Amounts]:
         """Return what is free on each node where a job could be."""
         nodes = self.nodes().items()
         return {
@@ -233,7 +233,7 @@ class PackedCluster:
             if allows(ticket, name, without) and room(ticket, total)
         }
 
-    def lacks(self, ticket: PackedTicket, without: frozenset[str]) -> set[tuple[str, str]]:
+    def lacks(self, ticket: BundleTicket, without: frozenset[str]) -> set[tuple[str, str]]:
         """Return what a job waits for: resources, each on each node where the job could be."""
         usable = self.usable(ticket, without)
         needs = {resource: amount for resource, amount in ticket.bundle.items() if amount}
@@ -245,15 +245,15 @@ class PackedCluster:
         return {(name, resource) for name in usable for resource in lacking or needs}
 
 
-def room(ticket: PackedTicket, there: Amounts) -> int:
+def room(ticket: BundleTicket, there: Amounts) -> int:
     return min(int(there[name] // amount) for name, amount in ticket.bundle.items() if amount)
 
 
-def allows(ticket: PackedTicket, name: str, without: frozenset[str] = frozenset()) -> bool:
+def allows(ticket: BundleTicket, name: str, without: frozenset[str] = frozenset()) -> bool:
     return (ticket.nodes is None or name in ticket.nodes) and name not in without
 
 
-def touches(ticket: PackedTicket, reserved: set[tuple[str, str]]) -> frozenset[str]:
+def touches(ticket: BundleTicket, reserved: set[tuple[str, str]]) -> frozenset[str]:
     """Return the nodes on which something is reserved that a job needs."""
     return frozenset(name for name, resource in reserved if ticket.bundle[resource])
 
@@ -284,7 +284,7 @@ def simulate(cluster: PackedCluster, loads: list[Load], until: int = 60) -> list
             if end <= now:
                 del cluster.running[job]
         while True:  # what starts changes what the others may
-            may = packed_turns([each.ticket for each in reversed(waiting)], cluster.nodes())
+            may = bundle_turns([each.ticket for each in reversed(waiting)], cluster.nodes())
             first = next((one for one in waiting if starts_in_order(cluster, waiting, one, may, now)), None)
             if first is None:
                 break

@@ -8,7 +8,7 @@ from fray.backend import AttemptEnd, Begin, Ended, EndTree, Placed, Policy, Supe
 from fray.cluster import ExitReason
 from fray_ray._head.log_marks import LogMarks
 from fray_ray._head.output import LogFile
-from fray_ray._head.record import HostRecord, JobRecord, unpacked
+from fray_ray._head.record import JobRecord, ReplicaActorRecord, unpacked
 from fray_ray._head.replica_log import ReplicaLog, complete_log
 from fray_ray._on_node.outbox import Outbox
 
@@ -24,7 +24,7 @@ def test_a_record_is_what_was_stored() -> None:
     record = JobRecord(
         machine=machine,
         ending=EndTree(3.0),
-        hosts={1: HostRecord(name="a", node="n", attempt=1, log=7)},
+        actors={1: ReplicaActorRecord(name="a", node="n", attempt=1, log=7)},
         meeting=("10.0.0.1", [4, 5]),
         ports={(1, 1): {"http": 80}},
         endpoints=[{"name": "http"}],

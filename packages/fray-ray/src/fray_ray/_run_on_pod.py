@@ -21,7 +21,7 @@ from fray_ray._head.job_run import JobRun
 from fray_ray._head.nodes import draining
 from fray_ray._head.output import Stdout
 from fray_ray._head.record import JobRecord
-from fray_ray._head.rooms import Rooms
+from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._launcher.shipping import payload_of
 from fray_ray._plan import Plan, hosts_of, labels_of, unit_counts
 from fray_ray._ray_internals.environment import JOB_CONFIG
@@ -124,10 +124,10 @@ class _Gang(threading.Thread):
 
     async def _carry(self) -> None:
         self._loop = asyncio.get_running_loop()
-        rooms = Rooms()
+        queue = ReservationQueue()
         board = JobBoard(self._plan, JobRecord(machine=new_machine(self._plan)), listed=False)
-        self._job = JobRun(self._plan, board, rooms, Stdout())
-        looking = [asyncio.create_task(each) for each in (rooms.run(), self._watch_nodes(self._job))]
+        self._job = JobRun(self._plan, board, queue, Stdout())
+        looking = [asyncio.create_task(each) for each in (queue.run(), self._watch_nodes(self._job))]
         try:
             await self._job.run()
         finally:

@@ -10,7 +10,7 @@ from ray import exceptions as rx
 
 from fray.backend import AttemptEnd
 from fray.cluster import ExitReason
-from fray_ray._head.record import HostRecord
+from fray_ray._head.record import ReplicaActorRecord
 from fray_ray._head.replica_log import ReplicaLog
 from fray_ray._installing import setup_failure
 from fray_ray._plan import Plan
@@ -19,7 +19,7 @@ _WAIT = 20.0  # seconds for which an actor is asked for what follows; several ti
 
 
 @dataclass(frozen=True)
-class Attempt:
+class AttemptRun:
     """One run of a replica.
 
     Args:
@@ -40,9 +40,12 @@ class Attempt:
     on_result: Callable[[bytes], object]
 
     async def run(
-        self, host: Any, environ: Callable[[], Awaitable[dict[str, str]]], record: HostRecord | None = None
+        self,
+        actor: Any,
+        environ: Callable[[], Awaitable[dict[str, str]]],
+        record: ReplicaActorRecord | None = None,
     ) -> AttemptEnd:
-        """Run it on the actor `host`.
+        """Run it on an actor.
 
         Args:
             environ: Returns its variables; called where it has not begun.
@@ -54,30 +57,30 @@ class Attempt:
         position = 0
         began = False
         if record is not None and self.log_path is not None:
-            began, position, note = await host.taken_up.remote()
+            began, position, note = await actor.taken_up.remote()
             noted = note or {"log": record.log, "rest": b""}
             self.log.take_up(Path(self.log_path), record.attempt, noted, began=note is not None)
         if not began:
-            await self._start(host, await environ())
-        return self._end_of(await self._follow(host, position))
+            await self._start(actor, await environ())
+        return self._end_of(await self._follow(actor, position))
 
     def broken(self, error: Exception) -> AttemptEnd:
         """Put into words what ended an attempt from outside."""
         return end_from_outside(error, self.log.last_lines())
 
-    async def _start(self, host: Any, environ: dict[str, str]) -> None:
+    async def _start(self, actor: Any, environ: dict[str, str]) -> None:
         plan: dict[str, Any] = {"command": self.plan.command, "cwd": self.plan.cwd, "environ": environ}
         plan["accelerated"] = self.plan.resources.device.chips > 0
         plan["cpus"] = self.plan.resources.cpu
         plan |= {"gang": self.plan.gang, "returns": self.plan.returns, "ports": self.plan.ports}
         plan |= {"submission": self.plan.submission, "secrets": self.plan.secrets}
-        await host.start.remote(plan, self.plan.payload)
+        await actor.start.remote(plan, self.plan.payload)
 
-    async def _follow(self, host: Any, position: int) -> dict[str, Any]:
+    async def _follow(self, actor: Any, position: int) -> dict[str, Any]:
         """Copy the output into the job's log, and return the verdict, which stays unconfirmed."""
         note = self.log.note()
         while True:
-            events = await host.next.remote(position, note, _WAIT)
+            events = await actor.next.remote(position, note, _WAIT)
             for event in events:
                 verdict = self._take(event)
                 if verdict is not None:

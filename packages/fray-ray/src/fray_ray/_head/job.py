@@ -29,7 +29,7 @@ from fray_ray._head.predecessors import unfinished
 from fray_ray._head.ray_job import RayJob
 from fray_ray._head.record import JobRecord
 from fray_ray._head.replica_log import complete_log
-from fray_ray._head.rooms import Rooms
+from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.usage_file import usage_file
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._plan import Plan, job_config
@@ -52,12 +52,12 @@ class Shared:
         node: The id of the head's node.
     """
 
-    rooms: Rooms
+    queue: ReservationQueue
     client: Callable[[], JobsClient]
     node: str
 
 
-class Job:
+class ScheduledJob:
     """One run of a job.
 
     Args:
@@ -79,7 +79,7 @@ class Job:
         self._run = JobRun(
             plan,
             self._board,
-            shared.rooms,
+            shared.queue,
             self._output,
             runtime_env=queued.runtime_env,
             prepare=self._await_others,

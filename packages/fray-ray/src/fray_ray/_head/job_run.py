@@ -1,7 +1,7 @@
 """Runs the replicas of one job: `Supervision` decides, and this carries its actions out on Ray.
 
-placing     all replicas wait for room, then for their actors (`Rooms`, `Reservation`)
-running     an actor runs each attempt; what it says is followed (`Attempt`)
+placing     all replicas wait for room, then for their actors (`Placing`)
+running     an actor runs each attempt; what it says is followed (`AttemptRun`)
 ending      attempts are asked to end, then their actors are ended; the room is given back
 
 Everything happens on one event loop. What takes long runs on a thread of its own (`aside`).
@@ -12,15 +12,13 @@ import contextlib
 import functools
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
 
 from fray.backend import (
-    PORTS,
     AttemptEnd,
-    Begin,
     CannotRun,
     ClearReplica,
     ClearTree,
@@ -42,18 +40,21 @@ from fray.backend import (
 from fray.cluster import ExitReason
 from fray_ray._head import nodes as nodes_
 from fray_ray._head.asides import aside
-from fray_ray._head.attempts import Attempt, end_from_outside
+from fray_ray._head.attempts import AttemptRun
 from fray_ray._head.job_board import JobBoard
+from fray_ray._head.job_tasks import JobTasks
+from fray_ray._head.joining import Join, Joining
 from fray_ray._head.log_marks import LogMarks
+from fray_ray._head.lost_nodes import LostNodes
 from fray_ray._head.outliving import LEASE
 from fray_ray._head.output import Output
+from fray_ray._head.placing import Placing, Prepare, Say
 from fray_ray._head.ranks import variables_of
 from fray_ray._head.replica_log import ReplicaLog
 from fray_ray._head.reservation import Reservation
-from fray_ray._head.rooms import Rooms
+from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._plan import Plan
 
-_LOOK = 0.5  # seconds between looks at the places of actors
 _MARGIN = 5.0  # seconds beyond a grace until an actor that has not answered is ended
 _LONGEST_GRACE = 30.0  # seconds for a gang whose provider gave notice without a time
 _RESERVE = 2.0  # seconds before a node's end in which no replica is left running
@@ -61,11 +62,8 @@ _RESERVE = 2.0  # seconds before a node's end in which no replica is left runnin
 _PUBLISH, _PUBLISH_WAITING = 0.2, 2.0
 _GATHER = 0.1  # seconds in which several changes become one
 
-Prepare = Callable[[Callable[[str], None]], Awaitable[CannotRun | None]]
-"""Waits for what a job needs before it asks for room; it is given what says for what it waits."""
 
-
-async def _nothing(*_: Any) -> None:
+async def _needs_nothing(_: Say) -> None:
     return None
 
 
@@ -84,56 +82,63 @@ class JobRun:
         self,
         plan: Plan,
         board: JobBoard,
-        rooms: Rooms,
+        queue: ReservationQueue,
         output: Output,
         *,
         runtime_env: Mapping[str, Any] | None = None,
-        prepare: Prepare = _nothing,
-        join: Callable[[], Awaitable[Mapping[str, str] | CannotRun]] | None = None,
+        prepare: Prepare = _needs_nothing,
+        join: Join | None = None,
         end_family: Callable[[float], None] | None = None,
         log_path: str | None = None,
     ) -> None:
-        self._plan, self._board, self._rooms, self._output = plan, board, rooms, output
+        self._plan, self._board, self._queue, self._output = plan, board, queue, output
         self._machine, self._record = board.machine, board.record
-        self._room = Reservation(plan, board, runtime_env or {})
-        self._prepare, self._join, self._end_family = prepare, join, end_family
-        self._log_path = log_path
+        self._end_family, self._log_path = end_family, log_path
         marks = LogMarks()
         self._logs = [ReplicaLog(number, plan.secrets, output, marks) for number in range(plan.replicas)]
         self._events: asyncio.Queue[Any] = asyncio.Queue()
         self._changed = asyncio.Event()  # what is to be shown
-        self._places: dict[int, asyncio.Task[None]] = {}  # what finds a place for a replica
-        self._entered: asyncio.Task[CannotRun | None] | None = None
-        self._joining: asyncio.Task[None] | None = None
-        self._joined = asyncio.Event()
-        self._variables: Mapping[str, str] = {}  # that replicas have as a part of the job
-        self._unstartable: dict[int, AttemptEnd] = {}  # by replica: why its actor is not there
+        self._tasks = JobTasks(lambda error: self.lose(f"the scheduler failed: {error!r}", 0.0))
+        self._reservation = Reservation(plan, board, runtime_env or {})
+        self._lost = LostNodes(self._record, self._reservation)
+        self._joining = Joining(join, self._tasks, self._events.put_nowait)
+        self._placing = Placing(
+            plan,
+            board,
+            queue,
+            self._reservation,
+            output,
+            lost=self._lost,
+            joining=self._joining,
+            tasks=self._tasks,
+            prepare=prepare,
+            say=self._say,
+            tell=self._events.put_nowait,
+        )
         self._followers: dict[int, asyncio.Task[None]] = {}
-        self._lost_nodes: dict[int, set[str]] = {}  # by replica: where it must not be placed again
         self._ending: asyncio.Task[None] | None = None
         # The grace of what the job has started beside its replicas; None where that runs on.
         self._grace_of_family: float | None = None
         self._results: dict[int, bytes] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     # --- for others ---
 
     async def run(self) -> None:
         """Run the job to its end; nothing of it is left then."""
-        beside = [asyncio.create_task(each) for each in (self._publish(), self._keep_leases())]
+        self._tasks.start(self._publish())
+        self._tasks.start(self._keep_leases())
         try:
             self._take_up()
             self._dispatch(Tick())
             while self._machine.phase is not JobPhase.FINISHED:
-                self._find_places()
+                if self._ending is None:
+                    self._placing.search()
                 self._dispatch(await self._next())
         finally:
-            beside += [*self._tasks, *self._followers.values(), *self._places.values()]
-            for task in (*beside, self._joining):
-                if task is not None:
-                    task.cancel()
-            self._room.close()
-            self._rooms.look_soon()
+            self._placing.cancel()
+            self._tasks.cancel()
+            self._reservation.close()
+            self._queue.look_soon()
 
     def stop(self, grace: float) -> None:
         """End the job."""
@@ -155,7 +160,7 @@ class JobRun:
     def notice(self, leaving: Mapping[str, float]) -> None:
         """Give notice to replicas on nodes that go, each in so many seconds."""
         for each in self._machine.running:
-            known = self._record.hosts.get(each.replica)
+            known = self._record.actors.get(each.replica)
             if known is None or known.node not in leaving or each.replica in self._record.notices:
                 continue
             seconds = max(1.0, leaving[known.node] - _RESERVE)
@@ -188,8 +193,7 @@ class JobRun:
         if isinstance(event, TreeEnded):
             self._record.ending = None
         elif isinstance(event, Placed):
-            for number in event.replicas:
-                self._places.pop(number, None)
+            self._placing.note_placed(event.replicas)
         actions = self._machine.handle(event, time.monotonic())
         self._changed.set()
         for action in actions:
@@ -211,186 +215,32 @@ class JobRun:
                 self._start(replica, attempt)
             case NotifyReplica(replica, _, grace):
                 if replica in self._followers:
-                    self._room.host(replica).notify.remote(time.time() + grace)
+                    self._reservation.actor(replica).notify.remote(time.time() + grace)
             case StopReplica(replica, attempt, grace, forced):
                 self._stop_replica(replica, attempt, grace, forced=forced)
             case ClearReplica(replica, _):
                 self._record.notices.pop(replica, None)
                 if not self._plan.gang:  # the next attempt has an actor of its own
-                    self._room.release(replica)
+                    self._reservation.release(replica)
             case ClearTree():
-                self._ending = self._spawn(self._end(0.0))
+                self._ending = self._tasks.start(self._end(0.0))
             case EndTree(grace, forced):
                 self._grace_of_family = grace
                 if self._ending is None:
-                    self._ending = self._spawn(self._end(grace))
+                    self._ending = self._tasks.start(self._end(grace))
                 elif forced:
-                    self._stop_hosts(0.0)
-
-    # --- places ---
-
-    def _find_places(self) -> None:
-        """Have what finds a place for each replica that wants one; of a gang for all at once."""
-        wanted = [number for number in self._machine.unplaced if number not in self._places]
-        if not wanted or self._ending is not None:
-            return
-        if self._plan.gang:
-            task = self._spawn(self._place_gang())
-            self._places.update(dict.fromkeys(wanted, task))
-            return
-        for number in wanted:
-            self._places[number] = self._spawn(self._place(number))
-
-    async def _place(self, number: int) -> None:
-        """Find a place for one of several replicas that know nothing of each other."""
-        while await self._enter():
-            await self._await_loss(number)
-            end = await self._bring_up(number)
-            if end is None or end.reason is not ExitReason.PREEMPTED:
-                await self._joined.wait()
-                self._unstartable.pop(number, None)
-                if end is not None:
-                    self._unstartable[number] = end
-                self._tell_placed([number])
-                return
-            # It has not started: that is no attempt.
-            self._output.write(f"[fray] replica {number} is placed again{end.details}\n".encode())
-
-    async def _bring_up(self, number: int) -> AttemptEnd | None:
-        """Have an actor for a replica; return why there is none."""
-        try:
-            await self._await_up(self._room.hosts([number]))
-        except _HostFailedError as error:
-            return await self._why_gone(number, error.end)
-        except Exception as error:  # noqa: BLE001 - whatever it was, this attempt cannot start
-            return await self._why_gone(number, end_from_outside(error))
-        return None
-
-    async def _place_gang(self) -> None:
-        """Find a place for all replicas; they meet at the first."""
-        if not await self._enter():
-            return
-        if self._room.replicas != len(self._machine.tasks):
-            self._machine.resize(self._room.replicas)
-        numbers = list(range(self._room.replicas))
-        self._unstartable.clear()
-        try:
-            hosts = self._room.hosts(numbers)
-            await self._await_up(hosts)
-            ports = await hosts[0].free_ports.remote(PORTS)
-            node = nodes_.living_and_dead()[self._record.hosts[0].node]
-            self._record.meeting = node["NodeManagerAddress"], list(ports)
-        except _HostFailedError as error:
-            self._unstartable[error.number] = await self._why_gone(error.number, error.end)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._unstartable[0] = await self._why_gone(0, end_from_outside(error))
-        await self._joined.wait()
-        self._tell_placed(numbers)
-
-    def _tell_placed(self, numbers: list[int]) -> None:
-        if self._machine.phase is JobPhase.PENDING:
-            self._events.put_nowait(Begin())
-        self._events.put_nowait(Placed(tuple(numbers)))
-
-    async def _enter(self) -> bool:
-        """Wait until the job has room; return whether it has."""
-        if self._entered is None or (self._entered.done() and self._record.leaving):
-            self._entered = asyncio.create_task(self._find_room())
-        try:
-            problem = await asyncio.shield(self._entered)
-        except Exception as error:  # noqa: BLE001 - a request that Ray refuses, say
-            problem = CannotRun(ExitReason.COULD_NOT_START, f"it could not be placed: {error!r}")
-        if problem is not None:
-            self._events.put_nowait(problem)
-        return problem is None
-
-    async def _find_room(self) -> CannotRun | None:
-        began = bool(self._machine.started_at)
-        problem = None if began else await self._prepare(self._say)
-        if problem is not None:
-            return problem
-        limit = self._plan.placement_timeout
-        try:
-            async with asyncio.timeout(limit):
-                await self._rooms.find(self._plan, self._room, self._say)
-        except TimeoutError:
-            waited = self._board.info.pending_reason
-            message = f"not placed within {limit:g} s: {waited}"
-            return CannotRun(ExitReason.COULD_NOT_START, message)
-        self._say("starting its replicas")
-        self._begin_to_join()
-        return None
-
-    def _begin_to_join(self) -> None:
-        if self._joining is None:
-            self._joining = self._spawn(self._join_job())
-
-    async def _join_job(self) -> None:
-        joined: Mapping[str, str] | CannotRun = {} if self._join is None else await self._join()
-        if isinstance(joined, CannotRun):
-            self._events.put_nowait(joined)
-        else:
-            self._variables = joined
-            self._joined.set()
-
-    async def _await_up(self, hosts: Mapping[int, Any]) -> None:
-        """Wait until actors are up, and note where they are.
-
-        Raises:
-            _HostFailedError: One does not come up.
-        """
-        waiting = {asyncio.ensure_future(_node_of(host)): number for number, host in hosts.items()}
-        try:
-            while waiting:
-                done, _ = await asyncio.wait(waiting, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    number = waiting.pop(task)
-                    self._note_up(number, task)
-                if not done:
-                    self._look_at_places(next(iter(waiting.values())))
-        finally:
-            for task in waiting:
-                task.cancel()
-
-    def _note_up(self, number: int, task: "asyncio.Future[str]") -> None:
-        try:
-            node = task.result()
-        except Exception as error:
-            raise _HostFailedError(number, end_from_outside(error)) from error
-        if (known := self._record.hosts.get(number)) is not None:
-            known.node = node
-
-    def _look_at_places(self, number: int) -> None:
-        """See where actors come up; a gang that has lost a place does not wait for another."""
-        if self._plan.gang and not self._room.intact():
-            raise _HostFailedError(number, AttemptEnd(ExitReason.LOST, None, "lost its place"))
-        for replica, node in self._room.nodes().items():
-            known = self._record.hosts.get(replica)
-            if known is not None and node and not known.attempt and not nodes_.loss_is_known(node):
-                known.node = node
-
-    async def _await_loss(self, number: int) -> None:
-        """Wait while a replica's place is on a node that goes, or is gone and Ray does not know it yet.
-
-        Ray would start it there. When it knows that the node is gone, it gives the replica another place.
-        """
-        lost = self._lost_nodes.pop(number, set())
-        while True:
-            node = self._room.nodes().get(number, "")
-            if not nodes_.is_drained(node) and (node not in lost or nodes_.loss_is_known(node)):
-                return
-            await asyncio.sleep(_LOOK)
+                    self._stop_actors(0.0)
 
     # --- attempts ---
 
     def _note_start(self, replica: int, attempt: int) -> None:
-        known = self._record.hosts.get(replica)
+        known = self._record.actors.get(replica)
         if known is not None:
             known.attempt, known.log = attempt, self._output.size()
 
     def _start(self, replica: int, attempt: int) -> None:
-        if self._unstartable:  # a gang starts as a whole
-            end = self._unstartable.get(replica)
+        if self._placing.unstartable:  # a gang starts as a whole
+            end = self._placing.unstartable.get(replica)
             if end is not None:
                 self._tell_ended(replica, attempt, end)
                 return
@@ -400,11 +250,11 @@ class JobRun:
         self._follow(replica, attempt, taken_up=False)
 
     def _follow(self, replica: int, attempt: int, *, taken_up: bool) -> None:
-        self._followers[replica] = self._spawn(self._carry(replica, attempt, taken_up=taken_up))
+        self._followers[replica] = self._tasks.start(self._carry(replica, attempt, taken_up=taken_up))
 
     async def _carry(self, replica: int, attempt: int, *, taken_up: bool) -> None:
         """Follow an attempt to its end."""
-        run = Attempt(
+        run = AttemptRun(
             self._plan,
             replica,
             self._logs[replica],
@@ -416,12 +266,12 @@ class JobRun:
         )
         self._results.pop(replica, None)
         try:
-            record = self._record.hosts.get(replica) if taken_up else None
+            record = self._record.actors.get(replica) if taken_up else None
             end = await run.run(
-                self._room.host(replica), functools.partial(self._environ, replica, attempt), record
+                self._reservation.actor(replica), functools.partial(self._environ, replica, attempt), record
             )
         except Exception as error:  # noqa: BLE001 - a replica that nobody watches must not read running for ever
-            end = await self._why_gone(replica, run.broken(error))
+            end = await self._lost.why_gone(replica, run.broken(error))
         self._logs[replica].end()
         if not end.good and self._plan.gang:
             await self._look_for_lost(replica)
@@ -434,7 +284,7 @@ class JobRun:
 
         A program may know that from elsewhere, and end before it is given notice.
         """
-        why, known = self._record.notices.get(replica), self._record.hosts.get(replica)
+        why, known = self._record.notices.get(replica), self._record.actors.get(replica)
         if why is None and known is not None and end.exit_code and nodes_.is_drained(known.node):
             why = _drained(known.node)
             end = end._replace(reason=ExitReason.PREEMPTED)
@@ -445,33 +295,17 @@ class JobRun:
         ranks: Mapping[str, str] = {}
         if self._plan.gang and self._record.meeting is not None:
             address, ports = self._record.meeting
-            ranks = variables_of(self._plan, replica, self._room.units, Meeting(address, tuple(ports)))
-        await self._joined.wait()
-        return {**self._plan.environ, **self._variables, **ranks, **own}
-
-    async def _why_gone(self, replica: int, end: AttemptEnd) -> AttemptEnd:
-        """Tell a machine that was taken away from all else that can end an attempt from outside."""
-        known = self._record.hosts.get(replica)
-        node = "" if known is None else known.node
-        if end.reason not in (ExitReason.LOST, ExitReason.COULD_NOT_START) or not node:
-            return end
-        if node in await aside(nodes_.gone_of, [node]):
-            return self._preempted(replica, node)
-        return end
-
-    def _preempted(self, replica: int, node: str) -> AttemptEnd:
-        self._room.avoid({node})
-        self._lost_nodes.setdefault(replica, set()).add(node)
-        return AttemptEnd(ExitReason.PREEMPTED, None, "was preempted", f": it lost its node {node}")
+            ranks = variables_of(self._plan, replica, self._reservation.units, Meeting(address, tuple(ports)))
+        return {**self._plan.environ, **await self._joining.variables(), **ranks, **own}
 
     async def _look_for_lost(self, failed: int) -> None:
         """End the replicas of a gang whose nodes are gone: peers fail before that is seen."""
         nodes = {
             each.replica: known.node
             for each in self._machine.running
-            if (known := self._record.hosts.get(each.replica)) is not None
+            if (known := self._record.actors.get(each.replica)) is not None
         }
-        gone = await aside(nodes_.gone_of, list(nodes.values()))
+        gone = await self._lost.gone(list(nodes.values()))
         for each in self._machine.running:
             node = nodes.get(each.replica, "")
             if node in gone and each.replica != failed:
@@ -479,7 +313,7 @@ class JobRun:
                 if follower is not None:
                     follower.cancel()
                     self._logs[each.replica].end()
-                self._tell_ended(each.replica, each.attempt, self._preempted(each.replica, node))
+                self._tell_ended(each.replica, each.attempt, self._lost.preempted(each.replica, node))
 
     def _tell_ended(self, replica: int, attempt: int, end: AttemptEnd) -> None:
         kind = StartFailed if end.reason is ExitReason.COULD_NOT_START else Ended
@@ -491,64 +325,59 @@ class JobRun:
 
     def _give_notice(self, replica: int, attempt: int, why: str, seconds: float) -> None:
         self._record.notices[replica] = why
-        known = self._record.hosts.get(replica)
+        known = self._record.actors.get(replica)
         if known is not None and self._plan.gang:
-            self._room.avoid({known.node})
+            self._reservation.avoid({known.node})
         self._events.put_nowait(Noticed(replica, attempt, seconds))
 
     def _stop_replica(self, replica: int, attempt: int, grace: float, *, forced: bool) -> None:
         if replica not in self._followers:  # it was never started
             self._tell_ended(replica, attempt, AttemptEnd(ExitReason.STOPPED, None, "was stopped"))
         elif forced:
-            self._later(_MARGIN, self._kill, replica, attempt)
+            self._tasks.later(_MARGIN, functools.partial(self._kill, replica, attempt))
         else:
-            self._tell_host(replica, grace)
+            self._stop_actor(replica, grace)
 
     def _kill(self, replica: int, attempt: int) -> None:
         """End the actor of an attempt that did not end when it was asked to."""
         running = [each for each in self._machine.running if each.replica == replica]
         if running and running[0].attempt == attempt and replica in self._followers:
             with contextlib.suppress(LookupError):
-                ray.kill(self._room.host(replica))
+                ray.kill(self._reservation.actor(replica))
 
-    def _tell_host(self, replica: int, grace: float) -> None:
+    def _stop_actor(self, replica: int, grace: float) -> None:
         with contextlib.suppress(LookupError):
-            self._room.host(replica).stop.remote(grace)
+            self._reservation.actor(replica).stop.remote(grace)
 
-    def _stop_hosts(self, grace: float) -> None:
+    def _stop_actors(self, grace: float) -> None:
         for replica in self._followers:
-            self._tell_host(replica, grace)
+            self._stop_actor(replica, grace)
 
     # --- the end of all ---
 
     async def _end(self, grace: float) -> None:
         """End all replicas, give back the room, and end what the job has started where that is to end too."""
-        for task in {*self._places.values()}:
-            task.cancel()
-        self._places.clear()
-        if self._entered is not None and not self._entered.done():
-            self._entered.cancel()
-            self._entered = None
-        self._stop_hosts(grace)
+        self._placing.cancel()
+        self._stop_actors(grace)
         followers = list(self._followers.values())
         if followers:
             _, left = await asyncio.wait(followers, timeout=grace + _MARGIN)
             if left:
-                self._kill_hosts()
+                self._kill_actors()
                 await asyncio.wait(left, timeout=_MARGIN)
         try:
-            self._room.close()
-            self._rooms.look_soon()
+            self._reservation.close()
+            self._queue.look_soon()
             if self._grace_of_family is not None and self._end_family is not None:
                 await aside(self._end_family, self._grace_of_family)
         finally:
             self._ending = None
             self._events.put_nowait(TreeEnded())
 
-    def _kill_hosts(self) -> None:
+    def _kill_actors(self) -> None:
         for replica in list(self._followers):
             with contextlib.suppress(LookupError):
-                ray.kill(self._room.host(replica))
+                ray.kill(self._reservation.actor(replica))
 
     # --- another scheduler's job ---
 
@@ -558,11 +387,11 @@ class JobRun:
             self._follow(each.replica, each.attempt, taken_up=True)
             if each.kill_at is not None:
                 left = max(0.0, each.kill_at - time.monotonic())
-                self._tell_host(each.replica, left)
+                self._stop_actor(each.replica, left)
         if self._machine.started_at:
-            self._begin_to_join()
-            if not self._plan.gang and self._room.asked:
-                self._entered = asyncio.create_task(_nothing())
+            self._joining.begin()
+            if not self._plan.gang and self._reservation.asked:
+                self._placing.take_up()
         ending = self._record.ending
         if ending is not None:
             self._perform(ending)
@@ -573,9 +402,9 @@ class JobRun:
         """Call actors that wait, for their peers or for the job's own process: one that nobody calls ends."""
         while True:
             await asyncio.sleep(LEASE / 4)
-            for replica in set(self._record.hosts) - set(self._followers):
+            for replica in set(self._record.actors) - set(self._followers):
                 with contextlib.suppress(Exception):  # it has ended, or the head is away for a moment
-                    self._room.host(replica).node_id.remote()
+                    self._reservation.actor(replica).node_id.remote()
 
     def _say(self, reason: str) -> None:
         """Say what the job waits for."""
@@ -598,39 +427,6 @@ class JobRun:
             self._changed.clear()
             await asyncio.sleep(_GATHER)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Do something beside the loop; where it fails the job ends, and says why."""
-        task = asyncio.create_task(work)
-        task.add_done_callback(self._check)
-        return task
-
-    def _check(self, task: "asyncio.Task[None]") -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            traceback.print_exception(error)
-            self.lose(f"the scheduler failed: {error!r}", 0.0)
-
-    def _later(self, seconds: float, act: Callable[..., None], *args: Any) -> None:
-        async def wait() -> None:
-            await asyncio.sleep(seconds)
-            act(*args)
-
-        task = asyncio.create_task(wait())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-class _HostFailedError(Exception):
-    """An actor does not come up."""
-
-    def __init__(self, number: int, end: AttemptEnd) -> None:
-        super().__init__(number, end)
-        self.number, self.end = number, end
-
 
 def _drained(node: str) -> str:
     return f"its node {node} is drained"
-
-
-async def _node_of(host: Any) -> str:
-    return str(await host.node_id.remote())

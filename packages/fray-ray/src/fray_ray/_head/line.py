@@ -1,9 +1,10 @@
 """Whose turn it is among jobs that wait for room: in the order of submission. Pure.
 
-Two kinds of jobs wait. `turns` orders gangs that want TPU slices, by the number of slices. `packed_turns`
-orders all others, by the resources of their replicas on the nodes. In both the first in the line waits for
-what it lacks, and a later job has what is left over. A job that asks for more than the cluster has at all
-delays no other; it asks when no job asks for the same, because an autoscaler sees only what is asked for.
+Two kinds of jobs wait. `slice_turns` orders gangs that want TPU slices, by the number of slices.
+`bundle_turns` orders all others, by the resources of their replicas on the nodes. In both the first in the
+line waits for what it lacks, and a later job has what is left over. A job that asks for more than the cluster
+has at all delays no other; it asks when no job asks for the same, because an autoscaler sees only what is
+asked for.
 """
 
 import sys
@@ -14,7 +15,7 @@ _SLACK = 1e-9  # of a copy: sums of floats such as three times 0.1 are a little 
 
 
 @dataclass(frozen=True, order=True)
-class Ticket:
+class SliceTicket:
     """The place of a gang in the line.
 
     Args:
@@ -34,7 +35,7 @@ class Ticket:
     held: int = 0
 
 
-def turns(tickets: Iterable[Ticket], free: Mapping[str, int]) -> dict[str, int]:
+def slice_turns(tickets: Iterable[SliceTicket], free: Mapping[str, int]) -> dict[str, int]:
     """Return for how many slices each gang may ask now; 0 for one whose turn has not come.
 
     Args:
@@ -63,7 +64,7 @@ def turns(tickets: Iterable[Ticket], free: Mapping[str, int]) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class PackedTicket:
+class BundleTicket:
     """The place of a job without TPUs in the line.
 
     Args:
@@ -85,7 +86,7 @@ class PackedTicket:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a packed job may ask for now.
+    """What a job of bundles may ask for now.
 
     Args:
         copies: How many of its bundle; 0 when its turn has not come.
@@ -96,11 +97,11 @@ class Turn:
     without: frozenset[str] = frozenset()
 
 
-def packed_turns(
-    tickets: Iterable[PackedTicket],
+def bundle_turns(
+    tickets: Iterable[BundleTicket],
     nodes: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]],
 ) -> dict[str, Turn]:
-    """Return what each packed job may ask for now.
+    """Return what each job of bundles may ask for now.
 
     A job that fits into what is free asks for the largest number that fits. One that does not, but would on
     nodes where nobody else is, asks for the smallest, and reserves what it lacks on those nodes: until it has
@@ -111,13 +112,13 @@ def packed_turns(
         nodes: Of each node its resources: all of them, and those that are free.
     """
     line = sorted(tickets, key=lambda ticket: (ticket.since, ticket.submission))
-    room = _Room(nodes)
+    free = _FreeResources(nodes)
     may = {ticket.submission: Turn(0) for ticket in line}
     unfit = []
     for ticket in line:
-        lacking = room.never_enough(ticket)
+        lacking = free.never_enough(ticket)
         if lacking is None:
-            may[ticket.submission] = room.turn(ticket)
+            may[ticket.submission] = free.turn(ticket)
         else:
             unfit.append((ticket, (lacking, ticket.nodes)))
     asks = set()
@@ -151,7 +152,7 @@ class _Shape:
     seen: int = 0
 
 
-class _Room:
+class _FreeResources:
     """What is left on the nodes while the line is gone through; it only becomes less.
 
     With many jobs and nodes, most jobs are answered without a look at each node: a shape remembers where to
@@ -166,7 +167,7 @@ class _Room:
         self._all_reserved: set[str] = set()  # the resources that are reserved on all nodes that have them
         self._shapes: dict[tuple[frozenset[tuple[str, float]], frozenset[str] | None], _Shape] = {}
 
-    def never_enough(self, ticket: PackedTicket) -> frozenset[str] | None:
+    def never_enough(self, ticket: BundleTicket) -> frozenset[str] | None:
         """Return what all nodes together have too little of for a job; None if it could fit with no other."""
         shape, least = self._shape(ticket), min(ticket.choices)
         if least not in shape.never_enough:
@@ -175,7 +176,7 @@ class _Room:
             shape.never_enough[least] = lacking
         return shape.never_enough[least]
 
-    def turn(self, ticket: PackedTicket) -> Turn:
+    def turn(self, ticket: BundleTicket) -> Turn:
         """Take room for a job that fits, reserve it for one that may wait for it, and return its turn."""
         shape, least = self._shape(ticket), min(ticket.choices)
         if least >= shape.too_many or not self._all_reserved.isdisjoint(shape.needs):
@@ -196,7 +197,7 @@ class _Room:
         shape.too_many = 1
         return Turn(least, closed)
 
-    def _shape(self, ticket: PackedTicket) -> _Shape:
+    def _shape(self, ticket: BundleTicket) -> _Shape:
         key = frozenset(ticket.bundle.items()), ticket.nodes
         if key not in self._shapes:
             needs = {name: amount for name, amount in ticket.bundle.items() if amount > 0}

@@ -41,7 +41,7 @@ def group_named(name: str) -> PlacementGroup | None:
     return None if state == _GONE else group
 
 
-def named_host(name: str) -> Any:
+def named_actor(name: str) -> Any:
     """Return the actor of a replica; None where it has ended."""
     try:
         return ray.get_actor(name, NAMESPACE)
@@ -49,17 +49,17 @@ def named_host(name: str) -> Any:
         return None
 
 
-def end_hosts(record: JobRecord, grace: float) -> None:
+def end_replica_actors(record: JobRecord, grace: float) -> None:
     """End the replicas of a job that has no driver, and return when their processes are gone."""
-    hosts = [host for known in record.hosts.values() if (host := named_host(known.name)) is not None]
-    for host in hosts:
-        host.stop.remote(grace)
+    actors = [actor for known in record.actors.values() if (actor := named_actor(known.name)) is not None]
+    for actor in actors:
+        actor.stop.remote(grace)
     deadline = time.monotonic() + grace + _ENDS_WITHIN
-    waiting = [host.ended.remote() for host in hosts]
+    waiting = [actor.ended.remote() for actor in actors]
     with contextlib.suppress(Exception):  # of one that is gone already
         ray.wait(waiting, num_returns=len(waiting), timeout=max(0.0, deadline - time.monotonic()))
-    for host in hosts:
-        ray.kill(host)
+    for actor in actors:
+        ray.kill(actor)
 
 
 def end_leftovers(submission: str, grace: float) -> None:
@@ -67,7 +67,7 @@ def end_leftovers(submission: str, grace: float) -> None:
     state = _job_kv.fetch(_job_kv.state_name(submission))
     record = None if state is None else unpacked(state)
     if record is not None:
-        end_hosts(record, grace)
+        end_replica_actors(record, grace)
     _remove(name for name in _living_groups() if _submission_of(name) == submission)
 
 

@@ -1,4 +1,4 @@
-"""How a job's replicas lie on the nodes: packed in one placement group, or a placement group per TPU slice.
+"""How a job's replicas lie on the nodes: in one placement group, or in one for each TPU slice.
 
 One placement group with a topology strategy is a whole slice or none of it: bundle i is on the host that
 the TPU calls worker i, and no bundle is on a host of another slice. It holds the head resource of its
@@ -57,10 +57,10 @@ class Layout(Protocol):
 
 def layout_of(plan: Plan) -> Layout:
     """Return the layout that a plan's device asks for."""
-    return Slices(plan) if isinstance(plan.resources.device, TpuConfig) else Packed(plan)
+    return SliceLayout(plan) if isinstance(plan.resources.device, TpuConfig) else BundleLayout(plan)
 
 
-class Packed:
+class BundleLayout:
     """Replicas on as few nodes as have room for them."""
 
     def __init__(self, plan: Plan) -> None:
@@ -109,7 +109,7 @@ class Packed:
         return f"waiting for room: {units} x ({asked}){where}; the cluster has {has}{advice}"
 
 
-class Slices:
+class SliceLayout:
     """Replicas that are the hosts of TPU slices."""
 
     def __init__(self, plan: Plan) -> None:

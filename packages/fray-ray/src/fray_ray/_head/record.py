@@ -11,7 +11,7 @@ from fray_ray._scheduler import VERSION
 
 
 @dataclass(kw_only=True)
-class HostRecord:
+class ReplicaActorRecord:
     """The actor that was made for a replica.
 
     Args:
@@ -55,7 +55,7 @@ class JobRecord:
     units: int = 0
     leaving: bool = False
     avoid: list[str] = field(default_factory=list)
-    hosts: dict[int, HostRecord] = field(default_factory=dict)
+    actors: dict[int, ReplicaActorRecord] = field(default_factory=dict)
     meeting: tuple[str, list[int]] | None = None
     notices: dict[int, str] = field(default_factory=dict)
     submitted: bool = False

@@ -1,4 +1,4 @@
-"""The room of a job: a place for every replica or for none, and the actors that run them there.
+"""The reservation of a job: a place for every replica or for none, and the actors that run them there.
 
 Those of a job outlive its scheduler, by names: another scheduler takes them up.
 """
@@ -13,9 +13,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fray_ray._head.job_board import JobBoard
 from fray_ray._head.nodes import Nodes, loss_is_known
-from fray_ray._head.outliving import LEASE, NAMESPACE, group_name, group_named, named_host
+from fray_ray._head.outliving import LEASE, NAMESPACE, group_name, group_named, named_actor
 from fray_ray._head.placement import layout_of
-from fray_ray._head.record import HostRecord
+from fray_ray._head.record import ReplicaActorRecord
 from fray_ray._installing import with_packages
 from fray_ray._on_node.replica_actor import ReplicaActor
 from fray_ray._options import ray_resources
@@ -28,8 +28,8 @@ class Reservation:
     """Placement groups, and the actors in them.
 
     Args:
-        board: Where the room and the actors are noted for another scheduler. Those of a job that is not in
-            Ray's table end with this process.
+        board: Where the reservation and the actors are noted for another scheduler. Those of a job that
+            is not in Ray's table end with this process.
         runtime_env: The environment of the actors, beside the job's packages.
     """
 
@@ -38,13 +38,13 @@ class Reservation:
         self._runtime_env = with_packages(runtime_env, plan.pip)
         self._units = plan.choices[0]
         self._groups: list[PlacementGroup] = []
-        self._hosts: dict[int, Any] = {}
+        self._actors: dict[int, Any] = {}
         self._lost = set(board.record.avoid)
         if board.listed:
             self._take_up()
 
     def _take_up(self) -> None:
-        """Take up the room that another scheduler had asked for; what is not whole is given back."""
+        """Take up what another scheduler had asked for; what is not whole is given back."""
         record = self._board.record
         if not record.units:
             return
@@ -121,14 +121,14 @@ class Reservation:
         places = {replica: self.layout.place(replica) for replica in range(self.replicas)}
         return {replica: tables[group].get(bundle, "") for replica, (group, bundle) in places.items()}
 
-    def hosts(self, replicas: Iterable[int]) -> dict[int, Any]:
+    def make_actors(self, replicas: Iterable[int]) -> dict[int, Any]:
         """Make the actors that run replicas, each in its place; those that were there before are ended."""
         wanted = list(replicas)
         for replica in wanted:
             self.release(replica)
         named = self._named(wanted)
         made = {replica: self._make(replica, named.get(replica)) for replica in wanted}
-        self._hosts |= made
+        self._actors |= made
         return made
 
     def _named(self, replicas: list[int]) -> dict[int, str]:
@@ -136,7 +136,7 @@ class Reservation:
         nodes = self.nodes()
         names = {replica: f"{self._plan.submission}.{replica}.{secrets.token_hex(4)}" for replica in replicas}
         for replica, name in names.items():
-            self._board.record.hosts[replica] = HostRecord(name=name, node=nodes.get(replica, ""))
+            self._board.record.actors[replica] = ReplicaActorRecord(name=name, node=nodes.get(replica, ""))
         if not self._board.listed:
             return {}
         self._board.store()
@@ -158,28 +158,28 @@ class Reservation:
         )
         return actor.remote(None if name is None else LEASE)
 
-    def host(self, replica: int) -> Any:
+    def actor(self, replica: int) -> Any:
         """Return the actor of a replica, one that another scheduler made too.
 
         Raises:
             LookupError: It has ended.
         """
-        if replica not in self._hosts:
-            known = self._board.record.hosts.get(replica)
-            host = None if known is None or not self._board.listed else named_host(known.name)
-            if host is None:
+        if replica not in self._actors:
+            known = self._board.record.actors.get(replica)
+            actor = None if known is None or not self._board.listed else named_actor(known.name)
+            if actor is None:
                 raise LookupError("its actor ended while the job had no scheduler")
-            self._hosts[replica] = host
-        return self._hosts[replica]
+            self._actors[replica] = actor
+        return self._actors[replica]
 
     def release(self, replica: int) -> None:
         """End the actor of a replica, and what it runs."""
-        host = self._hosts.pop(replica, None)
-        known = self._board.record.hosts.pop(replica, None)
-        if host is None and known is not None and self._board.listed:
-            host = named_host(known.name)
-        if host is not None:
-            ray.kill(host)
+        actor = self._actors.pop(replica, None)
+        known = self._board.record.actors.pop(replica, None)
+        if actor is None and known is not None and self._board.listed:
+            actor = named_actor(known.name)
+        if actor is not None:
+            ray.kill(actor)
 
     def close(self) -> None:
         """End all actors and give back the room; it may be asked for again."""
@@ -187,7 +187,7 @@ class Reservation:
         self._give_back()
 
     def _give_back(self) -> None:
-        for replica in {*self._hosts, *self._board.record.hosts}:
+        for replica in {*self._actors, *self._board.record.actors}:
             self.release(replica)
         self._remove_groups()
 

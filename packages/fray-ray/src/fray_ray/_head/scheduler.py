@@ -17,13 +17,13 @@ import ray
 from fray_ray import _job_kv
 from fray_ray._head.asides import aside
 from fray_ray._head.driver_link import DriverLink, serve_links
-from fray_ray._head.job import Job, Shared, is_request
+from fray_ray._head.job import ScheduledJob, Shared, is_request
 from fray_ray._head.job_metrics import shared_gauges
 from fray_ray._head.kept import plan_again
 from fray_ray._head.nodes import draining
 from fray_ray._head.outliving import remove_abandoned_groups
 from fray_ray._head.record import JobRecord, unpacked
-from fray_ray._head.rooms import Rooms
+from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.sweep import Sweep, plan_of_sweep_again
 from fray_ray._job_table import end_written
 from fray_ray._launcher.jobs_client import JobsClient
@@ -69,11 +69,11 @@ class Scheduler:
     """All jobs of one cluster."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, Job | Sweep] = {}
+        self._jobs: dict[str, ScheduledJob | Sweep] = {}
         self._refused: set[str] = set()  # submissions whose packages are none of this version
         self._lives: set[asyncio.Task[None]] = set()
-        rooms = Rooms()
-        self._shared = Shared(rooms, _client, ray.get_runtime_context().get_node_id())
+        queue = ReservationQueue()
+        self._shared = Shared(queue, _client, ray.get_runtime_context().get_node_id())
         shared_gauges()
 
     async def run(self, ready: Any) -> None:
@@ -84,7 +84,7 @@ class Scheduler:
         async with server:
             loops = [
                 asyncio.create_task(each)
-                for each in (self._shared.rooms.run(), self._watch_nodes(), self._read_requests())
+                for each in (self._shared.queue.run(), self._watch_nodes(), self._read_requests())
             ]
             ready()
             await asyncio.gather(*loops)
@@ -144,7 +144,7 @@ class Scheduler:
                 job.deliver(word, data)
         return bool(requests)
 
-    def _take(self, submission: str) -> "Job | Sweep | None":
+    def _take(self, submission: str) -> "ScheduledJob | Sweep | None":
         """Take a job that was queued, or that another scheduler has carried until now."""
         data = _job_kv.fetch(_job_kv.queued_name(submission))
         queued = None if data is None else QueuedJob.from_json(data)
@@ -152,11 +152,11 @@ class Scheduler:
         if queued is None or plan is None:
             self._refused.add(submission)
             return None
-        job: Job | Sweep
+        job: ScheduledJob | Sweep
         if isinstance(plan, SweepPlan):
             job = Sweep(submission, plan, queued, self._shared)
         else:
-            job = Job(plan, queued, _record(submission), self._shared)
+            job = ScheduledJob(plan, queued, _record(submission), self._shared)
         self._jobs[submission] = job
         task = asyncio.create_task(self._live(submission, job))
         self._lives.add(task)
@@ -175,7 +175,7 @@ class Scheduler:
             return plan_of_sweep_again(queued.first, submission, first)
         return plan_again(queued.first, submission)
 
-    async def _live(self, submission: str, job: Job | Sweep) -> None:
+    async def _live(self, submission: str, job: ScheduledJob | Sweep) -> None:
         try:
             await job.live()
         except Exception:  # noqa: BLE001 - one job that cannot be carried must not end the others

@@ -33,7 +33,7 @@ _ENDS_WITHIN = 5.0  # seconds that the program has after SIGTERM when its Ray is
 _RAY_ENDED = 69  # the exit code of a replica whose Ray ended by itself
 
 
-class Member:
+class GangMember:
     """The Ray node of one replica.
 
     Args:
@@ -203,7 +203,7 @@ def main() -> None:
         parser.add_argument(name, type=int, default=0)
     parser.add_argument("program", nargs="+")
     given = parser.parse_args()
-    code = Member(given).run(given.program)
+    code = GangMember(given).run(given.program)
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

@@ -14,9 +14,9 @@ from typing import Any
 
 from ray.util.placement_group import placement_group_table
 
-from fray_ray._head.line import PackedTicket, Ticket, Turn, packed_turns, turns
+from fray_ray._head.line import BundleTicket, SliceTicket, Turn, bundle_turns, slice_turns
 from fray_ray._head.nodes import Nodes, nodes_now
-from fray_ray._head.placement import Packed
+from fray_ray._head.placement import BundleLayout
 from fray_ray._head.reservation import Reservation
 from fray_ray._plan import Plan
 
@@ -29,11 +29,11 @@ _LETS_GO_AFTER = 3.0  # seconds for which its turn has not come: what Ray says o
 
 
 @dataclass(eq=False)
-class _Seeker:
+class _WaitingJob:
     """A job in the line."""
 
     plan: Plan
-    room: Reservation
+    reservation: Reservation
     say: Callable[[str], None]
     placed: "asyncio.Future[None]"
     holds_until: float | None = None
@@ -41,27 +41,27 @@ class _Seeker:
     blocked_since: float | None = None
 
 
-class Rooms:
+class ReservationQueue:
     """All that wait for room under one scheduler."""
 
     def __init__(self) -> None:
-        self._line: list[_Seeker] = []
+        self._line: list[_WaitingJob] = []
         self._changed = asyncio.Event()
         self._changed_at = self._counted_at = 0.0
 
-    async def find(self, plan: Plan, room: Reservation, say: Callable[[str], None]) -> None:
+    async def find(self, plan: Plan, reservation: Reservation, say: Callable[[str], None]) -> None:
         """Wait until every replica of a job has its place.
 
         Args:
             say: Called with what is waited for, again and again.
         """
-        seeker = _Seeker(plan, room, say, asyncio.get_running_loop().create_future())
-        self._line.append(seeker)
+        job = _WaitingJob(plan, reservation, say, asyncio.get_running_loop().create_future())
+        self._line.append(job)
         self.look_soon()
         try:
-            await seeker.placed
+            await job.placed
         finally:
-            self._line.remove(seeker)
+            self._line.remove(job)
             self.look_soon()
 
     def look_soon(self) -> None:
@@ -90,55 +90,55 @@ class Rooms:
             return
         tables = groups_now()
         waiting = []
-        for seeker in self._line:
-            if seeker.placed.done():
+        for job in self._line:
+            if job.placed.done():
                 continue
-            if seeker.room.whole(tables):
-                seeker.placed.set_result(None)
+            if job.reservation.whole(tables):
+                job.placed.set_result(None)
             else:
-                waiting.append(seeker)
+                waiting.append(job)
         now = time.monotonic()
         if waiting and now >= self._counted_at + _COUNTS_EVERY:
             self._counted_at = now
             self._ask(waiting, tables, now)
 
-    def _ask(self, waiting: list[_Seeker], tables: Mapping[str, Mapping[str, Any]], now: float) -> None:
+    def _ask(self, waiting: list[_WaitingJob], tables: Mapping[str, Mapping[str, Any]], now: float) -> None:
         """Have each that may ask do so; have those that wait for too long let go of a part."""
         nodes = nodes_now()
-        patient = [seeker for seeker in waiting if self._still_holds(seeker, tables, now)]
+        patient = [job for job in waiting if self._still_holds(job, tables, now)]
         may = turns_of(patient, nodes, tables)
         texts: dict[Any, str] = {}
-        for seeker in patient:
+        for job in patient:
             try:
-                self._take_turn(seeker, may[seeker.plan.submission], now)
-                seeker.say(_why_not(seeker, nodes, texts))
+                self._take_turn(job, may[job.plan.submission], now)
+                job.say(_why_not(job, nodes, texts))
             except Exception as error:  # noqa: BLE001 - a request that Ray refuses is that job's alone
-                seeker.placed.set_exception(error)
+                job.placed.set_exception(error)
 
     @staticmethod
-    def _still_holds(seeker: _Seeker, tables: Mapping[str, Mapping[str, Any]], now: float) -> bool:
+    def _still_holds(job: _WaitingJob, tables: Mapping[str, Mapping[str, Any]], now: float) -> bool:
         """Whether a job is in the line now; it leaves for a while when it has held a part for too long."""
-        if not seeker.room.placed(tables):
-            return now >= seeker.asks_again_at
-        seeker.holds_until = seeker.holds_until or now + random.uniform(*_HOLDS_FOR)  # noqa: S311 - no secret
-        if now < seeker.holds_until:
+        if not job.reservation.placed(tables):
+            return now >= job.asks_again_at
+        job.holds_until = job.holds_until or now + random.uniform(*_HOLDS_FOR)  # noqa: S311 - no secret
+        if now < job.holds_until:
             return True
-        seeker.room.close()
-        seeker.holds_until = None
-        seeker.asks_again_at = now + random.uniform(*_LETS_GO_FOR)  # noqa: S311
+        job.reservation.close()
+        job.holds_until = None
+        job.asks_again_at = now + random.uniform(*_LETS_GO_FOR)  # noqa: S311
         return False
 
     @staticmethod
-    def _take_turn(seeker: _Seeker, turn: Turn, now: float) -> None:
-        room = seeker.room
+    def _take_turn(job: _WaitingJob, turn: Turn, now: float) -> None:
+        reservation = job.reservation
         if not turn.copies:
-            seeker.blocked_since = seeker.blocked_since or now
-            if room.asked and now - seeker.blocked_since >= _LETS_GO_AFTER:
-                room.close()
+            job.blocked_since = job.blocked_since or now
+            if reservation.asked and now - job.blocked_since >= _LETS_GO_AFTER:
+                reservation.close()
             return
-        seeker.blocked_since = None
-        if not (room.asked and turn.copies == room.units):
-            room.ask(turn.copies, turn.without)
+        job.blocked_since = None
+        if not (reservation.asked and turn.copies == reservation.units):
+            reservation.ask(turn.copies, turn.without)
 
 
 def groups_now() -> dict[str, Mapping[str, Any]]:
@@ -147,32 +147,30 @@ def groups_now() -> dict[str, Mapping[str, Any]]:
     return dict(found)
 
 
-def turns_of(
-    seekers: Iterable[Any], nodes: Nodes, tables: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Turn]:
+def turns_of(jobs: Iterable[Any], nodes: Nodes, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Turn]:
     """Return what each job of the line may ask for now."""
     slices: list[Any] = []
-    packed: list[Any] = []
-    for seeker in seekers:
-        (packed if isinstance(seeker.room.layout, Packed) else slices).append(seeker)
-    may = packed_turns(_packed_tickets(packed, nodes), _as_rooms(nodes)) if packed else {}
+    bundles: list[Any] = []
+    for job in jobs:
+        (bundles if isinstance(job.reservation.layout, BundleLayout) else slices).append(job)
+    may = bundle_turns(_bundle_tickets(bundles, nodes), _resources_by_node(nodes)) if bundles else {}
     if slices:
         counts = _Counts(nodes)
-        tickets = [counts.ticket(seeker, seeker.room.placed(tables)) for seeker in slices]
-        may |= {name: Turn(units) for name, units in turns(tickets, counts.free).items()}
+        tickets = [counts.ticket(job, job.reservation.placed(tables)) for job in slices]
+        may |= {name: Turn(units) for name, units in slice_turns(tickets, counts.free).items()}
     return may
 
 
-def _as_rooms(nodes: Nodes) -> dict[str, tuple[Mapping[str, float], Mapping[str, float]]]:
+def _resources_by_node(nodes: Nodes) -> dict[str, tuple[Mapping[str, float], Mapping[str, float]]]:
     return {node["NodeID"]: (node["Resources"], free) for node, free in nodes.usable}
 
 
-def _packed_tickets(seekers: list[Any], nodes: Nodes) -> list[PackedTicket]:
+def _bundle_tickets(jobs: list[Any], nodes: Nodes) -> list[BundleTicket]:
     tickets = []
     accepted: dict[Any, frozenset[str] | None] = {}
-    for seeker in seekers:
-        layout, lost = seeker.room.layout, seeker.room.lost
-        key = seeker.plan.resources.regions, lost
+    for job in jobs:
+        layout, lost = job.reservation.layout, job.reservation.lost
+        key = job.plan.resources.regions, lost
         if key not in accepted:
             fits = frozenset(
                 node["NodeID"]
@@ -180,10 +178,12 @@ def _packed_tickets(seekers: list[Any], nodes: Nodes) -> list[PackedTicket]:
                 if node["NodeID"] not in lost and layout.acceptable(node)
             )
             accepted[key] = None if len(fits) == len(nodes.usable) else fits
-        plan = seeker.plan
+        plan = job.plan
         bundle, since = layout.bundle, plan.submitted_at
         tickets.append(
-            PackedTicket(since, plan.submission, bundle, plan.choices, accepted[key], held=seeker.room.asked)
+            BundleTicket(
+                since, plan.submission, bundle, plan.choices, accepted[key], held=job.reservation.asked
+            )
         )
     return tickets
 
@@ -196,21 +196,21 @@ class _Counts:
     free: dict[str, int] = field(default_factory=dict)
     _known: dict[Any, tuple[int, int]] = field(default_factory=dict)
 
-    def ticket(self, seeker: Any, held: int) -> Ticket:
+    def ticket(self, job: Any, held: int) -> SliceTicket:
         """Return the place of a gang in the line."""
-        plan, layout, lost = seeker.plan, seeker.room.layout, seeker.room.lost
+        plan, layout, lost = job.plan, job.reservation.layout, job.reservation.lost
         key = layout.kind, tuple(layout.bundle.items()), lost
         if key not in self._known:
             self._known[key] = layout.free(lost, self.nodes), layout.most(self.nodes)
         free, most = self._known[key]
         self.free[layout.kind] = max(free, self.free.get(layout.kind, 0))
-        return Ticket(plan.submitted_at, plan.submission, layout.kind, plan.choices, most, held)
+        return SliceTicket(plan.submitted_at, plan.submission, layout.kind, plan.choices, most, held)
 
 
-def _why_not(seeker: _Seeker, nodes: Nodes, texts: dict[Any, str]) -> str:
+def _why_not(job: _WaitingJob, nodes: Nodes, texts: dict[Any, str]) -> str:
     """Return what a job waits for; the text of jobs that want the same is made once."""
-    layout = seeker.room.layout
-    key = layout.kind, tuple(layout.bundle.items()), tuple(seeker.plan.labels.items()), seeker.room.units
+    layout = job.reservation.layout
+    key = layout.kind, tuple(layout.bundle.items()), tuple(job.plan.labels.items()), job.reservation.units
     if key not in texts:
-        texts[key] = seeker.room.why_not_placed(nodes)
+        texts[key] = job.reservation.why_not_placed(nodes)
     return texts[key]

@@ -1,0 +1,50 @@
+"""Which nodes a job's replicas have lost, or are about to: Ray says so later than its replicas end."""
+
+import asyncio
+
+from fray.backend import AttemptEnd
+from fray.cluster import ExitReason
+from fray_ray._head import nodes
+from fray_ray._head.asides import aside
+from fray_ray._head.record import JobRecord
+from fray_ray._head.reservation import Reservation
+
+_LOOK = 0.5  # seconds between looks at a node that goes
+
+
+class LostNodes:
+    """The nodes of one job's replicas."""
+
+    def __init__(self, record: JobRecord, reservation: Reservation) -> None:
+        self._record, self._reservation = record, reservation
+        self._lost: dict[int, set[str]] = {}  # by replica: where it must not be placed again
+
+    async def why_gone(self, replica: int, end: AttemptEnd) -> AttemptEnd:
+        """Tell a machine that was taken away from all else that can end an attempt from outside."""
+        known = self._record.actors.get(replica)
+        node = "" if known is None else known.node
+        if end.reason not in (ExitReason.LOST, ExitReason.COULD_NOT_START) or not node:
+            return end
+        return self.preempted(replica, node) if node in await self.gone([node]) else end
+
+    def preempted(self, replica: int, node: str) -> AttemptEnd:
+        """Return the end of an attempt that was lost with its node; the job takes no other place there."""
+        self._reservation.avoid({node})
+        self._lost.setdefault(replica, set()).add(node)
+        return AttemptEnd(ExitReason.PREEMPTED, None, "was preempted", f": it lost its node {node}")
+
+    async def gone(self, candidates: list[str]) -> set[str]:
+        """Return which of these nodes are gone; asks the nodes too."""
+        return await aside(nodes.gone_of, candidates)
+
+    async def await_known(self, replica: int) -> None:
+        """Wait while a replica's place is on a node that goes, or is gone and Ray does not know it yet.
+
+        Ray would start it there. When it knows that the node is gone, it gives the replica another place.
+        """
+        lost = self._lost.pop(replica, set())
+        while True:
+            node = self._reservation.nodes().get(replica, "")
+            if not nodes.is_drained(node) and (node not in lost or nodes.loss_is_known(node)):
+                return
+            await asyncio.sleep(_LOOK)
