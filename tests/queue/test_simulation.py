@@ -9,11 +9,11 @@ from simulated_store import SimStore, Violation, World
 
 from fray_queue.testing import (
     LEASE,
-    Address,
     BatchState,
     Claim,
     Claims,
     FullBuckets,
+    ItemAddress,
     Plan,
     Record,
     SharedRecord,
@@ -146,7 +146,7 @@ class BlindExtend(Variant):
 
 
 class _ClockAfterTheEnd(Claims):
-    def _end_of(self, address: Address, number: int, record: Record, now: float) -> float:
+    def _end_of(self, address: ItemAddress, number: int, record: Record, now: float) -> float:
         until = super()._end_of(address, number, record, now)
         late = self._clock()
         over = record.kind == LEASE and late >= until + self._skew
@@ -211,7 +211,9 @@ class OrphansUnchecked(Variant):
 
 
 class _BatchUnconfirmed(Claims):
-    def _change(self, address: Address, plan: Plan, *, confirm: bool = True) -> tuple[int, dict[int, Record]]:
+    def _change(
+        self, address: ItemAddress, plan: Plan, *, confirm: bool = True
+    ) -> tuple[int, dict[int, Record]]:
         return super()._change(address, plan, confirm=False)
 
 
@@ -233,7 +235,7 @@ class BatchSettledByAnybody(Batched):
 
 class _BatchFromOldState(Claims):
     def _following(
-        self, address: Address, number: int, steps: int, read: bytes | None = None
+        self, address: ItemAddress, number: int, steps: int, read: bytes | None = None
     ) -> tuple[int, BatchState] | None:
         found, old = super()._following(address, number, steps, read), self._newest(address)
         return (found[0], old[1]) if found and old else found
@@ -268,7 +270,7 @@ class BatchExtensionsUnread(Batched):
 
 
 class _BatchUnreceived(Claims):
-    def _payloads_of(self, address: Address, *, fresh: bool = False) -> list[bytes] | None:
+    def _payloads_of(self, address: ItemAddress, *, fresh: bool = False) -> list[bytes] | None:
         return [b""] * address.count
 
 
@@ -295,7 +297,7 @@ class _LooksFirst(FullBuckets):
 
 
 class _RecordsAfterTheLook(Claims):
-    def _append(self, address: Address, number: int, record: Record) -> bool:
+    def _append(self, address: ItemAddress, number: int, record: Record) -> bool:
         assert self._full is not None
         FullBuckets.took(self._full, address.bucket)
         return super()._append(address, number, record)

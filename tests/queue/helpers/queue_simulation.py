@@ -13,10 +13,10 @@ from simulated_store import BUCKET, LEASE_SECONDS, Crash, SimStore, Violation, W
 
 from fray.queue import LeaseExpiredError
 from fray_queue.testing import (
-    Address,
     Claim,
     Claims,
     FullBuckets,
+    ItemAddress,
     Listing,
     file_listing,
     item_log,
@@ -30,14 +30,14 @@ def name_of(claim: Claim) -> str:
     return claim.address.path + (f"-{claim.index}" if claim.address.count else "")
 
 
-def new_items(world: World, batch: int, content: bytes) -> tuple[Address, list[str], bytes]:
+def new_items(world: World, batch: int, content: bytes) -> tuple[ItemAddress, list[str], bytes]:
     """Return a new file: its name, the names of its items, and what it holds."""
     name = f"{world.pushed:04x}"
     world.pushed += 1
     if not batch:
-        alone = Address(BUCKET, name)
+        alone = ItemAddress(BUCKET, name)
         return alone, [alone.path], seal_payload(content)
-    address = Address(BUCKET, f"{name}x{batch:02x}")
+    address = ItemAddress(BUCKET, f"{name}x{batch:02x}")
     return address, [f"{address.path}-{index}" for index in range(batch)], seal_batch([content] * batch)
 
 

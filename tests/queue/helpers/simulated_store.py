@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from fray_queue.testing import DONE, LEASE, Address, Record, Slot, decode_batch, decode_record
+from fray_queue.testing import DONE, LEASE, ItemAddress, Record, Slot, decode_batch, decode_record
 
 LEASE_SECONDS = 10.0
 BUCKET = "000000000001-000000000000"
@@ -59,7 +59,7 @@ class World:
 
     def _note_file(self, path: str, data: bytes) -> None:
         item = path.partition("~")[0]
-        address = Address(*item.split("/"))
+        address = ItemAddress(*item.split("/"))
         if not address.count:
             self._note(item, item, decode_record(data, path))
             return

@@ -54,7 +54,7 @@ class Caller:
         self.results: dict[int, tuple[bool, bytes]] = {}
 
 
-class Host:
+class ServedActor:
     """What Iris's actor server serves: calls in, results out."""
 
     def __init__(self, make: Callable[[], Any], context: Any, label: str) -> None:
@@ -161,7 +161,7 @@ def host_actor(
     context = create_context("threadpool")
     cls, args, kwargs = pickle.loads(made)
     own = ActorOptions(max_concurrency=options.max_concurrency)
-    host = Host(lambda: context.create_actor(cls, *args, options=own, **kwargs), context, label)
+    host = ServedActor(lambda: context.create_actor(cls, *args, options=own, **kwargs), context, label)
     everywhere = "0.0.0.0"  # noqa: S104 - as Iris's own actors
     server = importlib.import_module("iris.actor.server").ActorServer(host=everywhere)
     server.register(SERVED, host)
@@ -183,7 +183,7 @@ def host_actor(
     os._exit(0)  # nobody is there to wait for what it still does
 
 
-def _is_wanted(iris: Iris, host: Host, owner: Owner) -> bool:
+def _is_wanted(iris: Iris, host: ServedActor, owner: Owner) -> bool:
     if owner.program:
         return time.monotonic() - host.renewed_at < OWNER_SILENT
     if owner.job is None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from fray.queue import Attempt
 
+EncodedReply = tuple[str, bytes]
+"""The answer to an item: its outcome and its payload."""
 MOST_ATTEMPTS = (1 << 31) - 2
 """A queue has no higher bound, of attempts or of items: every store counts up to it."""
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from fray_queue._file.records import (
         DONE,
         LEASE,
-        Address,
         BatchState,
+        ItemAddress,
         Record,
         SharedRecord,
         Slot,
@@ -51,12 +51,12 @@ __all__ = [
     "LEASE",
     "RECORDS",
     "ROUTES",
-    "Address",
     "BatchState",
     "Claim",
     "Claims",
     "FsspecStore",
     "FullBuckets",
+    "ItemAddress",
     "LeaseClock",
     "Listing",
     "LocalStore",
@@ -92,7 +92,9 @@ __all__ = [
 # Name -> its module below `fray_queue`.
 _RECORDS = "_file.records"
 _HOMES = {
-    **dict.fromkeys(("DONE", "LEASE", "Address", "BatchState", "Record", "SharedRecord", "Slot"), _RECORDS),
+    **dict.fromkeys(
+        ("DONE", "LEASE", "ItemAddress", "BatchState", "Record", "SharedRecord", "Slot"), _RECORDS
+    ),
     **dict.fromkeys(("decode_batch", "decode_record", "encode_extension"), _RECORDS),
     **dict.fromkeys(("seal_batch", "seal_payload"), _RECORDS),
     **dict.fromkeys(("RECORDS", "ROUTES"), "_http.server.routes"),

@@ -30,7 +30,7 @@ _STYLE = """<style>
 </style>"""
 
 
-class Job(Protocol):
+class ShownJob(Protocol):
     """What is shown of a job; see `JobInfo`."""
 
     @property
@@ -55,7 +55,7 @@ class Job(Protocol):
     def warnings(self) -> Sequence[str]: ...
 
 
-def job_html(info: Job) -> str:
+def job_html(info: ShownJob) -> str:
     """Return a job, or a sweep, as a notebook shows it."""
     facts = [
         ("status", _status(info)),
@@ -75,7 +75,7 @@ def job_html(info: Job) -> str:
     return _shown(repr(info), f"<strong>{_text(info.job_id)}</strong><table>{rows}</table>")
 
 
-def jobs_html(title: str, infos: Sequence[Job] | str) -> str:
+def jobs_html(title: str, infos: Sequence[ShownJob] | str) -> str:
     """Return a cluster with its latest jobs as a notebook shows it; a text says why there are none."""
     head = f"<strong>{_text(title)}</strong>"
     if isinstance(infos, str):
@@ -113,7 +113,7 @@ def notebook_display() -> Any:
     return import_module("IPython.display")
 
 
-def _row(info: Job) -> str:
+def _row(info: ShownJob) -> str:
     said = (info.error_message or info.pending_reason or "").partition("\n")[0]
     cells = [
         _text(info.job_id),
@@ -125,7 +125,7 @@ def _row(info: Job) -> str:
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def _status(info: Job) -> str:
+def _status(info: ShownJob) -> str:
     reason = next(
         (task.reason for task in info.tasks if task.status == info.status and task.reason is not None), None
     )

@@ -5,7 +5,7 @@ import secrets
 from collections import deque
 
 
-class Slot:
+class IdempotencyKey:
     """A name that one request at a time is made under, the number of the newest, whether it is made again."""
 
     __slots__ = ("again", "name", "number")
@@ -14,28 +14,28 @@ class Slot:
         self.name, self.number, self.again = secrets.token_hex(8), 0, False
 
 
-class Slots:
+class KeyPool:
     """The slots of one client; as many as it makes requests at a time."""
 
     def __init__(self) -> None:
-        self._free: deque[Slot] = deque()
+        self._free: deque[IdempotencyKey] = deque()
         self._pid = os.getpid()
 
-    def take(self) -> Slot:
-        """Return a slot for one request and its repetitions.
+    def take(self) -> IdempotencyKey:
+        """Return a key for one request and its repetitions.
 
         That of a request that failed is not given back: the engine may do that request yet.
         """
         if self._pid != os.getpid():  # forked: the slots are the parent's
             self._free, self._pid = deque(), os.getpid()
         try:
-            slot = self._free.pop()
+            key = self._free.pop()
         except IndexError:
-            slot = Slot()
-        slot.number += 1
-        slot.again = False
-        return slot
+            key = IdempotencyKey()
+        key.number += 1
+        key.again = False
+        return key
 
-    def give_back(self, slot: Slot) -> None:
-        """Keep a slot for the next request."""
-        self._free.append(slot)
+    def give_back(self, key: IdempotencyKey) -> None:
+        """Keep a key for the next request."""
+        self._free.append(key)

@@ -28,7 +28,7 @@ from fray.backend import (
 from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
 from fray_queue._checks import check_bounds, check_name, no_room_within
 from fray_queue._codec import encode_many
-from fray_queue._engines.slots import Slot, Slots
+from fray_queue._engines.idempotency import IdempotencyKey, KeyPool
 from fray_queue._engines.store import Counts, EngineStore, Letter, TransientError, Wanted
 from fray_queue._errors import NoRoomError
 from fray_queue._items import Settings
@@ -93,7 +93,7 @@ class EngineQueue(QueueBase[T]):
         self._settings: Settings | None = None
         self._is_stored: tuple[bool, str] | None = None
         self._opening = threading.Lock()
-        self._slots = Slots()
+        self._idempotency_keys = KeyPool()
         self._store: EngineStore = self._connect()
 
     @classmethod
@@ -139,16 +139,16 @@ class EngineQueue(QueueBase[T]):
             self._open()
         return self._patiently(request)
 
-    def _change(self, request: Callable[[EngineStore, Slot], R]) -> R:
+    def _change(self, request: Callable[[EngineStore, IdempotencyKey], R]) -> R:
         """Make a request that the engine does once, though it is repeated."""
         if self._settings is None:
             self._open()
-        slot = self._slots.take()
+        key = self._idempotency_keys.take()
         try:
-            answer = request(self._store, slot)
+            answer = request(self._store, key)
         except TransientError as error:
-            answer = self._again(lambda store: request(store, slot), error)
-        self._slots.give_back(slot)
+            answer = self._again(lambda store: request(store, key), error)
+        self._idempotency_keys.give_back(key)
         return answer
 
     def _patiently(self, request: Callable[[EngineStore], R]) -> R:
@@ -194,7 +194,7 @@ class EngineQueue(QueueBase[T]):
         end = time.monotonic() + wait
         while True:
             try:
-                return self._change(lambda store, slot: store.push(slot, payloads, options))
+                return self._change(lambda store, key: store.push(key, payloads, options))
             except NoRoomError as error:
                 left = end - time.monotonic()
                 if not error.ever or left <= 0:
@@ -222,7 +222,7 @@ class EngineQueue(QueueBase[T]):
             nonlocal change
             token = secrets.token_hex(8)
             taken, change = self._change(
-                lambda store, slot: store.pop(slot, n, lease_timeout, token=token, woken=woken)
+                lambda store, key: store.pop(key, n, lease_timeout, token=token, woken=woken)
             )
             return taken
 
@@ -235,7 +235,7 @@ class EngineQueue(QueueBase[T]):
             woken = True
 
     def _set_aside(self, lease: Lease[bytes], error: str) -> None:
-        held = self._change(lambda store, slot: store.release(slot, lease.lease_id, 0.0, unreadable=error))
+        held = self._change(lambda store, key: store.release(key, lease.lease_id, 0.0, unreadable=error))
         if not held:
             raise LeaseExpiredError(lease.lease_id)
 
@@ -244,7 +244,7 @@ class EngineQueue(QueueBase[T]):
             return []
         ids = [lease.lease_id for lease in leases]
         packed = pack_answers(leases, answers)
-        return self._change(lambda store, slot: store.done(slot, ids, packed))
+        return self._change(lambda store, key: store.done(key, ids, packed))
 
     def release(self, lease: Lease[Any], *, delay: float = 0.0, error: BaseException | None = None) -> None:
         """Give an item back to its place in line; see `Queue.release`."""
@@ -253,7 +253,7 @@ class EngineQueue(QueueBase[T]):
         check_error(error)
         text, failure = None if error is None else describe(error), pack_failure(lease, error)
         held = self._change(
-            lambda store, slot: store.release(slot, lease.lease_id, delay, error=text, failure=failure)
+            lambda store, key: store.release(key, lease.lease_id, delay, error=text, failure=failure)
         )
         if not held:
             raise LeaseExpiredError(lease.lease_id)
@@ -342,7 +342,7 @@ class EngineQueue(QueueBase[T]):
         end = time.monotonic() + check_seconds("wait", wait, zero=True)
         ids = [str.__str__(item_id) for item_id in item_ids]
         while True:
-            found, change = self._change(lambda store, slot: store.fetch(slot, ids))
+            found, change = self._change(lambda store, key: store.fetch(key, ids))
             left = end - time.monotonic()
             if found or left <= 0:
                 return {reply.item_id: reply for reply in found}
@@ -353,16 +353,16 @@ class EngineQueue(QueueBase[T]):
     def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""
         wanted = None if item_ids is None else [str(item_id) for item_id in item_ids]
-        return self._change(lambda store, slot: store.operate(slot, "requeue", wanted))
+        return self._change(lambda store, key: store.operate(key, "requeue", wanted))
 
     def purge(self) -> int:
         """Remove every item that is not a dead letter, leased ones too; return how many."""
-        return self._change(lambda store, slot: store.operate(slot, "purge"))
+        return self._change(lambda store, key: store.operate(key, "purge"))
 
     def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
         wanted = None if item_ids is None else [str(item_id) for item_id in item_ids]
-        return self._change(lambda store, slot: store.operate(slot, "purge_dead", wanted))
+        return self._change(lambda store, key: store.operate(key, "purge_dead", wanted))
 
     def exists(self) -> bool:
         """Return whether the engine has the queue; makes none."""

@@ -7,11 +7,9 @@ from typing import Literal, Protocol
 from fray import FrayError, QueueUnavailableError
 from fray.backend import PushOptions
 from fray.queue import Attempt, Lease, Reply
-from fray_queue._engines.slots import Slot
-from fray_queue._items import Settings
+from fray_queue._engines.idempotency import IdempotencyKey
+from fray_queue._items import EncodedReply, Settings
 
-Packed = tuple[str, bytes]
-"""An answer: its outcome and its payload."""
 Verb = Literal["requeue", "purge", "purge_dead"]
 """What an operator requests: put dead items back in line, remove those that are not dead, remove the dead."""
 
@@ -63,7 +61,7 @@ class Letter:
 
 
 class EngineStore(Protocol):
-    """One queue on an engine. A call that fails with a `TransientError` is made again under the same slot."""
+    """One queue on an engine. A call that fails with a `TransientError` is made again under the same key."""
 
     tells_what: bool
     """Whether `wait` returns what changed; else it returns all that was wanted."""
@@ -73,10 +71,10 @@ class EngineStore(Protocol):
 
     def exists(self) -> bool: ...
 
-    def push(self, slot: Slot, payloads: Sequence[bytes], options: PushOptions) -> list[str]: ...
+    def push(self, key: IdempotencyKey, payloads: Sequence[bytes], options: PushOptions) -> list[str]: ...
 
     def pop(
-        self, slot: Slot, n: int, lease_timeout: float, *, token: str, woken: bool
+        self, key: IdempotencyKey, n: int, lease_timeout: float, *, token: str, woken: bool
     ) -> tuple[list[Lease[bytes]], float | None]:
         """Lease items; where there is none, return in how many seconds one may become free.
 
@@ -85,11 +83,13 @@ class EngineStore(Protocol):
             woken: Whether the caller was woken for an item, so that others may wait for the next.
         """
 
-    def done(self, slot: Slot, lease_ids: Sequence[str], answers: Sequence[Packed | None]) -> list[str]: ...
+    def done(
+        self, key: IdempotencyKey, lease_ids: Sequence[str], answers: Sequence[EncodedReply | None]
+    ) -> list[str]: ...
 
     def release(
         self,
-        slot: Slot,
+        key: IdempotencyKey,
         lease_id: str,
         delay: float,
         *,
@@ -113,10 +113,10 @@ class EngineStore(Protocol):
     def dead(self, after: int, most: int) -> list[Letter]:
         """Return dead letters behind a place in line, in line."""
 
-    def fetch(self, slot: Slot, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
+    def fetch(self, key: IdempotencyKey, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
         """Return what became of items, and in how many seconds more of them may be over by themselves."""
 
-    def operate(self, slot: Slot, verb: Verb, item_ids: Sequence[str] | None = None) -> int:
+    def operate(self, key: IdempotencyKey, verb: Verb, item_ids: Sequence[str] | None = None) -> int:
         """Do what an operator requests, to these items, or to all where None is given; return how many."""
 
     def delete(self) -> None: ...

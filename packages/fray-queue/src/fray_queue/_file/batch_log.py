@@ -16,8 +16,8 @@ from fray_queue._file.records import (
     DAMAGED,
     LEASE,
     RELEASE,
-    Address,
     BatchState,
+    ItemAddress,
     Record,
     Slot,
     decode_batch,
@@ -40,11 +40,13 @@ class BatchLog(ItemLog):
 
     def _prepare(self) -> None:
         self._batch_locks = [threading.Lock() for _ in range(_LOCKS)]
-        self._payloads: OrderedDict[Address, list[bytes]] = OrderedDict()
+        self._payloads: OrderedDict[ItemAddress, list[bytes]] = OrderedDict()
 
     # --- changing ---
 
-    def _change(self, address: Address, plan: Plan, *, confirm: bool = True) -> tuple[int, dict[int, Record]]:
+    def _change(
+        self, address: ItemAddress, plan: Plan, *, confirm: bool = True
+    ) -> tuple[int, dict[int, Record]]:
         """Write the records of a plan; return the number of the batch's record, and what was written.
 
         Args:
@@ -74,7 +76,7 @@ class BatchLog(ItemLog):
         self._forget(address)
         return 0, {}
 
-    def _append_batch(self, address: Address, number: int, state: BatchState) -> bytes | None:
+    def _append_batch(self, address: ItemAddress, number: int, state: BatchState) -> bytes | None:
         """Write the next record of a batch; return None, or the record that another client wrote first."""
         path, data = address.record(number), encode_batch(state, new_nonce())
         if not self._store.create(path, data) and (found := self._store.read(path)) != data:
@@ -83,12 +85,12 @@ class BatchLog(ItemLog):
         self._note_batch(address, number, state)
         return None
 
-    def _undo(self, address: Address, number: int) -> None:
+    def _undo(self, address: ItemAddress, number: int) -> None:
         """Remove the record just written: the batch was finished before, and this starts no history."""
         self._store.delete([address.record(number)])
         self._forget(address)
 
-    def _newest(self, address: Address) -> tuple[int, BatchState] | None:
+    def _newest(self, address: ItemAddress) -> tuple[int, BatchState] | None:
         """Return the newest record of a batch that this client knows of."""
         with self._lock:
             spot = self._listing.spot(address)
@@ -100,7 +102,7 @@ class BatchLog(ItemLog):
         return self._state_at(address, spot.number)
 
     def _following(
-        self, address: Address, number: int, steps: int, read: bytes | None = None
+        self, address: ItemAddress, number: int, steps: int, read: bytes | None = None
     ) -> tuple[int, BatchState] | None:
         """Return the record after one that turned out not to be the newest, or a later one.
 
@@ -116,7 +118,7 @@ class BatchLog(ItemLog):
             return self._decoded(address, number + 1, read)
         return self._state_at(address, number + 1)
 
-    def _newest_number(self, address: Address) -> int | None:
+    def _newest_number(self, address: ItemAddress) -> int | None:
         numbers = [
             parsed[1]
             for name in self._store.names(address.bucket)
@@ -124,7 +126,7 @@ class BatchLog(ItemLog):
         ]
         return max(numbers, default=None)
 
-    def _state_at(self, address: Address, number: int) -> tuple[int, BatchState] | None:
+    def _state_at(self, address: ItemAddress, number: int) -> tuple[int, BatchState] | None:
         if number == 0:
             return 0, (Slot(None, 0),) * address.count
         path = address.record(number)
@@ -134,7 +136,7 @@ class BatchLog(ItemLog):
             return self._damaged(address, number, error)
         return None if data is None else self._decoded(address, number, data)
 
-    def _decoded(self, address: Address, number: int, data: bytes) -> tuple[int, BatchState] | None:
+    def _decoded(self, address: ItemAddress, number: int, data: bytes) -> tuple[int, BatchState] | None:
         path = address.record(number)
         try:
             if not self._is_lost(data):
@@ -144,7 +146,7 @@ class BatchLog(ItemLog):
         except DamagedError as error:
             return self._damaged(address, number, error)
 
-    def _damaged(self, address: Address, number: int, error: DamagedError) -> tuple[int, BatchState]:
+    def _damaged(self, address: ItemAddress, number: int, error: DamagedError) -> tuple[int, BatchState]:
         self._report(address.record(number), error)
         return number, (Slot(Record(DAMAGED, "", 0.0), number),) * address.count
 
@@ -159,7 +161,7 @@ class BatchLog(ItemLog):
 
     # --- what it holds ---
 
-    def _payloads_of(self, address: Address, *, fresh: bool = False) -> list[bytes] | None:
+    def _payloads_of(self, address: ItemAddress, *, fresh: bool = False) -> list[bytes] | None:
         """Return the items of a batch; None when it is finished."""
         with self._lock:
             known = self._payloads.get(address)
@@ -176,6 +178,6 @@ class BatchLog(ItemLog):
                     self._payloads.popitem(last=False)
         return payloads
 
-    def _note_batch(self, address: Address, number: int, state: BatchState) -> None:
+    def _note_batch(self, address: ItemAddress, number: int, state: BatchState) -> None:
         with self._lock:
             self._listing.note_batch(address, number, state)

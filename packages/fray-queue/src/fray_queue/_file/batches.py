@@ -14,8 +14,8 @@ from fray_queue._file.records import (
     LEASE,
     RELEASE,
     REQUEUE,
-    Address,
     BatchState,
+    ItemAddress,
     Record,
     Slot,
     encode_extension,
@@ -70,7 +70,7 @@ class Batches(BatchLog):
         record = slot.record
         return record is not None and record.kind == LEASE and record.lease_nonce == claim.record.lease_nonce
 
-    def _is_free(self, address: Address, index: int, slot: Slot, now: float) -> bool:
+    def _is_free(self, address: ItemAddress, index: int, slot: Slot, now: float) -> bool:
         record = slot.record
         if record is None or record.kind == REQUEUE:
             return True
@@ -84,7 +84,7 @@ class Batches(BatchLog):
                 self._listing.note_end(address, index, until)
         return now >= until + self._skew
 
-    def _receive(self, address: Address, number: int, claims: list[Claim]) -> list[Claim]:
+    def _receive(self, address: ItemAddress, number: int, claims: list[Claim]) -> list[Claim]:
         """Fetch what was claimed; nothing when the batch was finished, or this took too long."""
         try:
             payloads = self._payloads_of(address, fresh=True)
@@ -104,7 +104,7 @@ class Batches(BatchLog):
             self._listing.succeeded()
         return good
 
-    def _mark_damaged_dead(self, address: Address, claims: list[Claim], error: str) -> None:
+    def _mark_damaged_dead(self, address: ItemAddress, claims: list[Claim], error: str) -> None:
         def dead(claim: Claim) -> Record:
             held, now = claim.record, self._clock()
             attempts = (*held.attempts, (held.attempt, "unreadable", held.at, now, error))
@@ -115,7 +115,7 @@ class Batches(BatchLog):
     # --- settling ---
 
     def _settle_batch(
-        self, address: Address, claims: Iterable[Claim], record_for: Callable[[Claim], Record]
+        self, address: ItemAddress, claims: Iterable[Claim], record_for: Callable[[Claim], Record]
     ) -> list[str]:
         """Write what becomes of leases; return the ids of those that are not good."""
         by_index = {claim.index: claim for claim in claims}
@@ -135,7 +135,7 @@ class Batches(BatchLog):
             self._clean_batch(address, number)
         return [claim.lease_id for index, claim in by_index.items() if index not in written]
 
-    def _clean_batch(self, address: Address, number: int, *, old: bool = False) -> None:
+    def _clean_batch(self, address: ItemAddress, number: int, *, old: bool = False) -> None:
         """Remove a batch all of whose items are done."""
         with self._lock:
             spot = self._listing.spot(address)
@@ -156,7 +156,9 @@ class Batches(BatchLog):
         if self._remove(address.path, [address.record(each) for each in range(1, number + 1)] + extensions):
             self._forget(address)
 
-    def _find_in_batch(self, lease_id: str, address: Address, index: int, first: int, nonce: str) -> Claim:
+    def _find_in_batch(
+        self, lease_id: str, address: ItemAddress, index: int, first: int, nonce: str
+    ) -> Claim:
         """Return the lease of another client of this queue."""
         found = self._newest(address) if index < address.count else None
         while found is not None:
@@ -226,7 +228,7 @@ class Batches(BatchLog):
             if slot.record is None or slot.record.kind != DONE
         ]
 
-    def _mark_due_dead(self, address: Address) -> None:
+    def _mark_due_dead(self, address: ItemAddress) -> None:
         """Make dead letters of the items whose last lease is over."""
         most = self._max_attempts
         if most is None:
@@ -263,7 +265,7 @@ class Batches(BatchLog):
             self._clean_batch(address, number)
         return len(written)
 
-    def _restore_batch(self, address: Address, number: int) -> bool:
+    def _restore_batch(self, address: ItemAddress, number: int) -> bool:
         """Put the items of a batch back whose newest record is damaged, as of the last that is not."""
         before: BatchState = (Slot(None, 0),) * address.count
         for each in range(number - 1, 0, -1):

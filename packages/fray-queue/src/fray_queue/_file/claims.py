@@ -22,8 +22,8 @@ from fray_queue._file.records import (
     LEASE,
     RELEASE,
     REQUEUE,
-    Address,
     Attempts,
+    ItemAddress,
     Record,
     encode_extension,
     new_nonce,
@@ -117,7 +117,7 @@ class Claims(Survey):
         if claim.index == ALONE:
             self._clean(claim.address, claim.number + 1, claim.record)
 
-    def finish_batch(self, address: Address, lease_ids: Sequence[str]) -> list[str]:
+    def finish_batch(self, address: ItemAddress, lease_ids: Sequence[str]) -> list[str]:
         """Write `done` for items of one batch; return the leases that were not good."""
         claims: list[Claim] = []
         lost: list[str] = []

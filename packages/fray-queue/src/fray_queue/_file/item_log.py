@@ -21,8 +21,8 @@ from fray_queue._file.records import (
     LEASE,
     RELEASE,
     REQUEUE,
-    Address,
     Attempts,
+    ItemAddress,
     Record,
     SharedRecord,
     decode_extension,
@@ -44,7 +44,7 @@ GRACE = 60.0  # seconds after which another client removes what the finisher of 
 class Claim:
     """A lease that this client holds."""
 
-    address: Address
+    address: ItemAddress
     number: int  # of the record that holds it now
     record: Record
     until: float  # its end, extensions included
@@ -169,7 +169,7 @@ class ItemLog:
             return None
         return record if record.kind in (LEASE, RELEASE) else None
 
-    def _end_of(self, address: Address, number: int, record: Record, now: float) -> float:
+    def _end_of(self, address: ItemAddress, number: int, record: Record, now: float) -> float:
         """Return when a record's lease or delay ends; what looks over may have been extended."""
         if record.kind != LEASE or now < record.until:
             return record.until
@@ -212,13 +212,13 @@ class ItemLog:
         return held
 
     def _mark_dead(
-        self, address: Address, number: int, head: Record | None, attempts: Attempts
+        self, address: ItemAddress, number: int, head: Record | None, attempts: Attempts
     ) -> Record | None:
         assert head is not None
         record = Record(DEAD, new_nonce(), self._clock(), 0.0, head.attempt, attempts, head.extended)
         return record if self._append(address, number + 1, record) else None
 
-    def _append(self, address: Address, number: int, record: Record) -> bool:
+    def _append(self, address: ItemAddress, number: int, record: Record) -> bool:
         path, data = address.record(number), record.encode()
         # The store may have answered another request twice, or lost the answer to ours: the nonce decides.
         won = self._is_first(path, record) and (
@@ -231,7 +231,7 @@ class ItemLog:
             self._unknown(address, number)
         return won
 
-    def _took_from(self, address: Address) -> None:
+    def _took_from(self, address: ItemAddress) -> None:
         if self._full is not None:
             self._full.took(address.bucket)
 
@@ -261,7 +261,7 @@ class ItemLog:
             self._shared[kind, length] = common = shared(record)
             return common
 
-    def _read_record(self, address: Address, number: int) -> Record | None:
+    def _read_record(self, address: ItemAddress, number: int) -> Record | None:
         path = address.record(number)
         try:
             data = self._store.read(path)
@@ -286,7 +286,7 @@ class ItemLog:
         """Return whether a power failure took what a file had; a file is visible only when it is complete."""
         return self._store.may_lose and is_blank(data)
 
-    def _instead(self, address: Address, number: int) -> Record:
+    def _instead(self, address: ItemAddress, number: int) -> Record:
         """Return what a lost record is taken for: its client went with the power, so no lease continues."""
         before = self._read_record(address, number - 1) if number > 1 else None
         if before and before.kind in (DEAD, DONE):
@@ -298,19 +298,19 @@ class ItemLog:
         attempt = before.attempt + 1 if before else 1
         return Record(LEASE, "", 0.0, 0.0, attempt, attempts, extended)
 
-    def _clean(self, address: Address, number: int, record: Record) -> None:
+    def _clean(self, address: ItemAddress, number: int, record: Record) -> None:
         records = [address.record(each) for each in range(1, number + 1)]
         if self._remove(address.path, records + [address.extension(each) for each in record.extended]):
             self._forget(address)
 
-    def _note(self, address: Address, number: int, record: Record, until: float | None = None) -> None:
+    def _note(self, address: ItemAddress, number: int, record: Record, until: float | None = None) -> None:
         with self._lock:
             self._listing.note(address, number, record, until)
 
-    def _unknown(self, address: Address, number: int) -> None:
+    def _unknown(self, address: ItemAddress, number: int) -> None:
         with self._lock:
             self._listing.note_unknown(address, number, self._clock())
 
-    def _forget(self, address: Address) -> None:
+    def _forget(self, address: ItemAddress) -> None:
         with self._lock:
             self._listing.forget(address)

@@ -18,8 +18,8 @@ from fray_queue._file.records import (
     LEASE,
     RELEASE,
     REQUEUE,
-    Address,
     BatchState,
+    ItemAddress,
     Record,
     is_bucket,
     parse_file,
@@ -34,7 +34,7 @@ FEW = 8  # buckets that are counted by a listing of all that there is
 class Spot:
     """One item as it was last seen."""
 
-    address: Address
+    address: ItemAddress
     number: int  # of its newest record; 0: it was never leased
     record: Record | None  # the newest record, where it was read
     ready_at: float  # when it is worth a try
@@ -161,13 +161,15 @@ class Listing:
         self._list_bucket(view, now, look_now=True)
         return [view.spots[item] for item in sorted(view.spots)]
 
-    def note(self, address: Address, number: int, record: Record | None, until: float | None = None) -> None:
+    def note(
+        self, address: ItemAddress, number: int, record: Record | None, until: float | None = None
+    ) -> None:
         """Believe that this is an item's newest record (`until`: the lease was extended)."""
         view = self._views.get(address.bucket)
         if view is not None:
             view.note(Spot(address, number, record, self._ready_at(record, until)))
 
-    def note_batch(self, address: Address, number: int, state: BatchState) -> None:
+    def note_batch(self, address: ItemAddress, number: int, state: BatchState) -> None:
         """Believe that this is the newest state of a batch."""
         view = self._views.get(address.bucket)
         if view is not None:
@@ -176,7 +178,7 @@ class Listing:
                 ready_at = min(self._ready_at(slot.record) for slot in state)
                 view.note(Spot(address, number, None, ready_at, state=state))
 
-    def note_end(self, address: Address, index: int, until: float) -> None:
+    def note_end(self, address: ItemAddress, index: int, until: float) -> None:
         """Believe that the lease of an item of a batch was extended."""
         spot = self.spot(address)
         if spot is not None and spot.state is not None and (record := spot.state[index].record):
@@ -184,18 +186,18 @@ class Listing:
             slots[index] = slots[index]._replace(record=replace(record, until=until))
             self.note_batch(address, spot.number, tuple(slots))
 
-    def spot(self, address: Address) -> Spot | None:
+    def spot(self, address: ItemAddress) -> Spot | None:
         """Return what is believed of an item or a batch."""
         view = self._views.get(address.bucket)
         return None if view is None else view.spots.get(address.item)
 
-    def note_unknown(self, address: Address, number: int, now: float) -> None:
+    def note_unknown(self, address: ItemAddress, number: int, now: float) -> None:
         """Assume that another client wrote this record; it is read later."""
         view = self._views.get(address.bucket)
         if view is not None:
             view.note(Spot(address, number, None, now + FRESH_FOR))
 
-    def forget(self, address: Address) -> None:
+    def forget(self, address: ItemAddress) -> None:
         """Believe that an item is gone."""
         view = self._views.get(address.bucket)
         if view is not None:
@@ -266,7 +268,7 @@ class Listing:
                 view.note(old)
                 continue
             ready_at = 0.0 if number == 0 or look_now else now + FRESH_FOR
-            view.note(Spot(Address(view.bucket, item), number, None, ready_at))
+            view.note(Spot(ItemAddress(view.bucket, item), number, None, ready_at))
 
 
 def read_listing(names: list[str]) -> tuple[dict[str, int], set[str], dict[str, list[str]]]:

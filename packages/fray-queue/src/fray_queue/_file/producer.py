@@ -5,7 +5,7 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 
-from fray_queue._file.records import Address
+from fray_queue._file.records import ItemAddress
 
 _BUCKET_ITEMS = 256  # one listing shows a bucket: few enough to be quick, many enough to be rare
 BATCH_ITEMS, _BATCH_BYTES = 100, 4 << 20  # the most that is pushed as one
@@ -39,12 +39,12 @@ class Producer:
         self._stored: dict[str, tuple[int, int]] = {}  # files and items in buckets that are not full
         self._opened = 0.0
 
-    def addresses(self, sizes: Sequence[int]) -> list[Address]:
+    def addresses(self, sizes: Sequence[int]) -> list[ItemAddress]:
         """Return new names, in order: for a size of 1 of an item, for a larger one of a batch."""
         with self._lock:
             return [self._next(size) for size in sizes]
 
-    def stored(self, addresses: Sequence[Address]) -> list[tuple[str, int, int]]:
+    def stored(self, addresses: Sequence[ItemAddress]) -> list[tuple[str, int, int]]:
         """Note that these are in the store; return buckets that are full now: files and items.
 
         One that a failed push left a gap in is never full: whether that item is stored nobody knows.
@@ -62,7 +62,7 @@ class Producer:
                 del self._stored[next(iter(self._stored))]
         return full
 
-    def _next(self, size: int) -> Address:
+    def _next(self, size: int) -> ItemAddress:
         now = self._clock()
         if self._pid != os.getpid():  # a forked child would give its parent's names
             self._pid, self._tag, self._bucket = os.getpid(), secrets.token_hex(6), ""
@@ -71,4 +71,4 @@ class Producer:
             self._millis = max(int(now * 1000), self._millis + 1)  # a clock that goes back must not reorder
             self._bucket, self._count, self._opened = f"{self._millis:012x}-{self._tag}", 0, now
         self._count += 1
-        return Address(self._bucket, f"{self._count - 1:04x}" + (f"x{size:02x}" if size > 1 else ""))
+        return ItemAddress(self._bucket, f"{self._count - 1:04x}" + (f"x{size:02x}" if size > 1 else ""))

@@ -34,7 +34,15 @@ from fray_queue._file.item_log import Claim
 from fray_queue._file.listing import Listing, Spot
 from fray_queue._file.opening import compare_clocks, enter, open_store
 from fray_queue._file.producer import BATCH_ITEMS, Producer, batch_sizes
-from fray_queue._file.records import ALONE, DEAD, Address, new_nonce, parse_lease_id, seal_batch, seal_payload
+from fray_queue._file.records import (
+    ALONE,
+    DEAD,
+    ItemAddress,
+    new_nonce,
+    parse_lease_id,
+    seal_batch,
+    seal_payload,
+)
 from fray_queue._file.repair import Damage, find_damage
 from fray_queue._file.stores.local import LocalStore
 from fray_queue._file.stores.store import MARKER
@@ -175,14 +183,14 @@ class FileQueue(QueueBase[T]):
         self._tell_full(addresses)
         return item_ids
 
-    def _tell_full(self, addresses: list[Address]) -> None:
+    def _tell_full(self, addresses: list[ItemAddress]) -> None:
         if self._full is None:
             return
         for full in self._producer.stored(addresses):
             with contextlib.suppress(OSError):  # the items are stored; it only makes counting quicker
                 self._full.tell(*full)
 
-    def _check_there(self, addresses: list[Address]) -> None:
+    def _check_there(self, addresses: list[ItemAddress]) -> None:
         """Refuse to create a removed queue again; checked with each new bucket."""
         if addresses and addresses[-1].bucket != self._bucket:
             if not self._store.exists(MARKER):
@@ -225,7 +233,7 @@ class FileQueue(QueueBase[T]):
 
         def finish(group: tuple[Any, list[str]]) -> None:
             address, lease_ids = group
-            if isinstance(address, Address):
+            if isinstance(address, ItemAddress):
                 lost.extend(self._claims.finish_batch(address, lease_ids))
                 return
             for lease_id in lease_ids:

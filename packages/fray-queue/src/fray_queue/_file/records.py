@@ -214,7 +214,7 @@ def is_bucket(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ItemAddress:
     """Where an item is, or a batch of them."""
 
     bucket: str
@@ -242,13 +242,13 @@ class Address:
         return f"{self.item_id(index)}.{number}.{nonce}"
 
 
-def parse_lease_id(lease_id: str) -> tuple[Address, int, int, str] | None:
+def parse_lease_id(lease_id: str) -> tuple[ItemAddress, int, int, str] | None:
     """Return the item, its place in its batch, the number of the lease's first record and its nonce."""
     match = _LEASE_ID.fullmatch(lease_id)
     if match is None:
         return None
     index = ALONE if match[3] is None else int(match[3])
-    address = Address(match[1], match[2])
+    address = ItemAddress(match[1], match[2])
     if not ALONE <= index < address.count or (index == ALONE) != (address.count == 0):
         return None
     return address, index, int(match[4]), match[5]

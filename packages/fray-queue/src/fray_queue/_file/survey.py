@@ -11,7 +11,7 @@ from fray_queue._file.records import (
     DEAD,
     DONE,
     REQUEUE,
-    Address,
+    ItemAddress,
     open_payload,
 )
 
@@ -36,7 +36,7 @@ class Survey(Batches):
                 size, pending = size + is_live(each), pending + free
         return size, pending
 
-    def first(self) -> tuple[Address, int, bytes] | None:
+    def first(self) -> tuple[ItemAddress, int, bytes] | None:
         """Return the item that a pop would take now: its batch, its place in it, and what it holds."""
         return self._first_of(lambda _, free: free)
 
@@ -45,7 +45,7 @@ class Survey(Batches):
         found = self._first_of(lambda spot, _: is_live(spot))
         return None if found is None else found[2]
 
-    def _first_of(self, wanted: Callable[[Spot, bool], bool]) -> tuple[Address, int, bytes] | None:
+    def _first_of(self, wanted: Callable[[Spot, bool], bool]) -> tuple[ItemAddress, int, bytes] | None:
         with self._lock:
             line = self._listing.in_line(self._clock())
         while True:
@@ -107,7 +107,7 @@ def is_live(spot: Spot) -> bool:
 
 
 def _by_address(spots: Iterable[Spot]) -> list[list[Spot]]:
-    groups: dict[Address, list[Spot]] = {}
+    groups: dict[ItemAddress, list[Spot]] = {}
     for spot in spots:
         groups.setdefault(spot.address, []).append(spot)
     return list(groups.values())

@@ -11,10 +11,10 @@ import psycopg
 from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
-from fray_queue._engines.slots import Slot
-from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Packed, Verb, Wanted, token_of
+from fray_queue._engines.idempotency import IdempotencyKey
+from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Verb, Wanted, token_of
 from fray_queue._errors import LateRequestError, NoRoomError, QueueExistsError
-from fray_queue._items import Settings
+from fray_queue._items import EncodedReply, Settings
 from fray_queue._postgres import schema
 from fray_queue._postgres.calls import call
 from fray_queue._postgres.connection import Pool, pool
@@ -125,12 +125,12 @@ class PostgresStore:
 
     # --- items ---
 
-    def push(self, slot: Slot, payloads: Sequence[bytes], options: PushOptions) -> list[str]:
+    def push(self, key: IdempotencyKey, payloads: Sequence[bytes], options: PushOptions) -> list[str]:
         """Store payloads, all or none; return their ids."""
         ((ids,),) = self._run(
             "push",
             "qqoiBidddT",
-            *self._slot(slot),
+            *self._key(key),
             list(payloads),
             options.priority,
             float(options.delay),
@@ -141,10 +141,10 @@ class PostgresStore:
         return [self._item_id(number) for number in ids]
 
     def pop(
-        self, slot: Slot, n: int, lease_timeout: float, *, token: str, woken: bool
+        self, key: IdempotencyKey, n: int, lease_timeout: float, *, token: str, woken: bool
     ) -> tuple[list[Lease[bytes]], float | None]:
         """Lease items in line."""
-        rows = self._run("pop", "qqoiidt", *self._slot(slot), n, float(lease_timeout), token)
+        rows = self._run("pop", "qqoiidt", *self._key(key), n, float(lease_timeout), token)
         if rows and rows[0][0] is None:
             return [], rows[0][3]
         rows.sort(key=_NUMBER)  # they come in no order; most have one priority, and sorting is done at once
@@ -155,18 +155,20 @@ class PostgresStore:
             for number, attempt, at, until, reply, payload, pushed_at, _ in rows
         ], None
 
-    def done(self, slot: Slot, lease_ids: Sequence[str], answers: Sequence[Packed | None]) -> list[str]:
+    def done(
+        self, key: IdempotencyKey, lease_ids: Sequence[str], answers: Sequence[EncodedReply | None]
+    ) -> list[str]:
         """Finish items; return the leases that are lost."""
         outcomes = payloads = None  # most have none
         if any(answers):
             outcomes = [answer[0] if answer else None for answer in answers]
             payloads = [answer[1] if answer else None for answer in answers]
-        ((lost,),) = self._run("done", "qqoiQTTB", *self._slot(slot), *_held(lease_ids), outcomes, payloads)
+        ((lost,),) = self._run("done", "qqoiQTTB", *self._key(key), *_held(lease_ids), outcomes, payloads)
         return [lease_ids[index] for index in lost]
 
     def release(
         self,
-        slot: Slot,
+        key: IdempotencyKey,
         lease_id: str,
         delay: float,
         *,
@@ -178,7 +180,7 @@ class PostgresStore:
         ((answer,),) = self._run(
             "release",
             "qqoiqtdtbtD",
-            *self._slot(slot),
+            *self._key(key),
             *token_of(lease_id),
             float(delay),
             _text(error),
@@ -223,10 +225,10 @@ class PostgresStore:
             letters.append(Letter(number, self._item_id(number), payload, attempt, attempts, expired))
         return letters
 
-    def fetch(self, slot: Slot, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
+    def fetch(self, key: IdempotencyKey, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
         """Return what became of items."""
         numbers = [self._place(item_id) for item_id in item_ids]
-        ((change, outcomes, payloads),) = self._run("fetch", "qqoiQ", *self._slot(slot), numbers)
+        ((change, outcomes, payloads),) = self._run("fetch", "qqoiQ", *self._key(key), numbers)
         replies = [
             Reply(item_id, outcome, payload)
             for item_id, outcome, payload in zip(item_ids, outcomes, payloads, strict=True)
@@ -236,10 +238,10 @@ class PostgresStore:
 
     # --- what an operator does ---
 
-    def operate(self, slot: Slot, verb: Verb, item_ids: Sequence[str] | None = None) -> int:
+    def operate(self, key: IdempotencyKey, verb: Verb, item_ids: Sequence[str] | None = None) -> int:
         """Put the dead back in line, or remove what is not dead, or the dead."""
         numbers = None if item_ids is None else [self._place(item_id) for item_id in item_ids]
-        ((answer,),) = self._run("operate", "qqoitQ", *self._slot(slot), verb, numbers)
+        ((answer,),) = self._run("operate", "qqoitQ", *self._key(key), verb, numbers)
         return int(answer[0])
 
     # --- waiting ---
@@ -263,9 +265,9 @@ class PostgresStore:
 
     # --- names ---
 
-    def _slot(self, slot: Slot) -> tuple[int, int, bool, int]:
-        again, slot.again = slot.again, True
-        return int(slot.name, 16) >> 1, slot.number, again, self._number
+    def _key(self, key: IdempotencyKey) -> tuple[int, int, bool, int]:
+        again, key.again = key.again, True
+        return int(key.name, 16) >> 1, key.number, again, self._number
 
     def _item_id(self, number: int) -> str:
         return f"{self._tag}-{number}"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fray_queue._engines.store import Counts, DeletedQueueError
 from fray_queue._errors import QueueVersionError
-from fray_queue._redis.nodes import Address, Nodes
+from fray_queue._redis.nodes import Nodes, RedisAddress
 from fray_queue._redis.store import RedisStore
 
 _FIRST, _LAST = b"fray:{", b"}:meta"
@@ -20,7 +20,7 @@ class RedisEngine:
     """
 
     def __init__(self, url: str, seconds: float, clock: Callable[[], float] | None = None) -> None:
-        self._address, self._seconds, self._clock = Address.of(url), seconds, clock
+        self._address, self._seconds, self._clock = RedisAddress.of(url), seconds, clock
         self._nodes = Nodes(self._address, seconds)
 
     def store(self, name: str) -> RedisStore:

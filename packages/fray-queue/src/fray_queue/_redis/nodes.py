@@ -30,7 +30,7 @@ _REFUSALS = ("NOPERM", "NOAUTH", "WRONGPASS")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class RedisAddress:
     """The parts of a URL, which never holds a password."""
 
     nodes: tuple[tuple[str, int], ...]
@@ -39,7 +39,7 @@ class Address:
     tls: bool
 
     @classmethod
-    def of(cls, url: str) -> "Address":
+    def of(cls, url: str) -> "RedisAddress":
         """Read `redis://host:6379/0`, or `redis://one,other:6379/0` where one takes the other's place."""
         scheme, _, rest = url.partition("://")
         network, _, path = rest.partition("/")
@@ -58,9 +58,9 @@ class Address:
         found = tuple(node for node in nodes if node is not None)
         return cls(found, int(path or 0), unquote(user) or None, scheme == "rediss")
 
-    def only(self, node: tuple[str, int]) -> "Address":
+    def only(self, node: tuple[str, int]) -> "RedisAddress":
         """Return the address of one of the nodes."""
-        return Address((node,), self.database, self.username, self.tls)
+        return RedisAddress((node,), self.database, self.username, self.tls)
 
 
 def _node(text: str) -> tuple[str, int] | None:
@@ -128,7 +128,7 @@ def _reset_in_child() -> None:
 os.register_at_fork(after_in_child=_reset_in_child)
 
 
-def _pool(address: Address, host: str, port: int, timeout: float) -> _Pool:
+def _pool(address: RedisAddress, host: str, port: int, timeout: float) -> _Pool:
     password = os.environ.get(PASSWORD) or None
     ca_file = os.environ.get(CA_FILE) or None
     options: dict[str, Any] = {
@@ -163,7 +163,7 @@ class Nodes:
         timeout: Seconds that a single request may take.
     """
 
-    def __init__(self, address: Address, timeout: float) -> None:
+    def __init__(self, address: RedisAddress, timeout: float) -> None:
         self._address, self._timeout = address, timeout
         self._nodes = list(address.nodes)
         self._pools: dict[tuple[str, int], _Pool] = {}

@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 from fray_queue._engines.queue import EngineQueue
-from fray_queue._redis.nodes import Address, Nodes
+from fray_queue._redis.nodes import Nodes, RedisAddress
 from fray_queue._redis.store import RedisStore
 
 T = TypeVar("T")
@@ -39,5 +39,5 @@ class RedisQueue(EngineQueue[T]):
     """
 
     def _connect(self) -> RedisStore:
-        nodes = Nodes(Address.of(self._url), self._request_seconds)
+        nodes = Nodes(RedisAddress.of(self._url), self._request_seconds)
         return RedisStore(nodes, self._name, self._clock)

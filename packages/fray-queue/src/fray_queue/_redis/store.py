@@ -10,8 +10,8 @@ from fray import QueueUnavailableError
 from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
-from fray_queue._engines.slots import Slot
-from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Packed, Verb, Wanted, token_of
+from fray_queue._engines.idempotency import IdempotencyKey
+from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Verb, Wanted, token_of
 from fray_queue._errors import (
     AccessRefusedError,
     LateRequestError,
@@ -19,7 +19,7 @@ from fray_queue._errors import (
     QueueExistsError,
     QueueVersionError,
 )
-from fray_queue._items import Settings
+from fray_queue._items import EncodedReply, Settings
 from fray_queue._redis import scripts, server_settings
 from fray_queue._redis.nodes import Nodes
 from fray_queue._stamps import unstamped
@@ -138,14 +138,14 @@ class RedisStore:
 
     # --- items ---
 
-    def push(self, slot: Slot, payloads: Sequence[bytes], options: PushOptions) -> list[str]:
+    def push(self, key: IdempotencyKey, payloads: Sequence[bytes], options: PushOptions) -> list[str]:
         """Store payloads, all or none; return their ids."""
         ttl = _micro(options.ttl) if options.ttl else 0
         keys = [key or "" for key in options.keys or ()]
         found = self._run(
             "push",
-            slot.name,
-            slot.number,
+            key.name,
+            key.number,
             len(payloads),
             options.priority,
             _micro(options.delay),
@@ -161,10 +161,10 @@ class RedisStore:
         return [f"{self._tag}-{number}" for number in range(first, first + 2 * len(payloads), 2)]
 
     def pop(
-        self, slot: Slot, n: int, lease_timeout: float, *, token: str, woken: bool
+        self, key: IdempotencyKey, n: int, lease_timeout: float, *, token: str, woken: bool
     ) -> tuple[list[Lease[bytes]], float | None]:
         """Lease items in line."""
-        found = self._run("pop", slot.name, slot.number, n, _micro(lease_timeout), token, int(woken))
+        found = self._run("pop", key.name, key.number, n, _micro(lease_timeout), token, int(woken))
         leases = []
         for at in range(1, len(found), 6):
             place, attempt, leased_at, until, reply, payload = found[at : at + 6]
@@ -184,18 +184,20 @@ class RedisStore:
             )
         return leases, _seconds(found[0])
 
-    def done(self, slot: Slot, lease_ids: Sequence[str], answers: Sequence[Packed | None]) -> list[str]:
+    def done(
+        self, key: IdempotencyKey, lease_ids: Sequence[str], answers: Sequence[EncodedReply | None]
+    ) -> list[str]:
         """Finish items; return the leases that are lost."""
         arguments: list[Any] = []
         for lease_id, answer in zip(lease_ids, answers, strict=True):
             arguments += _held(lease_id)
             arguments += answer or ("value", b"")
-        refused = self._run("done", slot.name, slot.number, len(lease_ids), *arguments)
+        refused = self._run("done", key.name, key.number, len(lease_ids), *arguments)
         return [lease_ids[index] for index in refused]
 
     def release(
         self,
-        slot: Slot,
+        key: IdempotencyKey,
         lease_id: str,
         delay: float,
         *,
@@ -207,7 +209,7 @@ class RedisStore:
         texts = [(error or "")[:2000], failure or b"", (unreadable or "")[:2000]]
         more = _UNREADABLE if unreadable else []
         return bool(
-            self._run("release", slot.name, slot.number, *_held(lease_id), _micro(delay), *texts, *more)
+            self._run("release", key.name, key.number, *_held(lease_id), _micro(delay), *texts, *more)
         )
 
     def extend(self, lease_ids: Sequence[str], lease_timeout: float) -> list[float | None]:
@@ -251,10 +253,10 @@ class RedisStore:
             )
         return letters
 
-    def fetch(self, slot: Slot, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
+    def fetch(self, key: IdempotencyKey, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
         """Return what became of items."""
         places = [self._place(item_id) for item_id in item_ids]
-        change, found = self._run("fetch", slot.name, slot.number, *places)
+        change, found = self._run("fetch", key.name, key.number, *places)
         replies = [
             Reply(item_id, outcome[0].decode(), outcome[1])
             for item_id, outcome in zip(item_ids, found, strict=True)
@@ -264,10 +266,10 @@ class RedisStore:
 
     # --- what an operator does ---
 
-    def operate(self, slot: Slot, verb: Verb, item_ids: Sequence[str] | None = None) -> int:
+    def operate(self, key: IdempotencyKey, verb: Verb, item_ids: Sequence[str] | None = None) -> int:
         """Put the dead back in line, or remove what is not dead, or the dead."""
         which = ["all"] if item_ids is None else ["these", *map(self._place, item_ids)]
-        count: int = self._run("operate", slot.name, slot.number, verb, *which)
+        count: int = self._run("operate", key.name, key.number, verb, *which)
         return count
 
     # --- waiting ---

@@ -13,7 +13,7 @@ from fray_queue._sqlite.store import QueueStore
 R = TypeVar("R")
 
 
-class Request(Generic[R]):
+class CommitRequest(Generic[R]):
     """One operation, and what became of it."""
 
     __slots__ = ("durable", "error", "grows", "operation", "result", "settled")
@@ -34,7 +34,7 @@ class Request(Generic[R]):
         return result
 
 
-def commit(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
+def commit(store: QueueStore, requests: Sequence[CommitRequest[Any]]) -> None:
     """Do the operations in one transaction and settle their requests.
 
     An operation that refuses (any FrayError or ValueError) has changed nothing, and refuses alone. When
@@ -51,7 +51,7 @@ def commit(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
             commit(store, [request])
 
 
-def sync(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
+def sync(store: QueueStore, requests: Sequence[CommitRequest[Any]]) -> None:
     """Have on disk what the requests stored; those that are to be durable fail when the disk does.
 
     For a store that one thread writes to: the next transaction has not begun.
@@ -70,7 +70,7 @@ def sync(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
             )
 
 
-def _settle_failed(store: QueueStore, request: Request[Any], failure: Exception) -> None:
+def _settle_failed(store: QueueStore, request: CommitRequest[Any], failure: Exception) -> None:
     """Try again with the room that is held back, if the disk is full and the request stores no items."""
     request.error = failure
     if isinstance(failure, QueueFullError) and not request.grows and store.file.make_room():
@@ -81,7 +81,7 @@ def _settle_failed(store: QueueStore, request: Request[Any], failure: Exception)
     request.settled = True
 
 
-def _commit_together(store: QueueStore, requests: Sequence[Request[Any]]) -> None:
+def _commit_together(store: QueueStore, requests: Sequence[CommitRequest[Any]]) -> None:
     with named_errors(store.file.path), store.writing():
         for request in requests:
             request.error = None
@@ -100,14 +100,14 @@ class GroupCommit:
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
-        self._waiting: deque[Request[Any]] = deque()
+        self._waiting: deque[CommitRequest[Any]] = deque()
         self._committing = threading.Lock()
         self._syncing = threading.Lock()
         self._commits = self._synced = 0
 
     def run(self, operation: Callable[[QueueStore], R], *, durable: bool = True, grows: bool = False) -> R:
         """Do an operation; returns when it is committed, and, if it is to be durable, on disk."""
-        request = Request(operation, durable=durable, grows=grows)
+        request = CommitRequest(operation, durable=durable, grows=grows)
         self._waiting.append(request)
         try:
             with self._committing:

@@ -15,7 +15,7 @@ _OVER = f"(lease_id <> '' AND attempt >= ?1 OR {DEADLINE} <= ?3)"
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class QueueCounts:
     """How many items of a queue are where."""
 
     size: int
@@ -25,7 +25,7 @@ class Counts:
     bytes: int
 
 
-def counts(store: QueueStore, queue: QueueRow) -> Counts:
+def counts(store: QueueStore, queue: QueueRow) -> QueueCounts:
     """Count a queue's items, at the same cost at any depth."""
     back = over = late = 0
     execute: Callable[..., Any] = store.file.connection.execute
@@ -43,7 +43,7 @@ def counts(store: QueueStore, queue: QueueRow) -> Counts:
         ).get
     pending = queue.fresh + queue.returned - late + back
     size = queue.live - over - late
-    return Counts(size, pending, size - pending, queue.dead + over + late, queue.bytes)
+    return QueueCounts(size, pending, size - pending, queue.dead + over + late, queue.bytes)
 
 
 def peek(store: QueueStore, queue: QueueRow) -> Taken | None:

@@ -5,16 +5,14 @@ from typing import Any
 
 from fray.queue import Reply
 from fray_queue._checks import KEPT_AFTER_FETCH
+from fray_queue._items import EncodedReply
 from fray_queue._sqlite.rows import QueueRow
 from fray_queue._sqlite.schema import DEAD, HELD, RETURNED
 from fray_queue._sqlite.working import WorkingStore
 
-Packed = tuple[str, bytes]
-"""An outcome and its payload."""
-
 
 def put(
-    store: WorkingStore, queue: QueueRow, row: int, answer: Packed, reply_ttl: float, askers: int
+    store: WorkingStore, queue: QueueRow, row: int, answer: EncodedReply, reply_ttl: float, askers: int
 ) -> None:
     """Keep the answer to an item for `reply_ttl` seconds."""
     now = store.file.clock.now()

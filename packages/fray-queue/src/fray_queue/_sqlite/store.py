@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from fray import LeaseExpiredError
 from fray.backend import PLAIN, LeaseState, PushOptions, lease_machine
-from fray_queue._items import Taken
+from fray_queue._items import EncodedReply, Taken
 from fray_queue._sqlite import dead, pushing, replies
 from fray_queue._sqlite.connection import StoreFile
 from fray_queue._sqlite.queue_table import QueueTable
@@ -112,7 +112,7 @@ class QueueStore(QueueTable):
         return taken
 
     def done(
-        self, queue: QueueRow, lease_ids: Iterable[str], answers: Sequence[replies.Packed | None] = ()
+        self, queue: QueueRow, lease_ids: Iterable[str], answers: Sequence[EncodedReply | None] = ()
     ) -> list[str]:
         """Finish items by their leases, with their answers; return the leases that are not good."""
         now, refused = self.file.clock.now(), []

@@ -12,7 +12,7 @@ from fray.queue import Lease
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class WorkItem:
     """One item in the pool's hands."""
 
     lease: Lease[Any]
@@ -22,7 +22,7 @@ class Entry:
     let_go: bool = False  # its outcome counts no more, should it still be worked on
 
 
-class Outcome(NamedTuple):
+class ItemResult(NamedTuple):
     """The outcome of one item of a call."""
 
     value: Any
@@ -33,10 +33,10 @@ class Outcome(NamedTuple):
 class Call:
     """One call of the function, for one item or several."""
 
-    entries: list[Entry]
+    entries: list[WorkItem]
     started: float | None = None  # time.monotonic()
     ended: float = 0.0
-    outcomes: Sequence[Outcome] = ()  # one for each entry, unless it is `fatal`
+    outcomes: Sequence[ItemResult] = ()  # one for each entry, unless it is `fatal`
     fatal: BaseException | None = None  # the function ends the program
     overdue: bool = False
     interrupted: bool = False
@@ -62,7 +62,7 @@ class Function:
     def __init__(self, fn: Callable[..., Any], *, batched: bool) -> None:
         self.fn, self.batched = fn, batched
 
-    def call(self, items: list[Any], wait_for: Callable[[Awaitable[Any]], Any]) -> list[Outcome]:
+    def call(self, items: list[Any], wait_for: Callable[[Awaitable[Any]], Any]) -> list[ItemResult]:
         """Call it in this thread; `wait_for` runs what an async function returned."""
         try:
             result = self._begin(items)
@@ -70,7 +70,7 @@ class Function:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it raises
             return _all_failed(error, len(items))
 
-    async def acall(self, items: list[Any]) -> list[Outcome]:
+    async def acall(self, items: list[Any]) -> list[ItemResult]:
         """Call it in this event loop."""
         try:
             result = self._begin(items)
@@ -84,11 +84,11 @@ class Function:
             raise TypeError(f"{self.fn!r} is a generator function: nothing of it runs when it is called")
         return result
 
-    def _read(self, result: Any, count: int) -> list[Outcome]:
+    def _read(self, result: Any, count: int) -> list[ItemResult]:
         if not self.batched:
-            return [Outcome(result, None)]
+            return [ItemResult(result, None)]
         if result is None:
-            return [Outcome(None, None)] * count
+            return [ItemResult(None, None)] * count
         if not isinstance(result, list | tuple):
             raise TypeError(
                 f"{self.fn!r} returned {type(result).__name__} for a batch; "
@@ -96,19 +96,17 @@ class Function:
             )
         if len(result) != count:
             raise ValueError(f"{self.fn!r} returned {len(result)} results for a batch of {count} items")
-        return [
-            Outcome(None, each) if isinstance(each, Exception) else Outcome(each, None) for each in result
-        ]
+        return [_outcome(each) for each in result]
 
 
-def _outcome(result: Any) -> Outcome:
-    return Outcome(None, result) if isinstance(result, Exception) else Outcome(result, None)
+def _outcome(result: Any) -> ItemResult:
+    return ItemResult(None, result) if isinstance(result, Exception) else ItemResult(result, None)
 
 
-def _all_failed(error: BaseException, count: int) -> list[Outcome]:
+def _all_failed(error: BaseException, count: int) -> list[ItemResult]:
     if not isinstance(error, Exception):
         error = RuntimeError("the function was cancelled by itself")
-    return [Outcome(None, error)] * count
+    return [ItemResult(None, error)] * count
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from fray.backend import (
     unpack_exception,
     with_variable,
 )
-from fray_queue._work.calls import Function, Outcome, waiting_in_thread
+from fray_queue._work.calls import Function, ItemResult, waiting_in_thread
 
 _LENGTH = struct.Struct(">Q")
 _VARIABLE = "FRAY_WORK_PROCESS"
@@ -63,12 +63,12 @@ class InProcess:
     def __exit__(self, *error: object) -> None:
         self._end()
 
-    def __call__(self, items: list[object], begin: Callable[[], None]) -> list[Outcome]:
+    def __call__(self, items: list[object], begin: Callable[[], None]) -> list[ItemResult]:
         try:
             packed = dumps(items, "an item")
             answer = self._exchange(packed, begin)
         except Exception as error:  # noqa: BLE001 - what cannot travel, or a worker that died
-            return [Outcome(None, error)] * len(items)
+            return [ItemResult(None, error)] * len(items)
         what, content = pickle.loads(answer)
         if what == "fatal":
             self._end()
@@ -138,11 +138,11 @@ def _how(code: int | None) -> str:
     return f"ended with exit code {code}"
 
 
-def _unpacked(packed: bytes, good: bool) -> Outcome:
+def _unpacked(packed: bytes, good: bool) -> ItemResult:
     if good:
-        return Outcome(pickle.loads(packed), None)
+        return ItemResult(pickle.loads(packed), None)
     error = unpack_exception(packed)
-    return Outcome(None, error if isinstance(error, Exception) else RuntimeError(str(error)))
+    return ItemResult(None, error if isinstance(error, Exception) else RuntimeError(str(error)))
 
 
 def _send(to: socket.socket, data: bytes) -> None:
@@ -197,12 +197,12 @@ def _fatal(error: BaseException) -> bytes:
     return pickle.dumps(("fatal", pack_exception(error)))
 
 
-def _called(function: Function, packed: bytes, wait_for: Any) -> list[Outcome]:
+def _called(function: Function, packed: bytes, wait_for: Any) -> list[ItemResult]:
     items = pickle.loads(packed)
     return function.call(items, wait_for)
 
 
-def _packed(outcome: Outcome) -> tuple[bytes, bool]:
+def _packed(outcome: ItemResult) -> tuple[bytes, bool]:
     """Return an outcome that travels, and whether it is a value."""
     if outcome.error is not None:
         return pack_exception(outcome.error), False

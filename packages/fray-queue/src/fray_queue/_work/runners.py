@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from fray_queue._work.calls import Call, Function, Outcome, waiting_in_thread
+from fray_queue._work.calls import Call, Function, ItemResult, waiting_in_thread
 
 Finished = Callable[[Call], None]
 
@@ -40,7 +40,7 @@ class Runner(Protocol):
 class Invoker(Protocol):
     """Calls the function on items, for one thread."""
 
-    def __call__(self, items: list[object], begin: Callable[[], None]) -> list[Outcome]:
+    def __call__(self, items: list[object], begin: Callable[[], None]) -> list[ItemResult]:
         """Call the function, and `begin` just before: what was prepared before counts for no item."""
         ...
 
@@ -62,7 +62,7 @@ class InThread:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def __call__(self, items: list[object], begin: Callable[[], None]) -> list[Outcome]:
+    def __call__(self, items: list[object], begin: Callable[[], None]) -> list[ItemResult]:
         begin()
         return self._function.call(items, self._wait_for)
 
@@ -188,7 +188,7 @@ class CoroutineRunner:
         try:
             call.outcomes = await self._function.acall(call.items)
         except asyncio.CancelledError:
-            call.outcomes = [Outcome(None, RuntimeError("the function was cancelled"))] * len(call.entries)
+            call.outcomes = [ItemResult(None, RuntimeError("the function was cancelled"))] * len(call.entries)
         except BaseException as error:  # noqa: BLE001 - raised by `awork`
             call.fatal = error
         finally:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fray import LeaseExpiredError, SerializationError
 from fray.backend import AsyncQueue, BriefThreads, Heartbeat
-from fray_queue._work.calls import Entry
+from fray_queue._work.calls import WorkItem
 from fray_queue._work.options import WorkSummary
 from fray_queue._work.patience import GivenUpError, Patience
 
@@ -36,7 +36,7 @@ class Ending(enum.Enum):
 class Settlement:
     """What is to be reported to the queue of an item."""
 
-    entry: Entry
+    entry: WorkItem
     ending: Ending
     value: Any = None
     error: BaseException | None = None

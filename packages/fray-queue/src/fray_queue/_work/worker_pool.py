@@ -17,7 +17,7 @@ from typing import Any
 from fray.backend import Heartbeat, QueueCapabilities, async_queue
 from fray.queue import Lease, Queue
 from fray_queue._errors import TimeLimitError
-from fray_queue._work.calls import Call, Entry, Outcome
+from fray_queue._work.calls import Call, ItemResult, WorkItem
 from fray_queue._work.options import WorkOptions, WorkSummary
 from fray_queue._work.patience import GivenUpError, Patience
 from fray_queue._work.prefetch import Prefetch
@@ -56,8 +56,8 @@ class WorkerPool:
         self._prefetch = Prefetch(options, allowed=can_return is not None and can_return.give_back)
         self.errors: list[BaseException] = []
         self._hurried = False
-        self._ready: deque[Entry] = deque()
-        self._resting: dict[Entry, asyncio.TimerHandle] = {}
+        self._ready: deque[WorkItem] = deque()
+        self._resting: dict[WorkItem, asyncio.TimerHandle] = {}
         self._running: set[Call] = set()
 
     async def run(self) -> None:
@@ -150,7 +150,7 @@ class WorkerPool:
         now = time.monotonic()
         self._heartbeat.keep(leases)
         self._summary.in_hand += len(leases)
-        self._ready.extend(Entry(lease, now) for lease in leases)
+        self._ready.extend(WorkItem(lease, now) for lease in leases)
         self._dispatch()
 
     # --- having them worked on ---
@@ -207,7 +207,7 @@ class WorkerPool:
         self._room.set()
         self._dispatch()
 
-    def _conclude(self, entry: Entry, outcome: Outcome) -> None:
+    def _conclude(self, entry: WorkItem, outcome: ItemResult) -> None:
         if entry.let_go:
             return
         if outcome.error is None:
@@ -221,14 +221,14 @@ class WorkerPool:
         else:
             self._resting[entry] = self._loop.call_later(delay, self._again, entry)
 
-    def _again(self, entry: Entry) -> None:
+    def _again(self, entry: WorkItem) -> None:
         del self._resting[entry]
         self._ready.appendleft(entry)
         self._dispatch()
 
     def _settle(
         self,
-        entry: Entry,
+        entry: WorkItem,
         ending: Ending,
         value: Any = None,
         *,
@@ -348,6 +348,6 @@ class WorkerPool:
                 continue
 
 
-def _log_failure(entry: Entry, error: Exception, *, known: bool) -> None:
+def _log_failure(entry: WorkItem, error: Exception, *, known: bool) -> None:
     text = "item %s failed: %s: %s"
     _log.warning(text, entry.lease.item_id, type(error).__name__, error, exc_info=None if known else error)

@@ -12,7 +12,7 @@ from fray._contexts.remote.names import ActorRecord
 from fray._contexts.remote.session import SessionContext
 from fray._contexts.remote.slots import slots_of
 from fray._contexts.remote.streams import RemoteStream
-from fray._contexts.remote.values import Packed, PackedError, PackedValue, StoredKey
+from fray._contexts.remote.values import SerializedBytes, SerializedError, SerializedValue, StoredKey
 from fray._engine.actors import Actor
 from fray._engine.calls import dispatch
 
@@ -82,9 +82,9 @@ class ActorCaller:
         self._waiting.discard(call)
         kind, content = pickle.loads(answer.result())
         if kind == "value":
-            dispatch(call.succeed(PackedValue(self._context, Packed(content, ()))))
+            dispatch(call.succeed(SerializedValue(self._context, SerializedBytes(content, ()))))
         elif kind == "failed":
-            dispatch(call.fail(PackedError(content)))
+            dispatch(call.fail(SerializedError(content)))
         elif kind == "stream":
             call.state = RemoteStream(self._context, call, self.record.worker, content)
             call.state.pump(call)

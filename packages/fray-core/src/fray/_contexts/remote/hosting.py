@@ -15,7 +15,7 @@ from fray._contexts.remote.hosted_streams import HostedStreams
 from fray._contexts.remote.names import ActorRecord
 
 
-class Host:
+class SessionHost:
     """What runs a session's actors and streams in this process; public methods answer requests."""
 
     def __init__(self, context: EndingContext) -> None:

@@ -4,10 +4,10 @@ import pickle
 import threading
 
 from fray._contexts.remote.ending import EndingContext
-from fray._contexts.remote.hosting import Host
+from fray._contexts.remote.hosting import SessionHost
 from fray._contexts.remote.session import Session
 
-_hosts: dict[str, Host] = {}
+_hosts: dict[str, SessionHost] = {}
 _ended: dict[str, None] = {}  # sessions that are over, in order: a late request does not bring one back
 _ENDED_KEPT = 1000
 _lock = threading.Lock()
@@ -18,7 +18,7 @@ def context_of(session: bytes) -> EndingContext:
     return host_of(session).context
 
 
-def host_of(session: bytes) -> Host:
+def host_of(session: bytes) -> SessionHost:
     """Return what runs a session's actors and streams in this process."""
     kind, name, namespace, remote = pickle.loads(session)
     with _lock:
@@ -26,7 +26,7 @@ def host_of(session: bytes) -> Host:
         if host is None:
             if name in _ended:
                 raise RuntimeError(f"session {name}: its context was shut down")
-            host = _hosts[name] = Host(kind.in_worker(remote, Session(name, namespace, session)))
+            host = _hosts[name] = SessionHost(kind.in_worker(remote, Session(name, namespace, session)))
     return host
 
 

@@ -9,7 +9,7 @@ from fray._contexts.remote.actors import ActorCaller
 from fray._contexts.remote.session import SessionContext
 from fray._contexts.remote.slots import slots_of
 from fray._contexts.remote.streams import open_stream
-from fray._contexts.remote.values import PackedError, StoredKey, pack_call, with_slots
+from fray._contexts.remote.values import SerializedError, StoredKey, pack_call, with_slots
 from fray._contracts.remote_engine import CallFailed, Key
 from fray._contracts.task_runner import PackedCall
 from fray._engine.calls import dispatch, shutting_down
@@ -24,7 +24,7 @@ class TaskMessage(NamedTuple):
     label: str
     data: bytes
     slots: Sequence[bytes | None]
-    """Packed values; None for each that the engine brings, in the order of the dependencies."""
+    """Serialized values; None for each that the engine brings, in the order of the dependencies."""
     retries: int
 
 
@@ -112,7 +112,7 @@ def _done(context: SessionContext, call: Any, hold: StoredKey, error: BaseExcept
     call.state = None
     context.keep(call.ref, hold)
     if isinstance(error, CallFailed):
-        dispatch(call.fail(PackedError(error)))
+        dispatch(call.fail(SerializedError(error)))
     else:
         dispatch(call.lost(WorkerDiedError(f"{call.label} was given up by the engine: {error!r}")))
 

@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from fray._contexts.remote.session import SessionContext
-from fray._contexts.remote.values import Packed, PackedError, PackedValue, StoredKey, outcome_of
+from fray._contexts.remote.values import (
+    SerializedBytes,
+    SerializedError,
+    SerializedValue,
+    StoredKey,
+    outcome_of,
+)
 from fray._contracts.remote_engine import CallFailed, Key
 
 
@@ -17,7 +23,7 @@ def slots_of(context: SessionContext, refs: Sequence[Any]) -> tuple[list[bytes |
         if isinstance(content, StoredKey) and content.data is None:
             slots.append(None)
             keys.append(content.key)
-        elif isinstance(content, PackedValue):
+        elif isinstance(content, SerializedValue):
             slots.append(content.packed.data)
         elif isinstance(content, StoredKey):
             slots.append(content.data)
@@ -26,8 +32,8 @@ def slots_of(context: SessionContext, refs: Sequence[Any]) -> tuple[list[bytes |
     return slots, keys
 
 
-def _packed_now(context: SessionContext, ref: Any) -> Packed:
+def _packed_now(context: SessionContext, ref: Any) -> SerializedBytes:
     packed = outcome_of(context, ref)
     if isinstance(packed, CallFailed):
-        raise PackedError(packed).load()
+        raise SerializedError(packed).load()
     return packed

@@ -13,13 +13,13 @@ from weakref import finalize
 
 from fray._contexts.remote.session import SessionContext
 from fray._contexts.remote.slots import slots_of
-from fray._contexts.remote.values import Packed, PackedError, PackedValue, StoredKey
+from fray._contexts.remote.values import SerializedBytes, SerializedError, SerializedValue, StoredKey
 from fray._contracts.remote_engine import CallFailed
 from fray._engine.calls import dispatch
 from fray._values.errors import TaskCancelledError, WorkerDiedError
 
 
-def open_stream(context: SessionContext, call: Any, payload: Packed, refs: Sequence[Any]) -> None:
+def open_stream(context: SessionContext, call: Any, payload: SerializedBytes, refs: Sequence[Any]) -> None:
     """Start a generator task on a worker."""
     worker = context.choose_worker()
     slots, keys = slots_of(context, refs)
@@ -80,9 +80,9 @@ class RemoteStream:
             return
         items, ended, failure = pickle.loads(answer.result())
         if items:
-            call.push([PackedValue(self._context, Packed(item, ())) for item in items])
+            call.push([SerializedValue(self._context, SerializedBytes(item, ())) for item in items])
         if isinstance(failure, CallFailed):
-            dispatch(call.fail(PackedError(failure)))
+            dispatch(call.fail(SerializedError(failure)))
         elif ended:
             dispatch(call.succeed())
         else:

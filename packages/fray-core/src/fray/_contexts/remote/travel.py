@@ -9,7 +9,7 @@ from fray._contexts.remote.ending import EndingContext
 from fray._contexts.remote.hosts import context_of
 from fray._contexts.remote.names import ActorRecord
 from fray._contexts.remote.session import SessionContext
-from fray._contexts.remote.values import PackedError, StoredKey, outcome_of
+from fray._contexts.remote.values import SerializedError, StoredKey, outcome_of
 from fray._contracts.remote_engine import CallFailed, Key
 from fray._engine.actor_endpoint import EngineEndpoint
 from fray._engine.calls import dispatch
@@ -108,6 +108,6 @@ def _settle_imported(weak: "ref[EngineRef[Any]]", held: StoredKey, error: BaseEx
     if error is None:
         dispatch(settle_value(made, held))
     elif isinstance(error, CallFailed):
-        dispatch(settle_error(made, PackedError(error)))
+        dispatch(settle_error(made, SerializedError(error)))
     else:
         dispatch(settle_error(made, WorkerDiedError(f"its value was given up by the engine: {error!r}")))

@@ -34,14 +34,14 @@ class Traveller(Protocol):
         """Release a key."""
 
 
-class Packed(NamedTuple):
+class SerializedBytes(NamedTuple):
     """Bytes that travel, and what they name, which has to live until they have arrived."""
 
     data: bytes
     kept: Sequence[Any]
 
 
-def pack(traveller: Traveller, value: Any, what: str) -> Packed:
+def pack(traveller: Traveller, value: Any, what: str) -> SerializedBytes:
     """Pack a value.
 
     Raises:
@@ -52,7 +52,9 @@ def pack(traveller: Traveller, value: Any, what: str) -> Packed:
     return _sealed(traveller, body, kept)
 
 
-def pack_call(traveller: Traveller, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed:
+def pack_call(
+    traveller: Traveller, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> SerializedBytes:
     """Pack a function and its arguments.
 
     Raises:
@@ -63,14 +65,14 @@ def pack_call(traveller: Traveller, fn: Any, args: tuple[Any, ...], kwargs: dict
     return _sealed(traveller, body, kept)
 
 
-def _sealed(traveller: Traveller, body: bytes, kept: list[Any]) -> Packed:
+def _sealed(traveller: Traveller, body: bytes, kept: list[Any]) -> SerializedBytes:
     if not kept:
-        return Packed(_PLAIN + body, ())
+        return SerializedBytes(_PLAIN + body, ())
     table = {}
     for thing in kept:
         process, _, number, _ = identity_of(thing)
         table[process, number] = traveller.describe(thing)
-    return Packed(_NAMING + pickle.dumps((table, body)), kept)
+    return SerializedBytes(_NAMING + pickle.dumps((table, body)), kept)
 
 
 def unpack(traveller: Traveller, data: bytes) -> Any:
@@ -124,18 +126,18 @@ def filled(
 def packed_ref_of_future(future: "Future[Any]", traveller: Traveller) -> EngineRef[Any]:
     """Return a reference that settles as a future does; its value is packed on the future's thread."""
 
-    def packed(value: Any) -> PackedValue:
-        return PackedValue(traveller, pack(traveller, value, "the future's result"))
+    def packed(value: Any) -> SerializedValue:
+        return SerializedValue(traveller, pack(traveller, value, "the future's result"))
 
     return ref_of_future(future, dispatch, packed)
 
 
-class PackedValue(StoredValue):
+class SerializedValue(StoredValue):
     """A value that is here, packed: each reader gets a copy of its own."""
 
     __slots__ = ("_traveller", "packed")
 
-    def __init__(self, traveller: Traveller, packed: Packed) -> None:
+    def __init__(self, traveller: Traveller, packed: SerializedBytes) -> None:
         self._traveller, self.packed = traveller, packed
 
     def load(self) -> Any:
@@ -164,7 +166,7 @@ class StoredKey(StoredValue):
         return unpack(self._traveller, self._traveller.fetch(self.key) if data is None else data)
 
 
-class PackedError(StoredError):
+class SerializedError(StoredError):
     """A failure that came from elsewhere."""
 
     __slots__ = ("failed",)
@@ -189,12 +191,12 @@ def failed_with(error: BaseException) -> CallFailed:
     return CallFailed(packed, isinstance(error, TaskCancelledError))
 
 
-def outcome_of(traveller: Traveller, ref: EngineRef[Any]) -> Packed | CallFailed:
+def outcome_of(traveller: Traveller, ref: EngineRef[Any]) -> SerializedBytes | CallFailed:
     """Return what a settled reference has, packed."""
     content = ref.content
     if ref.state == ERROR:
-        return content.failed if isinstance(content, PackedError) else failed_with(content.load())
-    if isinstance(content, PackedValue):
+        return content.failed if isinstance(content, SerializedError) else failed_with(content.load())
+    if isinstance(content, SerializedValue):
         return content.packed
     try:
         value = content.load() if isinstance(content, StoredValue) else content

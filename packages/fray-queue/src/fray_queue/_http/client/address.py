@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from fray_queue._http.protocol.limits import PROTOCOL
 
 
-class Address:
+class ServerAddress:
     """A server's address, checked.
 
     Args:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from fray.backend import NativeAsyncQueue, ReplyPoller
 from fray.queue import QueueBase, Reply
-from fray_queue._http.client.address import Address
+from fray_queue._http.client.address import ServerAddress
 from fray_queue._http.client.calls import Calls, Target
 from fray_queue._http.client.connections import Connections
 from fray_queue._http.client.loop_network import LoopNetwork
@@ -18,7 +18,7 @@ T = TypeVar("T")
 class _OfLoop:
     """What one event loop has of a queue."""
 
-    def __init__(self, target: Target, address: Address) -> None:
+    def __init__(self, target: Target, address: ServerAddress) -> None:
         self.connections = Connections(address, LoopNetwork(), timeout=target.timeout)
         self.calls = Calls(target, self.connections)
         self.replies = ReplyPoller(self.calls.fetch_replies)
@@ -27,7 +27,7 @@ class _OfLoop:
 class Loops:
     """The connection pools of a queue, one for each event loop that uses it."""
 
-    def __init__(self, target: Target, address: Address) -> None:
+    def __init__(self, target: Target, address: ServerAddress) -> None:
         self._target, self._address = target, address
         self._lock = threading.Lock()
         self._pid = os.getpid()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from fray import FrayError, QueueUnavailableError
 from fray.backend import retry_delays
-from fray_queue._http.client.address import Address
+from fray_queue._http.client.address import ServerAddress
 from fray_queue._http.client.errors import AWAY, error_of
 from fray_queue._http.client.network import Network, Socket
 from fray_queue._http.client.socket import NO_ANSWER
@@ -61,7 +61,7 @@ class Connections:
         timeout: Seconds that a request is repeated for while the server is away.
     """
 
-    def __init__(self, address: Address, network: Network, *, timeout: float) -> None:
+    def __init__(self, address: ServerAddress, network: Network, *, timeout: float) -> None:
         self.address, self.network = address, network
         self._timeout = timeout
         self._idle: list[_Line] = []

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from httptools import HttpParserError
 
 from fray import FrayError
-from fray_queue._http.client.address import Address
+from fray_queue._http.client.address import ServerAddress
 from fray_queue._http.client.network import Socket
 from fray_queue._http.client.socket import NO_ANSWER, Answer
 
@@ -35,7 +35,7 @@ class LoopNetwork:
         self._turns: dict[str, asyncio.Lock] = {}
         self._last: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected
 
-    async def connect(self, address: Address, timeout: float) -> Socket:
+    async def connect(self, address: ServerAddress, timeout: float) -> Socket:
         """Open a socket, to the first of the host's addresses that takes it."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout):
@@ -55,7 +55,7 @@ class LoopNetwork:
 
     @staticmethod
     async def _opened(
-        loop: asyncio.AbstractEventLoop, sock: socket.socket, address: Address, target: Any
+        loop: asyncio.AbstractEventLoop, sock: socket.socket, address: ServerAddress, target: Any
     ) -> "LoopSocket":
         sock.setblocking(False)
         await loop.sock_connect(sock, target)
@@ -85,7 +85,7 @@ class LoopNetwork:
         await asyncio.wait([task], timeout=_LAST_WORDS)
 
 
-async def _addresses(loop: asyncio.AbstractEventLoop, address: Address) -> list[Any]:
+async def _addresses(loop: asyncio.AbstractEventLoop, address: ServerAddress) -> list[Any]:
     try:  # a number needs no name server, and no thread for it
         return socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
-from fray_queue._http.client.address import Address
+from fray_queue._http.client.address import ServerAddress
 from fray_queue._http.client.socket import HttpSocket
 
 R = TypeVar("R")
@@ -26,7 +26,7 @@ class Socket(Protocol):
 class Network(Protocol):
     """How sockets are opened, and time passes."""
 
-    async def connect(self, address: Address, timeout: float) -> Socket: ...
+    async def connect(self, address: ServerAddress, timeout: float) -> Socket: ...
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -61,7 +61,7 @@ class BlockingSocket:
 class BlockingNetwork:
     """The network as a thread uses it."""
 
-    async def connect(self, address: Address, timeout: float) -> Socket:
+    async def connect(self, address: ServerAddress, timeout: float) -> Socket:
         """Open a socket."""
         return BlockingSocket(HttpSocket(address.host, address.port, timeout=timeout, tls=address.tls))
 

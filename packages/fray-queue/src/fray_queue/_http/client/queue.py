@@ -14,7 +14,7 @@ from fray.backend import Answer, AsyncQueue, PushOptions, QueueCapabilities, che
 from fray.queue import DeadLetter, Lease, QueueBase, Reply
 from fray_queue._checks import check_name
 from fray_queue._errors import QueueNotFoundError
-from fray_queue._http.client.address import Address
+from fray_queue._http.client.address import ServerAddress
 from fray_queue._http.client.aio import AsyncHttpQueue, Loops
 from fray_queue._http.client.batches import Ids
 from fray_queue._http.client.calls import Calls
@@ -118,7 +118,7 @@ class HttpQueue(QueueBase[T]):
         self._options = {"timeout": timeout, "ca_file": ca_file}
         given = {bound: count for bound, count in bounds.items() if count is not None}
         self._target = _Target(f"/queues/{quote(name)}", timeout, given if create or given else None)
-        address = Address(self._url, self._token, ca_file=ca_file)
+        address = ServerAddress(self._url, self._token, ca_file=ca_file)
         self._connections = Connections(address, BlockingNetwork(), timeout=timeout)
         self._calls = Calls(self._target, self._connections)
         self._loops = Loops(self._target, address)
@@ -155,7 +155,9 @@ class HttpQueue(QueueBase[T]):
     def server(url: str, token: str | None = None, *, ca_file: str | None = None) -> ServerClient:
         """Return a client of a server itself, for `fray ui`, which repeats no request."""
         url = url.rstrip("/")
-        return ServerClient(Address(url, token_from_environment(token) or token_for(url), ca_file=ca_file))
+        return ServerClient(
+            ServerAddress(url, token_from_environment(token) or token_for(url), ca_file=ca_file)
+        )
 
     @property
     def max_attempts(self) -> int | None:
@@ -282,7 +284,7 @@ def list_queues(
     url: str, token: str | None = None, *, timeout: float = 30.0, ca_file: str | Path | None = None
 ) -> list[dict[str, Any]]:
     """Return what a server reports of each of its queues."""
-    address = Address(url.rstrip("/"), token_from_environment(token) or token_for(url), ca_file=ca_file)
+    address = ServerAddress(url.rstrip("/"), token_from_environment(token) or token_for(url), ca_file=ca_file)
     connections = Connections(address, BlockingNetwork(), timeout=timeout)
     try:
         answer = run_blocking(connections.ask(Request("GET", "/queues")))

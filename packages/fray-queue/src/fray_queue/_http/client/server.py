@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fray_queue._http.client.address import Address
+from fray_queue._http.client.address import ServerAddress
 from fray_queue._http.client.connections import Connections, Request
 from fray_queue._http.client.network import BlockingNetwork, run_blocking
 
@@ -14,7 +14,7 @@ _PATIENCE = 5.0  # seconds
 class ServerClient:
     """Sends requests to a server and returns its JSON; thread-safe."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ServerAddress) -> None:
         self._connections = Connections(address, BlockingNetwork(), timeout=_PATIENCE)
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from fray import QueueUnavailableError
 from fray.backend import BriefThreads, retry_delays
-from fray_queue._engines.slots import Slot, Slots
+from fray_queue._engines.idempotency import IdempotencyKey, KeyPool
 from fray_queue._engines.store import DeletedQueueError, Engine, EngineStore, TransientError, Wanted
 from fray_queue._engines.watcher import Watcher
 from fray_queue._errors import QueueNotFoundError
@@ -59,7 +59,7 @@ class EngineCalls:
         self.engine, self._traffic = engine, traffic
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fray-queue-engine")
-        self._slots = Slots()  # of requests that no client named
+        self._own_keys = KeyPool()  # of requests that no client named
         self._queues: dict[str, OpenQueue] = {}
         self._opening = threading.Lock()
         self._closing = threading.Event()
@@ -146,15 +146,15 @@ class EngineCalls:
     async def ask(self, name: str, call: Callable[[EngineStore], R]) -> R:
         return await self.run(lambda: self.on_queue(name, call))
 
-    async def change(self, name: str, key: Key | None, call: Callable[[EngineStore, Slot], R]) -> R:
+    async def change(self, name: str, key: Key | None, call: Callable[[EngineStore, IdempotencyKey], R]) -> R:
         """Make a request that the engine does once."""
 
         def named() -> R:
             if key is not None:
-                return self.on_queue(name, lambda store: call(store, _slot_of(key)))
-            slot = self._slots.take()
-            answer = self._patiently(lambda: self.on_queue(name, lambda store: call(store, slot)))
-            self._slots.give_back(slot)
+                return self.on_queue(name, lambda store: call(store, _engine_key(key)))
+            engine_key = self._own_keys.take()
+            answer = self._patiently(lambda: self.on_queue(name, lambda store: call(store, engine_key)))
+            self._own_keys.give_back(engine_key)
             return answer
 
         return await self.run(named)
@@ -219,12 +219,12 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _slot_of(key: Key) -> Slot:
+def _engine_key(key: Key) -> IdempotencyKey:
     """Return the name under which the engine does a client's request once, through whichever server."""
-    slot = Slot()
-    slot.name, slot.number, slot.again = (
+    engine_key = IdempotencyKey()
+    engine_key.name, engine_key.number, engine_key.again = (
         digest(key.slot),
         key.number,
         True,
     )  # of this server, for all it knows
-    return slot
+    return engine_key

@@ -13,7 +13,7 @@ from typing import TypeVar
 from fray import LeaseExpiredError, UnsupportedError
 from fray.backend import PushOptions, queue_page
 from fray.queue import Lease, Reply
-from fray_queue._engines.slots import Slot
+from fray_queue._engines.idempotency import IdempotencyKey
 from fray_queue._engines.store import (
     Counts,
     Engine,
@@ -24,9 +24,9 @@ from fray_queue._errors import LimitError, QueueNotFoundError
 from fray_queue._http.protocol.limits import Limits
 from fray_queue._http.server.engine_calls import EngineCalls, digest
 from fray_queue._http.server.stats import Counted
-from fray_queue._http.server.store import Failure, Key, OpenStore, Packed, Told, What, no_answers
+from fray_queue._http.server.store import Failure, Key, OpenStore, Told, What, no_answers
 from fray_queue._http.server.traffic import Traffic
-from fray_queue._items import Settings, Taken
+from fray_queue._items import EncodedReply, Settings, Taken
 
 R = TypeVar("R")
 _PAGE = 200  # dead letters that are read together
@@ -100,7 +100,11 @@ class EngineServerStore:
         if not payloads:
             await self._ask(name, lambda _: None)
             return {"ids": []}
-        return {"ids": await self._change(name, key, lambda store, slot: store.push(slot, payloads, options))}
+        return {
+            "ids": await self._change(
+                name, key, lambda store, engine_key: store.push(engine_key, payloads, options)
+            )
+        }
 
     async def has_room(self, name: str, count: int) -> tuple[bool, float | None]:
         """Return whether so many items fit."""
@@ -118,8 +122,8 @@ class EngineServerStore:
         """Lease items in line."""
         token = _token_of(key)
 
-        def call(store: EngineStore, slot: Slot) -> tuple[list[Lease[bytes]], float | None]:
-            leases, change = store.pop(slot, n, lease_timeout, token=token, woken=woken)
+        def call(store: EngineStore, engine_key: IdempotencyKey) -> tuple[list[Lease[bytes]], float | None]:
+            leases, change = store.pop(engine_key, n, lease_timeout, token=token, woken=woken)
             return self._as_allowed(store, name, leases, answers), change
 
         leases, change = await self._change(name, key, call)
@@ -148,8 +152,8 @@ class EngineServerStore:
             return []
         token = _token_of(key)
 
-        def call(store: EngineStore, slot: Slot) -> list[Lease[bytes]]:
-            leases, _ = store.pop(slot, len(lease_ids), 60.0, token=token, woken=False)
+        def call(store: EngineStore, engine_key: IdempotencyKey) -> list[Lease[bytes]]:
+            leases, _ = store.pop(engine_key, len(lease_ids), 60.0, token=token, woken=False)
             new = [lease.lease_id for lease in leases if lease.lease_id not in lease_ids]
             if new:  # the engine knows that request no more
                 store.give_back(new)
@@ -158,13 +162,15 @@ class EngineServerStore:
         return [_taken(lease) for lease in await self._change(name, key, call)]
 
     async def done(
-        self, name: str, lease_ids: Sequence[str], answers: Sequence[Packed | None], key: Key | None
+        self, name: str, lease_ids: Sequence[str], answers: Sequence[EncodedReply | None], key: Key | None
     ) -> Told:
         """Finish items by their leases."""
         if not lease_ids:
             await self._ask(name, lambda _: None)
             return {"refused": []}
-        refused = await self._change(name, key, lambda store, slot: store.done(slot, lease_ids, answers))
+        refused = await self._change(
+            name, key, lambda store, engine_key: store.done(engine_key, lease_ids, answers)
+        )
         return {"refused": refused}
 
     async def release(
@@ -174,8 +180,8 @@ class EngineServerStore:
         held = await self._change(
             name,
             key,
-            lambda store, slot: store.release(
-                slot,
+            lambda store, engine_key: store.release(
+                engine_key,
                 lease_id,
                 delay,
                 error=failure.error,
@@ -210,7 +216,9 @@ class EngineServerStore:
 
     async def fetch(self, name: str, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
         """Return what became of items, as much as one answer of the server holds."""
-        found, change = await self._change(name, None, lambda store, slot: store.fetch(slot, item_ids))
+        found, change = await self._change(
+            name, None, lambda store, engine_key: store.fetch(engine_key, item_ids)
+        )
         size = 0
         for index, reply in enumerate(found):
             if size >= self._limits.item_bytes:
@@ -248,19 +256,21 @@ class EngineServerStore:
         """Bring dead letters back."""
         return {
             "count": await self._change(
-                name, key, lambda store, slot: store.operate(slot, "requeue", item_ids)
+                name, key, lambda store, engine_key: store.operate(engine_key, "requeue", item_ids)
             )
         }
 
     async def purge(self, name: str, key: Key | None) -> Told:
         """Remove items."""
-        count = await self._change(name, key, lambda store, slot: store.operate(slot, "purge"))
+        count = await self._change(name, key, lambda store, engine_key: store.operate(engine_key, "purge"))
         self._traffic(name).wake_askers(None)
         return {"count": count}
 
     async def purge_dead(self, name: str, item_ids: Sequence[str] | None, key: Key | None) -> Told:
         """Remove dead letters."""
-        count = await self._change(name, key, lambda store, slot: store.operate(slot, "purge_dead", item_ids))
+        count = await self._change(
+            name, key, lambda store, engine_key: store.operate(engine_key, "purge_dead", item_ids)
+        )
         return {"count": count}
 
     # --- counts ---

@@ -10,9 +10,9 @@ from fray.queue import Reply
 from fray_queue._checks import check_name
 from fray_queue._http.protocol.limits import Limits
 from fray_queue._http.server.idempotency import IdempotencyKeys
-from fray_queue._http.server.store import Failure, Key, OpenStore, Packed, Told
+from fray_queue._http.server.store import Failure, Key, OpenStore, Told
 from fray_queue._http.server.traffic import Traffic, sleep_among, woken_of
-from fray_queue._items import Settings, Taken
+from fray_queue._items import EncodedReply, Settings, Taken
 
 _SHORTEST_WAIT = 0.001
 
@@ -155,7 +155,7 @@ class QueueRegistry:
                 await traffic.sleep(_until(left, change), since)
 
     async def done(
-        self, name: str, lease_ids: Sequence[str], key: Key | None, given: Sequence[Packed | None] = ()
+        self, name: str, lease_ids: Sequence[str], key: Key | None, given: Sequence[EncodedReply | None] = ()
     ) -> Told:
         """Finish items by their leases, with answers; the reply has the leases that are not good."""
         told = await self.store.done(name, lease_ids, given or [None] * len(lease_ids), key)

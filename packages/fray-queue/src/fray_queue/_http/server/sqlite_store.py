@@ -18,7 +18,6 @@ from fray_queue._http.server.store import (
     Failure,
     Key,
     OpenStore,
-    Packed,
     Told,
     What,
     leases_told,
@@ -27,7 +26,7 @@ from fray_queue._http.server.store import (
 from fray_queue._http.server.store_folder import open_store
 from fray_queue._http.server.traffic import Traffic
 from fray_queue._http.server.writer import Writer, WriterEndedError
-from fray_queue._items import Settings, Taken
+from fray_queue._items import EncodedReply, Settings, Taken
 from fray_queue._sqlite import answers as kept_answers
 from fray_queue._sqlite import looking, replies
 from fray_queue._sqlite.clocks import LeaseClock
@@ -173,7 +172,7 @@ class SqliteStore:
         return await self._look(reading)
 
     async def done(
-        self, name: str, lease_ids: Sequence[str], answers: Sequence[Packed | None], key: Key | None
+        self, name: str, lease_ids: Sequence[str], answers: Sequence[EncodedReply | None], key: Key | None
     ) -> Told:
         """Finish items by their leases."""
         return await self._change(

@@ -13,12 +13,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 from fray.backend import PushOptions, queue_page
 from fray.queue import Reply
 from fray_queue._http.server.traffic import Traffic
-from fray_queue._items import Settings, Taken
+from fray_queue._items import EncodedReply, Settings, Taken
 
 Told = dict[str, Any]
 """The answer to a client, as JSON has it."""
-Packed = tuple[str, bytes]
-"""An answer: its outcome and its payload."""
 What = Literal["items", "room", "answers"]
 
 
@@ -84,7 +82,7 @@ class ServerStore(Protocol):
         """Return what a pop of this key leased and still holds."""
 
     async def done(
-        self, name: str, lease_ids: Sequence[str], answers: Sequence[Packed | None], key: Key | None
+        self, name: str, lease_ids: Sequence[str], answers: Sequence[EncodedReply | None], key: Key | None
     ) -> Told:
         """Finish items; `refused` are the leases that are not good."""
 

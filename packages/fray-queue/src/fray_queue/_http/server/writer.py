@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import apsw
 
 from fray import QueueUnavailableError
-from fray_queue._sqlite.commits import Request, commit, sync
+from fray_queue._sqlite.commits import CommitRequest, commit, sync
 from fray_queue._sqlite.library import StoreError
 from fray_queue._sqlite.store import QueueStore
 
@@ -35,7 +35,7 @@ class Writer:
     def __init__(self, store: QueueStore) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
-        self._pending: list[tuple[Request[Any], asyncio.Future[Any]]] = []
+        self._pending: list[tuple[CommitRequest[Any], asyncio.Future[Any]]] = []
         self._changed = threading.Condition()
         self._closing = False
         self.ended = False
@@ -58,7 +58,7 @@ class Writer:
                 return operation(self._store)
             except apsw.Error as error:
                 raise StoreError(f"the store in memory failed: {type(error).__name__}: {error}") from error
-        request = Request(operation, durable=durable, grows=grows)
+        request = CommitRequest(operation, durable=durable, grows=grows)
         settled: asyncio.Future[Any] = self._loop.create_future()
         with self._changed:
             if self.ended or self._closing:
@@ -69,7 +69,7 @@ class Writer:
         return request.outcome()
 
     def _run(self) -> None:
-        group: list[tuple[Request[Any], asyncio.Future[Any]]] = []
+        group: list[tuple[CommitRequest[Any], asyncio.Future[Any]]] = []
         try:
             while group := self._next_group():
                 requests = [request for request, _ in group]
@@ -86,13 +86,13 @@ class Writer:
                     request.error = WriterEndedError()
             self._settle(group)
 
-    def _next_group(self) -> list[tuple[Request[Any], "asyncio.Future[Any]"]]:
+    def _next_group(self) -> list[tuple[CommitRequest[Any], "asyncio.Future[Any]"]]:
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)
             group, self._pending = self._pending, []
             return group
 
-    def _settle(self, group: list[tuple[Request[Any], "asyncio.Future[Any]"]]) -> None:
+    def _settle(self, group: list[tuple[CommitRequest[Any], "asyncio.Future[Any]"]]) -> None:
         def tell() -> None:
             for _, settled in group:
                 if not settled.done():
