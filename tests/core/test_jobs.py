@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import enum
 import functools
 import json
 import pickle
@@ -131,6 +132,19 @@ def test_an_entry_point_reads_as_what_it_runs() -> None:
     assert str(Entrypoint(module="pkg.train")) == "python -m pkg.train"
     assert str(Entrypoint.from_callable(train, ["secret"])) == "train()"
     assert str(Entrypoint.from_callable(functools.partial(train, 3))) == "train()"
+
+
+class _Mode(enum.StrEnum):
+    FAST = "fast"
+
+
+def test_members_of_an_enum_are_plain_text() -> None:
+    """A cluster that reads the request cannot import the enum's class."""
+    environment = create_environment(env_vars={_Mode.FAST: _Mode.FAST})
+    binary = Entrypoint.from_binary(_Mode.FAST, [_Mode.FAST])
+    texts = [*environment.env_vars, *environment.env_vars.values(), binary.binary, *binary.args]
+    texts.append(Entrypoint.from_module(_Mode.FAST).module)
+    assert [(type(text), text) for text in texts] == [(str, "fast")] * 5
 
 
 def test_an_environment_shows_the_names_of_its_variables_only(tmp_path: Path) -> None:

@@ -12,6 +12,11 @@ def invalid(field: str, allowed: str, value: Any) -> ValueError:
     return ValueError(f"{field} must be {allowed}, got {value!r}")
 
 
+def plain_text(text: str) -> str:
+    """Return a text as a `str`: a pickle of an enum's member names its class, which others cannot import."""
+    return str.__str__(text)
+
+
 def check_count(field: str, value: Any, least: int = 0) -> int:
     """Return an int of `least` or more; refuse anything else."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:

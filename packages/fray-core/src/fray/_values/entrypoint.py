@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fray._serialization.values import callable_name
-from fray._values.checks import invalid
+from fray._values.checks import invalid, plain_text
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -104,6 +104,10 @@ class Entrypoint:
         for word in (self.module if self.binary is None else self.binary, *self.args):
             if not isinstance(word, str) or "\0" in word:
                 raise invalid("each word of a command", "text without NUL", word)
+        object.__setattr__(self, "args", tuple(map(plain_text, self.args)))
+        for name in ("module", "binary"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, plain_text(given))
         if self.binary == "":
             raise invalid("binary", "the name of a program", "")
         if self.module is not None and not _MODULE.fullmatch(self.module):

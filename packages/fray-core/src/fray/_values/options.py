@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fray._values.checks import check_count
+from fray._values.checks import check_count, plain_text
 
 ASYNC_CONCURRENCY = 1_000  # calls of an async actor that run at the same time, by default
 
@@ -58,7 +58,7 @@ def check_env(what: str, env: Mapping[str, str]) -> dict[str, str]:
             raise ValueError(f"{what}: {name!r} cannot be the name of an environment variable")
         if not isinstance(value, str) or "\0" in value:
             raise ValueError(f"{what}[{name!r}] must be text without NUL, got a {type(value).__name__}")
-    return dict(env)
+    return {plain_text(name): plain_text(value) for name, value in env.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
