@@ -239,6 +239,35 @@ def test_a_gang_is_not_overtaken_by_later_jobs_that_want_what_it_lacks(
         assert joined_cluster.wait(each, timeout=200).status is JobStatus.SUCCEEDED
 
 
+def test_a_job_takes_room_that_was_kept_for_an_earlier_one_when_that_has_ended(
+    joined_cluster: RayCluster, tmp_path: Path
+) -> None:
+    def launch(name: str, cpus: int, entrypoint: Entrypoint | None = None) -> str:
+        (tmp_path / name).mkdir()
+        resources = ResourceConfig(cpu=cpus, ram="64m")
+        request = JobRequest(name, entrypoint or counting(tmp_path / name), resources=resources)
+        return joined_cluster.launch(request)
+
+    def waits(job_id: str) -> bool:
+        return "waiting for room" in (joined_cluster.poll(job_id).pending_reason or "")
+
+    holders = {
+        name: launch(name, cpus) for name, cpus in (("of three", 3), ("of two", 2), ("of two more", 2))
+    }
+    for name in holders:
+        pid_of(tmp_path / name, 0)
+    early = launch("early", 3, Entrypoint.from_binary("true"))  # the node with three CPUs is kept for it
+    until(lambda: waits(early), "it waits")
+    late = launch("late", 2, Entrypoint.from_binary("true"))  # it waits for a node with two
+    until(lambda: waits(late), "and the other")
+    (tmp_path / "of three" / "go").touch()
+    assert joined_cluster.wait(early, timeout=200).status is JobStatus.SUCCEEDED
+    assert joined_cluster.wait(late, timeout=100).status is JobStatus.SUCCEEDED
+    for name, job_id in holders.items():
+        (tmp_path / name / "go").touch()
+        assert joined_cluster.wait(job_id, timeout=200).status is JobStatus.SUCCEEDED
+
+
 def gang(cluster: RayCluster, folder: Path, **more: Any) -> str:
     resources = ResourceConfig(device=TpuConfig("v4-16"))
     return cluster.launch(JobRequest("train", counting(folder), resources=resources, **more))

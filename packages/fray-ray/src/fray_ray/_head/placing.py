@@ -1,6 +1,7 @@
 """Finds a place for each replica that wants one: room for the job, then an actor that is up in it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
@@ -58,6 +59,7 @@ class Placing:
         self.unstartable: dict[int, AttemptEnd] = {}
         self._searches: dict[int, asyncio.Task[None]] = {}  # by replica
         self._entering: asyncio.Task[CannotRun | None] | None = None
+        self._looks_at = 0.0
 
     def search(self) -> None:
         """Begin to find a place for each replica that wants one; for a gang all at once."""
@@ -202,12 +204,20 @@ class Placing:
             known.node = node
 
     def _look_at_places(self, number: int) -> None:
-        """See where actors come up; a gang that has lost a place does not wait for another."""
+        """See where actors come up; a gang that has lost a place does not wait for another.
+
+        One look serves all replicas: each asks Ray, and the loop of all jobs waits for that.
+        """
+        now = time.monotonic()
+        if now < self._looks_at:
+            return
+        self._looks_at = now + _LOOK
         if self._plan.gang and not self._reservation.intact():
             raise _ActorFailedError(number, AttemptEnd(ExitReason.LOST, None, "lost its place"))
+        living = {node_id for node_id, node in nodes.living_and_dead().items() if node["Alive"]}
         for replica, node in self._reservation.nodes().items():
             known = self._record.actors.get(replica)
-            if known is not None and node and not known.attempt and not nodes.loss_is_known(node):
+            if known is not None and node in living and not known.attempt:
                 known.node = node
 
 

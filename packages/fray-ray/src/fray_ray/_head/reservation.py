@@ -38,6 +38,8 @@ class Reservation:
         self._runtime_env = with_packages(runtime_env, plan.pip)
         self._units = plan.choices[0]
         self._groups: list[PlacementGroup] = []
+        self.without: frozenset[str] = frozenset()
+        """The nodes that were left to earlier jobs when Ray was asked."""
         self._actors: dict[int, Any] = {}
         self._lost = set(board.record.avoid)
         if board.listed:
@@ -89,17 +91,21 @@ class Reservation:
         A place on a node that is lost is not asked for either.
         """
         self._give_back()
-        self._units = units
+        self._units, self.without = units, without
         record = self._board.record
         record.generation, record.units, record.leaving = record.generation + 1, units, False
         self._board.store()
         self._groups = self.layout.groups(units, self.lost | without, self._naming)
 
+    def tables(self) -> dict[str, Mapping[str, Any]]:
+        """Ask Ray for its placement groups, by their ids: a list of all has those that were removed."""
+        return {group.id.hex(): _table(group) for group in self._groups}
+
     def placed(self, tables: Mapping[str, Mapping[str, Any]]) -> int:
         """Return how many of its placement groups have their places.
 
         Args:
-            tables: All placement groups, as Ray has them.
+            tables: What `tables` returned.
         """
         return sum(tables.get(group.id.hex(), {}).get("state") == "CREATED" for group in self._groups)
 
@@ -109,7 +115,7 @@ class Reservation:
 
     def intact(self) -> bool:
         """Whether every replica still has its place; asks Ray."""
-        return self.whole({group.id.hex(): _table(group) for group in self._groups})
+        return self.whole(self.tables())
 
     def why_not_placed(self, nodes: Nodes) -> str:
         """Say what was asked and what the cluster has."""

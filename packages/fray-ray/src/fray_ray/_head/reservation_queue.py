@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ray.util.placement_group import placement_group_table
-
 from fray_ray._head.line import BundleTicket, SliceTicket, Turn, bundle_turns, slice_turns
 from fray_ray._head.nodes import Nodes, nodes_now
 from fray_ray._head.placement import BundleLayout
@@ -25,6 +23,8 @@ _COUNTS_EVERY = 1.0  # seconds between two looks at nodes while nothing is known
 # Two gangs that are not in one line (another region, say) and each hold one of the slices that the other
 # waits for would wait for ever: each lets go after a time, and asks again after another, which differ.
 _HOLDS_FOR, _LETS_GO_FOR = (60.0, 120.0), (0.5, 5.0)
+# Seconds between two times that a job says what it waits for, and as many more as there are jobs that wait.
+_SAYS_EVERY, _SAYS_EVERY_OF_ONE = 1.0, 0.01
 _LETS_GO_AFTER = 3.0  # seconds for which its turn has not come: what Ray says of its nodes lags behind
 
 
@@ -39,6 +39,7 @@ class _WaitingJob:
     holds_until: float | None = None
     asks_again_at: float = 0.0
     blocked_since: float | None = None
+    says_at: float = 0.0
 
 
 class ReservationQueue:
@@ -88,7 +89,7 @@ class ReservationQueue:
     def _look(self) -> None:
         if not self._line:
             return
-        tables = groups_now()
+        tables = {name: table for job in self._line for name, table in job.reservation.tables().items()}
         waiting = []
         for job in self._line:
             if job.placed.done():
@@ -111,7 +112,11 @@ class ReservationQueue:
         for job in patient:
             try:
                 self._take_turn(job, may[job.plan.submission], now)
-                job.say(_why_not(job, nodes, texts))
+                if (
+                    now >= job.says_at
+                ):  # what is free changes all the time, and each job writes what it waits for
+                    job.says_at = now + max(_SAYS_EVERY, _SAYS_EVERY_OF_ONE * len(patient))
+                    job.say(_why_not(job, nodes, texts))
             except Exception as error:  # noqa: BLE001 - a request that Ray refuses is that job's alone
                 job.placed.set_exception(error)
 
@@ -137,14 +142,9 @@ class ReservationQueue:
                 reservation.close()
             return
         job.blocked_since = None
-        if not (reservation.asked and turn.copies == reservation.units):
+        same = turn.copies == reservation.units and turn.without == reservation.without
+        if not (reservation.asked and same):
             reservation.ask(turn.copies, turn.without)
-
-
-def groups_now() -> dict[str, Mapping[str, Any]]:
-    """Ask Ray for its placement groups, by their ids."""
-    found: Any = placement_group_table()
-    return dict(found)
 
 
 def turns_of(jobs: Iterable[Any], nodes: Nodes, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Turn]:
