@@ -1,8 +1,9 @@
 """The processes of a cluster's jobs on this machine: who they are, and how one of them is killed."""
 
+import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fray.testing.gates import until
@@ -49,6 +50,22 @@ def kill_scheduler() -> int:
     before = scheduler()
     kill(before)
     return scheduler(but=before)
+
+
+def dashboard() -> int:
+    """The dashboard of the cluster."""
+    return _one("the dashboard", lambda _, words: any(word.endswith(b"/dashboard.py") for word in words))
+
+
+@contextlib.contextmanager
+def paused(pid: int) -> Iterator[None]:
+    """Stop a process for a while: it is there, and does nothing."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it was killed meanwhile
+            os.kill(pid, signal.SIGCONT)
 
 
 def process_of(job_id: str, *, but: int = 0) -> int:

@@ -11,10 +11,10 @@ from collections.abc import Collection
 from fray_ray._ray_internals.kv import kv_delete, kv_get, kv_list, kv_put
 
 LIMIT = 100 * 2**20  # bytes, of the dashboard
-STOP, RESTART, ENDPOINT, QUEUED = "stop", "restart", "endpoint", "queued"
+STOP, RESTART, ENDPOINT, QUEUED, FORGET = "stop", "restart", "endpoint", "queued", "forget"
 _PACKAGES, _OURS = "gcs://", "fray-"
 _NAME = re.compile(
-    r"(.+?)\.((?:plan|state|queued|stop|environ|secrets|workspace\.zip)|restart\.\d+\.\d+|endpoint\.\d+\.\d+\.\w+)"
+    r"(.+?)\.((?:plan|state|queued|stop|forget|environ|secrets|workspace\.zip)|restart\.\d+\.\d+|endpoint\.\d+\.\d+\.\w+)"
 )
 
 
@@ -43,6 +43,11 @@ def stop_name(submission: str) -> str:
     return package_name(submission, STOP)
 
 
+def forget_name(submission: str) -> str:
+    """Return the name of the package that requests that nothing of a job which has ended is kept."""
+    return package_name(submission, FORGET)
+
+
 def variables_name(submission: str) -> str:
     """Return the name of the package that holds the variables which the job's tasks find, pickled."""
     return package_name(submission, "environ")
@@ -67,6 +72,11 @@ def endpoint_name(submission: str, replica: int, attempt: int, name: str) -> str
 def workspace_name(submission: str) -> str:
     """Return the name of the package with the workspace of a job that may be run again."""
     return package_name(submission, "workspace.zip")
+
+
+def is_workspace(name: str) -> bool:
+    """Return whether a name is one of `workspace_name`."""
+    return name.startswith(_OURS) and name.endswith(".workspace.zip")
 
 
 def keep(name: str, data: bytes) -> None:

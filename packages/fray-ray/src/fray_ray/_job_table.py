@@ -16,9 +16,11 @@ from typing import Any
 
 from fray.backend import defer_tasks, with_request
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray_ray import _job_kv
 from fray_ray._attempts_file import AttemptsFile, earlier_attempts
 from fray_ray._log_names import attempts_name
 from fray_ray._packed_tasks import PackedTasks, pack, shortened
+from fray_ray._queued_job import metadata_of
 from fray_ray._ray_internals.kv import table_entry, write_table_entry
 from fray_ray._ray_internals.processes import log_folder
 
@@ -29,9 +31,12 @@ _TASKS, _EARLIER = "fray.tasks", "fray.earlier"
 _ABOUT, _TRIES, KEY, MEMBERS, ENDPOINTS, UNSTARTED, KEPT = (
     f"fray.{name}" for name in ("about", "tries", "key", "members", "endpoints", "unstarted", "kept")
 )
+WAITS = "fray.waits"
+"""In an entry that the scheduler wrote, because Ray has not been given the job yet."""
 _PARENTS = "~"  # stands for the slashes of an id, which no URL takes
 _ENDED = {"FAILED": JobStatus.FAILED, "STOPPED": JobStatus.STOPPED, "SUCCEEDED": JobStatus.FAILED}
 TERMINAL = frozenset(_ENDED)
+_PENDING = "PENDING"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,9 +180,18 @@ def _with_tasks(info: JobInfo, metadata: Mapping[str, str]) -> JobInfo:
 
 
 def stored_entry(submission: str) -> JobEntry | None:
-    """Return an entry, inside the cluster; None where there is none."""
+    """Return an entry, inside the cluster; None where there is no such job.
+
+    A queued job has none until it has waited a moment, and none while Ray makes its own: then this says that
+    it is pending.
+    """
     entry = table_entry(submission)
-    return None if entry is None else JobEntry.of({**entry, "submission_id": submission})
+    if entry is None:
+        metadata = metadata_of(_job_kv.fetch(_job_kv.queued_name(submission)))
+        if metadata is None:
+            return None
+        entry = {"status": _PENDING, "metadata": metadata}
+    return JobEntry.of({**entry, "submission_id": submission})
 
 
 def end_written(submission: str) -> JobStatus | None:
@@ -229,7 +243,7 @@ def state_metadata(info: JobInfo) -> dict[str, str]:
 
 def _unreadable(job_id: str, status: str, error: Exception) -> JobInfo:
     """Return a row for an entry that holds no readable state: Ray's own status of the job is all there is."""
-    known = {**_ENDED, "SUCCEEDED": JobStatus.SUCCEEDED, "PENDING": JobStatus.PENDING}
+    known = {**_ENDED, "SUCCEEDED": JobStatus.SUCCEEDED, _PENDING: JobStatus.PENDING}
     return JobInfo(
         job_id=JobId(job_id),
         name=job_id,

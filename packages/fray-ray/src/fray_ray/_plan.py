@@ -77,7 +77,7 @@ def withheld(plan: Plan) -> Plan:
         plan,
         environ={name: value for name, value in plan.environ.items() if name not in secret},
         secrets=tuple(value for value in plan.secrets if value not in secret.values()),
-        withheld=tuple(sorted(secret.keys() & set(plan.confidential))),
+        withheld=tuple(sorted({*plan.withheld, *secret.keys() & set(plan.confidential)})),
     )
 
 

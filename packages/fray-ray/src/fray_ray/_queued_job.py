@@ -39,3 +39,12 @@ class QueuedJob:
         except (TypeError, ValueError):
             return None
         return found if found.version == VERSION else None
+
+
+def metadata_of(data: bytes | None) -> Mapping[str, str] | None:
+    """Return the metadata of a queued job of any version; None where there is none."""
+    try:
+        metadata = json.loads(data or b"null")["metadata"]
+    except (TypeError, ValueError, KeyError):
+        return None
+    return metadata if isinstance(metadata, dict) else None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fray.backend import CannotRun, Policy, Supervision
-from fray.cluster import ExitReason, JobStatus
+from fray.cluster import ExitReason, JobId, JobStatus
 from fray_ray import _job_kv
 from fray_ray._head.asides import aside
 from fray_ray._head.descendants import end_family
@@ -22,7 +22,7 @@ from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job_board import JobBoard, state_of
 from fray_ray._head.job_metrics import JobMetrics
 from fray_ray._head.job_run import JobRun
-from fray_ray._head.kept import earlier_tasks, keep_plan
+from fray_ray._head.kept import earlier_tasks, for_retry, forget_run, forget_workspace, keep_plan
 from fray_ray._head.on_exit import run_on_exit
 from fray_ray._head.output import LogFile
 from fray_ray._head.predecessors import unfinished
@@ -151,12 +151,14 @@ class ScheduledJob:
                 complete_log(self._output.path)
                 self._output.write(b"[fray] the job has another scheduler\n")
         else:
+            if self._queued.first is not None:
+                await aside(forget_run, self._queued.first)
             tasks = await aside(earlier_tasks, plan)
             if tasks:
                 self._record.machine.resize(len(tasks))
                 self._record.machine.again(map(state_of, tasks))
             self._board.store()
-        confidential = {name: plan.environ[name] for name in plan.confidential}
+        confidential = {name: plan.environ[name] for name in plan.confidential if name in plan.environ}
         _job_kv.keep(_job_kv.variables_name(plan.submission), pickle.dumps(confidential))
 
     async def _show(self) -> None:
@@ -199,7 +201,7 @@ class ScheduledJob:
     async def _finish(self) -> None:
         plan, info = self._plan, self._board.final()
         good = info.status is JobStatus.SUCCEEDED
-        kept = None if good else await aside(keep_plan, plan, self._queued.runtime_env)
+        kept = None if good else await aside(for_retry, plan, self._queued.runtime_env)
         await self._ray_job.settle(info.status, info.error_message)
         self._board.finish(info, kept)
         if plan.on_exit is not None and not self._record.told:
@@ -210,8 +212,12 @@ class ScheduledJob:
             folder = plan.cwd or (None if link is None else link.cwd)
             environ = self._ray_job.environ or os.environ
             await aside(run_on_exit, plan.on_exit, folder, spec, info, environ, self._output)
-        names = {_job_kv.plan_name(plan.submission), _job_kv.workspace_name(plan.submission)}
-        _job_kv.delete_all(plan.submission, but=() if good else names)
+        if kept is None:
+            _job_kv.delete_all(plan.submission)
+        else:
+            keep_plan(plan)
+        if JobId(plan.job_id).sweep is None:  # its members share that of a sweep
+            forget_workspace(self._queued.runtime_env)
         self._ray_job.tell(info.status)
 
 

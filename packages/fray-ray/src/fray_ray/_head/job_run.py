@@ -215,7 +215,8 @@ class JobRun:
                 self._start(replica, attempt)
             case NotifyReplica(replica, _, grace):
                 if replica in self._followers:
-                    self._reservation.actor(replica).notify.remote(time.time() + grace)
+                    with contextlib.suppress(LookupError):  # it ended while the job had no scheduler
+                        self._reservation.actor(replica).notify.remote(time.time() + grace)
             case StopReplica(replica, attempt, grace, forced):
                 self._stop_replica(replica, attempt, grace, forced=forced)
             case ClearReplica(replica, _):

@@ -15,8 +15,8 @@ _GCS = "gcs://"
 _GRACE = 5.0  # seconds for replicas of a run that was lost
 
 
-def keep_plan(plan: Plan, runtime_env: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Keep a plan, and the workspace that the job was shipped with; None where they are too large.
+def for_retry(plan: Plan, runtime_env: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Keep the workspace that a job was shipped with; None where that, or its plan, is too large.
 
     Args:
         runtime_env: What the job was submitted with.
@@ -25,13 +25,20 @@ def keep_plan(plan: Plan, runtime_env: Mapping[str, Any]) -> dict[str, Any] | No
         What who runs the job again needs to know: the names of variables to bring, the environment.
     """
     kept = withheld(plan)
-    data = pickle.dumps(kept)
     own = keep_workspace(plan.submission, runtime_env, alone=JobId(plan.job_id).sweep is None)
-    if len(data) > _MOST or own is None:
-        _job_kv.delete(_job_kv.plan_name(plan.submission))
+    if len(pickle.dumps(kept)) > _MOST or own is None:
         return None
-    _job_kv.keep(_job_kv.plan_name(plan.submission), data)
     return {"withheld": list(kept.withheld), "runtime_env": own}
+
+
+def keep_plan(plan: Plan) -> None:
+    """Keep nothing of a job that has ended but its workspace and its plan, without what is withheld.
+
+    Until then the plan is kept as it is: another scheduler may have to end the job.
+    """
+    names = {_job_kv.plan_name(plan.submission), _job_kv.workspace_name(plan.submission)}
+    _job_kv.keep(_job_kv.plan_name(plan.submission), pickle.dumps(withheld(plan)))
+    _job_kv.delete_all(plan.submission, but=names)
 
 
 def keep_workspace(
@@ -56,6 +63,13 @@ def keep_workspace(
     return {"working_dir": _GCS + name}
 
 
+def forget_workspace(runtime_env: Mapping[str, Any]) -> None:
+    """Delete the workspace that was kept for a run which has ended."""
+    name = str(runtime_env.get("working_dir", "")).removeprefix(_GCS)
+    if _job_kv.is_workspace(name):
+        _job_kv.delete(name)
+
+
 def plan_again(first: str, submission: str) -> Plan | None:
     """Return the plan of a job that is run again, with the variables that were brought for it."""
     data = _job_kv.fetch(_job_kv.plan_name(first))
@@ -66,9 +80,13 @@ def plan_again(first: str, submission: str) -> Plan | None:
     given: dict[str, str] = {} if brought is None else pickle.loads(brought)
     again = restored(plan, given, submission, plan.tries + 1)
     _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(again))  # for another scheduler
-    end_leftovers(first, _GRACE)
-    _job_kv.delete_all(first)
     return again
+
+
+def forget_run(first: str) -> None:
+    """End what is left of a run that another follows; keep nothing but the workspace, which that one has."""
+    end_leftovers(first, _GRACE)
+    _job_kv.delete_all(first, but={_job_kv.workspace_name(first)})
 
 
 def earlier_tasks(plan: Plan) -> tuple[TaskStatus, ...]:

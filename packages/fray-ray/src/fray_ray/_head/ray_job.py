@@ -14,7 +14,7 @@ from fray import FrayError
 from fray.cluster import JobStatus
 from fray_ray._head.asides import aside
 from fray_ray._head.driver_link import DriverLink
-from fray_ray._job_table import TERMINAL, stored_entry
+from fray_ray._job_table import TERMINAL, WAITS, JobEntry
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import (
@@ -56,11 +56,11 @@ class RayJob:
         self.link: DriverLink | None = None
         self._attached = asyncio.Event()
         self._detached_at = time.monotonic()
-        self._waits = False  # whether the entry is ours
+        self._submitting: asyncio.Task[str | None] | None = None
 
     def attach(self, link: DriverLink) -> None:
         """The job's process is there."""
-        self.link, self.submitted, self._waits = link, True, False
+        self.link, self.submitted = link, True
         self._attached.set()
 
     def detach(self, link: DriverLink) -> None:
@@ -71,11 +71,15 @@ class RayJob:
 
     def show_waiting(self) -> None:
         """Have an entry in the table while the job waits."""
-        if not self.submitted and not self._waits:
-            self._waits = True
-            queued = self._queued
-            entry = waiting_table_entry(queued.command, dict(queued.metadata), self._node)
-            write_table_entry(self._submission, entry)
+        if self.submitted:
+            return
+        entry = table_entry(self._submission)
+        if entry is None:
+            metadata = {**self._queued.metadata, WAITS: "1"}
+            waiting = waiting_table_entry(self._queued.command, metadata, self._node)
+            write_table_entry(self._submission, waiting)
+        elif not _is_ours(entry):  # another scheduler has submitted it
+            self.submitted = True
 
     async def keep_workspace(self) -> None:
         """Have the head keep the job's workspace while the job waits: Ray deletes one that no job uses."""
@@ -88,11 +92,12 @@ class RayJob:
         """Have Ray run the job's process, and wait until it is there; return why it will not be."""
         if not self.submitted:
             self.submitted = True
-            try:
-                await aside(self._submit)
-            except (FrayError, RuntimeError, ValueError, OSError) as error:
-                self.submitted = False
-                return f"Ray does not take the job: {error}"
+            self._submitting = asyncio.create_task(self._submit())
+        if self._submitting is not None:
+            # Who waits may be cancelled: Ray has the job then or not, which `settle` has to know.
+            problem = await asyncio.shield(self._submitting)
+            if problem is not None:
+                return problem
         while not self._attached.is_set():
             try:
                 async with asyncio.timeout(_LOOK):
@@ -103,11 +108,21 @@ class RayJob:
                     return ended
         return None
 
-    def _submit(self) -> None:
-        if self._waits:
+    async def _submit(self) -> str | None:
+        try:
+            await aside(self._post)
+        except (FrayError, RuntimeError, ValueError, OSError) as error:
+            self.submitted = False
+            return f"Ray does not take the job: {error}"
+        finally:
+            self._submitting = None
+            self._detached_at = time.monotonic()
+        return None
+
+    def _post(self) -> None:
+        queued, entry = self._queued, table_entry(self._submission)
+        if entry is not None and _is_ours(entry):
             delete_table_entry(self._submission)
-            self._waits = False
-        queued = self._queued
         try:
             self._client().submit(
                 queued.command, self._submission, dict(queued.metadata), dict(queued.runtime_env)
@@ -121,27 +136,30 @@ class RayJob:
         while True:
             await asyncio.sleep(_LOOK)
             gone = self.link is None and time.monotonic() - self._detached_at > _GONE_AFTER
-            if self.submitted and gone:
+            if self.submitted and gone and self._submitting is None:
                 ended = await aside(self._ended)
                 if ended is not None:
                     return ended
 
     def _ended(self) -> str | None:
         """Return what Ray says of a job that has ended for it; None of one that has not."""
-        entry = stored_entry(self._submission)
-        if entry is None:
+        found = table_entry(self._submission)
+        if found is None:
             return "its entry was removed from Ray's job table"
+        entry = JobEntry.of(found)
         return (
             f"the process of the job on the head ended: {entry.message}" if entry.status in TERMINAL else None
         )
 
     async def settle(self, status: JobStatus, message: str | None) -> None:
         """Have the entry of a job that Ray never ran say how it ended, and wait for one that Ray runs."""
+        if self._submitting is not None:
+            await self._submitting
+        self.show_waiting()
         if self.submitted:
             if self.link is None:
                 await self.begin()
             return
-        self.show_waiting()
         entry: dict[str, Any] | None = table_entry(self._submission)
         if entry is not None:
             write_table_entry(
@@ -158,3 +176,8 @@ class RayJob:
     def environ(self) -> Mapping[str, str] | None:
         """The variables of the process; None where it is not there."""
         return None if self.link is None else self.link.environ
+
+
+def _is_ours(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry of Ray's table is that of a job that waits, and not Ray's own."""
+    return WAITS in JobEntry.of(entry).metadata

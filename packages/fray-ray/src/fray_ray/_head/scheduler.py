@@ -25,9 +25,15 @@ from fray_ray._head.outliving import remove_abandoned_groups
 from fray_ray._head.record import JobRecord, unpacked
 from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.sweep import Sweep, plan_of_sweep_again
-from fray_ray._job_table import end_written
+from fray_ray._job_table import TERMINAL, JobEntry, end_written
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
+from fray_ray._ray_internals.kv import (
+    settled_table_entry,
+    table_entry,
+    waiting_table_entry,
+    write_table_entry,
+)
 from fray_ray._scheduler import socket_path
 from fray_ray._sweep_plan import SweepPlan
 
@@ -71,6 +77,8 @@ class Scheduler:
     def __init__(self) -> None:
         self._jobs: dict[str, ScheduledJob | Sweep] = {}
         self._refused: set[str] = set()  # submissions whose packages are none of this version
+        self._links: dict[str, DriverLink] = {}
+        self._look_again = False  # although nothing in the head's store has changed
         self._lives: set[asyncio.Task[None]] = set()
         queue = ReservationQueue()
         self._shared = Shared(queue, _client, ray.get_runtime_context().get_node_id())
@@ -92,9 +100,12 @@ class Scheduler:
     # --- the processes of jobs ---
 
     def _attach(self, link: DriverLink) -> None:
-        job = self._jobs.get(link.submission) or self._take(link.submission)
+        self._links[link.submission] = link
+        job = self._jobs.get(link.submission)
         if job is not None:
             job.attach(link)
+            return
+        if self._take(link.submission) is not None:
             return
         ended = end_written(link.submission)
         if ended is not None:  # by a scheduler that was killed when all was done
@@ -104,6 +115,8 @@ class Scheduler:
         link.tell(1)
 
     def _detach(self, link: DriverLink) -> None:
+        if self._links.get(link.submission) is link:
+            del self._links[link.submission]
         job = self._jobs.get(link.submission)
         if job is not None:
             job.detach(link)
@@ -122,7 +135,8 @@ class Scheduler:
             pause = _LOOK
             try:
                 names = _job_kv.all_names()
-                if names != read:
+                if names != read or self._look_again:
+                    self._look_again = False
                     told = [self._read(submission, words) for submission, words in names.items()]
                     read = {} if any(told) else names  # the same may be requested again
             except Exception:  # noqa: BLE001 - the head's store is away for a moment
@@ -133,9 +147,14 @@ class Scheduler:
     def _read(self, submission: str, words: list[str]) -> bool:
         """Take a job that is new, and what is requested of it; return whether anything was."""
         job = self._jobs.get(submission)
+        if job is None and _job_kv.FORGET in words:
+            _job_kv.delete_all(submission)
+            return True
         if job is None and _job_kv.QUEUED in words and submission not in self._refused:
             job = self._take(submission)
-        requests = [] if job is None else list(filter(is_request, words))
+        requests = list(filter(is_request, words))
+        if job is None:
+            requests = requests if self._has_ended(submission, words) else []
         for word in requests:
             name = _job_kv.package_name(submission, word)
             data = _job_kv.fetch(name)
@@ -144,24 +163,49 @@ class Scheduler:
                 job.deliver(word, data)
         return bool(requests)
 
+    @staticmethod
+    def _has_ended(submission: str, words: list[str]) -> bool:
+        """Whether requests of a job that is not carried came too late for it."""
+        if _job_kv.QUEUED in words:
+            return False
+        entry = table_entry(submission)  # a member that waits in its sweep has none
+        return entry is not None and JobEntry.of(entry).status in TERMINAL
+
     def _take(self, submission: str) -> "ScheduledJob | Sweep | None":
         """Take a job that was queued, or that another scheduler has carried until now."""
         data = _job_kv.fetch(_job_kv.queued_name(submission))
         queued = None if data is None else QueuedJob.from_json(data)
-        plan = None if queued is None else self._plan(submission, queued)
-        if queued is None or plan is None:
+        if queued is not None and queued.first in self._jobs:
+            self._look_again = True  # the run before it has ended for users, and not quite for its scheduler
+            return None
+        job = None if queued is None else self._made(submission, queued)
+        if job is None:
             self._refused.add(submission)
             return None
-        job: ScheduledJob | Sweep
-        if isinstance(plan, SweepPlan):
-            job = Sweep(submission, plan, queued, self._shared)
-        else:
-            job = ScheduledJob(plan, queued, _record(submission), self._shared)
         self._jobs[submission] = job
+        if submission in self._links:
+            job.attach(self._links[submission])
         task = asyncio.create_task(self._live(submission, job))
         self._lives.add(task)
         task.add_done_callback(self._lives.discard)
         return job
+
+    def _made(self, submission: str, queued: QueuedJob) -> "ScheduledJob | Sweep | None":
+        """Return the job; None where it has no plan, or none that can be read, which its entry says then."""
+        try:
+            plan = self._plan(submission, queued)
+            if plan is None:
+                return None
+            if isinstance(plan, SweepPlan):
+                return Sweep(submission, plan, queued, self._shared)
+            return ScheduledJob(plan, queued, _record(submission), self._shared)
+        except Exception as error:  # noqa: BLE001 - a pickle that names what is not there must not stop the others
+            traceback.print_exc()
+            entry = waiting_table_entry(queued.command, dict(queued.metadata), self._shared.node)
+            message = f"the scheduler of the cluster cannot read the job's plan: {error!r}"
+            write_table_entry(submission, settled_table_entry(entry, "FAILED", message))
+            _job_kv.delete_all(submission)
+            return None
 
     @staticmethod
     def _plan(submission: str, queued: QueuedJob) -> Any:
@@ -172,7 +216,7 @@ class Scheduler:
         if first is None:
             return None
         if isinstance(pickle.loads(first), SweepPlan):
-            return plan_of_sweep_again(queued.first, submission, first)
+            return plan_of_sweep_again(submission, first)
         return plan_again(queued.first, submission)
 
     async def _live(self, submission: str, job: ScheduledJob | Sweep) -> None:
@@ -181,6 +225,8 @@ class Scheduler:
         except Exception:  # noqa: BLE001 - one job that cannot be carried must not end the others
             print_into(submission, f"the scheduler failed:\n{traceback.format_exc()}")
             traceback.print_exc()
+            await asyncio.sleep(_LOOK_AFTER_ERROR)
+            self._look_again = True  # it is taken again
         finally:
             self._jobs.pop(submission, None)
 

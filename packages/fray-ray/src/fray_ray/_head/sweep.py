@@ -6,20 +6,23 @@ goes on with it.
 """
 
 import asyncio
+import contextlib
 import json
 import pickle
 import time
+import traceback
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from fray import FrayError
 from fray.backend import TURN, SweepOrder, sweep_info
-from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus, poll_delays
+from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
 from fray_ray import _job_kv
 from fray_ray._head.asides import aside
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job import Shared
-from fray_ray._head.kept import keep_workspace
+from fray_ray._head.kept import forget_run, forget_workspace, keep_workspace
 from fray_ray._head.predecessors import failure_of, state_of, unfinished
 from fray_ray._head.ray_job import RayJob
 from fray_ray._job_table import UNSTARTED, TableEntry, describe, read, stored_entry, submission_of
@@ -29,13 +32,13 @@ from fray_ray._launcher.lookup import FoundJob, find, settled
 from fray_ray._launcher.stopping import stop_job
 from fray_ray._plan import Plan, restored, withheld
 from fray_ray._queued_job import QueuedJob
+from fray_ray._ray_internals.kv import table_entry
 from fray_ray._sweep_plan import Member, SweepPlan
 
 _LOOK = 0.3  # seconds between two looks at what is going on
 _RAYS_GRACE = 2.0  # seconds: Ray kills a process three seconds after its SIGTERM
 _AT_ONCE = 16  # members that are stopped side by side
 _GRACE_OF_LOST = 5.0  # seconds for members of a sweep that Ray has lost
-_TAKEN_WITHIN = 30.0  # seconds in which the scheduler takes a member
 _MOST = 16 * 2**20  # bytes of the head's memory that a sweep which has ended keeps
 
 
@@ -44,7 +47,7 @@ class Sweep:
 
     def __init__(self, submission: str, plan: SweepPlan, queued: QueuedJob, shared: Shared) -> None:
         self._submission, self._plan, self._queued, self._shared = submission, plan, queued, shared
-        known = stored_entry(submission) is not None
+        known = table_entry(submission) is not None
         self._ray_job = RayJob(submission, queued, shared.client, shared.node, submitted=known)
         self._asked: float | None = None  # the grace with which somebody wants it to end
         self._wakes = asyncio.Event()
@@ -75,6 +78,8 @@ class Sweep:
 
     async def live(self) -> None:
         """Coordinate the sweep until every member has ended."""
+        if self._queued.first is not None:
+            await aside(forget_run, self._queued.first)
         problem = await self._ray_job.begin()
         if problem is not None:
             await self._ray_job.settle(JobStatus.FAILED, problem)
@@ -82,25 +87,32 @@ class Sweep:
             return
         looking = asyncio.create_task(self._look_for_loss())
         try:
-            coordinator = await aside(
-                Coordinator, self._submission, self._plan, self._queued, self._shared.client()
-            )
+            coordinator = await aside(self._coordinator)
             info = None
             while info is None:
-                info = await aside(coordinator.step, self._asked)
+                try:
+                    info = await aside(coordinator.step, self._asked)
+                except (FrayError, OSError, RuntimeError):  # the head, or its dashboard, is away for a while
+                    traceback.print_exc()
                 if info is None:
-                    self._wakes.clear()
-                    try:
-                        await asyncio.wait_for(self._wakes.wait(), _LOOK)
-                    except TimeoutError:
-                        continue
+                    await self._rest()
         finally:
             looking.cancel()
         await aside(coordinator.finish, info)
         good = info.status is JobStatus.SUCCEEDED
         kept = {_job_kv.plan_name(self._submission), _job_kv.workspace_name(self._submission)}
         _job_kv.delete_all(self._submission, but=() if good else kept)
+        forget_workspace(self._queued.runtime_env)
         self._ray_job.tell(info.status)
+
+    def _coordinator(self) -> "Coordinator":
+        return Coordinator(self._submission, self._plan, self._queued, self._shared.client())
+
+    async def _rest(self) -> None:
+        self._wakes.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK):
+                await self._wakes.wait()
 
     async def _look_for_loss(self) -> None:
         await self._ray_job.lost()
@@ -147,6 +159,8 @@ class Coordinator:
 
     def finish(self, info: JobInfo) -> None:
         """Write the last word."""
+        for package in self._stops().values():  # they came too late, and are not for the sweep's next run
+            _job_kv.delete(package)
         kept = None if info.status is JobStatus.SUCCEEDED else self._keep()
         self._entry.write(info, unstarted=self._unstarted, kept=kept)
 
@@ -200,12 +214,14 @@ class Coordinator:
 
     def _look_for_stopped(self) -> None:
         """Settle the members that were stopped before they began."""
-        first = submission_of(self._plan.job_id)
-        for number, package in _job_kv.stopped_members(first).items():
+        for number, package in self._stops().items():
             position = int(number)
             if position < len(self._infos) and self._waits(position):
                 self._settle(position, JobStatus.STOPPED, ExitReason.STOPPED, None)
                 _job_kv.delete(package)
+
+    def _stops(self) -> dict[str, str]:
+        return _job_kv.stopped_members(submission_of(self._plan.job_id))
 
     def _waits(self, position: int) -> bool:
         return position not in self._order.started and not self._infos[position].finished
@@ -262,19 +278,7 @@ class Coordinator:
         )
         _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(plan))
         _job_kv.keep(_job_kv.queued_name(submission), queued.to_json())
-        self._await_entry(submission)
         self._tries[position] = tries
-
-    @staticmethod
-    def _await_entry(submission: str) -> None:
-        """Wait until a member that was started is in Ray's table, where others look for it."""
-        deadline = time.monotonic() + _TAKEN_WITHIN
-        for pause in poll_delays(longest=0.1):
-            if stored_entry(submission) is not None:
-                return
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the scheduler does not take {submission}")
-            time.sleep(pause)
 
     def _stop_all(self, grace: float) -> None:
         """Stop the members that run, and wait for them; the others never start."""
@@ -324,11 +328,10 @@ def _waiting(member: Member) -> JobInfo:
     )
 
 
-def plan_of_sweep_again(first: str, submission: str, data: bytes) -> SweepPlan:
+def plan_of_sweep_again(submission: str, data: bytes) -> SweepPlan:
     """Return the plan of a sweep that is run again, which its first run had."""
     plan = _again(pickle.loads(data), submission)
     _job_kv.keep(_job_kv.plan_name(submission), pickle.dumps(plan))  # for another scheduler
-    _job_kv.delete_all(first)
     return plan
 
 

@@ -36,7 +36,6 @@ from fray.cluster import (
     UsageSample,
     launching,
     parent_job,
-    retrying,
 )
 from fray_ray import _job_kv, _job_table, _plan
 from fray_ray._launcher import entrypoints, logs, lookup
@@ -50,15 +49,9 @@ from fray_ray._launcher.usage import usage_of
 from fray_ray._queued_job import QueuedJob
 from fray_ray.deps import pip_list
 
-_SEEN_WITHIN = 10.0  # seconds in which a job that is queued has an entry
+# Seconds in which a job that is queued has an entry: its first run, and one that follows another.
+_SEEN_WITHIN, _FOLLOWED_WITHIN = 10.0, 2.0
 _ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
-
-
-class _NotSeenError(JobNotFoundError):
-    """A job is queued, and Ray's table has no entry of it at this moment."""
-
-    def __init__(self, job_id: str) -> None:
-        super().__init__(job_id, "the Ray cluster")
 
 
 class _DriverStillThereError(ClusterUnavailableError):
@@ -264,21 +257,23 @@ class RayCluster(ClusterCalls):
         return self._attempts.complete(self._find(job_id))
 
     def _find(self, job_id: str) -> lookup.FoundJob:
-        found = lookup.find(self._client.entry, job_id) if _ID.fullmatch(job_id) else None
-        if found is None and _ID.fullmatch(job_id) and self._is_queued(job_id):
-            # Its entry as a job that waits is gone, and Ray's own is not there yet.
-            found = retrying(lambda: self._seen(job_id), (_NotSeenError,), _SEEN_WITHIN)
+        if not _ID.fullmatch(job_id):
+            raise JobNotFoundError(job_id, f"the Ray cluster at {self._client.url}")
+        started = time.monotonic()
+        for pause in poll_delays(longest=0.2):
+            found = lookup.find(self._client.entry, job_id)
+            if found is not None and not found.may_be_followed:
+                return found
+            # Of a run that is queued the entry as one that waits may be gone, and Ray's own not there yet.
+            following = _job_table.submission_of(job_id, 1 if found is None else len(found.runs) + 1)
+            within = _SEEN_WITHIN if found is None else _FOLLOWED_WITHIN
+            queued = self._client.holds(_job_kv.queued_name(following))
+            if not queued or time.monotonic() - started > within:
+                break
+            time.sleep(pause)
+        found = found or lookup.find(self._client.entry, job_id)  # it may have been taken just now
         if found is None:
             raise JobNotFoundError(job_id, f"the Ray cluster at {self._client.url}")
-        return found
-
-    def _is_queued(self, job_id: str) -> bool:
-        return self._client.holds(_job_kv.queued_name(_job_table.submission_of(job_id)))
-
-    def _seen(self, job_id: str) -> lookup.FoundJob:
-        found = lookup.find(self._client.entry, job_id)
-        if found is None:
-            raise _NotSeenError(job_id)
         return found
 
     def _all_jobs(self, parent: str | None) -> list[JobInfo]:
@@ -416,8 +411,8 @@ class RayCluster(ClusterCalls):
             if entry.status not in _job_table.TERMINAL:  # Ray removes no job whose driver is about to go
                 self._over(info.job_id)
         for entry in below:
-            self._client.forget(_job_kv.plan_name(entry.submission))
             self._client.remove(entry.submission)
+            self._client.forget_job(entry.submission)
 
     def prune(self, older_than: float = 0.0, *, dry_run: bool = False) -> Pruned:
         """See `fray.cluster.Cluster.prune`."""

@@ -10,6 +10,7 @@ import requests
 
 from fray import ClusterUnavailableError
 from fray.cluster import retry_delays, retrying
+from fray_ray import _job_kv
 from fray_ray._finding import UNREACHED, dashboard_of, explained
 from fray_ray._job_table import JobEntry
 from fray_ray._ray_internals.dashboard import (
@@ -189,6 +190,11 @@ class JobsClient:
         """Have the head hold nothing of what was stored; Ray deletes no package over HTTP."""
         with contextlib.suppress(RuntimeError, ClusterUnavailableError):
             self.upload(name, b"-")
+
+    def forget_job(self, submission: str) -> None:
+        """Have the scheduler delete all that the head has stored of a job which has ended, or was refused."""
+        with contextlib.suppress(RuntimeError, ClusterUnavailableError):
+            self.upload(_job_kv.forget_name(submission), b"-")
 
     def node_addresses(self) -> set[str]:
         """Return the addresses of the living nodes, as far as the dashboard knows them."""

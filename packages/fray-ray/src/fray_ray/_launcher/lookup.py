@@ -39,6 +39,11 @@ class FoundJob:
         return self.runs[-1] if self.runs else submission_of(self.info.job_id)
 
     @property
+    def may_be_followed(self) -> bool:
+        """Whether its latest run ended so that it may be run again."""
+        return bool(self.runs) and self.info.finished and self.info.status is not JobStatus.SUCCEEDED
+
+    @property
     def over(self) -> bool:
         """Whether Ray says that its latest run has ended."""
         return not self.runs or self.entry.status in TERMINAL

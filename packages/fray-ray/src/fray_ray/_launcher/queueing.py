@@ -45,6 +45,7 @@ class SchedulerClient:
             if not isinstance(error.__cause__, UNREACHED):  # then it was refused; else it may have started
                 for name in whole:
                     self._client.forget(name)
+                self._client.forget_job(submission)
             raise
 
     def ensure(self, *, doubted: bool = False) -> None:

@@ -1,0 +1,172 @@
+"""Moments of a job in which its scheduler, or what that needs, is away: the job goes on all the same."""
+
+import enum
+import json
+import os
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray as typed_ray
+from job_processes import dashboard, kill, kill_scheduler, paused, scheduler
+from ray.experimental import internal_kv
+from ray.job_submission import JobSubmissionClient
+
+from fray.cluster import Entrypoint, JobRequest, JobStatus, ResourceConfig, create_environment
+from fray.testing.gates import Gate, until
+from fray_ray import RayCluster
+from fray_ray.testing import LocalRayCluster
+
+ray: Any = typed_ray
+pytestmark = pytest.mark.timeout(480)
+
+TRUE = Entrypoint.from_binary("true")
+# Fails for as long as there is no file of that name.
+FAILS_UNTIL = """
+import pathlib, sys
+print(pathlib.Path("data.txt").read_text())
+sys.exit(not pathlib.Path(sys.argv[1]).exists())
+"""
+
+
+class Mode(enum.StrEnum):
+    """A class of this module, which the scheduler cannot import."""
+
+    FAST = "fast"
+
+
+def is_placed(job_id: str) -> bool:
+    """Whether Ray has given a job its room."""
+    groups = ray.util.placement_group_table().values()
+    return any(job_id in group["name"] and group["state"] == "CREATED" for group in groups)
+
+
+def await_entry(ray_cluster: LocalRayCluster, job_id: str) -> None:
+    """Wait until a job is in Ray's table as one that waits."""
+    table = JobSubmissionClient(ray_cluster.dashboard)
+    until(lambda: job_id in [each.submission_id for each in table.list_jobs()], "it is in the table")
+
+
+def stored(job_id: str) -> list[str]:
+    """What the head's memory holds of a job."""
+    return [name.decode() for name in internal_kv._internal_kv_list(f"gcs://fray-{job_id}")]
+
+
+def test_a_job_starts_while_the_dashboard_takes_its_time(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    gate, three = Gate(tmp_path / "gate"), ResourceConfig(cpu=3)
+    holds = Entrypoint.from_binary("sh", ["-c", f"until test -e {gate.path}; do sleep 0.05; done"])
+    holder = joined_cluster.launch(JobRequest("holder", holds, resources=three))
+    until(lambda: joined_cluster.poll(holder).status is JobStatus.RUNNING, "it runs", 200)
+    waits = joined_cluster.launch(JobRequest("waits", TRUE, resources=three))
+    later = joined_cluster.launch(JobRequest("later", TRUE, after=[waits]))
+    await_entry(ray_cluster, later)
+    submitted_at = joined_cluster.poll(waits).submitted_at or 0.0
+    until(lambda: time.time() - submitted_at > 4.0, "it has waited for longer than a process may be away")
+    with paused(dashboard()):
+        gate.open()
+        until(lambda: is_placed(waits), "it has room", 200)
+        time.sleep(2.5)  # the scheduler looks for what is lost twice in a second, and `later` once
+    for job_id in (waits, later):
+        info = joined_cluster.wait(job_id, timeout=200)
+        assert info.status is JobStatus.SUCCEEDED, info.error_message
+
+
+def test_a_job_that_has_room_when_its_scheduler_comes_up_starts(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster
+) -> None:
+    job_id = joined_cluster.launch(JobRequest("large", TRUE, resources=ResourceConfig(cpu=60)))
+    await_entry(ray_cluster, job_id)
+    until(lambda: "60" in (joined_cluster.poll(job_id).pending_reason or ""), "it waits")
+    before = scheduler()
+    with paused(before):
+        node = ray_cluster.add_node(num_cpus=60)
+        until(lambda: is_placed(job_id), "it has room", 200)
+        kill(before)
+    info = joined_cluster.wait(job_id, timeout=120)
+    ray_cluster.kill_node(node)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["a job", "a sweep"])
+def test_what_was_shipped_is_there_when_it_is_run_again(
+    ray_cluster: LocalRayCluster, tmp_path: Path, many: bool
+) -> None:
+    (tmp_path / "data.txt").write_text("came along")
+    cluster = RayCluster(ray_cluster.address, ship_workspace=True)
+    marker = tmp_path.parent / f"{tmp_path.name}-go"  # not in what is shipped
+    entrypoint = Entrypoint.from_binary("python", ["-c", FAILS_UNTIL, os.fspath(marker)])
+    environment = create_environment(workspace=tmp_path)
+    request = JobRequest("shipped", entrypoint, environment=environment)
+    job_id = cluster.launch_many([request, request]) if many else cluster.launch(request)
+    for again in (False, True):
+        if again:
+            assert cluster.retry(job_id) == job_id
+        info = cluster.wait(job_id, timeout=200)
+        ran = cluster.poll(f"{job_id}/0") if many else info
+        assert (info.status, ran.tasks[0].exit_code) == (JobStatus.FAILED, 1), ran.error_message
+    marker.touch()
+    assert cluster.retry(job_id) == job_id
+    info = cluster.wait(job_id, timeout=200)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    until(lambda: not [name for name in stored(job_id) if name.endswith("workspace.zip")], "no copy is kept")
+
+
+def test_a_plan_that_cannot_be_read_fails_its_own_job_alone(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster
+) -> None:
+    first = joined_cluster.launch(JobRequest("first", TRUE))
+    assert joined_cluster.wait(first, timeout=200).status is JobStatus.SUCCEEDED
+    metadata = JobSubmissionClient(ray_cluster.dashboard).get_job_info(first).metadata or {}
+    metadata = {name: metadata[name] for name in ("fray.name", "fray.replicas", "fray.about", "fray.tries")}
+    queued = {"command": "true", "runtime_env": {}, "version": version("fray-ray")}
+    queued |= {"metadata": {**metadata, "fray.job_id": "aaa-unreadable"}}
+    internal_kv._internal_kv_put("gcs://fray-aaa-unreadable.plan", b"\x80\x04cnowhere_to_be_found\nPlan\n.")
+    internal_kv._internal_kv_put("gcs://fray-aaa-unreadable.queued", json.dumps(queued).encode())
+    until(lambda: joined_cluster.poll("aaa-unreadable").finished, "it has ended", 60)
+    info = joined_cluster.poll("aaa-unreadable")
+    assert info.status is JobStatus.FAILED
+    assert "cannot read the job's plan" in (info.error_message or "")
+    later = joined_cluster.launch(JobRequest("later", TRUE))
+    assert joined_cluster.wait(later, timeout=200).status is JobStatus.SUCCEEDED
+    joined_cluster.remove("aaa-unreadable")
+
+
+def test_words_of_a_class_of_the_users_are_plain_text_for_the_scheduler(joined_cluster: RayCluster) -> None:
+    environment = create_environment(env_vars={"MODE": Mode.FAST})
+    entrypoint = Entrypoint.from_binary("sh", ["-c", 'test "$MODE-$0" = fast-fast', Mode.FAST])
+    job_id = joined_cluster.launch(JobRequest("words", entrypoint, environment=environment))
+    info = joined_cluster.wait(job_id, timeout=200)
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+
+
+def test_a_retry_asks_for_secrets_also_when_the_scheduler_was_killed_at_the_jobs_end(
+    joined_cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, gate = Gate(tmp_path / "begun"), Gate(tmp_path / "gate")
+    on_exit = f"touch {begun.path}; timeout 300 sh -c 'until test -e {gate.path}; do sleep 0.1; done'"
+    environment = create_environment(env_vars={"SERVICE_API_KEY": "abc-12345"})
+    words = ["-c", 'test "$SERVICE_API_KEY" = abc-12345 && test -e "$0"', os.fspath(tmp_path / "good")]
+    entrypoint = Entrypoint.from_binary("sh", words)
+    job_id = joined_cluster.launch(JobRequest("secret", entrypoint, environment=environment, on_exit=on_exit))
+    until(begun.is_open, "what was given for its end runs", 200)
+    kill_scheduler()
+    gate.open()
+    assert joined_cluster.wait(job_id, timeout=200).status is JobStatus.FAILED
+    with pytest.raises(ValueError, match="SERVICE_API_KEY"):
+        joined_cluster.retry(job_id)
+    monkeypatch.setenv("SERVICE_API_KEY", "abc-12345")
+    (tmp_path / "good").touch()
+    joined_cluster.retry(job_id)
+    until(lambda: joined_cluster.poll(job_id).status is JobStatus.SUCCEEDED, "it ran with its secret", 200)
+
+
+def test_nothing_is_kept_of_a_job_that_was_removed(joined_cluster: RayCluster) -> None:
+    job_id = joined_cluster.launch(JobRequest("fails", Entrypoint.from_binary("false")))
+    assert joined_cluster.wait(job_id, timeout=200).status is JobStatus.FAILED
+    assert stored(job_id)
+    joined_cluster.remove(job_id)
+    until(lambda: not stored(job_id), "nothing of it is left", 60)
