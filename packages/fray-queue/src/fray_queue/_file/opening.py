@@ -15,6 +15,8 @@ _MARKS = {
     version: json.dumps({"format": "fray-queue", "version": version}).encode() + b"\n" for version in (1, 2)
 }
 _MARK = _MARKS[_VERSION]
+CLOCK = ".clock-"
+"""How the names begin of files that ask a store for its time."""
 
 
 def open_store(
@@ -81,7 +83,7 @@ def enter(store: Store) -> int:
             "workers from one item; use another store, or an HttpQueueServer"
         )
     found = _MARK if created else store.read(MARKER)
-    if found is not None and store.may_lose and is_blank(found):  # of a queue whose making the power ended
+    if found is not None and _was_lost(store, found):
         store.write(MARKER, found := _MARK)
     version = next((version for version, mark in _MARKS.items() if mark == found), None)
     if version is None:
@@ -93,13 +95,23 @@ def enter(store: Store) -> int:
     return version
 
 
+def is_mark(store: Store, found: bytes) -> bool:
+    """Return whether a marker's content is that of a queue which this release can use."""
+    return found in _MARKS.values() or _was_lost(store, found)
+
+
+def _was_lost(store: Store, found: bytes) -> bool:
+    """Whether the power ended while the queue was made: the marker has its name, and not its content."""
+    return store.may_lose and is_blank(found)
+
+
 def compare_clocks(store: Store, nonce: str, bound: float) -> None:
     """Refuse to work with a clock that is further from the store's than workers allow for.
 
     Raises:
         ValueError: It is.
     """
-    ahead = store.clock_error(f".clock-{nonce}")
+    ahead = store.clock_error(f"{CLOCK}{nonce}")
     if ahead is not None and abs(ahead) > bound / 2:
         raise ValueError(
             f"this machine's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} "

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import random
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -43,6 +42,7 @@ from fray_queue._file.records import (
     seal_batch,
     seal_payload,
 )
+from fray_queue._file.removal import remove_queue
 from fray_queue._file.repair import Damage, find_damage
 from fray_queue._file.stores.local import LocalStore
 from fray_queue._file.stores.store import MARKER
@@ -330,16 +330,16 @@ class FileQueue(QueueBase[T]):
         return self._store.exists(MARKER)
 
     def delete(self) -> None:
-        """Remove the queue with all that is in it; clients that have it open get QueueRemovedError."""
-        self._store.delete([MARKER])
+        """Remove the queue with all that is in it; clients that have it open get QueueRemovedError.
+
+        Files in its folder that are not the queue's stay.
+
+        Raises:
+            ValueError: Something else lies at the path; nothing was removed.
+        """
         if isinstance(self._store, LocalStore):
             self.close()
-            shutil.rmtree(self._store.name, ignore_errors=True)  # a queue's folder is its own
-        else:
-            tree = self._store.tree()
-            self._store.delete(
-                [f"{folder}/{name}".rstrip("/") for folder, names in tree.items() for name in names or [""]]
-            )
+        remove_queue(self._store)
 
     def repair(self, *, restore: bool = False) -> list[Damage]:
         """List the files that cannot be read, and those that are not the queue's; neither blocks the queue.

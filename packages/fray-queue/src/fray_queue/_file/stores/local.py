@@ -12,7 +12,7 @@ from fray_queue._errors import DamagedError, QueueRemovedError
 from fray_queue._file.stores.store import MARKER
 from fray_queue._file.stores.temporary import TemporaryFiles
 
-_TEMPORARY = ".tmp"
+TEMPORARY = ".tmp"
 _KEPT = 4  # temporary files that the next records may be links to
 _PIECE = 1 << 16  # bytes read at once
 _GRAIN = 0.1  # seconds by which the time of a new file may lag behind the clock
@@ -36,7 +36,7 @@ class LocalStore:
         self._start()
 
     def _start(self) -> None:
-        self._temporary = TemporaryFiles(f"{self._root}/{_TEMPORARY}")
+        self._temporary = TemporaryFiles(f"{self._root}/{TEMPORARY}")
         self._kept: dict[bytes, str] = {}  # content -> a temporary file that has it, for the next link
         self._lock = threading.Lock()
 
@@ -143,7 +143,7 @@ class LocalStore:
     def sweep(self) -> None:
         """Remove the temporary folders that dead processes left."""
         with contextlib.suppress(FileNotFoundError):
-            for folder in Path(self._root, _TEMPORARY).iterdir():
+            for folder in Path(self._root, TEMPORARY).iterdir():
                 with contextlib.suppress(FileNotFoundError):
                     if time.time() - folder.stat().st_mtime > _ABANDONED:
                         shutil.rmtree(folder, ignore_errors=True)
