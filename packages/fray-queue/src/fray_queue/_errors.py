@@ -34,7 +34,7 @@ class ForeignHostError(FrayError, PermissionError):
 
 
 class LimitError(FrayError, ValueError):
-    """The request exceeds a limit of the server; nothing was changed."""
+    """The request exceeds a limit of the server or the store; nothing was changed."""
 
 
 class LateRequestError(FrayError, ValueError):

@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 
 from fray import FrayError, QueueUnavailableError, UnsupportedError
-from fray_queue._errors import DamagedError, QueueFullError
+from fray_queue._errors import DamagedError, LimitError, QueueFullError
 
 # With two connections in WAL mode these may lose commits (the "WAL-reset bug"), but for the releases below
 # that carry its fix.
@@ -115,6 +115,8 @@ def named_errors(path: str) -> Iterator[None]:
         raise QueueUnavailableError(f"the store {path!r} is locked by another process: {error}") from error
     except apsw.CantOpenError as error:
         raise QueueUnavailableError(f"the store {path!r} cannot be opened: {error}") from error
+    except apsw.TooBigError as error:
+        raise LimitError(f"the store {path!r} takes no item, answer or failure of 1 GB and more") from error
     except apsw.Error as error:
         raise StoreError(f"the store {path!r} failed: {type(error).__name__}: {error}") from error
 

@@ -26,7 +26,7 @@ _WRONG = (
     WrongProcessError,
 )
 # Errors of an argument, which a repetition does not change.
-_ANSWERS = (LeaseExpiredError, SerializationError)
+_ANSWERS: tuple[type[Exception], ...] = (LeaseExpiredError, SerializationError)
 
 
 class GivenUpError(Exception):
@@ -44,10 +44,19 @@ class Patience:
         self._summary, self._over = summary, over
         self._answered = False  # whether the queue ever did
 
-    async def ask(self, call: Callable[..., Awaitable[R]], *args: Any, **options: Any) -> R:
+    async def ask(
+        self,
+        call: Callable[..., Awaitable[R]],
+        *args: Any,
+        answers: tuple[type[Exception], ...] = (),
+        **options: Any,
+    ) -> R:
         """Call until it answers.
 
         A queue that never answered is another matter: there the call itself is wrong, and raises.
+
+        Args:
+            answers: More errors that are the caller's to handle.
 
         Raises:
             GivenUpError: It was stopped.
@@ -56,7 +65,7 @@ class Patience:
         for pause in retry_delays(longest=_LONGEST_PAUSE):
             try:
                 answer = await call(*args, **options)
-            except _ANSWERS:
+            except _ANSWERS + answers:
                 raise
             except Exception as error:
                 if not self._answered and isinstance(error, _WRONG):
@@ -72,7 +81,7 @@ class Patience:
                     _log.info("the queue answers again, after %.1f s", time.monotonic() - failing_since)
                 return answer
             if self._over.is_set() or await self._is_over(pause):
-                raise GivenUpError
+                raise GivenUpError("the pool ended first")
         raise AssertionError("unreachable: the delays never end")
 
     async def _is_over(self, seconds: float) -> bool:

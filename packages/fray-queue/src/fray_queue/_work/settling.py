@@ -10,15 +10,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fray import LeaseExpiredError, SerializationError
-from fray.backend import AsyncQueue, BriefThreads, Heartbeat
+from fray import LeaseExpiredError, SerializationError, TaskError
+from fray.backend import AsyncQueue, BriefThreads, Heartbeat, describe
+from fray_queue._errors import LimitError
 from fray_queue._work.calls import WorkItem
 from fray_queue._work.options import WorkSummary
 from fray_queue._work.patience import GivenUpError, Patience
 
 _log = logging.getLogger("fray.queue")
 _AT_ONCE = 1000  # items in one request
-_RELEASES = 32  # requests at a time for items that are released, each with a delay of its own
+_BESIDE = 32  # requests at a time for items that are settled one by one
+_MOST_SAID = 1000  # characters of a failure that is too large
 
 
 class Ending(enum.Enum):
@@ -104,36 +106,54 @@ class Settler:
             await self._done(done)
         if returned:
             await self._ask(returned, self._twin.give_back, _leases(returned))
-        for start in range(0, len(others), _RELEASES):
-            await asyncio.gather(*(self._release(each) for each in others[start : start + _RELEASES]))
+        await self._one_by_one(self._release, others)
+
+    async def _one_by_one(
+        self,
+        settle: Callable[[Settlement], Coroutine[Any, Any, None]],
+        settlements: Sequence[Settlement],
+    ) -> None:
+        for start in range(0, len(settlements), _BESIDE):
+            await asyncio.gather(*(settle(each) for each in settlements[start : start + _BESIDE]))
 
     async def _done(self, settlements: list[Settlement]) -> None:
         leases, options = _leases(settlements), {}
         if any(_is_awaited(lease) for lease in leases):
             options["results"] = [each.value for each in settlements]
         try:
-            await self._ask(settlements, self._twin.done_many, leases, **options)
-        except SerializationError:
-            await asyncio.gather(*(self._answer(each) for each in settlements))
+            await self._ask(settlements, self._twin.done_many, leases, may_be_large=True, **options)
+        except (SerializationError, LimitError):
+            await self._one_by_one(self._answer, settlements)
 
     async def _answer(self, settlement: Settlement) -> None:
-        """Finish one item; its asker gets an error when its result cannot be pickled."""
+        """Finish one item; its asker gets an error when its result cannot be pickled, or is too large."""
         lease = settlement.entry.lease
         try:
-            await self._ask([settlement], self._twin.done, lease, result=settlement.value)
+            await self._ask([settlement], self._twin.done, lease, result=settlement.value, may_be_large=True)
         except SerializationError as error:
             await self._ask([settlement], self._twin.done, lease, error=error)
+        except LimitError as refusal:
+            too_large = LimitError(f"the result of item {lease.item_id} is too large: {refusal}")
+            await self._ask([settlement], self._twin.done, lease, error=too_large)
 
     async def _release(self, settlement: Settlement) -> None:
-        lease, error = settlement.entry.lease, settlement.error
+        try:
+            await self._fail(settlement, settlement.error, may_be_large=True)
+        except LimitError as refusal:
+            await self._fail(settlement, _shortened(settlement.error, refusal))
+
+    async def _fail(
+        self, settlement: Settlement, error: BaseException | None, *, may_be_large: bool = False
+    ) -> None:
+        lease = settlement.entry.lease
         if error is not None and _is_awaited(lease) and await self._fails_for_ever():
             # No attempt is the last one: its asker would wait for ever.
-            await self._ask([settlement], self._twin.done, lease, error=error)
+            await self._ask([settlement], self._twin.done, lease, error=error, may_be_large=may_be_large)
             return
         options: dict[str, Any] = {"delay": settlement.delay}
         if error is not None and self._tells_errors:
             options["error"] = error
-        await self._ask([settlement], self._twin.release, lease, **options)
+        await self._ask([settlement], self._twin.release, lease, may_be_large=may_be_large, **options)
 
     async def _fails_for_ever(self) -> bool:
         if self._endless is None:
@@ -153,15 +173,24 @@ class Settler:
         settlements: Sequence[Settlement],
         call: Callable[..., Coroutine[Any, Any, None]],
         *args: Any,
+        may_be_large: bool = False,
         **options: Any,
     ) -> None:
+        """Settle items by one call, and count them.
+
+        Args:
+            may_be_large: Whether the caller sends less when the queue finds it too large; else the items are
+                left to their leases. To repeat it would hold up all others for ever.
+        """
         lost: set[str] = set()
         try:
-            await self._patience.ask(call, *args, **options)
+            await self._patience.ask(call, *args, answers=(LimitError,), **options)
         except LeaseExpiredError as error:
             lost = {error.lease_id, *error.lease_ids}
-        except GivenUpError:
-            _log.warning("%d items were not settled: their leases run out", len(settlements))
+        except (GivenUpError, LimitError) as error:
+            if may_be_large and isinstance(error, LimitError):
+                raise
+            _log.warning("%d items were not settled, so their leases run out: %s", len(settlements), error)
             lost = {each.entry.lease.lease_id for each in settlements}
         self._count(settlements, lost)
 
@@ -180,6 +209,14 @@ class Settler:
             summary.seconds_in_hand += max(0.0, now - lease.timestamp)
         summary.in_hand -= len(settlements)
         self._heartbeat.drop(each.entry.lease.lease_id for each in settlements)
+
+
+def _shortened(error: BaseException | None, refusal: LimitError) -> TaskError | None:
+    """Return what is passed on of an exception that is too large."""
+    if error is None:
+        return None
+    name, _, message = describe(error).partition(": ")
+    return TaskError(name, message[:_MOST_SAID], f"(The exception itself is too large: {refusal})")
 
 
 def _leases(settlements: Sequence[Settlement]) -> list[Any]:

@@ -4,7 +4,7 @@ import json
 import math
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar, cast
 
@@ -60,19 +60,28 @@ class Calls:
 
     async def store(self, items: Iterable[Any], options: PushOptions) -> list[str]:
         """Store items in order, all or none; return their ids."""
-        payloads = encode_many(items)
+        return await self._in_parts(encode_many(items), lambda parts: self._send_items(parts, options))
+
+    async def _in_parts(
+        self, payloads: list[bytes], send: Callable[[list[list[bytes]]], Awaitable[list[str]]]
+    ) -> list[str]:
+        """Send payloads, in parts that the server takes; when one is too large, no other is sent either."""
         parts = list(batches(payloads, BATCH))
         if len(parts) != 1 or len(payloads[0]) > ITEM_BYTES:
-            return await self._send_items(await self._within_limits(payloads), options)
+            return await send(await self._within_limits(payloads))
         try:
-            return await self._send_items(parts, options)
+            return await send(parts)
         except LimitError:  # the server takes less at once than others; it stored nothing
             if len(smaller := await self._within_limits(payloads)) == 1:
                 raise
-        return await self._send_items(smaller, options)
+        return await send(smaller)
 
     async def _within_limits(self, payloads: list[bytes]) -> list[list[bytes]]:
-        """Part payloads as the server takes them; when one is too large, no other is sent either."""
+        """Part payloads as the server takes them.
+
+        Raises:
+            LimitError: One is too large.
+        """
         if not payloads:
             return []
         limits = await self.stats()
@@ -192,15 +201,17 @@ class Calls:
                 refused += (await self._json("done", {"leases": pairs}))["refused"]
             return refused
         packed = pack_answers(leases, answers)
-        payloads = [b"" if answer is None else answer[1] for answer in packed]
-        first = 0
-        for batch in batches(payloads, BATCH):
-            metas = [
-                _outcome_meta(leases[index], packed[index]) for index in range(first, first + len(batch))
-            ]
-            refused += json.loads(await self._new("finish", pack(metas, batch)))["refused"]
-            first += len(batch)
-        return refused
+        metas = [_outcome_meta(lease, answer) for lease, answer in zip(leases, packed, strict=True)]
+
+        async def send(parts: list[list[bytes]]) -> list[str]:
+            first = 0
+            for batch in parts:
+                body = pack(metas[first : first + len(batch)], batch)
+                refused.extend(json.loads(await self._new("finish", body))["refused"])
+                first += len(batch)
+            return refused
+
+        return await self._in_parts([b"" if answer is None else answer[1] for answer in packed], send)
 
     async def release(
         self, lease: Lease[Any], *, delay: float = 0.0, error: BaseException | None = None
