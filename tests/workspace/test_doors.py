@@ -63,6 +63,10 @@ ATTRIBUTES: dict[str, tuple[set[str], str]] = {
         {"_line", "_live", "_lock", "_timers"},
         "what is kept; a lock at a fork",
     ),
+    "tests/queue/test_work_process_deaths.py": (
+        {"_current_frames"},
+        "Python's own name for where a thread is",
+    ),
     "tests/queue/test_sqlite.py": (
         {"_fdatasync", "_opened", "_store"},
         "a full disk; a lock at a fork",

@@ -1,8 +1,9 @@
 """Worker processes of a pool: each belongs to one thread, calls the function, and can be killed.
 
 A message is its length and a pickle. The first one to a worker has the import path and the function; each
-that follows has items, and is answered with their outcomes, or with what ended the worker. The worker's own
-first message says that it has the function, and all that this imports: only then does an item's time begin.
+that follows has items, and is answered twice: with nothing once they are there, and with their outcomes, or
+with what ended the worker. The worker's own first message says that it has the function, and all that this
+imports: only then does an item's time begin.
 """
 
 import contextlib
@@ -15,7 +16,6 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from fray import SerializationError, WorkerDiedError
@@ -28,7 +28,7 @@ from fray.backend import (
     unpack_exception,
     with_variable,
 )
-from fray_queue._work.calls import Function, ItemResult, waiting_in_thread
+from fray_queue._work.calls import Call, Function, ItemResult, waiting_in_thread
 
 _LENGTH = struct.Struct(">Q")
 _VARIABLE = "FRAY_WORK_PROCESS"
@@ -55,6 +55,8 @@ class InProcess:
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
         self._process: subprocess.Popen[bytes] | None = None
+        self._call: Call | None = None  # the last one that the worker got
+        self._killed: Call | None = None  # the last one that was to end
         self._lock = threading.Lock()  # a worker is killed or started, not both
 
     def __enter__(self) -> "InProcess":
@@ -63,63 +65,89 @@ class InProcess:
     def __exit__(self, *error: object) -> None:
         self._end()
 
-    def __call__(self, items: list[object], begin: Callable[[], None]) -> list[ItemResult]:
+    def __call__(self, call: Call) -> list[ItemResult]:
         try:
-            packed = dumps(items, "an item")
-            answer = self._exchange(packed, begin)
+            answer = self._exchange(call, dumps(call.items, "an item"))
         except Exception as error:  # noqa: BLE001 - what cannot travel, or a worker that died
-            return [ItemResult(None, error)] * len(items)
+            return [ItemResult(None, error)] * len(call.entries)
         what, content = pickle.loads(answer)
         if what == "fatal":
             self._end()
             raise unpack_exception(content)
         return [_unpacked(*each) for each in content]
 
-    def kill(self) -> bool:
-        """Kill the worker with all that it started; the call under way fails."""
+    def kill(self, call: Call) -> bool:
+        """Kill the worker of a call with all that it started; the call fails, and is not begun any more."""
         with self._lock:
-            if self._process is not None:
+            self._killed = call
+            if self._process is not None and self._call is call:  # else it is at work for the next one
                 _kill(self._process, self._tag)
         return True
 
-    def _exchange(self, packed: bytes, begin: Callable[[], None]) -> bytes:
-        with self._lock:
-            is_new = self._process is None
-            if is_new:
-                self._start()
-            process = self._process
-        try:
-            if is_new and (problem := _receive(self._socket)):
-                return problem
-            begin()
-            _send(self._socket, packed)
-            return _receive(self._socket)
-        except (OSError, EOFError) as error:
-            assert process is not None
-            self._end()
-            raise WorkerDiedError(f"the worker process {_how(process.returncode)}") from error
+    def _exchange(self, call: Call, packed: bytes) -> bytes:
+        """Have a worker call the function.
 
-    def _start(self) -> None:
+        A worker says that it has the items before it calls the function, or loads an item. So if one ends
+        that said nothing, the function was not called: the items go to another worker, once. If it ends
+        later, nobody knows how far it came, and the call fails.
+        """
+        for is_last in (False, True):
+            process, is_new = self._worker_for(call)
+            taken = False
+            try:
+                if is_new:
+                    _send(self._socket, self._packed)
+                    if problem := _receive(self._socket):
+                        return problem
+                call.begin()
+                _send(self._socket, packed)
+                _receive(self._socket)
+                taken = True
+                return _receive(self._socket)
+            except (OSError, EOFError) as error:
+                self._end()
+                if taken or is_last or self._killed is call:
+                    raise WorkerDiedError(f"the worker process {_how(process.returncode)}") from error
+                call.started = None  # until the next worker is there
+        raise AssertionError("unreachable: the last one returns or raises")
+
+    def _worker_for(self, call: Call) -> "tuple[subprocess.Popen[bytes], bool]":
+        """Return the worker, and whether it is a new one: one that ended meanwhile is replaced."""
+        with self._lock:
+            if self._killed is call:
+                raise WorkerDiedError("the call was to end before a worker process had it")
+            if self._process is not None and self._process.poll() is not None:
+                self._clear(self._process)
+            is_new = self._process is None
+            process = self._process or self._start()
+            self._call = call
+            return process, is_new
+
+    def _start(self) -> "subprocess.Popen[bytes]":
         own, other = socket.socketpair()
         self._tag = secrets.token_hex(8)
         with other:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND, str(other.fileno())],
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, _VARIABLE: self._tag},
                 start_new_session=True,  # Ctrl-C in a terminal is for the pool, which decides
             )
-        self._socket = own
-        _send(own, self._packed)
+        self._process, self._socket = process, own
+        return process
 
     def _end(self) -> None:
         with self._lock:
-            process, self._process = self._process, None
-            if process is not None:
-                self._socket.close()
-                _kill(process, self._tag)
-                process.wait()
+            if self._process is not None:
+                self._clear(self._process)
+
+    def _clear(self, process: "subprocess.Popen[bytes]") -> None:
+        """Leave nothing of a worker."""
+        self._process = None
+        self._socket.close()
+        _kill(process, self._tag)
+        process.wait()
 
 
 def _kill(process: "subprocess.Popen[bytes]", tag: str) -> None:
@@ -146,8 +174,12 @@ def _unpacked(packed: bytes, good: bool) -> ItemResult:
 
 
 def _send(to: socket.socket, data: bytes) -> None:
-    to.sendall(_LENGTH.pack(len(data)))
-    to.sendall(data)
+    head = _LENGTH.pack(len(data))
+    if len(data) < _CHUNK:  # at once: the other end wakes up once
+        to.sendall(head + data)
+    else:
+        to.sendall(head)
+        to.sendall(data)
 
 
 def _receive(source: socket.socket) -> bytes:
@@ -184,6 +216,7 @@ def main() -> None:
         _send(pool, b"")
         while True:
             items = _receive(pool)
+            _send(pool, b"")
             try:
                 answer = pickle.dumps(
                     ("outcomes", [_packed(each) for each in _called(function, items, wait_for)])

@@ -40,12 +40,12 @@ class Runner(Protocol):
 class Invoker(Protocol):
     """Calls the function on items, for one thread."""
 
-    def __call__(self, items: list[object], begin: Callable[[], None]) -> list[ItemResult]:
-        """Call the function, and `begin` just before: what was prepared before counts for no item."""
+    def __call__(self, call: Call) -> list[ItemResult]:
+        """Call the function, and `begin` of the call just before: what was prepared counts for no item."""
         ...
 
-    def kill(self) -> bool:
-        """Make the present call end; whether that is possible."""
+    def kill(self, call: Call) -> bool:
+        """Make a call end, and no other; whether that is possible."""
 
 
 class InThread:
@@ -62,11 +62,11 @@ class InThread:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def __call__(self, items: list[object], begin: Callable[[], None]) -> list[ItemResult]:
-        begin()
-        return self._function.call(items, self._wait_for)
+    def __call__(self, call: Call) -> list[ItemResult]:
+        call.begin()
+        return self._function.call(call.items, self._wait_for)
 
-    def kill(self) -> bool:
+    def kill(self, call: Call) -> bool:
         return False
 
 
@@ -116,7 +116,7 @@ class ThreadRunner:
     def interrupt(self, call: Call) -> bool:
         """Kill the process of a call, where it has one."""
         invoker = self._at_work.get(call)
-        return invoker is not None and invoker.kill()
+        return invoker is not None and invoker.kill(call)
 
     def close(self) -> None:
         """Let threads end after what they do."""
@@ -131,7 +131,7 @@ class ThreadRunner:
                     break
                 self._at_work[call] = invoker
                 try:
-                    call.outcomes = invoker(call.items, call.begin)
+                    call.outcomes = invoker(call)
                 except BaseException as error:  # noqa: BLE001 - raised by `work`, in its caller's thread
                     call.fatal = error
                     self._halted = True

@@ -57,6 +57,8 @@ def work(
             attempt counts. A worker process is killed; the time that it takes to start does not count. A
             thread cannot be killed: its slot stays occupied until the function returns, which is logged.
         processes: Call `fn` in `concurrency` worker processes. `fn`, the items and the results are pickled.
+            If a process ends after it took its items, they fail with a WorkerDiedError, as nobody knows how
+            far it came. If it ends before, another one gets them.
         prefetch: The most items that are fetched before a slot is free. By default as many as are done in a
             fifth of a second, up to 500; none if the queue cannot take them back without counting an attempt.
         retries: Calls of `fn` after a failed one, before the item is released and its attempt counts.

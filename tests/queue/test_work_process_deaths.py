@@ -1,0 +1,159 @@
+"""A worker process that ends fails the items that it has begun, once, and no other."""
+
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from at_work import at_work
+from queue_processes import wait_until
+
+from fray import WorkerDiedError
+from fray_queue import MemoryQueue
+
+
+def test_a_worker_that_dies_when_it_is_idle_fails_nothing() -> None:
+    queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
+    with at_work(queue, lambda item: os.getpid(), processes=True) as summary:
+        first = queue.push("a", reply=True).result(30)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: has_ended(first))
+        assert queue.push("b", reply=True).result(30) != first
+    assert (summary.done, summary.failed, summary.attempts) == (2, 0, 2)
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def is_exchanging() -> bool:
+    """Whether the pool's thread sends an item to its worker, or waits for what that says."""
+    (ident,) = [thread.ident for thread in threading.enumerate() if thread.name == "fray-work-0"]
+    return sys._current_frames()[ident or 0].f_code.co_name in ("_send", "_exactly")
+
+
+@pytest.mark.parametrize("size", [1, 10_000_000])  # the latter is more than waits in a socket
+def test_a_worker_that_dies_before_it_has_taken_its_item_fails_nothing(tmp_path: Path, size: int) -> None:
+    queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
+    note = tmp_path / "note"
+
+    def fn(item: str) -> int:
+        with note.open("a") as file:
+            file.write(item)
+        return os.getpid()
+
+    with at_work(queue, fn, processes=True) as summary:
+        first = queue.push("a", reply=True).result(30)
+        os.kill(first, signal.SIGSTOP)  # it takes nothing any more
+        ticket = queue.push("b" * size, reply=True)
+        wait_until(is_exchanging)
+        os.kill(first, signal.SIGKILL)
+        assert ticket.result(30) != first
+    assert (summary.done, summary.failed, summary.attempts) == (2, 0, 2)
+    assert note.stat().st_size == 1 + size
+
+
+def test_an_item_that_kills_its_worker_is_begun_once_and_fails_once(tmp_path: Path) -> None:
+    queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
+    note = tmp_path / "note"
+
+    def fn(item: str) -> str:
+        with note.open("a") as file:
+            file.write(item)
+        if item == "x":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item
+
+    with at_work(queue, fn, processes=True) as summary:
+        assert queue.push("a", reply=True).result(30) == "a"
+        with pytest.raises(WorkerDiedError, match="SIGKILL"):
+            queue.push("x", reply=True).result(30)
+        assert queue.push("b", reply=True).result(30) == "b"
+    assert note.read_text() == "axb"
+    assert (summary.done, summary.failed) == (2, 1)
+
+
+IN_WORKERS = """
+import os, threading
+here = os.environ["FRAY_TEST_POOL"]
+loading, go = threading.Event(), threading.Event()
+def late():
+    loading.set()
+    go.wait(60)
+def deadly(note):
+    if str(os.getpid()) != here:
+        with open(note, "a") as file:
+            file.write("x")
+        os._exit(3)
+    return Deadly(note)
+class Deadly:
+    def __init__(self, note):
+        self.note = note
+    def __reduce__(self):
+        return deadly, (self.note,)
+class Late:
+    def __reduce__(self):
+        return late, ()
+def answer(item):
+    return Late() if item == "late" else item
+"""
+
+
+@pytest.fixture
+def in_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module that worker processes can import, too."""
+    (tmp_path / "in_workers.py").write_text(IN_WORKERS)
+    monkeypatch.setenv("FRAY_TEST_POOL", str(os.getpid()))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("in_workers")
+    del sys.modules["in_workers"]
+
+
+def test_an_item_whose_loading_kills_its_worker_is_loaded_once(tmp_path: Path, in_workers: Any) -> None:
+    queue: MemoryQueue[Any] = MemoryQueue(max_attempts=1)
+    with at_work(queue, in_workers.answer, processes=True) as summary:
+        with pytest.raises(WorkerDiedError, match="exit code 3"):
+            queue.push(in_workers.Deadly(str(tmp_path / "note")), reply=True).result(30)
+        assert queue.push("b", reply=True).result(30) == "b"
+    assert (tmp_path / "note").read_text() == "x"
+    assert (summary.done, summary.failed) == (1, 1)
+
+
+def test_a_worker_whose_answer_came_as_its_time_was_over_fails_no_other(in_workers: Any) -> None:
+    queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
+    with at_work(queue, in_workers.answer, processes=True, time_limit=2.0) as summary:
+        queue.push("late")
+        assert in_workers.loading.wait(30)  # the pool has the answer
+        wait_until(lambda: summary.timed_out)
+        in_workers.go.set()
+        assert queue.push("next", reply=True).result(30) == "next"
+    assert (summary.done, summary.timed_out, summary.failed) == (1, 1, 0)
+
+
+def test_an_item_that_went_back_before_its_worker_had_it_is_not_begun(tmp_path: Path) -> None:
+    """Its worker is killed, and no other gets what may be another pool's by now."""
+    queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
+    note = tmp_path / "note"
+
+    def fn(item: str) -> int:
+        with note.open("a") as file:
+            file.write(item)
+        return os.getpid()
+
+    with at_work(queue, fn, processes=True, time_limit=2.0) as summary:
+        first = queue.push("a", reply=True).result(30)
+        os.kill(first, signal.SIGSTOP)
+        queue.push("x")
+        wait_until(lambda: summary.timed_out)
+        assert queue.push("b", reply=True).result(30) != first
+    assert note.read_text() == "ab"
+    assert (summary.done, summary.timed_out, summary.failed) == (2, 1, 0)
