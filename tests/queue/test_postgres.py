@@ -3,10 +3,12 @@
 import logging
 import os
 import re
+import resource
 import shutil
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -343,3 +345,29 @@ def test_an_answer_given_while_it_is_asked_for_arrives(postgres_server: Postgres
             answering = pool.submit(answer)
             assert list(queue.map(range(count), in_flight=8, timeout=30)) == [-item for item in range(count)]
             answering.result(30)
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """All descriptors up to 1,100 are in use."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    with ExitStack() as stack:
+        while stack.enter_context(Path(os.devnull).open()).fileno() < 1100:
+            continue
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+def test_a_process_may_have_more_than_a_thousand_files(postgres_server: PostgresServer) -> None:
+    with PostgresQueue[int](postgres_server.url, fresh_name()) as queue, ThreadPoolExecutor(1) as pool:
+        assert queue.size() == 0
+        for item in range(3):
+            popping = pool.submit(queue.pop, wait=30.0)  # is woken by a thread that listens
+            queue.push(item)
+            lease = popping.result(30)
+            assert lease is not None
+            assert lease.item == item
+            queue.done(lease)
+        assert queue.size() == 0

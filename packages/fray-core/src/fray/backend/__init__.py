@@ -240,6 +240,7 @@ if TYPE_CHECKING:
     from fray._values.light_json import to_json
     from fray._values.light_tuples import NamedTuple
     from fray._values.push_options import PLAIN, PushOptions
+    from fray._values.readable import readable
     from fray._values.threads import NoThreadError, map_in_threads, run_aside, start_thread
     from fray._values.words import in_words
 
@@ -482,6 +483,7 @@ __all__ = [
     "rank_variables",
     "read_item",
     "read_lease",
+    "readable",
     "ready_positions",
     "reduce_by_identity",
     "ref_of_future",
@@ -787,6 +789,7 @@ _HOMES = {
     "rank_variables": "_jobs.ranks",
     "read_item": "_queues.reading",
     "read_lease": "_queues.reading",
+    "readable": "_values.readable",
     "with_end": "_values.leases",
     "ready_positions": "_engine.waiting",
     "reduce_by_identity": "_engine.identity",

@@ -1,7 +1,6 @@
 """Connections to PostgreSQL: one pool for each address and process."""
 
 import os
-import select
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -13,6 +12,7 @@ from weakref import WeakValueDictionary, finalize
 import psycopg
 
 from fray import SpecError, UnsupportedError
+from fray.backend import readable
 from fray_queue._engines.store import TransientError
 from fray_queue._errors import AccessRefusedError, QueueFullError, QueueVersionError
 
@@ -179,8 +179,7 @@ def _close_all(idle: "deque[TimedConnection]") -> None:
 
 def _has_ended(connection: TimedConnection) -> bool:
     """Return whether the server sent a notice that it ends the session."""
-    readable, _, _ = select.select([connection.pgconn.socket], [], [], 0)
-    return bool(readable)
+    return bool(readable([connection.pgconn.socket], 0.0))
 
 
 def _is_harmless(error: psycopg.Error) -> bool:

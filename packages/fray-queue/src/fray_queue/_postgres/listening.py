@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import select
 import socket
 import threading
 import time
@@ -10,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from fray.backend import NoThreadError, start_thread
+from fray.backend import NoThreadError, readable, start_thread
 from fray_queue._engines.store import TransientError
 from fray_queue._postgres.connection import Pool, TimedConnection
 from fray_queue._postgres.schema import LOCK, VERSION
@@ -97,11 +96,10 @@ class Listener:
         try:
             renewed = time.monotonic()
             while time.monotonic() - self._used < _LINGER:
-                watched: list[Any] = [connection.pgconn.socket, woken]
-                readable, _, _ = select.select(watched, [], [], _RENEWED / 4)
-                if woken in readable:
+                ready = readable([connection.pgconn.socket, woken.fileno()], _RENEWED / 4)
+                if woken.fileno() in ready:
                     break
-                if readable:
+                if ready:
                     self._receive(connection)
                 if time.monotonic() - renewed > _RENEWED:
                     self._register(connection)

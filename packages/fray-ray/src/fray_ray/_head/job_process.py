@@ -65,9 +65,10 @@ class JobProcess:
     def _answer(self) -> bytes:
         """Return what the scheduler says of the job; nothing where it is gone."""
         assert self._link is not None
-        said = b""
+        said, look = b"", select.poll()
+        look.register(self._link, select.POLLIN)
         while b"\n" not in said:
-            ready, _, _ = select.select([self._link], [], [], _LOOK)
+            ready = look.poll(_LOOK * 1000)
             self._check_parent()
             try:
                 piece = self._link.recv(_PIECE) if ready else None

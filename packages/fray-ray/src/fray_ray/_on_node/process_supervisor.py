@@ -14,7 +14,6 @@ import base64
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import sys
@@ -28,6 +27,7 @@ from fray.backend import (
     kill_until_gone,
     oom_kills,
     process_tree,
+    readable,
     start_program,
 )
 from fray_ray._on_node.memory_file import whole_file
@@ -145,7 +145,7 @@ class Tree:
         self._history.note(time.time(), self.usage.memory, self.usage.cpu_time or 0.0, last=last)
 
     def _wait(self, timeout: float) -> None:
-        told, _, _ = select.select([self._wake, *self._lifeline], [], [], timeout)
+        told = readable([self._wake, *self._lifeline], timeout)
         if self._wake in told:
             os.read(self._wake, 4096)
         if _LIFELINE in told:

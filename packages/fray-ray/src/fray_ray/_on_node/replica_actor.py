@@ -7,7 +7,6 @@ attempt, gives back the room and ends.
 import contextlib
 import json
 import os
-import select
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from fray.backend import (
     HeldPorts,
     free_ports,
     port_variable,
+    readable,
     replace_file,
     runner,
 )
@@ -152,10 +152,10 @@ class ReplicaActor:
                 self._tell(f"stop {self._stopped}")
             watch = NoticeWatch() if plan["gang"] else None
             used, file = NewSamples(told["private"]), replica_file(plan)
+            output = self._supervisor.stdout.fileno()
             while True:
-                ready, _, _ = select.select([self._supervisor.stdout], [], [], _LOOK)
-                if ready:
-                    chunk = os.read(self._supervisor.stdout.fileno(), _CHUNK)
+                if readable([output], _LOOK):
+                    chunk = os.read(output, _CHUNK)
                     file.feed(chunk)
                     if not chunk:
                         break

@@ -6,9 +6,10 @@ works.
 
 import errno
 import os
-import select
 import signal
 from types import FrameType
+
+from fray._values.readable import readable
 
 PIPE, STOP, RESTARTS = "control", "stop", "restarts"
 WAKE = "look"  # the message on which a supervisor looks at once for what it waits for
@@ -97,12 +98,7 @@ class ControlPipe:
     def wait(self, seconds: float, files: list[int]) -> tuple[list[str], bool]:
         """Sleep until something happens; return the messages, and whether a file is readable."""
         own = [self._signals] if self._pipe is None else [self._signals, self._pipe]
-        # Not `select`, which knows no file beyond number 1023: a job may have more replicas than that.
-        poll = select.poll()
-        for file in (*own, *files):
-            poll.register(file, select.POLLIN)
-        # Rounded up: a time that is due in less than a millisecond is waited for, not looked at in a loop.
-        ready = {file for file, _ in poll.poll(-int(-1000.0 * max(0.0, seconds) // 1))}
+        ready = readable([*own, *files], seconds)
         if self._signals in ready:
             self.signalled |= bool({signal.SIGTERM, signal.SIGINT} & set(_drain(self._signals)))
         messages: list[bytes] = []
