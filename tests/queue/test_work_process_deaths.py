@@ -62,6 +62,33 @@ def test_a_worker_that_dies_before_it_has_taken_its_item_fails_nothing(tmp_path:
     assert note.stat().st_size == 1 + size
 
 
+class OfOneProcess:
+    """An item that no other process can load."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        if state["pid"] != os.getpid():
+            raise RuntimeError("another process made it")
+        self.__dict__.update(state)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_an_item_that_a_worker_cannot_load_fails_alone(batch: int) -> None:
+    def length(items: Any) -> Any:
+        return len(items) if batch == 1 else [len(item) for item in items]
+
+    queue: MemoryQueue[Any] = MemoryQueue(max_attempts=1)
+    tickets = queue.push_many(["a", OfOneProcess(), "ccc"], reply=True)
+    with at_work(queue, length, processes=True, concurrency=1, batch=batch) as summary:
+        assert tickets[0].result(30) == 1
+        assert tickets[2].result(30) == 3
+        with pytest.raises((RuntimeError, ModuleNotFoundError)):  # nor can it find this module, as a rule
+            tickets[1].result(30)
+    assert (summary.done, summary.failed) == (2, 1)
+
+
 def test_an_item_that_kills_its_worker_is_begun_once_and_fails_once(tmp_path: Path) -> None:
     queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
     note = tmp_path / "note"

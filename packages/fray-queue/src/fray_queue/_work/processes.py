@@ -67,7 +67,7 @@ class InProcess:
 
     def __call__(self, call: Call) -> list[ItemResult]:
         try:
-            answer = self._exchange(call, dumps(call.items, "an item"))
+            answer = self._exchange(call, pickle.dumps([dumps(item, "an item") for item in call.items]))
         except Exception as error:  # noqa: BLE001 - what cannot travel, or a worker that died
             return [ItemResult(None, error)] * len(call.entries)
         what, content = pickle.loads(answer)
@@ -231,8 +231,17 @@ def _fatal(error: BaseException) -> bytes:
 
 
 def _called(function: Function, packed: bytes, wait_for: Any) -> list[ItemResult]:
-    items = pickle.loads(packed)
-    return function.call(items, wait_for)
+    """Return the outcomes of all items; one that cannot be loaded here fails alone."""
+    loaded: list[Any] = []
+    failed: dict[int, ItemResult] = {}
+    each_packed: list[bytes] = pickle.loads(packed)
+    for index, each in enumerate(each_packed):
+        try:
+            loaded.append(pickle.loads(each))
+        except Exception as error:  # noqa: BLE001 - whatever the item's class raises
+            failed[index] = ItemResult(None, error)
+    results = iter(function.call(loaded, wait_for) if loaded else ())
+    return [failed.get(index) or next(results) for index in range(len(each_packed))]
 
 
 def _packed(outcome: ItemResult) -> tuple[bytes, bool]:
