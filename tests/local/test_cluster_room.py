@@ -89,6 +89,26 @@ os.unlink(sys.argv[1])
     assert outcomes == {"succeeded": 10}
 
 
+def test_a_launch_between_two_steps_of_another_is_not_given_the_same_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, go = LocalCluster(cpus=1), tmp_path / "go"
+    rename, jobs = Path.rename, list[JobId]()
+
+    def overtaken(draft: Path, record: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        jobs.append(launch(cluster, program(HOLD, go)))
+        return rename(draft, record)
+
+    monkeypatch.setattr(Path, "rename", overtaken)
+    jobs.append(launch(cluster, program(HOLD, go)))
+    until(lambda: JobStatus.RUNNING in {cluster.poll(job_id).status for job_id in jobs}, "one runs")
+    (waits,) = (job_id for job_id in jobs if cluster.poll(job_id).status is not JobStatus.RUNNING)
+    assert "1 CPU (0 CPUs of 1 CPU free)" in pending_reason(cluster, waits)
+    go.touch()
+    assert [info.status for info in cluster.wait(jobs, timeout=30)] == [JobStatus.SUCCEEDED] * 2
+
+
 def test_what_can_never_fit_is_refused_at_launch() -> None:
     cluster = LocalCluster(cpus=2, memory="4g", gpus=1)
     for resources, needed, there in (

@@ -90,8 +90,8 @@ class MachineRoom(NamedTuple):
         return explain(entered, AdmissionFile(self.state_dir).claims())
 
     def enter_at_launch(self) -> Grant | None:
-        """Request room for a job whose record is a draft; None where there is none yet."""
-        entered = AdmissionFile(self.state_dir, draft=self.claim.record).enter(self.claim)
+        """Request room, as a launcher does; None where there is none yet."""
+        entered = AdmissionFile(self.state_dir).enter(self.claim)
         return Grant(entered.gpus) if entered.granted else None
 
     def leave(self) -> None:
@@ -103,7 +103,6 @@ class AdmissionFile(NamedTuple):
     """The claims of a state directory."""
 
     state_dir: str
-    draft: str | None = None
 
     @property
     def path(self) -> str:
@@ -148,7 +147,7 @@ class AdmissionFile(NamedTuple):
     def _change(self, change: Callable[[list[Claim]], None]) -> tuple[list[Claim], list[Claim]]:
         """Let a function change the living claims; return them, and those that were granted by that."""
         before = self._read()
-        claims = [claim for claim in before if claim.alive or claim.record == self.draft]
+        claims = [claim for claim in before if claim.alive]
         change(claims)
         granted = admit(claims)
         if claims != before:

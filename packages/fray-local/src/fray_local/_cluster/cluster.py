@@ -174,12 +174,13 @@ class LocalCluster(DirectoryCluster):
             if draft != record:  # else it is a job that runs again
                 write_record(draft, plan)  # meanwhile the supervisor comes up; it ends if it gets no plan
             pid = int(shell.stdout.readline())
+            # Before its claim: other launchers drop a claim where they find no lock of a living supervisor.
+            if draft != record:
+                draft.rename(record)
             # Here, so that jobs stand in line as they were launched, not as their supervisors came up.
             room = _room_to_enter(plan)
             try:
                 granted = room.enter_at_launch() if room else None
-                if draft != record:
-                    draft.rename(record)
                 shell.stdin.write(packed_plan(plan._replace(granted=granted)))
             except BaseException:
                 if room:
