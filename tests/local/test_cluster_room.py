@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fray import UnsupportedError
-from fray.cluster import Entrypoint, GpuConfig, JobId, JobStatus, ResourceConfig
+from fray.cluster import Entrypoint, GpuConfig, JobId, JobRequest, JobStatus, ResourceConfig
 from fray.testing.cluster import launch, program, until
 from fray_local import LocalCluster
 from fray_local.testing import Amounts, Claim, admit
@@ -158,6 +158,20 @@ def test_gpu_jobs_see_gpus_of_their_own(tmp_path: Path) -> None:
     go.touch()
     assert len(next(cluster.monitor(waits)).split(",")) == 2
     cluster.wait([one, two, waits], timeout=30)
+
+
+def test_a_member_of_a_sweep_that_never_had_room_leaves_that_of_another_sweep(tmp_path: Path) -> None:
+    cluster, go = LocalCluster(cpus=1), tmp_path / "go"
+    failed = launch(cluster, program("raise SystemExit(3)"))
+    assert cluster.wait(failed, timeout=30).status is JobStatus.FAILED
+    holds = cluster.launch_many([JobRequest("holds", program(HOLD, go))])
+    until(lambda: cluster.poll(holds).status is JobStatus.RUNNING, "the first sweep runs")
+    never = cluster.launch_many([JobRequest("never", program("pass"), after=[failed])])
+    assert cluster.wait(never, timeout=30).status is JobStatus.FAILED
+    waits = launch(cluster, program("pass"))
+    assert f"running: {holds}/0" in pending_reason(cluster, waits)
+    go.touch()
+    assert [info.status for info in cluster.wait([holds, waits], timeout=30)] == [JobStatus.SUCCEEDED] * 2
 
 
 def test_a_stopped_job_leaves_the_queue(tmp_path: Path) -> None:

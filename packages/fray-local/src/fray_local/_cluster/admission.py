@@ -17,6 +17,7 @@ from fray.backend import (
     liveness_of,
     post_to_supervisor,
     replace_file,
+    to_json,
     wait_for_lock,
 )
 
@@ -161,7 +162,8 @@ class AdmissionFile(NamedTuple):
                 _, row, *others = file.read().splitlines()
         except (OSError, ValueError):
             return False
-        alone = len(others) == 1 and f'/{os.path.basename(record)}", "child"' in row
+        # All of the path: the members of every sweep are called 0, 1, 2, ...
+        alone = len(others) == 1 and f'"record": {to_json(record)}, "child"' in row
         if alone:
             replace_file(self.path, b"[]")
         return alone
