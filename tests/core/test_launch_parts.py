@@ -1,5 +1,6 @@
 """What a launch and a job are made of: keys, snapshots, notices, usage. No cluster is needed."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from fray.backend import (
     ControlGroup,
     MemoryGroup,
     SourceState,
+    SupervisorLock,
     UsageMeter,
     change_since,
     held_key,
@@ -48,6 +50,21 @@ def test_a_key_is_held_by_one_launch_at_a_time_and_gives_the_first_id(tmp_path: 
         ids = set(pool.map(launch, range(32)))
     assert list(ids) == started
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.ETIMEDOUT])
+def test_a_heartbeat_that_the_file_system_refuses_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(file: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    lock = SupervisorLock.acquire(str(tmp_path / "lock"))
+    assert lock is not None
+    monkeypatch.setattr(os, "utime", refused)
+    lock.renew()
+    assert SupervisorLock.acquire(str(tmp_path / "lock")) is None
+    lock.close()
 
 
 def test_a_lock_whose_file_is_deleted_while_another_waits_is_that_of_the_new_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -149,6 +150,77 @@ def test_sigterm_to_the_supervisor_stops_the_job(
     os.kill(supervisor(state_dir, job_id), signal.SIGTERM)
     assert cluster.wait(job_id, timeout=30).status is JobStatus.STOPPED
     assert not running(pid)
+
+
+def look_of(record: Path) -> None:
+    """Wait until the supervisor of a record has looked for what comes without a wake-up, all of it."""
+    for _ in range(2):  # it takes requests to restart first, so that the second is taken after a whole look
+        (record / "restarts").touch()
+        until(lambda: not (record / "restarts").exists(), "the supervisor looks")
+
+
+def test_a_job_runs_on_while_its_supervisor_cannot_open_a_file(
+    cluster: LocalCluster, state_dir: Path, tmp_path: Path
+) -> None:
+    pids, go = tmp_path / "pids", tmp_path / "go"
+    code = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True)\n"
+    code += "while not os.path.exists(sys.argv[2]): time.sleep(0.01)"
+    job_id = launch(cluster, program(code, pids, go))
+    until(lambda: numbers_in(pids), "the job starts")
+    until(lambda: cluster.poll(job_id).status is JobStatus.RUNNING, "the job reads running")
+    pid = supervisor(state_dir, job_id)
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    taken = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    free = min(set(range(len(taken) + 1)) - taken)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, before[1]))
+    look_of(state_dir / "jobs" / job_id)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    assert cluster.poll(job_id).status is JobStatus.RUNNING
+    go.touch()
+    assert cluster.wait(job_id, timeout=30).status is JobStatus.SUCCEEDED
+
+
+def test_a_request_to_stop_that_cannot_be_read_stops_nothing(
+    cluster: LocalCluster, state_dir: Path, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    job_id = launch(cluster, program(SLEEPER, pids))
+    (pid,) = until(lambda: numbers_in(pids), "the job starts")
+    record = state_dir / "jobs" / job_id
+    (record / "stop").symlink_to("stop")
+    look_of(record)
+    until(lambda: cluster.poll(job_id).status is JobStatus.RUNNING, "the job reads running")
+    assert running(pid)
+    (record / "stop").unlink()
+    (record / "stop").write_text("no number")  # one that is there and makes no sense
+    assert cluster.wait(job_id, timeout=30).status is JobStatus.STOPPED
+
+
+def test_a_status_that_is_refused_for_a_while_does_not_end_the_job(
+    cluster: LocalCluster, state_dir: Path, tmp_path: Path
+) -> None:
+    pids, refused, go = tmp_path / "pids", tmp_path / "refused", tmp_path / "go"
+    code = """
+        import os, sys, time
+        print(os.getpid(), file=open(sys.argv[1], "a"), flush=True)
+        while os.environ["FRAY_ATTEMPT"] == "1" and not os.path.exists(sys.argv[2]):
+            time.sleep(0.01)
+        while not os.path.exists(sys.argv[3]) and os.environ["FRAY_ATTEMPT"] == "2":
+            time.sleep(0.01)
+        sys.exit(os.environ["FRAY_ATTEMPT"] == "1")
+    """
+    job_id = launch(cluster, program(code, pids, refused, go), max_retries_failure=1)
+    until(lambda: cluster.poll(job_id).status is JobStatus.RUNNING, "the job runs")
+    draft = state_dir / "jobs" / job_id / "status.json.new"
+    until(lambda: not draft.exists(), "the status is written")
+    draft.mkdir()  # the next one cannot be written for that
+    refused.touch()
+    until(lambda: len(numbers_in(pids)) == 2, "the second attempt starts")
+    assert cluster.poll(job_id).tasks[0].attempt == 1
+    draft.rmdir()
+    until(lambda: cluster.poll(job_id).tasks[0].attempt == 2, "the status is written")
+    go.touch()
+    assert cluster.wait(job_id, timeout=30).status is JobStatus.SUCCEEDED
 
 
 @pytest.fixture

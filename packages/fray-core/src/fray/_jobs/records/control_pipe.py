@@ -42,14 +42,17 @@ def post_to_supervisor(record: str, message: str) -> bool:
 
 
 def stop_filed(record: str) -> float | None:
-    """Return the grace of a stop that was requested by the file; None where none was."""
+    """Return the grace of a stop that was requested by the file; None where none was.
+
+    Where the file cannot be read (too many open files, a server that does not answer) the next look reads it.
+    """
     try:
         with open(os.path.join(record, STOP)) as file:
             grace = float(file.read())
             return grace if grace == grace else DEFAULT_GRACE  # a NaN equals nothing
-    except FileNotFoundError:
+    except OSError:  # there is none, as a rule
         return None
-    except (OSError, ValueError):  # it is being written, or was on a disk that was full
+    except ValueError:
         return DEFAULT_GRACE
 
 

@@ -23,7 +23,7 @@ VERSION = 2
 STATUS, RESERVE = "status.json", "reserve"
 _ROOM = 16 * 1024  # bytes of a final status, and for each further replica
 _ROOM_OF_A_REPLICA = 6 * 1024
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES)
+_NO_RECORD = (errno.ENOENT, errno.ENOTDIR)
 
 
 def reserve_room(record: str, replicas: int) -> None:
@@ -40,12 +40,16 @@ def reserve_room(record: str, replicas: int) -> None:
 
 
 def write_status(record: str, data: Mapping[str, Any], *, final: bool) -> bool:
-    """Replace the status of a job (a `JobInfo`, fit for JSON); whether the disk took it."""
+    """Replace the status of a job (a `JobInfo`, fit for JSON); whether the file system took it.
+
+    Raises:
+        OSError: There is no such record any more. Any other error may pass: the caller tries again.
+    """
     text = _encoded(data)
     try:
         replace_file(os.path.join(record, STATUS), text)
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if error.errno in _NO_RECORD:
             raise
         return final and _write_into_reserve(record, data, text)
     if final:

@@ -21,16 +21,28 @@ class JobTree:
         """Whether this process has no child; then it has no descendant: orphans would be its children."""
 
     def members(self) -> list[int]:
-        """Return the living processes of the job, without those of jobs below it."""
+        """Return the living processes of the job, without those of jobs below it.
+
+        Raises:
+            OSError: The machine does not say, as with too many open files; that passes.
+        """
         return [] if self.childless else members(self._record)
 
     def send(self, number: int) -> None:
-        """Send a signal to all of them."""
-        process_tree.send(self.members(), number)
+        """Send a signal to all of them, as far as the machine says which they are."""
+        try:
+            pids = self.members()
+        except OSError:
+            return  # those that are to be killed are looked for until none is left
+        process_tree.send(pids, number)
 
     def send_session(self, leader: int, number: int) -> None:
         """Send a signal to those that a replica's main process has in its session."""
-        pids = [pid for pid in self.members() if process_tree.session_of(pid) == leader]
+        try:
+            pids = [pid for pid in self.members() if process_tree.session_of(pid) == leader]
+        except OSError:
+            process_tree.send_group(leader, number)
+            return
         process_tree.send(pids, number)
 
     def tell_children(self, grace: float) -> bool:

@@ -128,7 +128,10 @@ class ReplicaProcesses:
         """Look at what each attempt uses: the processes of its session, and of one that is alone, all."""
         if not self._running:
             return
-        pids = self._tree.members()
+        try:
+            pids = self._tree.members()
+        except OSError:  # a sample is left out
+            return
         sessions = {pid: process_tree.session_of(pid) for pid in pids} if len(self._running) > 1 else {}
         for leader, running in self._running.items():
             meter = running.meter

@@ -311,7 +311,11 @@ class Supervisor:
 
     def _tree_is_empty(self) -> bool:
         """Whether nothing of the job is left; where all is to be killed, what there still is gets killed."""
-        if self._tree.members():
+        try:
+            left = self._tree.members()
+        except OSError:  # the next look says
+            return False
+        if left:
             if self._killing:
                 self._tree.send(signal.SIGKILL)
             return False
