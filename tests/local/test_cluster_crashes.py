@@ -223,6 +223,26 @@ def test_a_status_that_is_refused_for_a_while_does_not_end_the_job(
     assert cluster.wait(job_id, timeout=30).status is JobStatus.SUCCEEDED
 
 
+def test_a_job_waits_on_while_the_status_of_that_before_it_cannot_be_read(
+    cluster: LocalCluster, state_dir: Path, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)"
+    first = launch(cluster, program(code, go))
+    until(lambda: cluster.poll(first).status is JobStatus.RUNNING, "the first runs")
+    second = launch(cluster, program("pass"), after=[first])
+    until(lambda: "to succeed" in (cluster.poll(second).pending_reason or ""), "the second waits")
+    status, aside = state_dir / "jobs" / first / "status.json", tmp_path / "aside"
+    status.rename(aside)
+    status.symlink_to(status)
+    look_of(state_dir / "jobs" / second)
+    aside.replace(status)
+    assert cluster.poll(second).status is JobStatus.PENDING
+    go.touch()
+    infos = cluster.wait([first, second], timeout=30)
+    assert [info.status for info in infos] == [JobStatus.SUCCEEDED] * 2
+
+
 @pytest.fixture
 def stuck(cluster: LocalCluster, wheels: Path, tmp_path: Path) -> Callable[[], tuple[JobId, int]]:
     """Launches a job whose environment is being built, and goes on so; returns the builder's process too."""

@@ -13,7 +13,7 @@ from fray._jobs.records.control_pipe import WAKE, post_to_supervisor
 from fray._jobs.records.files import CHILDREN, LOCK, PLAN
 from fray._jobs.records.liveness import Liveness, liveness_of
 from fray._jobs.records.replica_records import job_path
-from fray._jobs.records.status_file import STATUS, read_json
+from fray._jobs.records.status_file import STATUS, load_json
 from fray._values.job_words import JobStatus
 from fray._values.light_tuples import NamedTuple
 
@@ -120,7 +120,14 @@ def tell_of_start(record: str) -> None:
 
 
 def _ended(record: str) -> str | None:
-    """How a job ended: "succeeded", or what to say of it; None for one that has not."""
+    """How a job ended: "succeeded", or what to say of it; None for one that has not, as far as is known."""
+    try:
+        return _read_end(record)
+    except OSError:  # it cannot be read now: the next look reads it
+        return None
+
+
+def _read_end(record: str) -> str | None:
     how = _written(record)
     if how is not None:
         return how
@@ -132,7 +139,10 @@ def _ended(record: str) -> str | None:
 
 
 def _written(record: str) -> str | None:
-    written = read_json(os.path.join(record, STATUS))
+    try:
+        written = load_json(os.path.join(record, STATUS))
+    except (FileNotFoundError, NotADirectoryError):
+        written = None
     if written is None and not os.path.isdir(record):
         return "was removed before it was known to have succeeded"
     if written is None or written.get("status") not in tuple(JobStatus):

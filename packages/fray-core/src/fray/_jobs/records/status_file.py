@@ -58,12 +58,21 @@ def write_status(record: str, data: Mapping[str, Any], *, final: bool) -> bool:
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """Return what a file of ours holds; None where it is missing or damaged."""
+    """Return what a file of ours holds; None where it is missing or damaged, or cannot be read."""
     try:
-        with open(path, "rb") as file:
-            text = file.read()
+        return load_json(path)
     except OSError:
         return None
+
+
+def load_json(path: str) -> dict[str, Any] | None:
+    """Return what a file of ours holds; None where it is damaged.
+
+    Raises:
+        OSError: It is missing, or cannot be read.
+    """
+    with open(path, "rb") as file:
+        text = file.read()
     import json
 
     try:
