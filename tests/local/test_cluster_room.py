@@ -174,6 +174,22 @@ def test_a_member_of_a_sweep_that_never_had_room_leaves_that_of_another_sweep(tm
     assert [info.status for info in cluster.wait([holds, waits], timeout=30)] == [JobStatus.SUCCEEDED] * 2
 
 
+def test_a_job_whose_turn_comes_while_its_claim_cannot_be_written_waits_on(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    cluster, go = LocalCluster(cpus=1), tmp_path / "go"
+    holds, waits = launch(cluster, program(HOLD, go)), launch(cluster, program("pass"))
+    pending_reason(cluster, waits)
+    (claims,) = state_dir.glob("claims.*.json")
+    draft = claims.with_name(f"{claims.name}.new")
+    draft.mkdir()  # as on a disk that is full, the file cannot be replaced
+    go.touch()
+    assert cluster.wait(holds, timeout=30).status is JobStatus.SUCCEEDED
+    until(lambda: "directory" in (cluster.poll(waits).pending_reason or ""), "the job says why it waits")
+    draft.rmdir()
+    assert cluster.wait(waits, timeout=30).status is JobStatus.SUCCEEDED
+
+
 def test_a_stopped_job_leaves_the_queue(tmp_path: Path) -> None:
     cluster = LocalCluster(cpus=1)
     go = tmp_path / "go"

@@ -160,22 +160,36 @@ class Supervisor:
         return self._ask_for_room()
 
     def _ask_for_room(self) -> list[Event]:
+        """Begin where there is room; else wait, as on a disk that is full, and ask again at the next look."""
+        try:
+            waits_for = self._enter()
+        except OSError as error:
+            waits_for = f"waiting until it can start: {error}"
+        self._waiting_for_room = waits_for is not None
+        if waits_for is not None:
+            self._wait_for(waits_for)
+        elif self._comparing is None:
+            self._perform(self._machine.handle(Begin(), time.monotonic()))
+        return []
+
+    def _enter(self) -> str | None:
+        """Request room, and where there is some compare the source if need be; return what the job waits for.
+
+        Raises:
+            OSError: Either could not be done.
+        """
         admission = self._plan.admission
         if admission is not None:
             answer = self._plan.granted or admission.enter()
-            self._waiting_for_room = isinstance(answer, str)
             if isinstance(answer, str):
-                self._wait_for(answer)
-                return []
+                return answer
             self._replicas.grant = answer
         waited = self._has_waited and time.time() - self._plan.submitted_at > _SOON
         if waited and self._plan.snapshot_of is None:
             from fray._jobs.supervisor.source_change import start_comparison
 
             self._comparing = start_comparison(self._record, self._plan, self._group)
-        else:
-            self._perform(self._machine.handle(Begin(), time.monotonic()))
-        return []
+        return None
 
     def _compared(self) -> None:
         from fray._jobs.supervisor.source_change import change_found
