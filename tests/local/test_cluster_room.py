@@ -1,10 +1,12 @@
 """The machine's CPUs, memory and GPUs are counted, across all processes that launch jobs."""
 
+import contextlib
 import itertools
 import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +190,33 @@ def test_a_job_whose_turn_comes_while_its_claim_cannot_be_written_waits_on(
     until(lambda: "directory" in (cluster.poll(waits).pending_reason or ""), "the job says why it waits")
     draft.rmdir()
     assert cluster.wait(waits, timeout=30).status is JobStatus.SUCCEEDED
+
+
+@contextlib.contextmanager
+def unreadable(path: Path) -> Iterator[None]:
+    """Have a file be one that is there and cannot be read."""
+    aside, loop = path.with_name("aside"), path.with_name("loop")
+    aside.hardlink_to(path)
+    loop.symlink_to(path)
+    loop.replace(path)
+    yield
+    aside.replace(path)
+
+
+def test_a_claim_whose_record_cannot_be_read_for_a_moment_is_kept(state_dir: Path, tmp_path: Path) -> None:
+    cluster, go = LocalCluster(cpus=1), tmp_path / "go"
+    holds = launch(cluster, program(HOLD, go))
+    until(lambda: cluster.poll(holds).status is JobStatus.RUNNING, "the first runs")
+    with unreadable(state_dir / "jobs" / holds / "lock"):
+        waits = launch(cluster, program("pass"))
+        assert f"running: {holds}" in pending_reason(cluster, waits)
+    (claims,) = state_dir.glob("claims.*.json")
+    with unreadable(claims), pytest.raises(OSError, match="claims"):
+        launch(cluster, program("pass"))
+    assert f"running: {holds}" in pending_reason(cluster, launch(cluster, program("pass")))
+    go.touch()
+    jobs = [info.job_id for info in cluster.list_jobs()]
+    assert [info.status for info in cluster.wait(jobs, timeout=30)] == [JobStatus.SUCCEEDED] * 3
 
 
 def test_a_stopped_job_leaves_the_queue(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ class AdmissionFile(NamedTuple):
         try:
             with open(self.path) as file:
                 return [_claim_of(data) for data in json.load(file)]
-        except (OSError, ValueError, TypeError, KeyError):
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
             return []
 
     def _write(self, claims: list[Claim]) -> None:

@@ -121,13 +121,9 @@ class SupervisorLock:
 
 def holder_of(path: str) -> Holder | None:
     """Return the holder of a lock, or its last one; None where there was none, or the file is damaged."""
-    import json
-
     try:
-        with open(path, "rb") as file:
-            data = json.loads(file.read() or b"null")
-        return None if data is None else Holder(**data)
-    except (OSError, ValueError, TypeError):
+        return _read_holder(path)
+    except OSError:
         return None
 
 
@@ -137,7 +133,12 @@ def liveness_of(path: str, *, held_by_launcher: bool = False) -> Liveness:
     Args:
         held_by_launcher: It is the lock of a draft, whose holder writes nothing about itself.
     """
-    holder = holder_of(path)
+    try:
+        holder = _read_holder(path)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        holder = None
+    except OSError:  # it cannot be read now, and may be held
+        return Liveness.UNKNOWN
     if holder is None:
         return _ask(path) if held_by_launcher else Liveness.NOT_STARTED
     if holder.boot == boot_id():
@@ -153,6 +154,18 @@ def last_renewed(path: str) -> float | None:
     try:
         return os.stat(path).st_mtime
     except OSError:
+        return None
+
+
+def _read_holder(path: str) -> Holder | None:
+    import json
+
+    with open(path, "rb") as file:
+        text = file.read()
+    try:
+        data = json.loads(text or b"null")
+        return None if data is None else Holder(**data)
+    except (ValueError, TypeError):
         return None
 
 
