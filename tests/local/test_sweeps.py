@@ -3,12 +3,14 @@
 import os
 import signal
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fray import UnsupportedError
-from fray.backend import environment_of
+from fray.backend import SupervisorLock, environment_of
 from fray.cluster import ExitReason, JobRequest, JobStatus, ResourceConfig, SweepId, create_environment
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_fixtures import numbers_in
@@ -99,6 +101,41 @@ def test_members_whose_supervisors_were_killed_run_again_with_the_rest(
     assert cluster.wait(sweep, timeout=PATIENCE).progress == {"succeeded": 1, "failed": 1}
     cluster.retry(sweep.member(0))
     assert cluster.wait(sweep, timeout=PATIENCE).progress == {"succeeded": 2}
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_of_two_calls_that_run_a_job_again_at_one_moment_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swept: bool
+) -> None:
+    cluster, runs = LocalCluster(overcommit=True), tmp_path / "runs"
+    code = """
+        import sys
+        with open(sys.argv[1], "a") as file:
+            file.write("0\\n")
+        sys.exit(len(open(sys.argv[1]).readlines()) == 1)
+    """
+    request = JobRequest("once", program(code, runs))
+    job_id = cluster.launch_many([request]) if swept else cluster.launch(request)
+    assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.FAILED
+    lock = until(
+        lambda: SupervisorLock.acquire(f"{cluster.record(job_id).path}/lock"), "it is free", PATIENCE
+    )
+    assert lock is not None
+    acquire, waiting = SupervisorLock.acquire, set[int]()
+
+    def noted(path: str) -> SupervisorLock | None:
+        waiting.add(threading.get_ident())
+        return acquire(path)
+
+    monkeypatch.setattr(SupervisorLock, "acquire", noted)
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(cluster.retry, job_id) for _ in range(2)]
+        until(lambda: len(waiting) == 2, "both have judged the job, and wait", PATIENCE)
+        lock.close()
+        errors = [call.exception(PATIENCE) for call in calls]
+    assert sorted(map(type, errors), key=str) == sorted([type(None), ValueError], key=str), errors
+    assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.SUCCEEDED
+    assert len(numbers_in(runs)) == 2
 
 
 def test_a_job_whose_supervisor_was_killed_cannot_be_run_again(state_dir: Path, tmp_path: Path) -> None:

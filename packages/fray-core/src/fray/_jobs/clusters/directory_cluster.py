@@ -12,13 +12,13 @@ from fray._jobs.clusters.restart import restart_replicas
 from fray._jobs.clusters.retry import (
     check_kept,
     check_retry,
+    locked_as_judged,
     members_to_retry,
     numbered,
     reset,
     reset_members,
     reset_replicas,
     reset_sweep,
-    taken_lock,
 )
 from fray._jobs.plans.plan import JobPlan
 from fray._jobs.plans.planning import import_paths, plan_of
@@ -171,19 +171,12 @@ class DirectoryCluster(RecordedJobs):
         """See `Cluster.retry`."""
         self.capabilities.check("retry", f"{type(self).__name__}: retry", "launch it as a new job")
         record = self._records.find(job_id)
-        info = record.info()
-        check_retry(info)
-        if info.is_sweep:
-            self._retry_members(record, members_to_retry(record))
-        elif record.job_id.sweep is not None:
-            sweep = self._records.find(record.job_id.sweep)
-            if not sweep.info().finished:
-                raise ValueError(
-                    f"job {job_id} is of sweep {sweep.job_id}, which has not ended: retry it then"
-                )
-            self._retry_members(sweep, members_to_retry(sweep, record.job_id.leaf))
+        if record.job_id.sweep is not None:
+            self._retry_members(self._records.find(record.job_id.sweep), record)
+        elif record.info().is_sweep:
+            self._retry_members(record, None)
         else:
-            self._retry_job(record, info)
+            self._retry_job(record)
         return record.job_id
 
     def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
@@ -194,13 +187,20 @@ class DirectoryCluster(RecordedJobs):
         check_seconds("grace", grace, zero=True)
         restart_replicas(self._records.find(job_id), replica, grace)
 
-    def _retry_job(self, record: JobRecord, info: JobInfo) -> None:
-        if record.replicas():
-            self._start_replicas(record.job_id, reset_replicas(record, info))
-            return
-        check_kept(record)
-        lock = taken_lock(record)
+    def _retry_job(self, record: JobRecord) -> None:
+        def judge(info: JobInfo) -> JobInfo:
+            check_retry(info)
+            return info
+
+        lock, info = locked_as_judged(record, judge)
         try:
+            if record.replicas():
+                replicas = reset_replicas(record)
+                reset(record, info)
+                lock.close()
+                self._start_replicas(record.job_id, replicas)
+                return
+            check_kept(record)
             plan = kept_plan(os.fspath(record.path))
             assert plan is not None, "it was there a moment ago"
             plan = numbered(restored(plan, os.environ), info)
@@ -211,8 +211,8 @@ class DirectoryCluster(RecordedJobs):
         finally:
             lock.close()
 
-    def _retry_members(self, sweep: JobRecord, members: list[tuple[JobRecord, JobInfo]]) -> None:
-        lock = taken_lock(sweep)
+    def _retry_members(self, sweep: JobRecord, member: JobRecord | None) -> None:
+        lock, members = locked_as_judged(sweep, lambda info: members_to_retry(sweep, info, member))
         try:
             secrets = reset_members(members)
             plan = reset_sweep(sweep)._replace(secrets=secrets)

@@ -2,13 +2,16 @@
 
 import os
 import pickle
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from fray._jobs.plans.plan import JobPlan
 from fray._jobs.plans.sweep_plan import TURN, SweepPlan
 from fray._jobs.records.control_pipe import STOP
-from fray._jobs.records.files import ON_EXIT, PLAN, SWEEP
+from fray._jobs.records.files import LOCK, ON_EXIT, PLAN, SWEEP
 from fray._jobs.records.kept_plans import AGAIN, drop_plan, kept_plan, restored, secrets_of
 from fray._jobs.records.liveness import SupervisorLock
 from fray._jobs.records.on_exit import DONE
@@ -16,8 +19,11 @@ from fray._jobs.records.packed_plans import packed_plan
 from fray._jobs.records.record import JobRecord
 from fray._jobs.records.settling import lock_when_free, progress_of
 from fray._jobs.records.status_file import replace_file, reserve_room, write_status
+from fray._values.delays import poll_delays
 from fray._values.errors import ClusterUnavailableError, UnsupportedError
 from fray._values.job_states import JobInfo, JobStatus
+
+T = TypeVar("T")
 
 _PATIENCE = 10.0  # seconds in which a supervisor that has written the final status goes
 
@@ -34,9 +40,54 @@ def check_retry(info: JobInfo) -> None:
         raise ValueError(f"job {info.job_id} has succeeded: there is nothing to run again")
 
 
-def members_to_retry(record: JobRecord, position: str | None = None) -> list[tuple[JobRecord, JobInfo]]:
-    """Return the members of a sweep that did not succeed, and how each ended; of one position, that one."""
-    infos = [(each, each.info()) for each in record.children() if position in (None, each.job_id.leaf)]
+def locked_as_judged(record: JobRecord, judge: Callable[[JobInfo], T]) -> tuple[SupervisorLock, T]:
+    """Take the lock of a job that has ended, once its supervisor is gone, and return what was judged of it.
+
+    What holds is what is there under the lock: another call may run the job again until then.
+
+    Args:
+        judge: Called with how the job ended; raises where it is not to be run again.
+
+    Raises:
+        ClusterUnavailableError: The supervisor does not go.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    for pause in poll_delays(longest=0.05):
+        written = record.written()
+        judged = judge(record.info(written))
+        lock = SupervisorLock.acquire(os.path.join(record.path, LOCK))
+        if lock is not None:
+            if record.written() == written:
+                return lock, judged
+            lock.close()
+        elif time.monotonic() > deadline:
+            raise _still_runs(record)
+        time.sleep(pause)
+    raise AssertionError("the pauses do not end")
+
+
+def members_to_retry(
+    sweep: JobRecord, info: JobInfo, member: JobRecord | None
+) -> list[tuple[JobRecord, JobInfo]]:
+    """Return the members of a sweep that did not succeed, and how each ended.
+
+    Args:
+        info: How the sweep ended.
+        member: The one that is to run again; None for all.
+
+    Raises:
+        ValueError: There is nothing to run again, or not yet.
+        UnsupportedError: The plan of one was not kept.
+    """
+    if member is None:
+        check_retry(info)
+    else:
+        check_retry(member.info())
+        if not info.finished:
+            raise ValueError(
+                f"job {member.job_id} is of sweep {info.job_id}, which has not ended: retry it then"
+            )
+    infos = [(each, each.info()) for each in sweep.children() if member is None or each.path == member.path]
     found = [(each, info) for each, info in infos if info.status in (JobStatus.FAILED, JobStatus.STOPPED)]
     for each, _ in found:
         check_kept(each)
@@ -57,17 +108,21 @@ def check_kept(record: JobRecord) -> None:
 
 
 def taken_lock(record: JobRecord) -> SupervisorLock:
-    """Take the lock of a job that has ended, as soon as its supervisor is gone.
+    """Take the lock of a member or a replica that has ended, as soon as its supervisor is gone.
 
     Raises:
         ClusterUnavailableError: It does not go.
     """
     lock = lock_when_free(record, _PATIENCE)
     if lock is None:
-        raise ClusterUnavailableError(
-            f"the supervisor of job {record.job_id} still runs, though the job has ended; try again later"
-        )
+        raise _still_runs(record)
     return lock
+
+
+def _still_runs(record: JobRecord) -> ClusterUnavailableError:
+    return ClusterUnavailableError(
+        f"the supervisor of job {record.job_id} still runs, though the job has ended; try again later"
+    )
 
 
 def reset(record: JobRecord, info: JobInfo) -> None:
@@ -124,8 +179,8 @@ def reset_members(ended: list[tuple[JobRecord, JobInfo]]) -> dict[int, dict[str,
     return secrets
 
 
-def reset_replicas(record: JobRecord, info: JobInfo) -> list[int]:
-    """Let a job whose replicas have a supervisor each read pending, with what it takes to run it again.
+def reset_replicas(record: JobRecord) -> list[int]:
+    """Let replicas that have a supervisor each read pending, with what it takes to run them again.
 
     Returns:
         The replicas that did not succeed, and are to be started.
@@ -148,7 +203,6 @@ def reset_replicas(record: JobRecord, info: JobInfo) -> list[int]:
             lock.reserve()
         finally:
             lock.close()
-    reset(record, info)
     return [int(each.path.name) for each, _ in ended]
 
 
