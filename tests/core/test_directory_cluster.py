@@ -43,6 +43,10 @@ class ChildCluster(DirectoryCluster):
 def cluster(tmp_path: Path) -> Iterator[ChildCluster]:
     cluster = ChildCluster(tmp_path / "jobs")
     yield cluster
+    end(cluster)
+
+
+def end(cluster: ChildCluster) -> None:
     for supervisor in cluster.supervisors:
         supervisor.kill()
         supervisor.wait()
@@ -58,6 +62,37 @@ def test_a_start_that_fails_leaves_no_job(tmp_path: Path) -> None:
         launch(cluster, program("pass"))
     assert cluster.list_jobs() == []
     assert list((tmp_path / "jobs").iterdir()) == []
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_job_that_could_not_be_started_again_reads_as_it_had_ended_and_can_be(
+    tmp_path: Path, swept: bool
+) -> None:
+    class Breaking(ChildCluster):
+        broken = False
+
+        def _start(self, job_id: str, command: list[str]) -> None:
+            if self.broken:
+                raise OSError("no room on any host")
+            super()._start(job_id, command)
+
+    cluster, fixed = Breaking(tmp_path / "jobs"), tmp_path / "fixed"
+    code = "import os, sys; sys.exit(not os.path.exists(sys.argv[1]))"
+    request = JobRequest("job", program(code, fixed))
+    job_id = cluster.launch_many([request] * 2) if swept else cluster.launch(request)
+    ended = cluster.wait(job_id, timeout=60)
+    members = cluster.list_jobs(parent=job_id)
+    assert ended.status is JobStatus.FAILED
+    cluster.broken = True
+    with pytest.raises(OSError, match="no room"):
+        cluster.retry(job_id)
+    assert cluster.poll(job_id) == ended
+    assert cluster.list_jobs(parent=job_id) == members
+    cluster.broken = False
+    fixed.touch()
+    cluster.retry(job_id)
+    assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
+    end(cluster)
 
 
 def test_a_job_whose_supervisor_was_killed_reads_lost_and_nothing_of_it_is_left(

@@ -124,6 +124,27 @@ def test_one_that_fails_leaves_the_others_and_alone_is_run_again(cluster: Room, 
     assert len(cluster.started) == 4
 
 
+def test_those_that_could_not_be_started_again_read_as_they_had_ended_and_can_be(
+    tmp_path: Path, cluster: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "there"
+    job_id = launch(cluster, program(ONE_FAILS, there), resources=THREE)
+    ended = cluster.wait(job_id, timeout=60)
+
+    def broken(job_id: str, command: list[str]) -> None:
+        raise OSError("no room on any host")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "_start", broken)
+        with pytest.raises(OSError, match="no room"):
+            cluster.retry(job_id)
+    info = cluster.poll(job_id)
+    assert (info.status, info.tasks, info.error_message) == (ended.status, ended.tasks, ended.error_message)
+    there.touch()
+    cluster.retry(job_id)
+    assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
+
+
 def test_a_supervisor_that_is_killed_takes_its_own_replica_along(cluster: Room, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     job_id = launch(cluster, program(SLEEPS, pids), resources=THREE)

@@ -138,6 +138,25 @@ def test_of_two_calls_that_run_a_job_again_at_one_moment_one_does(
     assert len(numbers_in(runs)) == 2
 
 
+def test_a_job_that_could_not_be_started_again_reads_as_it_had_ended_and_can_be(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    cluster, fixed = LocalCluster(cpus=1), tmp_path / "fixed"
+    job_id = launch(cluster, program("import os, sys; sys.exit(not os.path.exists(sys.argv[1]))", fixed))
+    ended = cluster.wait(job_id, timeout=PATIENCE)
+    log = state_dir / "jobs" / job_id / "supervisor.log"
+    log.unlink()
+    log.mkdir()  # no supervisor is started without its log
+    with pytest.raises(IsADirectoryError):
+        cluster.retry(job_id)
+    assert cluster.poll(job_id) == ended
+    log.rmdir()
+    fixed.touch()
+    cluster.retry(job_id)
+    info = cluster.wait(job_id, timeout=PATIENCE)
+    assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 2)
+
+
 def test_a_job_whose_supervisor_was_killed_cannot_be_run_again(state_dir: Path, tmp_path: Path) -> None:
     cluster, pids = LocalCluster(overcommit=True), tmp_path / "pids"
     job_id = launch(cluster, program(SLEEP, pids))

@@ -10,15 +10,17 @@ from pathlib import Path
 from fray._jobs.clusters.recorded_jobs import RecordedJobs
 from fray._jobs.clusters.restart import restart_replicas
 from fray._jobs.clusters.retry import (
-    check_kept,
     check_retry,
     locked_as_judged,
     members_to_retry,
     numbered,
+    plan_to_run,
+    replicas_to_retry,
     reset,
     reset_members,
     reset_replicas,
     reset_sweep,
+    undone_if_not_started,
 )
 from fray._jobs.plans.plan import JobPlan
 from fray._jobs.plans.planning import import_paths, plan_of
@@ -26,7 +28,7 @@ from fray._jobs.plans.snapshots import SweepCopies, take_snapshot
 from fray._jobs.plans.sweep_plan import SweepPlan
 from fray._jobs.process_tree import TreeKill
 from fray._jobs.records.files import CHILDREN, PLAN, SWEEP
-from fray._jobs.records.kept_plans import drop_plan, kept_plan, restored, secrets_of
+from fray._jobs.records.kept_plans import secrets_of
 from fray._jobs.records.liveness import SupervisorLock
 from fray._jobs.records.packed_plans import packed_plan
 from fray._jobs.records.record import JobRecord
@@ -188,38 +190,43 @@ class DirectoryCluster(RecordedJobs):
         restart_replicas(self._records.find(job_id), replica, grace)
 
     def _retry_job(self, record: JobRecord) -> None:
-        def judge(info: JobInfo) -> JobInfo:
-            check_retry(info)
-            return info
-
-        lock, info = locked_as_judged(record, judge)
-        try:
-            if record.replicas():
-                replicas = reset_replicas(record)
-                reset(record, info)
-                lock.close()
-                self._start_replicas(record.job_id, replicas)
+        lock, info, _ = locked_as_judged(record, check_retry)
+        with contextlib.closing(lock):
+            replicas = replicas_to_retry(record)
+            if replicas:
+                self._retry_replicas(record, info, replicas, lock)
                 return
-            check_kept(record)
-            plan = kept_plan(os.fspath(record.path))
-            assert plan is not None, "it was there a moment ago"
-            plan = numbered(restored(plan, os.environ), info)
+            plan = numbered(plan_to_run(record), info)
+            with undone_if_not_started(lock, [(record, info)]):
+                reset(record, info)
+                lock.reserve()
+                self._start_supervisor(plan, record.path, record.path, lock)
+
+    def _retry_replicas(
+        self,
+        record: JobRecord,
+        info: JobInfo,
+        replicas: list[tuple[JobRecord, JobInfo]],
+        lock: SupervisorLock,
+    ) -> None:
+        """Run replicas again that have a supervisor each."""
+        plans = [plan_to_run(each) for each, _ in replicas]
+        with undone_if_not_started(lock, [*replicas, (record, info)]):
+            reset_replicas(replicas, plans)
             reset(record, info)
-            lock.reserve()
-            drop_plan(os.fspath(record.path))
-            self._start_supervisor(plan, record.path, record.path, lock)
-        finally:
             lock.close()
+            self._start_replicas(record.job_id, [int(each.path.name) for each, _ in replicas])
 
     def _retry_members(self, sweep: JobRecord, member: JobRecord | None) -> None:
-        lock, members = locked_as_judged(sweep, lambda info: members_to_retry(sweep, info, member))
-        try:
-            secrets = reset_members(members)
-            plan = reset_sweep(sweep)._replace(secrets=secrets)
-            lock.reserve()
-            self._start_sweep(plan, sweep.path, sweep.path, lock)
-        finally:
-            lock.close()
+        """Run the members of a sweep again that did not succeed; where one is given, that one."""
+        lock, info, members = locked_as_judged(sweep, lambda info: members_to_retry(sweep, info, member))
+        with contextlib.closing(lock):
+            secrets = {int(each.job_id.leaf): secrets_of(plan_to_run(each)) for each, _ in members}
+            with undone_if_not_started(lock, [*members, (sweep, info)]):
+                reset_members(members)
+                plan = reset_sweep(sweep)._replace(secrets=secrets)
+                lock.reserve()
+                self._start_sweep(plan, sweep.path, sweep.path, lock)
 
     def _start_supervisor(
         self, plan: JobPlan | SweepPlan, draft: Path, record: Path, lock: SupervisorLock

@@ -1,9 +1,10 @@
 """Make the record of a job that has ended as it was before its start, but for its earlier attempts."""
 
+import contextlib
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -12,20 +13,22 @@ from fray._jobs.plans.plan import JobPlan
 from fray._jobs.plans.sweep_plan import TURN, SweepPlan
 from fray._jobs.records.control_pipe import STOP
 from fray._jobs.records.files import LOCK, ON_EXIT, PLAN, SWEEP
-from fray._jobs.records.kept_plans import AGAIN, drop_plan, kept_plan, restored, secrets_of
+from fray._jobs.records.kept_plans import kept_plan, restored
 from fray._jobs.records.liveness import SupervisorLock
 from fray._jobs.records.on_exit import DONE
 from fray._jobs.records.packed_plans import packed_plan
 from fray._jobs.records.record import JobRecord
-from fray._jobs.records.settling import lock_when_free, progress_of
+from fray._jobs.records.settling import lock_when_free, progress_of, settle_by_members
 from fray._jobs.records.status_file import replace_file, reserve_room, write_status
-from fray._values.delays import poll_delays
+from fray._jobs.supervisor.stopping import settle_stopped
+from fray._values.delays import poll_delays, poll_until
 from fray._values.errors import ClusterUnavailableError, UnsupportedError
 from fray._values.job_states import JobInfo, JobStatus
 
 T = TypeVar("T")
 
 _PATIENCE = 10.0  # seconds in which a supervisor that has written the final status goes
+_GOES_WITHIN = 2.0  # seconds in which one goes that gets no plan
 
 
 def check_retry(info: JobInfo) -> None:
@@ -40,10 +43,11 @@ def check_retry(info: JobInfo) -> None:
         raise ValueError(f"job {info.job_id} has succeeded: there is nothing to run again")
 
 
-def locked_as_judged(record: JobRecord, judge: Callable[[JobInfo], T]) -> tuple[SupervisorLock, T]:
-    """Take the lock of a job that has ended, once its supervisor is gone, and return what was judged of it.
+def locked_as_judged(record: JobRecord, judge: Callable[[JobInfo], T]) -> tuple[SupervisorLock, JobInfo, T]:
+    """Take the lock of a job that has ended, once its supervisor is gone.
 
-    What holds is what is there under the lock: another call may run the job again until then.
+    Returned with it are how the job ended and what `judge` returned, as they are under the lock: another
+    call may run the job again until then.
 
     Args:
         judge: Called with how the job ended; raises where it is not to be run again.
@@ -54,11 +58,12 @@ def locked_as_judged(record: JobRecord, judge: Callable[[JobInfo], T]) -> tuple[
     deadline = time.monotonic() + _PATIENCE
     for pause in poll_delays(longest=0.05):
         written = record.written()
-        judged = judge(record.info(written))
+        info = record.info(written)
+        judged = judge(info)
         lock = SupervisorLock.acquire(os.path.join(record.path, LOCK))
         if lock is not None:
             if record.written() == written:
-                return lock, judged
+                return lock, info, judged
             lock.close()
         elif time.monotonic() > deadline:
             raise _still_runs(record)
@@ -77,7 +82,6 @@ def members_to_retry(
 
     Raises:
         ValueError: There is nothing to run again, or not yet.
-        UnsupportedError: The plan of one was not kept.
     """
     if member is None:
         check_retry(info)
@@ -88,23 +92,7 @@ def members_to_retry(
                 f"job {member.job_id} is of sweep {info.job_id}, which has not ended: retry it then"
             )
     infos = [(each, each.info()) for each in sweep.children() if member is None or each.path == member.path]
-    found = [(each, info) for each, info in infos if info.status in (JobStatus.FAILED, JobStatus.STOPPED)]
-    for each, _ in found:
-        check_kept(each)
-    return found
-
-
-def check_kept(record: JobRecord) -> None:
-    """Refuse a job whose plan is not there any more.
-
-    Raises:
-        UnsupportedError: It was not kept.
-    """
-    if not (record.path / AGAIN).exists():
-        raise UnsupportedError(
-            f"job {record.job_id} cannot be run again: its record has no plan. A supervisor keeps it when "
-            "its job fails or is stopped, but not when the supervisor is killed; launch it as a new job"
-        )
+    return [(each, info) for each, info in infos if info.status in (JobStatus.FAILED, JobStatus.STOPPED)]
 
 
 def taken_lock(record: JobRecord) -> SupervisorLock:
@@ -123,6 +111,32 @@ def _still_runs(record: JobRecord) -> ClusterUnavailableError:
     return ClusterUnavailableError(
         f"the supervisor of job {record.job_id} still runs, though the job has ended; try again later"
     )
+
+
+@contextlib.contextmanager
+def undone_if_not_started(lock: SupervisorLock, ended: list[tuple[JobRecord, JobInfo]]) -> Iterator[None]:
+    """Let jobs read as they had ended, and be run again, where an error keeps them from being started.
+
+    Args:
+        lock: The lock that their caller holds.
+        ended: The jobs and how each had ended, the parts of a job before it.
+    """
+    try:
+        yield
+    except BaseException:
+        lock.close()
+        until = time.monotonic() + _GOES_WITHIN
+        for record, info in ended:
+            _undo(record, info, until - time.monotonic())
+        raise
+
+
+def _undo(record: JobRecord, info: JobInfo, patience: float) -> None:
+    if record.replicas():
+        settle_by_members(record)  # unless some of them were started
+        return
+    # A supervisor that comes up and gets no plan holds the lock for a moment.
+    poll_until(lambda: settle_stopped(record, end=info) or None, patience)
 
 
 def reset(record: JobRecord, info: JobInfo) -> None:
@@ -156,60 +170,55 @@ def reset(record: JobRecord, info: JobInfo) -> None:
         raise OSError(f"the status of {record.job_id} cannot be written: the disk is full or read-only")
 
 
-def reset_members(ended: list[tuple[JobRecord, JobInfo]]) -> dict[int, dict[str, str]]:
-    """Let members read pending, as they were before a supervisor was started for them.
-
-    Returns:
-        The variables of each that are in no file.
-
-    Raises:
-        ValueError: One of those is not in the environment. Nothing was changed.
-    """
-    secrets = {int(record.job_id.leaf): secrets_of(_restored(record)) for record, _ in ended}
+def reset_members(ended: list[tuple[JobRecord, JobInfo]]) -> None:
+    """Let members read pending, as they were before a supervisor was started for them."""
     for record, info in ended:
-        lock = taken_lock(record)
-        try:
-            plan = kept_plan(os.fspath(record.path))
-            assert plan is not None, "it was there a moment ago"
-            replace_file(os.fspath(record.path / PLAN), packed_plan(numbered(plan, info)))
-            reset(record, replace(info, pending_reason=TURN))
-            lock.reserve()
-        finally:
-            lock.close()
-    return secrets
+        _reset_part(record, replace(info, pending_reason=TURN), _kept(record))  # no file has its secrets
 
 
-def reset_replicas(record: JobRecord) -> list[int]:
-    """Let replicas that have a supervisor each read pending, with what it takes to run them again.
+def replicas_to_retry(record: JobRecord) -> list[tuple[JobRecord, JobInfo]]:
+    """Return the replicas with a supervisor each that did not succeed, and how each ended."""
+    infos = [(each, each.info()) for each in record.replicas()]
+    return [(each, own) for each, own in infos if own.status is not JobStatus.SUCCEEDED]
 
-    Returns:
-        The replicas that did not succeed, and are to be started.
+
+def reset_replicas(ended: list[tuple[JobRecord, JobInfo]], plans: list[JobPlan]) -> None:
+    """Let replicas that have a supervisor each read pending, with what it takes to run them again."""
+    for (record, info), plan in zip(ended, plans, strict=True):
+        _reset_part(record, info, plan)
+
+
+def _reset_part(record: JobRecord, info: JobInfo, plan: JobPlan) -> None:
+    lock = taken_lock(record)
+    try:
+        replace_file(os.fspath(record.path / PLAN), packed_plan(numbered(plan, info)))
+        reset(record, info)
+        lock.reserve()
+    finally:
+        lock.close()
+
+
+def plan_to_run(record: JobRecord) -> JobPlan:
+    """Return the plan that was kept of a job, with what was withheld.
+
+    It stays in the record, so that the job can be run again where nobody starts it now. Its supervisor
+    drops it when the job has succeeded.
 
     Raises:
-        UnsupportedError: The plan of one of those was not kept.
-        ValueError: A variable that is in no file is not in the environment. Nothing was changed.
+        UnsupportedError: None was kept.
+        ValueError: A variable that is in no file is not in the environment.
     """
-    infos = [(each, each.info()) for each in record.replicas()]
-    ended = [(each, own) for each, own in infos if own.status is not JobStatus.SUCCEEDED]
-    for each, _ in ended:
-        check_kept(each)
-    plans = [_restored(each) for each, _ in ended]
-    for (each, own), plan in zip(ended, plans, strict=True):
-        lock = taken_lock(each)
-        try:
-            replace_file(os.fspath(each.path / PLAN), packed_plan(numbered(plan, own)))
-            reset(each, own)
-            drop_plan(os.fspath(each.path))
-            lock.reserve()
-        finally:
-            lock.close()
-    return [int(each.path.name) for each, _ in ended]
+    return restored(_kept(record), os.environ)
 
 
-def _restored(record: JobRecord) -> JobPlan:
+def _kept(record: JobRecord) -> JobPlan:
     plan = kept_plan(os.fspath(record.path))
-    assert plan is not None, "it was there a moment ago"
-    return restored(plan, os.environ)
+    if plan is None:
+        raise UnsupportedError(
+            f"job {record.job_id} cannot be run again: its record has no plan. A supervisor keeps it when "
+            "its job fails or is stopped, but not when the supervisor is killed; launch it as a new job"
+        )
+    return plan
 
 
 def numbered(plan: JobPlan, info: JobInfo) -> JobPlan:

@@ -62,7 +62,7 @@ def kept_plan(record: str) -> JobPlan | None:
 
 
 def drop_plan(record: str) -> None:
-    """Forget it: the job has succeeded, or runs again."""
+    """Forget it: the job has succeeded."""
     remove_file(os.path.join(record, AGAIN))
 
 
