@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -225,6 +226,30 @@ def test_the_usage_of_processes_is_measured_while_they_run() -> None:
     assert meter.peak_memory is not None
     assert 200e6 < meter.peak_memory < 400e6
     assert meter.cpu_time is not None
+
+
+def test_a_meter_keeps_the_sum_of_processes_that_are_gone_and_nothing_of_each() -> None:
+    code = "import sys; sum(range(10**6)); print(flush=True); sys.stdin.read()"
+
+    def measure(meter: UsageMeter, count: int) -> None:
+        """Have so many processes work, one after the other, and sample each while it lives."""
+        for _ in range(count):
+            with subprocess.Popen(
+                [sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ) as process:
+                assert process.stdout is not None
+                process.stdout.readline()
+                meter.sample([process.pid])
+        meter.sample([])
+
+    meter, times = UsageMeter(), list[float]()
+    sizes = set[int]()
+    for _ in range(3):
+        measure(meter, 4)
+        times.append(meter.cpu_time or 0.0)
+        sizes.add(len(pickle.dumps(meter)))
+    assert 0 < times[0] < times[1] < times[2]
+    assert len(sizes) == 1
 
 
 def test_what_the_system_says_at_the_end_counts_where_no_sample_was_taken() -> None:

@@ -29,14 +29,15 @@ class UsageMeter:
         self.peak_memory: int | None = None
         self.memory = 0
         """What the last sample found."""
-        self._cpu: dict[tuple[int, str], float] = {}  # by process
+        self._cpu: dict[int, tuple[str, float]] = {}  # by process: when it started, and its CPU time
+        self._cpu_of_gone = 0.0
         self._reaped = 0.0
         self._next = 0.0
 
     @property
     def cpu_time(self) -> float | None:
         """Seconds of CPU until now."""
-        total = max(sum(self._cpu.values()), self._reaped)
+        total = max(self._cpu_of_gone + sum(cpu for _, cpu in self._cpu.values()), self._reaped)
         return round(total, 3) if total or self._reaped else None
 
     def due(self) -> bool:
@@ -51,9 +52,13 @@ class UsageMeter:
             found = _measure(pid)
             if found is not None:
                 started, cpu, resident, common = found
-                self._cpu[pid, started] = cpu
+                if pid in self._cpu and self._cpu[pid][0] != started:
+                    self._cpu_of_gone += self._cpu[pid][1]
+                self._cpu[pid] = started, cpu
                 own += resident - common
                 shared = max(shared, common)  # of processes that were forked: mostly the same pages
+        for pid in [pid for pid in self._cpu if _is_gone(pid)]:
+            self._cpu_of_gone += self._cpu.pop(pid)[1]
         self.memory = own + shared
         if own + shared > 0:
             self.peak_memory = max(self.peak_memory or 0, own + shared)
@@ -75,6 +80,14 @@ def over_asked(peak: int | None, asked: int | None) -> str | None:
     if peak is None or asked is None or peak <= asked:
         return None
     return f"asked {in_words(asked)}, used {in_words(peak)}"
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:  # or it is another user's by now
+        return isinstance(error, ProcessLookupError)
+    return False
 
 
 def _measure(pid: int) -> "tuple[str, float, int, int] | None":
