@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -93,6 +94,29 @@ def test_a_job_that_could_not_be_started_again_reads_as_it_had_ended_and_can_be(
     cluster.retry(job_id)
     assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
     end(cluster)
+
+
+def test_times_are_right_after_the_machine_was_suspended(tmp_path: Path) -> None:
+    suspended = tmp_path / "suspended"
+
+    class Sleepy(ChildCluster):
+        """Once a file is there, the wall clock of its supervisors, and no other, is an hour ahead."""
+
+        def _start(self, job_id: str, command: list[str]) -> None:
+            clock = f"lambda: real() + 3600 * os.path.exists({str(suspended)!r})"
+            at = command.index("-c") + 1
+            command[at] = f"import os, time; real = time.time; time.time = {clock}\n{command[at]}"
+            super()._start(job_id, command)
+
+    cluster = Sleepy(tmp_path / "jobs")
+    before = time.time()
+    job_id = launch(cluster, program("import sys; open(sys.argv[1], 'w').close()", suspended))
+    (task,) = cluster.wait(job_id, timeout=60).tasks
+    end(cluster)
+    assert task.started_at is not None
+    assert task.finished_at is not None
+    assert before <= task.started_at < before + 600
+    assert before + 3600 <= task.finished_at < before + 4200
 
 
 def test_a_job_whose_supervisor_was_killed_reads_lost_and_nothing_of_it_is_left(

@@ -221,7 +221,7 @@ class Supervision(ReplicaRules):
     def shift(self, seconds: float) -> None:
         """Go on by another clock, which is ahead of that before by so many seconds."""
         self._now += seconds
-        self._epoch -= seconds
+        self.epoch -= seconds
         if self._kill_at is not None:
             self._kill_at += seconds
         for replica in (*self._replicas, *self._left_out):

@@ -194,7 +194,9 @@ class JobRun:
             self._record.ending = None
         elif isinstance(event, Placed):
             self._placing.note_placed(event.replicas)
-        actions = self._machine.handle(event, time.monotonic())
+        now = time.monotonic()
+        self._machine.epoch = time.time() - now  # one of the clocks may have been set, or have stood still
+        actions = self._machine.handle(event, now)
         self._changed.set()
         for action in actions:
             match action:

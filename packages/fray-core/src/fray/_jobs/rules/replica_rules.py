@@ -78,7 +78,9 @@ class ReplicaRules:
     """
 
     def __init__(self, policy: Policy, epoch: float) -> None:
-        self._policy, self._epoch = policy, epoch
+        self._policy = policy
+        self.epoch = epoch
+        """Set again where the wall clock has gone another way than the other; times that were given stay."""
         self._replicas = [Replica(policy.first_replica + n) for n in range(policy.replicas)]
         self._actions: list[Action] = []
         self._now = 0.0
@@ -230,7 +232,7 @@ class ReplicaRules:
 
     @property
     def _wall(self) -> float:
-        return self._epoch + self._now
+        return self.epoch + self._now
 
 
 def pause_after(failures: int) -> float:

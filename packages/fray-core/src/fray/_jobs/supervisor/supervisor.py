@@ -91,7 +91,7 @@ class Supervisor:
         events = self._look_at_predecessors() if self._waits_for else self._prepare()
         while True:
             for event in [*events, Tick()]:
-                self._perform(self._machine.handle(event, time.monotonic()))
+                self._handle(event)
             if self._ending and self._tree_is_empty():
                 self._ending = self._killing = False
                 events = [TreeEnded()]
@@ -169,7 +169,7 @@ class Supervisor:
         if waits_for is not None:
             self._wait_for(waits_for)
         elif self._comparing is None:
-            self._perform(self._machine.handle(Begin(), time.monotonic()))
+            self._handle(Begin())
         return []
 
     def _enter(self) -> str | None:
@@ -198,7 +198,7 @@ class Supervisor:
         change = change_found(self._record)
         if change is not None:
             self._warn(change)
-        self._perform(self._machine.handle(Begin(), time.monotonic()))
+        self._handle(Begin())
 
     def _warn(self, text: str) -> None:
         if text not in self._state.warnings:
@@ -290,6 +290,12 @@ class Supervisor:
 
     # --- what is to be done ---
 
+    def _handle(self, event: Event) -> None:
+        """Perform what follows from an event."""
+        now = time.monotonic()
+        self._machine.epoch = time.time() - now  # one of the clocks may have been set, or have stood still
+        self._perform(self._machine.handle(event, now))
+
     def _perform(self, actions: list[Action]) -> None:
         """Perform actions; what fails at once goes back into the machine."""
         failures: list[Event] = []
@@ -314,7 +320,7 @@ class Supervisor:
                     self._state = self._state._replace(status=status, error_message=message)
 
         for event in failures:  # after all of a gang were started
-            self._perform(self._machine.handle(event, time.monotonic()))
+            self._handle(event)
 
     def _end_tree(self, grace: float, forced: bool) -> None:
         self._ending = True
