@@ -17,6 +17,7 @@ from fray.backend import (
     MemoryGroup,
     SourceState,
     SupervisorLock,
+    UsageHistory,
     UsageMeter,
     change_since,
     held_key,
@@ -250,6 +251,14 @@ def test_a_meter_keeps_the_sum_of_processes_that_are_gone_and_nothing_of_each() 
         sizes.add(len(pickle.dumps(meter)))
     assert 0 < times[0] < times[1] < times[2]
     assert len(sizes) == 1
+
+
+def test_usage_over_time_goes_on_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    history = UsageHistory(str(tmp_path), 0, 1)
+    for now in (5000.0, 5000.2, 100.0, 100.2, 101.0):
+        history.note(now, 1 << 20, 0.5)
+    lines = (tmp_path / "usage" / "replica-0.attempt-1").read_text().splitlines()
+    assert [float(line.split()[0]) for line in lines] == [5000.0, 100.0, 101.0]
 
 
 def test_what_the_system_says_at_the_end_counts_where_no_sample_was_taken() -> None:

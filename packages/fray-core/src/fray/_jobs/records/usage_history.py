@@ -40,7 +40,8 @@ class UsageHistory:
             last: Whether the attempt has ended: then it is due, if there is another one.
         """
         self._highest = max(self._highest, memory)
-        if now < self._next and not (last and self._samples):
+        early = self._next - self._every <= now < self._next  # before that: the clock was set back
+        if early and not (last and self._samples):
             return
         self._samples.append((round(now, 2), self._highest, round(cpu_time, 3)))
         self._next, self._highest = now + self._every, 0
