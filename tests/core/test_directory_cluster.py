@@ -119,6 +119,59 @@ def test_times_are_right_after_the_machine_was_suspended(tmp_path: Path) -> None
     assert before + 3600 <= task.finished_at < before + 4200
 
 
+# Leaves a process that, when it is looked at, forks another of its kind and ends; the last of them does not.
+DODGES = """
+    import os, sys, time
+    folder = sys.argv[1]
+    for last in (False, False, False, False, False, True):
+        child = os.fork()
+        if child:
+            while not os.path.exists(f"{folder}/{child}.up"):
+                time.sleep(0.001)
+            open(f"{folder}/armed", "w").close()
+            os._exit(0)
+        own = f"{folder}/{os.getpid()}"
+        open(f"{own}.up", "w").close()
+        while last or not os.path.exists(f"{own}.seen"):
+            time.sleep(0.001)
+"""
+# What a supervisor opens while it looks at a process: that has ended before it is read.
+LOOKS = """
+import builtins, os, time
+real = open
+def looking(path, *args, **kwargs):
+    own = str(path).replace("/proc/", "{folder}/").removesuffix("/cmdline")
+    if os.path.exists("{folder}/armed") and own != path and os.path.exists(f"{{own}}.up"):
+        real(f"{{own}}.seen", "w").close()
+        for _ in range(200):
+            with real(f"/proc/{{os.path.basename(own)}}/stat") as stat:
+                if stat.read().rpartition(")")[2].split()[0] == "Z":
+                    break
+            time.sleep(0.005)
+    return real(path, *args, **kwargs)
+builtins.open = looking
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_a_process_that_is_forked_while_the_tree_is_looked_at_ends_with_the_job(tmp_path: Path) -> None:
+    class Looking(ChildCluster):
+        def _start(self, job_id: str, command: list[str]) -> None:
+            at = command.index("-c") + 1
+            command[at] = LOOKS.format(folder=tmp_path) + command[at]
+            super()._start(job_id, command)
+
+    cluster = Looking(tmp_path / "jobs")
+    job_id = launch(cluster, program(DODGES, tmp_path))
+    assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
+    processes = [int(path.stem) for path in tmp_path.glob("*.up")]
+    left = [pid for pid in processes if running(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert (len(processes), left) == (6, [])
+    end(cluster)
+
+
 def test_a_job_whose_supervisor_was_killed_reads_lost_and_nothing_of_it_is_left(
     cluster: ChildCluster, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from fray.backend import (
     change_since,
     held_key,
     in_words,
+    kill_until_gone,
     limits_memory,
     over_asked,
     prune_keys,
@@ -259,6 +260,16 @@ def test_usage_over_time_goes_on_when_the_clock_was_set_back(tmp_path: Path) -> 
         history.note(now, 1 << 20, 0.5)
     lines = (tmp_path / "usage" / "replica-0.attempt-1").read_text().splitlines()
     assert [float(line.split()[0]) for line in lines] == [5000.0, 100.0, 101.0]
+
+
+def test_a_tree_that_was_killed_is_gone_when_two_looks_find_nothing() -> None:
+    with subprocess.Popen(["sleep", "600"]) as first, subprocess.Popen(["sleep", "600"]) as hidden:
+        looks = iter([[first.pid], [], [hidden.pid], [], []])
+        assert kill_until_gone(lambda: next(looks))
+        assert list(looks) == []
+        codes = [process.wait(30) for process in (first, hidden)]
+    assert codes == [-9, -9]
+    assert kill_until_gone(list)
 
 
 def test_what_the_system_says_at_the_end_counts_where_no_sample_was_taken() -> None:

@@ -76,7 +76,7 @@ class Program:
                 pass
         except ChildProcessError:
             return []
-        return descendants(os.getpid())
+        return descendants(os.getpid(), dead=True)
 
     def _say(self, **values: object) -> None:
         self._values |= values

@@ -100,12 +100,16 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
         _prctl(_PR_SET_PDEATHSIG, number)
 
 
-def descendants(root: int, spare: str | None = None) -> list[int]:
+def descendants(root: int, spare: str | None = None, *, dead: bool = False) -> list[int]:
     """Return the living processes below one.
+
+    A process that forks and ends during the look hides what it forked, and is dead itself by then. So a tree
+    has ended where its subreaper finds none with `dead`, after it has reaped.
 
     Args:
         spare: A word; a process that has it, or `OUTLIVES_JOBS`, on its command line is left out, with
             what is below it.
+        dead: Return those, too, that have ended and were not reaped.
     """
     found: list[int] = []
     waiting = children_of(root)
@@ -114,7 +118,7 @@ def descendants(root: int, spare: str | None = None) -> list[int]:
         command = command_of(pid)
         if OUTLIVES_JOBS in command or (spare is not None and spare in command):
             continue
-        if _started(pid) is not None:
+        if dead or _started(pid) is not None:
             found.append(pid)
         waiting.extend(children_of(pid))
     return found
@@ -123,21 +127,21 @@ def descendants(root: int, spare: str | None = None) -> list[int]:
 def children_of(pid: int) -> list[int]:
     """Return the children of a process, those of all of its threads, zombies included."""
     if not _LINUX:
-        return [child for child, parent in _living() if parent == pid]
+        return [child for child, parent in _processes(dead=True) if parent == pid]
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as file:
                 found += map(int, file.read().split())
     except OSError:  # it ended meanwhile, or the kernel does not say
-        return found or [child for child, parent in _living() if parent == pid]
+        return found or [child for child, parent in _processes(dead=True) if parent == pid]
     return found
 
 
 def with_variable(name: str, value: str) -> list[int]:
     """Return the living processes that started with a variable, wherever they hang in the tree."""
     own = os.getpid()
-    return [pid for pid, _ in _living() if pid != own and environment_of(pid).get(name) == value]
+    return [pid for pid, _ in _processes() if pid != own and environment_of(pid).get(name) == value]
 
 
 def command_of(pid: int) -> list[str]:
@@ -184,13 +188,18 @@ def send_group(leader: int, number: int) -> None:
 
 
 def kill_until_gone(find: Callable[[], list[int]], patience: float = 30.0) -> bool:
-    """Kill what `find` finds until it finds nothing: some may fork meanwhile. False when time is up."""
+    """Kill what `find` finds until it finds nothing: some may fork meanwhile. False when time is up.
+
+    Once it has found something it is to find nothing twice: what ends during a look hides what it forked.
+    """
     until = time.monotonic() + patience
-    while pids := find():
+    pids = find()
+    while pids:
         send(pids, signal.SIGKILL)
         if time.monotonic() >= until:
             return False
         time.sleep(0.002)
+        pids = find() or find()
     return True
 
 
@@ -209,18 +218,18 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
-def _living() -> Iterator[tuple[int, int]]:
-    """Every process that is not a zombie, with its parent."""
+def _processes(*, dead: bool = False) -> Iterator[tuple[int, int]]:
+    """Every process with its parent, zombies only on request."""
     if not _LINUX:
         import psutil
 
         for process in psutil.process_iter(["ppid", "status"]):
-            if process.info["status"] != psutil.STATUS_ZOMBIE:
+            if dead or process.info["status"] != psutil.STATUS_ZOMBIE:
                 yield process.pid, process.info["ppid"]
         return
     for name in os.listdir("/proc"):
         stat = _stat(name) if name.isdigit() else []
-        if stat and stat[0] not in "ZX":
+        if stat and (dead or stat[0] not in "ZX"):
             yield int(name), int(stat[1])
 
 

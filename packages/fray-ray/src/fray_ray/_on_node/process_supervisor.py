@@ -109,7 +109,7 @@ def _below() -> list[int]:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             continue
-    return process_tree.descendants(os.getpid())
+    return process_tree.descendants(os.getpid(), dead=True)
 
 
 class Tree:
@@ -177,4 +177,4 @@ class Tree:
 
     def _members(self) -> list[int]:
         self._reap()
-        return process_tree.descendants(os.getpid())
+        return process_tree.descendants(os.getpid(), dead=True)

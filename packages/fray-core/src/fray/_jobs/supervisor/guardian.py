@@ -22,7 +22,12 @@ def clear(record: str, supervisor: int, code: int) -> None:
     holder = holder_of(os.path.join(record, LOCK))
     if holder is not None and holder.group is not None:
         ControlGroup(holder.group).kill()
-    process_tree.kill_until_gone(lambda: members(record))
+
+    def left() -> list[int]:
+        _reap()
+        return members(record, dead=True)
+
+    process_tree.kill_until_gone(left)
     _settle(record, supervisor, code)
     while tell_children(record, _GRACE):
         time.sleep(0.01)

@@ -28,6 +28,14 @@ class JobTree:
         """
         return [] if self.childless else members(self._record)
 
+    def remains(self) -> list[int]:
+        """Return them with those that have ended and were not reaped; where there is none the tree has ended.
+
+        Raises:
+            OSError: As with `members`.
+        """
+        return [] if self.childless else members(self._record, dead=True)
+
     def send(self, number: int) -> None:
         """Send a signal to all of them, as far as the machine says which they are."""
         try:
@@ -54,8 +62,13 @@ class JobTree:
         return tell_children(self._record, grace)
 
 
-def members(record: str, root: int | None = None) -> list[int]:
-    """Return the living processes of a job, seen from a process above all of them."""
+def members(record: str, root: int | None = None, *, dead: bool = False) -> list[int]:
+    """Return the living processes of a job, seen from a process above all of them.
+
+    Args:
+        dead: See `process_tree.descendants`.
+    """
     if sys.platform == "linux":
-        return process_tree.descendants(os.getpid() if root is None else root, spare=SUPERVISOR_MODULE)
+        top = os.getpid() if root is None else root
+        return process_tree.descendants(top, spare=SUPERVISOR_MODULE, dead=dead)
     return process_tree.with_variable(process_tree.JOB_VARIABLE, record)

@@ -13,6 +13,7 @@ import os
 import signal
 import time
 
+from fray._jobs import process_tree
 from fray._jobs.logs.attempts import AttemptLogs
 from fray._jobs.processes.spawn import start_function
 from fray._jobs.records.control_pipe import DEFAULT_GRACE, WAKE, ControlPipe, restarts_filed, stop_filed
@@ -332,12 +333,12 @@ class Supervisor:
     def _tree_is_empty(self) -> bool:
         """Whether nothing of the job is left; where all is to be killed, what there still is gets killed."""
         try:
-            left = self._tree.members()
+            left = self._tree.remains()
         except OSError:  # the next look says
             return False
         if left:
             if self._killing:
-                self._tree.send(signal.SIGKILL)
+                process_tree.send(left, signal.SIGKILL)
             return False
         return self._grace_of_children is None or not self._tree.tell_children(self._grace_of_children)
 
