@@ -28,6 +28,8 @@ import psutil
 import scaling_page
 from page import written
 
+from fray.backend import kill_until_gone, with_variable
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / ".nox" / "figures"
 PAGE = ROOT / "docs" / "performance.md"
@@ -48,9 +50,10 @@ BENCHMARKS: dict[str, tuple[list[str], int]] = {
     "ray_contexts": ([], 420),
     "ray_jobs": ([], 150),
     "ray_head": ([], 600),
-    "slurm": ([], 300),
+    "slurm": ([], 420),
     "scaling": ([], 300),
 }
+_NOTES = "BENCH_NOTES"  # the variable with the file that a benchmark writes its tables to
 WHOLE = 2100.0  # seconds for all of them
 PEERS = (
     *(
@@ -124,7 +127,7 @@ def run(name: str, *, quick: bool, within: float, alone: bool) -> dict[str, Any]
         notes = Path(folder) / "notes"
         notes.touch()
         environ = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-        environ |= {"BENCH_NOTES": str(notes), "BENCH_QUICK": str(int(quick))}
+        environ |= {_NOTES: str(notes), "BENCH_QUICK": str(int(quick))}
         failure = ended(command, environ, Path(folder), min(limit, max(within, 1.0)))
         noted = [json.loads(line) for line in notes.read_text(encoding="utf-8").splitlines()]
     if failure:
@@ -144,7 +147,7 @@ def run(name: str, *, quick: bool, within: float, alone: bool) -> dict[str, Any]
 
 
 def ended(command: list[str], environ: dict[str, str], folder: Path, within: float) -> str | None:
-    """Run a command; return None, or what went wrong. Nothing of it is left."""
+    """Run a command; return None, or what went wrong. Nothing of it is left, by the variable that it has."""
     errors = folder / "errors"
     with errors.open("wb") as file:
         process = subprocess.Popen(command, env=environ, stderr=file, start_new_session=True)
@@ -156,22 +159,13 @@ def ended(command: list[str], environ: dict[str, str], folder: Path, within: flo
             process.wait(20)
         return f"stopped after {within:.0f} s, which is all that it may take"
     finally:
-        end_group(process.pid)
+        # Servers of a benchmark that did not come to its end, too: they have sessions of their own.
+        kill_until_gone(lambda: with_variable(_NOTES, environ[_NOTES]))
         process.wait()
         text = errors.read_text(errors="replace")
         sys.stderr.write(text[-4000:])
     last = (text.strip().splitlines() or [""])[-1]
     return None if code == 0 else f"ended with code {code}: {last[:200]}"
-
-
-def end_group(session: int) -> None:
-    """End what is left of a session: servers of a benchmark that did not come to its end."""
-    for process in psutil.process_iter():
-        try:
-            if os.getsid(process.pid) == session:
-                os.kill(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
 
 
 def first_line(name: str) -> str:
