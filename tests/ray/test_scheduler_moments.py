@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import ray as typed_ray
+import requests
 from job_processes import dashboard, kill, kill_scheduler, paused, scheduler
-from ray.experimental import internal_kv
 from ray.job_submission import JobSubmissionClient
 
 from fray.cluster import Entrypoint, JobRequest, JobStatus, ResourceConfig, create_environment
@@ -49,9 +49,17 @@ def await_entry(ray_cluster: LocalRayCluster, job_id: str) -> None:
     until(lambda: job_id in [each.submission_id for each in table.list_jobs()], "it is in the table")
 
 
-def stored(job_id: str) -> list[str]:
-    """What the head's memory holds of a job."""
-    return [name.decode() for name in internal_kv._internal_kv_list(f"gcs://fray-{job_id}")]
+def package(cluster: LocalRayCluster, job_id: str, kind: str) -> str:
+    """The URL of what the head's memory holds of a job."""
+    return f"{cluster.dashboard}/api/packages/gcs/fray-{job_id}.{kind}"
+
+
+def stored(cluster: LocalRayCluster, job_id: str) -> list[str]:
+    """What the head's memory holds of the runs of a job."""
+    kinds = ("plan", "state", "queued", "environ", "secrets", "workspace.zip", "stop", "forget")
+    runs = (f"{job_id}{again}" for again in ("", "-r2", "-r3"))
+    urls = [package(cluster, run, kind) for run in runs for kind in kinds]
+    return [url for url in urls if requests.get(url, timeout=30).status_code == requests.codes.ok]
 
 
 def test_a_job_starts_while_the_dashboard_takes_its_time(
@@ -112,7 +120,7 @@ def test_what_was_shipped_is_there_when_it_is_run_again(
     assert cluster.retry(job_id) == job_id
     info = cluster.wait(job_id, timeout=200)
     assert info.status is JobStatus.SUCCEEDED, info.error_message
-    until(lambda: not [name for name in stored(job_id) if name.endswith("workspace.zip")], "no copy is kept")
+    until(lambda: not stored(ray_cluster, job_id), "nothing is kept")
 
 
 def test_a_plan_that_cannot_be_read_fails_its_own_job_alone(
@@ -124,8 +132,9 @@ def test_a_plan_that_cannot_be_read_fails_its_own_job_alone(
     metadata = {name: metadata[name] for name in ("fray.name", "fray.replicas", "fray.about", "fray.tries")}
     queued = {"command": "true", "runtime_env": {}, "version": version("fray-ray")}
     queued |= {"metadata": {**metadata, "fray.job_id": "aaa-unreadable"}}
-    internal_kv._internal_kv_put("gcs://fray-aaa-unreadable.plan", b"\x80\x04cnowhere_to_be_found\nPlan\n.")
-    internal_kv._internal_kv_put("gcs://fray-aaa-unreadable.queued", json.dumps(queued).encode())
+    plan = b"\x80\x04cnowhere_to_be_found\nPlan\n."
+    for kind, data in (("plan", plan), ("queued", json.dumps(queued).encode())):
+        requests.put(package(ray_cluster, "aaa-unreadable", kind), data=data, timeout=30).raise_for_status()
     until(lambda: joined_cluster.poll("aaa-unreadable").finished, "it has ended", 60)
     info = joined_cluster.poll("aaa-unreadable")
     assert info.status is JobStatus.FAILED
@@ -164,9 +173,11 @@ def test_a_retry_asks_for_secrets_also_when_the_scheduler_was_killed_at_the_jobs
     until(lambda: joined_cluster.poll(job_id).status is JobStatus.SUCCEEDED, "it ran with its secret", 200)
 
 
-def test_nothing_is_kept_of_a_job_that_was_removed(joined_cluster: RayCluster) -> None:
+def test_nothing_is_kept_of_a_job_that_was_removed(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster
+) -> None:
     job_id = joined_cluster.launch(JobRequest("fails", Entrypoint.from_binary("false")))
     assert joined_cluster.wait(job_id, timeout=200).status is JobStatus.FAILED
-    assert stored(job_id)
+    assert stored(ray_cluster, job_id)
     joined_cluster.remove(job_id)
-    until(lambda: not stored(job_id), "nothing of it is left", 60)
+    until(lambda: not stored(ray_cluster, job_id), "nothing of it is left", 60)
