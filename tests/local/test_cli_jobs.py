@@ -164,6 +164,24 @@ def test_detached_jobs_are_listed_read_and_stopped_by_the_start_of_their_id(
     assert capsys.readouterr().out.splitlines()[-1] == "[]"
 
 
+def test_a_job_that_refuses_keeps_a_verb_from_no_other(capsys: Capture, cluster: LocalCluster) -> None:
+    ended = [launch(cluster, program("pass"), name) for name in ("first", "third")]
+    cluster.wait(ended, timeout=30)
+    runs = launch(cluster, program("import time; time.sleep(600)"), "second")
+    assert main(["rm", ended[0], runs, ended[1]]) == 2
+    out, err = capsys.readouterr()
+    assert out == f"{ended[0]} removed\n{ended[1]} removed\n"
+    assert f"job {runs} is" in err
+    assert [info.job_id for info in cluster.list_jobs()] == [runs]
+    again = launch(cluster, program("raise SystemExit(3)"), "fails")
+    cluster.wait(again, timeout=30)
+    assert main(["retry", "--json", runs, again, runs]) == 2
+    out, err = capsys.readouterr()
+    assert [each["job_id"] for each in json.loads(out)] == [again]
+    assert err.count(runs) >= 2
+    assert main(["stop", runs, "--grace", "1"]) == 0
+
+
 def test_an_id_that_fits_several_jobs_lists_them(capsys: Capture, cluster: LocalCluster) -> None:
     ids = [launch(cluster, program("pass"), "twin") for _ in range(2)]
     cluster.wait(ids, timeout=30)

@@ -1,5 +1,6 @@
 """`fray list`, `logs`, `wait` and `stop`: jobs that have been launched."""
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -150,5 +151,5 @@ def wait(spec: str | None, timeout: float | None, as_json: bool, job_ids: tuple[
 def stop(spec: str | None, grace: float, as_json: bool, job_ids: tuple[str, ...]) -> None:
     """Stop jobs, and the jobs that they launched; returns when no process of theirs is left."""
     cluster = open_cluster(spec)
-    found = on_each(cluster, job_ids, lambda job_id: cluster.terminate(job_id, grace=grace))
-    print_states(cluster, found, as_json=as_json)
+    show = functools.partial(print_states, cluster, as_json=as_json)
+    on_each(cluster, job_ids, lambda job_id: cluster.terminate(job_id, grace=grace), show)

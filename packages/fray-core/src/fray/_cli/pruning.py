@@ -18,7 +18,7 @@ from fray._cli.shared import (
 from fray._cli.values import AGE
 
 if TYPE_CHECKING:
-    from fray._values.jobs import Pruned
+    from fray._values.jobs import JobId, Pruned
 
 
 @click.command("rm")
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 def remove(spec: str | None, force: bool, as_json: bool, job_ids: tuple[str, ...]) -> None:
     """Remove finished jobs, and those that they launched: their records, logs and files."""
     cluster = open_cluster(spec)
-    found = on_each(cluster, job_ids, lambda job_id: cluster.remove(job_id, force=force))
-    if as_json:
-        print_json(found)
-        return
-    for job_id in found:
-        click.echo(f"{job_id} removed")
+
+    def show(removed: "list[JobId]") -> None:
+        if as_json:
+            print_json(removed)
+            return
+        for job_id in removed:
+            click.echo(f"{job_id} removed")
+
+    on_each(cluster, job_ids, lambda job_id: cluster.remove(job_id, force=force), show)
 
 
 @click.command()

@@ -1,5 +1,7 @@
 """`fray retry` and `fray restart`: run again what did not succeed, or what runs."""
 
+import functools
+
 import click
 
 from fray._cli.job_arguments import grace_option, job_argument, jobs_argument
@@ -24,7 +26,7 @@ def retry(spec: str | None, as_json: bool, job_ids: tuple[str, ...]) -> None:
     It runs as it was submitted and under the same id; earlier attempts and their logs stay.
     """
     cluster = open_cluster(spec)
-    print_states(cluster, on_each(cluster, job_ids, cluster.retry), as_json=as_json)
+    on_each(cluster, job_ids, cluster.retry, functools.partial(print_states, cluster, as_json=as_json))
 
 
 @click.command()

@@ -110,13 +110,34 @@ def find_job(cluster: "Cluster", text: str) -> "JobId":
     return found[0]
 
 
-def on_each(cluster: "Cluster", texts: "Sequence[str]", act: "Callable[[JobId], object]") -> "list[JobId]":
-    """Do something to the jobs that these name, once each of them is found; return their ids."""
-    found = [find_job(cluster, text) for text in texts]
-    for job_id in found:
-        with one_line():
-            act(job_id)
-    return found
+def on_each(
+    cluster: "Cluster",
+    texts: "Sequence[str]",
+    act: "Callable[[JobId], object]",
+    show: "Callable[[list[JobId]], None]",
+) -> None:
+    """Do something to the jobs that these name, once each of them is found; show those to which it was done.
+
+    A job that refuses does not keep it from the others. The errors are printed, and one of them is raised.
+    """
+    done: list[JobId] = []
+    errors: list[click.ClickException | FrayError] = []
+    for job_id in [find_job(cluster, text) for text in texts]:
+        try:
+            with one_line():
+                act(job_id)
+        except (click.ClickException, FrayError) as error:
+            errors.append(error)
+        else:
+            done.append(job_id)
+    if done:
+        show(done)
+    if errors:
+        # The last one has the exit code: that of a wrong call only where every error is one.
+        *others, last = sorted(errors, key=lambda each: not isinstance(each, click.UsageError))
+        for each in others:
+            talk(f"fray: {each}")
+        raise last
 
 
 def _fits(job_id: "JobId", text: str) -> bool:
