@@ -147,6 +147,7 @@ class LocalRayCluster:
                 # Each builds environments in a folder of its own, as on a machine of its own: in one folder
                 # the node that comes second takes away what the first has built.
                 runtime_env_dir_name=f"runtime_resources_{self._added}",
+                include_log_monitor=False,  # the head's reads the logs of all nodes: they are in one folder
                 **ports,
                 **_NODE,
             )
