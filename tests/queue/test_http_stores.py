@@ -1,15 +1,19 @@
 """What a server's store keeps and refuses: crashes, full disks, others' folders, too many pushes."""
 
+import errno
 import http.client
+import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
-from queue_processes import ServerProcess
+from queue_processes import ServerProcess, wait_until
 from wall_clock import WallClock, check_leases_last
 
 from fray import QueueUnavailableError
@@ -23,6 +27,7 @@ from fray_queue import (
 )
 from fray_queue.testing import QueueStore, Wire, pack
 from fray_queue.testing import sqlite_commits as commits
+from fray_queue.testing import sqlite_connection as connection
 
 
 @pytest.fixture
@@ -269,6 +274,58 @@ def test_a_server_whose_writer_is_gone_says_so_and_keeps_what_it_stored(
     monkeypatch.undo()
     with HttpQueueServer(store=tmp_path) as server:
         assert server.new_queue("q").size() == 1
+
+
+@pytest.mark.parametrize("call", ["push", "pop", "done"])
+def test_a_flush_that_fails_ends_the_server_and_what_is_sent_again_is_done_once(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing, failed = threading.Event(), threading.Event()
+
+    def fdatasync(descriptor: int) -> None:
+        if failing.is_set():
+            failing.clear()  # Linux reports it once, and the next flush as good
+            failed.set()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.fdatasync(descriptor)
+
+    monkeypatch.setattr(connection, "_fdatasync", fdatasync)
+    with ThreadPoolExecutor(1) as pool:
+        with HttpQueueServer(store=tmp_path) as server:
+            queue = server.new_queue("q")
+            queue.push_many("ab")
+            lease: Any = queue.pop()
+            calls: dict[str, Any] = {"push": lambda: queue.push("c"), "pop": queue.pop}
+            failing.set()
+            answer = pool.submit(calls.get(call, lambda: queue.done(lease)))
+            assert failed.wait(30)
+            wait_until(lambda: answer.done() or not _is_healthy(server))
+        with HttpQueueServer(port=server.port, store=tmp_path):
+            found: Any = answer.result(60)
+            if call == "pop":
+                assert (found.item, found.attempt) == ("b", 1)
+            expected = {"push": (3, 2), "pop": (2, 0), "done": (1, 1)}
+            assert (queue.size(), queue.pending()) == expected[call]
+    assert os.strerror(errno.EIO) in caplog.text
+    caplog.clear()  # its traceback holds the log open
+
+
+def _is_healthy(server: HttpQueueServer) -> bool:
+    connection = http.client.HTTPConnection(server.url.partition("://")[2], timeout=20)
+    connection.request("GET", "/healthz")
+    status = connection.getresponse().status
+    connection.close()
+    return status == 200
+
+
+def test_what_the_log_has_is_in_the_database_when_a_server_has_opened_it(store: Path, tmp_path: Path) -> None:
+    """A flush of the log may have failed: what the kernel takes for written since then is written again."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    with ServerProcess(store):
+        shutil.copy(store / "queues.db", copy)
+    with HttpQueueServer(store=copy) as server:
+        assert server.new_queue("q").size() == 50
 
 
 def test_a_step_of_the_wall_clock_ends_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,21 @@
 """SqliteQueue keeps the contract, among processes too, and what it stores lasts."""
 
+import errno
 import itertools
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 from pools import Pools
+from queue_processes import wait_until
 from wall_clock import WallClock, check_leases_last
 
 from fray import QueueUnavailableError, UnsupportedError
@@ -95,6 +100,41 @@ def test_a_push_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: pyte
         count = len(synced)
         queue.push_many(["y"] * 100)
         assert len(synced) == count + 1
+
+
+def test_a_flush_that_fails_fails_all_that_wait_for_it_and_the_file_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux reports a flush that failed once, and the next one as good, though the disk has nothing of it."""
+    path, copied = tmp_path / "q.db", tmp_path / "copy.db"
+    flushing, both = threading.Event(), threading.Event()
+
+    def fdatasync(descriptor: int) -> None:
+        if not flushing.is_set():
+            flushing.set()
+            assert both.wait(30)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.fdatasync(descriptor)
+
+    with SqliteQueue[str](path) as queue, SqliteQueue[str](path) as other, ThreadPoolExecutor(2) as pool:
+        queue.push("kept")
+        assert other.size() == 1
+        monkeypatch.setattr(connection, "_fdatasync", fdatasync)
+        pushes = [pool.submit(queue.push, "a")]
+        assert flushing.wait(30)
+        pushes.append(pool.submit(queue.push, "b"))
+        wait_until(lambda: other.size() == 3)
+        both.set()
+        for push in pushes:
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+                push.result(30)
+        assert queue.size() == 3
+        # After a power failure the log has nothing any more that the disk did not take.
+        subprocess.run(["cp", path, copied], check=True)
+        with SqliteQueue[str](copied) as copy:
+            assert copy.size() == 3
+        queue.push("c")
+        assert [lease.item for lease in other.pop_many(4)] == ["kept", "a", "b", "c"]
 
 
 def test_after_a_reboot_a_lease_has_what_was_left_of_it(

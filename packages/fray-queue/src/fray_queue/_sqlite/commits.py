@@ -52,22 +52,19 @@ def commit(store: QueueStore, requests: Sequence[CommitRequest[Any]]) -> None:
 
 
 def sync(store: QueueStore, requests: Sequence[CommitRequest[Any]]) -> None:
-    """Have on disk what the requests stored; those that are to be durable fail when the disk does.
+    """Have on disk what those of the requests stored that are to be durable.
 
     For a store that one thread writes to: the next transaction has not begun.
+
+    Raises:
+        OSError: The disk failed. The requests are committed, yet nobody knows whether they last: Linux
+            reports a flush that failed once, and the next one as good. The store is to be opened again.
     """
-    durable = [request for request in requests if request.durable and request.error is None]
     changes = store.file.connection.total_changes()
-    if not durable or changes == store.synced:  # a pop that found nothing has nothing to wait for
-        return
-    try:
+    durable = any(request.durable and request.error is None for request in requests)
+    if durable and changes != store.synced:  # a pop that found nothing has nothing to wait for
         store.file.sync()
         store.synced = changes
-    except OSError as error:
-        for request in durable:
-            request.error = StoreError(
-                f"the store {store.file.path!r} could not be written to the disk: {error}"
-            )
 
 
 def _settle_failed(store: QueueStore, request: CommitRequest[Any], failure: Exception) -> None:
@@ -100,6 +97,8 @@ class GroupCommit:
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
+        self.failure: str | None = None
+        """Why the log could not be flushed; then the store is to be opened again."""
         self._waiting: deque[CommitRequest[Any]] = deque()
         self._committing = threading.Lock()
         self._syncing = threading.Lock()
@@ -129,12 +128,25 @@ class GroupCommit:
             return reading(self._store)
 
     def _sync(self, commits: int) -> None:
-        """Have so many commits on disk; one wait serves all threads that came meanwhile."""
+        """Have so many commits on disk; one wait serves all threads that came meanwhile.
+
+        Raises:
+            StoreError: A flush failed, this one or one before: Linux reports the next one as good.
+        """
         with self._syncing:
-            if self._synced < commits:
-                newest = self._commits
+            if self._synced >= commits:
+                return
+            if self.failure is not None:
+                raise StoreError(self.failure)
+            newest = self._commits
+            try:
                 self._store.file.sync()
-                self._synced = newest
+            except OSError as error:
+                self.failure = (
+                    f"the store {self._store.file.path!r} could not be written to the disk: {error}"
+                )
+                raise StoreError(self.failure) from error
+            self._synced = newest
 
     def _commit_all(self) -> None:
         group = []

@@ -59,10 +59,11 @@ class StoreFile:
             with named_errors(path):
                 self._configure(timeout, exclusive)
                 self._prepare()
-            if not self.in_memory:
-                self._identity = _identity(path)
-                self.sync()
-                self.keep_reserve()
+                if not self.in_memory:
+                    self._identity = _identity(path)
+                    self.sync()
+                    self._empty_log()
+                    self.keep_reserve()
             undo.pop_all()
 
     def _configure(self, timeout: float, exclusive: bool) -> None:
@@ -111,6 +112,19 @@ class StoreFile:
             connection.execute("UPDATE replies SET until = until + ? WHERE queue = ?", (now - seen, number))
         connection.execute("UPDATE queues SET seen = ?", (now,))
         connection.execute("UPDATE store SET axis = ?", (axis,))
+
+    def _empty_log(self) -> None:
+        """Move what the log has into the database, and flush that: the log itself may not be on the disk.
+
+        After a flush that failed, the kernel has what was to be written in its memory, and takes it for
+        written.
+        """
+        try:
+            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        except apsw.BusyError:  # others have the file open; a flush that fails fails for each of them
+            pass
+        except apsw.FullError:
+            self.make_room()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

@@ -62,13 +62,17 @@ class OpenedQueue:
         return self.store().look(lambda store: reading(store, _queue(store, name)))
 
     def store(self) -> GroupCommit:
-        """Return the store, opened if need be."""
+        """Return the store, opened if need be: again, where the disk failed."""
         commits = self._commits
-        if commits is None:
+        if commits is None or commits.failure is not None:
             with self.opening:
-                if self._commits is None:
-                    self._commits = self._open()
                 commits = self._commits
+                if commits is not None and commits.failure is not None:
+                    self._commits = None
+                    commits.close()
+                    commits = None
+                if commits is None:
+                    commits = self._commits = self._open()
         return commits
 
     def _open(self) -> GroupCommit:

@@ -79,7 +79,8 @@ class Api:
             try:
                 reply = await act(request, name, key)
             except BaseException as error:
-                requests.forget(slot, answer)  # it changed nothing, and may be tried again
+                # It changed nothing, and may be tried again; or the writer ended, and nothing is tried here.
+                requests.forget(slot, answer)
                 _fail(answer, error)
                 raise
             taken = reply.pop("taken", None)  # no payloads for a repetition: they would stay in memory

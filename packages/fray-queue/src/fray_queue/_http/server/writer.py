@@ -81,9 +81,8 @@ class Writer:
             with self._changed:
                 self.ended = True
                 group, self._pending = group + self._pending, []
-            for request, _ in group:
-                if not request.settled:
-                    request.error = WriterEndedError()
+            for request, _ in group:  # a restarted server knows which of them are stored
+                request.error = WriterEndedError()
             self._settle(group)
 
     def _next_group(self) -> list[tuple[CommitRequest[Any], "asyncio.Future[Any]"]]:
