@@ -328,6 +328,16 @@ def test_what_the_log_has_is_in_the_database_when_a_server_has_opened_it(store: 
         assert server.new_queue("q").size() == 50
 
 
+def test_a_push_is_stored_though_the_room_that_is_held_back_cannot_be_looked_at(tmp_path: Path) -> None:
+    with HttpQueueServer(store=tmp_path) as server:
+        queue = server.new_queue("q")
+        reserve = tmp_path / "queues.db-reserve"
+        reserve.unlink(missing_ok=True)
+        reserve.symlink_to(reserve)
+        queue.push("x")
+        assert queue.size() == 1
+
+
 def test_a_step_of_the_wall_clock_ends_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = WallClock(monkeypatch)
     for folder in (None, tmp_path / "store"):

@@ -227,7 +227,7 @@ class StoreFile:
     def _has_reserve(self) -> bool:
         try:
             return self._reserve.stat().st_size >= _RESERVE
-        except FileNotFoundError:
+        except OSError:  # it is asked for after a commit, which stands in any case
             return False
 
     def close(self) -> None:
