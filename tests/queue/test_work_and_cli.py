@@ -360,6 +360,21 @@ def test_what_a_command_writes_is_the_reply_and_how_it_failed_is_an_error(
         assert "nobody asks: 1\nnobody asks: 2\n" in capfd.readouterr().out
 
 
+def test_a_command_may_write_bytes_that_are_no_text(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    with SqliteQueue[str](tmp_path / "q.db", max_attempts=1) as queue:
+        ticket = queue.push("\N{SNOWMAN}", reply=True)
+        script = tmp_path / "script"
+        script.write_text("#!/bin/sh\ncat; printf ' \\377\\r\\nend\\n'\n")
+        script.chmod(0o700)
+        assert main(["queue", "work", f"sqlite:{tmp_path}/q.db", "--stop-when-empty", "--", str(script)]) == 0
+        output = capfdbinary.readouterr()
+        assert b"1 done, 0 failed" in output.err
+        assert output.out == "\N{SNOWMAN}".encode() + b" \xff\r\nend\n"
+        assert ticket.result(timeout=30) == "\N{SNOWMAN} \N{REPLACEMENT CHARACTER}\nend"
+
+
 def test_a_command_beyond_its_time_limit_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

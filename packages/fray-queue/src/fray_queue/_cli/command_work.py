@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import locale
 import os
 import signal
 import subprocess
@@ -25,8 +26,8 @@ class Command:
     """Runs a command for each item, in any thread.
 
     What it writes to its standard output is the reply, where one was requested: text, without the last
-    newline. It is also written to this program's output, when the command has ended: lines of two are not
-    mixed.
+    newline; a byte that is none in the system's encoding is a replacement character. All bytes are also
+    written to this program's output, when the command has ended: lines of two are not mixed.
 
     Args:
         arguments: Those that are `{}` become the item; where there is none the item is on standard input.
@@ -34,24 +35,25 @@ class Command:
 
     def __init__(self, arguments: tuple[str, ...], time_limit: float | None) -> None:
         self._arguments, self._time_limit = arguments, time_limit
-        self._running: set[subprocess.Popen[str]] = set()
+        self._encoding = locale.getpreferredencoding(do_setlocale=False)
+        self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
 
     def __call__(self, item: Any) -> str:
         """Run the command and return what it wrote."""
         text = text_of(item)
         placed = [text if each == _PLACE else each for each in self._arguments]
+        given = text.encode(self._encoding) if placed == list(self._arguments) else None
         process = subprocess.Popen(
             placed,
-            stdin=subprocess.DEVNULL if placed != list(self._arguments) else subprocess.PIPE,
+            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
             start_new_session=True,  # Ctrl-C is for `work`, which gives it time to finish
         )
         with self._lock:
             self._running.add(process)
         try:
-            return self._wait(process, text)
+            return self._wait(process, given)
         finally:
             with self._lock:
                 self._running.discard(process)
@@ -60,9 +62,8 @@ class Command:
                     with contextlib.suppress(OSError):  # what was not written is dropped
                         stream.close()
 
-    def _wait(self, process: "subprocess.Popen[str]", text: str) -> str:
+    def _wait(self, process: "subprocess.Popen[bytes]", given: bytes | None) -> str:
         try:
-            given = text if process.stdin is not None else None
             written, _ = process.communicate(given, timeout=self._time_limit)
         except subprocess.TimeoutExpired:
             _kill(process)
@@ -75,7 +76,8 @@ class Command:
         click.echo(written, nl=False)
         if process.returncode:
             raise CommandFailedError(f"{self._arguments[0]} {_ending(process.returncode)}")
-        return written.removesuffix("\n")
+        answer = written.decode(self._encoding, errors="replace")
+        return answer.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
 
     def kill_all(self) -> None:
         """Kill what still runs, with all that it started."""
@@ -85,7 +87,7 @@ class Command:
             _kill(process)
 
 
-def _kill(process: "subprocess.Popen[str]") -> None:
+def _kill(process: "subprocess.Popen[bytes]") -> None:
     kill_until_gone(lambda: [] if process.poll() is not None else [process.pid, *descendants(process.pid)])
     process.wait()
 
