@@ -6,11 +6,13 @@ import pickle
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from queue_processes import ServerProcess
+from live_objects import count_of
+from queue_processes import ServerProcess, wait_until
 from queue_proxy import SwallowingProxy
 
 from fray import LeaseExpiredError, QueueUnavailableError
@@ -24,7 +26,7 @@ from fray_queue import (
     QueueExistsError,
     QueueNotFoundError,
 )
-from fray_queue.testing import Wire, connections_of
+from fray_queue.testing import QueueStore, Wire, connections_of
 
 
 def test_a_lost_answer_is_asked_for_again_and_nothing_happens_twice(tmp_path: Path) -> None:
@@ -177,6 +179,58 @@ def test_unknown_queues_are_named_with_what_is_close() -> None:
         open_queue(f"{server.url}/limited?max_attempts=3").push(1)
         with pytest.raises(QueueExistsError, match="max_attempts=3"):
             server.new_queue("limited", max_attempts=4)
+
+
+def test_nothing_is_kept_of_queues_that_are_not_there() -> None:
+    media = "application/json"
+    with HttpQueueServer() as server:
+        before = count_of("Traffic")
+        for number in range(10):
+            with HttpQueue[str](server.url, f"missing{number}") as missing:
+                with pytest.raises(QueueNotFoundError):
+                    missing.pop(wait=60.0)
+                with pytest.raises(QueueNotFoundError):
+                    missing.fetch_replies(["x"], wait=60.0)
+                with pytest.raises(QueueNotFoundError):
+                    Wire(missing).send("room", b'{"wait": 60}', media)
+                Wire(missing).send("withdraw", b'{"request": "line/1"}', media)
+        wait_until(lambda: count_of("Traffic") == before, 5.0)
+
+
+def test_a_pop_that_waits_gets_what_is_pushed_to_a_queue_that_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two looks of the pop its queue is removed and made again, while the store is busy."""
+    busy, go = threading.Event(), threading.Event()
+    real = QueueStore.push
+
+    def push(self: QueueStore, queue: Any, *args: Any) -> list[str]:
+        if queue.name == "other":
+            busy.set()
+            go.wait(30)
+        return real(self, queue, *args)
+
+    monkeypatch.setattr(QueueStore, "push", push)
+    with (
+        HttpQueueServer(store=tmp_path) as server,
+        HttpQueue[str](server.url, "q") as taker,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        queue, other = server.new_queue("q"), server.new_queue("other")
+        popped = pool.submit(taker.pop, wait=60.0)
+        time.sleep(0.2)  # here and below: nothing tells that a request has arrived
+        pool.submit(other.push, "x")
+        assert busy.wait(30)
+        removed = pool.submit(queue.delete)
+        time.sleep(0.2)
+        made = pool.submit(server.new_queue, "q")
+        time.sleep(0.2)
+        go.set()
+        removed.result(30)
+        made.result(30).push("y")
+        lease = popped.result(10)
+        assert lease is not None
+        assert lease.item == "y"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a..b", "x\0", "\N{SNOWMAN}", "-x", "n" * 101, "<b>"])

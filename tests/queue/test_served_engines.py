@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cutting_proxy import CuttingProxy
 from engine_servers import REDIS_RIGHTS, PostgresServer, Program, RedisServer, fresh_name
+from live_objects import count_of
 from program_ends import SERVES_AFTER_ITS_END, printed
 from queue_processes import wait_until
 
@@ -258,6 +259,19 @@ def test_a_queue_that_others_removed_is_missing_and_one_of_its_name_is_found(
 
 
 # --- page, metrics, tokens, bounds ---
+
+
+def test_nothing_is_kept_of_a_queue_that_others_removed(engine: Any, served: HttpQueueServer) -> None:
+    """What is kept is checked at the engine each second."""
+    name, before = fresh_name(), count_of("Traffic")
+    with direct(engine, name) as own, HttpQueue[Any](served.url, name) as client:
+        client.push("x")
+        assert count_of("Traffic") == before + 1
+        own.delete()
+        wait_until(lambda: count_of("Traffic") == before, 10.0)
+        with pytest.raises(QueueNotFoundError):
+            client.pop(wait=60.0)
+        wait_until(lambda: count_of("Traffic") == before, 10.0)
 
 
 def test_the_page_the_list_and_the_metrics_show_all_queues_of_the_engine(

@@ -183,7 +183,7 @@ class Api:
         if not isinstance(asked, str):
             raise BadRequestError("request is what the request has as its Fray-Request: name/7")
         answer = self._registry.requests.withdraw(*parsed_slot(asked), {"queue": name, "leases": []})
-        self._registry.traffic(name).wake_all()  # the pop that waits is one of these
+        self._registry.look_again(name)  # the pop that waits is one of those that do
         try:
             reply = await asyncio.shield(answer)
         except Exception:  # noqa: BLE001 - whatever failed it: it leased nothing

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from fray import QueueUnavailableError
 from fray.backend import PushOptions
 from fray.queue import Reply
 from fray_queue._checks import check_name
+from fray_queue._errors import QueueNotFoundError
 from fray_queue._http.protocol.limits import Limits
 from fray_queue._http.server.idempotency import IdempotencyKeys
 from fray_queue._http.server.store import Failure, Key, OpenStore, Told
@@ -46,6 +47,25 @@ class QueueRegistry:
             traffic = self._traffic[name] = Traffic()
         return traffic
 
+    def look_again(self, name: str) -> None:
+        """Let every call that waits for a queue look again."""
+        if (traffic := self._traffic.get(name)) is not None:
+            traffic.wake_all()
+
+    def _drop(self, name: str) -> None:
+        """Keep nothing of a queue that is not there; the calls under way look again, and notice."""
+        if (traffic := self._traffic.pop(name, None)) is not None:
+            traffic.wake_all()
+
+    @contextlib.contextmanager
+    def _dropping(self, name: str) -> Iterator[None]:
+        """Keep nothing of a queue that the block does not find."""
+        try:
+            yield
+        except QueueNotFoundError:
+            self._drop(name)
+            raise
+
     # --- queues ---
 
     async def create(self, name: str, settings: Settings, key: Key | None) -> None:
@@ -55,8 +75,7 @@ class QueueRegistry:
     async def delete(self, name: str, key: Key | None) -> None:
         """Remove a queue with all that is in it."""
         await self.store.delete(name, key)
-        if (traffic := self._traffic.pop(name, None)) is not None:
-            traffic.wake_all()
+        self._drop(name)
 
     # --- items ---
 
@@ -82,7 +101,7 @@ class QueueRegistry:
     async def await_room(self, name: str, count: int, wait: float, gone: Callable[[], bool]) -> None:
         """Return when a queue has room for so many items, or after `wait` seconds."""
         end = self._loop.time() + wait
-        with contextlib.ExitStack() as watch:
+        with self._dropping(name), contextlib.ExitStack() as watch:
             slept = False
             while not gone():
                 pushers = [self.traffic(name).pushers]
@@ -101,7 +120,11 @@ class QueueRegistry:
     ) -> list[Reply]:
         """Return what became of items, waiting for the first of which it is known."""
         end = self._loop.time() + wait
-        with self.traffic(name).asking(item_ids) as sleepers, contextlib.ExitStack() as watch:
+        with (
+            self._dropping(name),
+            self.traffic(name).asking(item_ids) as sleepers,
+            contextlib.ExitStack() as watch,
+        ):
             slept = False
             while not gone():
                 since = woken_of(sleepers)
@@ -131,14 +154,15 @@ class QueueRegistry:
         Args:
             answers: Whether the client can give answers.
         """
-        traffic = self.traffic(name)
         end = self._loop.time() + wait if wait else 0.0
         slept = False
-        with contextlib.ExitStack() as watch:
+        with self._dropping(name), contextlib.ExitStack() as watch:
             while True:
                 if gone():
-                    traffic.wake()  # it was woken in place of a pop that takes
+                    if (known := self._traffic.get(name)) is not None:
+                        known.wake()  # it was woken in place of a pop that takes
                     return []
+                traffic = self.traffic(name)  # another one where a queue was removed and made again
                 since = traffic.woken
                 taken, change = await self.store.pop(
                     name, n, lease_timeout, key, answers=answers, woken=slept
@@ -200,8 +224,12 @@ class QueueRegistry:
         """Note each queue's rates; called once a second."""
         self._samples += 1
         used = [name for name, each in self._traffic.items() if not each.rates.is_quiet(self._samples)]
-        for name, size in await self.store.sizes(used):
+        sizes = dict(await self.store.sizes(used))
+        for name, size in sizes.items():
             self.traffic(name).rates.sample(self._samples, size)
+        for name in used:
+            if name not in sizes:  # others removed it
+                self._drop(name)
         await self.store.every_second(self._samples)
 
 
