@@ -5,13 +5,14 @@ import json
 import signal
 import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from queue_proxy import SwallowingProxy
 
 from fray import QueueUnavailableError
-from fray_queue import HttpQueue, HttpQueueServer, LimitError
+from fray_queue import HttpQueue, HttpQueueServer, LimitError, Limits
 from fray_queue.testing import Wire
 
 Shape = Callable[[bytes], tuple[list[bytes], bool]]
@@ -116,27 +117,80 @@ class InterruptError(BaseException):
     """Comes at any point, as Ctrl-C does."""
 
 
-def test_an_interrupted_request_does_not_answer_the_next() -> None:
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[], None]]:
+    """Interrupts the main thread, from any other."""
+
+    def raise_it(*_: object) -> None:
+        raise InterruptError
+
+    before = signal.signal(signal.SIGUSR1, raise_it)
+    yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_interrupted_request_does_not_answer_the_next(interrupt: Callable[[], None]) -> None:
     interrupted = threading.Event()
 
     def answer_too_late(body: bytes) -> tuple[list[bytes], bool]:
         proxy.reshape = None
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        interrupt()
         interrupted.wait(30)
         return [sized(body)], True
 
-    def interrupt(*_: object) -> None:
-        raise InterruptError
+    with HttpQueueServer() as server, SwallowingProxy(server.url) as proxy:
+        queue: HttpQueue[str] = HttpQueue(proxy.url, "q", create=True)
+        queue.push("first")
+        proxy.reshape = answer_too_late
+        with pytest.raises(InterruptError):
+            queue.pop()
+        interrupted.set()
+        assert (queue.size(), queue.pending()) == (1, 1)  # what it was granted is given back
 
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        with HttpQueueServer() as server, SwallowingProxy(server.url) as proxy:
-            queue: HttpQueue[str] = HttpQueue(proxy.url, "q", create=True)
-            queue.push("first")
-            proxy.reshape = answer_too_late
+
+def test_an_interrupt_while_the_server_is_away_ends_the_call(interrupt: Callable[[], None]) -> None:
+    times: list[float] = []
+
+    def go_away() -> None:
+        connection, _ = listener.accept()
+        connection.recv(1)
+        listener.close()
+        connection.close()
+        times.append(time.monotonic())
+        interrupt()
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=go_away)
+    with HttpQueue[str](f"http://127.0.0.1:{listener.getsockname()[1]}", "q", timeout=10.0) as queue:
+        thread.start()
+        with pytest.raises(InterruptError):
+            queue.pop(wait=60.0)
+        assert time.monotonic() - times[0] < 5.0
+        thread.join(10)
+
+
+def test_an_interrupt_is_held_up_for_a_moment_by_a_server_that_does_not_answer(
+    interrupt: Callable[[], None],
+) -> None:
+    """Neither the withdrawal of the second request is answered nor the return of what the first leased."""
+    answers, over = itertools.count(), threading.Event()
+    times: list[float] = []
+
+    def stop_answering(body: bytes) -> tuple[list[bytes], bool]:
+        number = next(answers)
+        if number == 1:
+            times.append(time.monotonic())
+            interrupt()
+        if number:
+            over.wait(30)
+        return [sized(body)], True
+
+    with HttpQueueServer(limits=Limits(batch=1)) as server, SwallowingProxy(server.url) as proxy:
+        for item in "ab":
+            server.new_queue("q").push(item)
+        with HttpQueue[str](proxy.url, "q", timeout=10.0) as queue:
+            proxy.reshape = stop_answering
             with pytest.raises(InterruptError):
-                queue.pop()
-            interrupted.set()
-            assert (queue.size(), queue.pending()) == (1, 1)  # what it was granted is given back
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+                queue.pop_many(2)
+            assert time.monotonic() - times[0] < 5.0
+        over.set()

@@ -82,6 +82,7 @@ class Connections:
             except Exception:
                 raise
             except BaseException:  # an interrupt or a cancellation: nobody waits for what it may be granted
+                _hang_up(line)  # where another interrupt kept that from being done
                 if request.withdraw:
                     await self.network.last_words(self._withdraw(request, line.key))
                     line = _Line()  # nothing more under that name: the server knows its newest request only

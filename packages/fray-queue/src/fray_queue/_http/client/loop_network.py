@@ -16,13 +16,12 @@ from httptools import HttpParserError
 
 from fray import FrayError
 from fray_queue._http.client.address import ServerAddress
-from fray_queue._http.client.network import Socket
+from fray_queue._http.client.network import LAST_WORDS, Socket
 from fray_queue._http.client.socket import NO_ANSWER, Answer
 
 R = TypeVar("R")
 
 _MOST_SOCKETS = 32  # that one loop opens to one server, apart from those that wait at the server on purpose
-_LAST_WORDS = 1.0  # seconds that a cancellation may be held up
 _CHUNK = 1 << 16
 _PIECE = 1 << 20  # bytes of a body that have to go out within the time of one step
 
@@ -82,7 +81,7 @@ class LoopNetwork:
         task = asyncio.create_task(_quietly(call))
         self._last.add(task)
         task.add_done_callback(self._last.discard)
-        await asyncio.wait([task], timeout=_LAST_WORDS)
+        await asyncio.wait([task], timeout=LAST_WORDS)
 
 
 async def _addresses(loop: asyncio.AbstractEventLoop, address: ServerAddress) -> list[Any]:
