@@ -194,3 +194,33 @@ def test_an_interrupt_is_held_up_for_a_moment_by_a_server_that_does_not_answer(
                 queue.pop_many(2)
             assert time.monotonic() - times[0] < 5.0
         over.set()
+
+
+def test_a_body_may_take_longer_than_the_timeout_while_it_goes_out() -> None:
+    answer = sized(b'{"stored": 1}')
+
+    def read_slowly() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            data = connection.recv(1 << 16)
+            head, _, begun = data.partition(b"\r\n\r\n")
+            left = int(head.lower().split(b"content-length:")[1].split()[0]) - len(begun)
+            while left:
+                time.sleep(0.2)
+                piece = min(left, 1 << 20)
+                while piece:
+                    received = len(connection.recv(min(piece, 1 << 16)))
+                    if not received:
+                        return
+                    piece, left = piece - received, left - received
+            connection.sendall(answer)
+
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        thread = threading.Thread(target=read_slowly)
+        thread.start()
+        with HttpQueue[bytes](f"http://127.0.0.1:{listener.getsockname()[1]}", "q", timeout=2.0) as queue:
+            queue.push(b"x" * (24 << 20))
+        thread.join(30)

@@ -17,13 +17,12 @@ from httptools import HttpParserError
 from fray import FrayError
 from fray_queue._http.client.address import ServerAddress
 from fray_queue._http.client.network import LAST_WORDS, Socket
-from fray_queue._http.client.socket import NO_ANSWER, Answer
+from fray_queue._http.client.socket import NO_ANSWER, PIECE, Answer
 
 R = TypeVar("R")
 
 _MOST_SOCKETS = 32  # that one loop opens to one server, apart from those that wait at the server on purpose
 _CHUNK = 1 << 16
-_PIECE = 1 << 20  # bytes of a body that have to go out within the time of one step
 
 
 class LoopNetwork:
@@ -123,7 +122,7 @@ class LoopSocket:
         return answer.status, b"".join(answer.parts), answer.kept_alive
 
     async def _send(self, head: bytes, body: bytes, timeout: float) -> None:
-        first = _PIECE - len(head)
+        first = PIECE - len(head)
         data: bytes | memoryview = head + body[:first]
         rest = memoryview(body)[first:]
         while data:
@@ -132,7 +131,7 @@ class LoopSocket:
                     await self._loop.sock_sendall(self._sock, data)
                 else:
                     await self._tls.step(lambda data=data, tls=self._tls: tls.session.write(data))  # type: ignore[misc]
-            data, rest = rest[:_PIECE], rest[_PIECE:]
+            data, rest = rest[:PIECE], rest[PIECE:]
 
     async def _receive(self, answer: Answer, timeout: float) -> None:
         while not answer.status:

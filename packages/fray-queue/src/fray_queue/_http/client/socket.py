@@ -12,6 +12,8 @@ from httptools import HttpParserError, HttpResponseParser
 
 _SMALL = 1 << 16  # bytes of a body that are copied in order to go out with the head: apart, they wake twice
 _CHUNK = 1 << 16
+PIECE = 1 << 20
+"""Bytes of a body that have to go out within the time of one step."""
 
 NO_ANSWER = (OSError, HttpParserError)
 """What `HttpSocket` raises when an answer did not come, or was none."""
@@ -53,11 +55,7 @@ class HttpSocket:
         answer = self._answer
         answer.begin()
         try:
-            if len(body) <= _SMALL:
-                self._sock.sendall(head + body)
-            else:
-                self._sock.sendall(head)
-                self._sock.sendall(body)
+            self._send(head, body)
         except ConnectionError:
             # A server that refuses a body may say so and hang up before it has all of it.
             with contextlib.suppress(*NO_ANSWER):
@@ -66,6 +64,17 @@ class HttpSocket:
             raise
         self._receive(answer)
         return answer.status, b"".join(answer.parts), answer.kept_alive
+
+    def _send(self, head: bytes, body: bytes) -> None:
+        """Send a request in pieces: `sendall` has its time for all that it is given."""
+        if len(body) <= _SMALL:
+            self._sock.sendall(head + body)
+            return
+        self._sock.sendall(head)
+        rest = memoryview(body)
+        while rest:
+            self._sock.sendall(rest[:PIECE])
+            rest = rest[PIECE:]
 
     def _receive(self, answer: "Answer") -> None:
         while not answer.status:
