@@ -27,6 +27,7 @@ from fray import (
 )
 from fray.cluster import Entrypoint, JobRequest, create_cluster
 from fray.testing.command_line import main
+from fray.testing.deadline import deadline
 from fray.testing.gates import Gate, until
 from fray.testing.tasks import Counter
 
@@ -142,6 +143,27 @@ class TestDeath:
             late = other.create_actor(Late, options=ActorOptions(max_restarts=2))
             assert other.get(late.pid()) > 0
         # Leaving the block has waited for everything, the two constructors that were killed included.
+
+    def test_one_that_was_dropped_is_not_made_anew(self, tmp_path: Path) -> None:
+        class Made(Mortal):
+            def __init__(self) -> None:
+                with (tmp_path / "made").open("ab") as file:
+                    file.write(b".")
+
+        with deadline(60), create_context("process") as context:
+            pid = context.get(context.create_actor(Made, options=ActorOptions(max_restarts=1)).pid())
+            until(lambda: not Path(f"/proc/{pid}").exists(), "its process ends")
+            dying = context.create_actor(Made, options=ActorOptions(max_restarts=1)).die()
+            with pytest.raises(ActorDiedError):
+                context.get(dying)
+            # One whose handle was dropped after a call that is still to be answered.
+            made = context.create_actor(Made, options=ActorOptions(max_restarts=1))
+            calls = [made.die(), made.pid()]
+            del made
+            with pytest.raises(ActorDiedError, match="started again"):
+                context.get(calls[0])
+            assert context.get(calls[1]) > 0
+        assert (tmp_path / "made").read_bytes() == b"...."
 
     def test_a_killed_actors_process_is_gone(self, context: JobContext) -> None:
         mortal = context.create_actor(Mortal)

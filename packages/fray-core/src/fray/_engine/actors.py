@@ -239,11 +239,8 @@ class Actor:
 
     def process_died(self, how: str, started: Sequence[Any], unstarted: Sequence[Any]) -> Ready:
         """Construct it again, or let it die: its process is gone; see `RunnerActor.process_died`."""
-        with LOCK:
-            again = self.may_restart
-            if again:
-                self._restarts -= 1
-        if not again or self._packed is None:
+        first = self._reconstruction(started)
+        if first is None:
             return self.die(f"its process {how}")
         ready: list[Any] = []
         for call in started:
@@ -252,9 +249,9 @@ class Actor:
                     f"its process {how} while it ran {call.label}; it was started again, without its state"
                 )
                 ready.extend(call.fail(ActorDiedError(self.label, reason)))
-        first = self._construction(self._packed)
         self.scope.open.add(first)
-        self.open_calls.add(first)
+        if first.over:  # it was killed meanwhile
+            self.scope.leave(first)
         for call in [*started, *unstarted]:
             if call.kind == "construct":
                 ready.extend(call.superseded())
@@ -262,10 +259,23 @@ class Actor:
         for call in kept:
             call.unclaim()
         with LOCK:
-            self._outbox.extendleft(reversed([first, *kept]))
-            death = self._death
-        if death is None:
-            self._send()
-        else:  # it was killed meanwhile
-            ready.extend(first.fail(death))
+            if self._death is None:
+                self._outbox.extendleft(reversed([first, *kept]))
+        self._send()
         return ready
+
+    def _reconstruction(self, started: Sequence[Any]) -> "ConstructCall | None":
+        """Return the call that constructs it again; None where it may not be, or nobody waits for it."""
+        with LOCK:
+            again = self.may_restart
+            if again:
+                self._restarts -= 1
+        if not again or self._packed is None:
+            return None
+        first = self._construction(self._packed)
+        # Counted before the look, while `retire` says so before its own: one of the two sees the other.
+        self.open_calls.add(first)
+        if self._retiring and self.open_calls.issubset([first, *started]):
+            self.open_calls.discard(first)
+            return None
+        return first
