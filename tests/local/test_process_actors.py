@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from fray.cluster import Entrypoint, JobRequest, create_cluster
 from fray.testing.command_line import main
 from fray.testing.deadline import deadline
 from fray.testing.gates import Gate, until
+from fray.testing.interrupting import interrupted
 from fray.testing.tasks import Counter
 
 
@@ -65,6 +67,13 @@ def pid_of(context: JobContext, mortal: Any) -> int | None:
         return None
 
 
+def turn_of(context: JobContext, ref: Any) -> Any:
+    try:
+        return context.get(ref, timeout=30)
+    except ActorDiedError:
+        return None
+
+
 class Mortal:
     def pid(self) -> int:
         return os.getpid()
@@ -74,6 +83,17 @@ class Mortal:
 
     def count(self) -> Iterator[int]:
         yield from range(100)
+
+
+class Recalling(Mortal):
+    """Says when a call ran: the process by the time of its start, and which call of it that was."""
+
+    def __init__(self) -> None:
+        self._started, self._calls = time.monotonic(), 0
+
+    def seen(self) -> tuple[float, int]:
+        self._calls += 1
+        return self._started, self._calls
 
 
 class Writer:
@@ -164,6 +184,32 @@ class TestDeath:
                 context.get(calls[0])
             assert context.get(calls[1]) > 0
         assert (tmp_path / "made").read_bytes() == b"...."
+
+    @pytest.mark.parametrize("module", ["_engine.actors", "owner.actor_process", "owner.worker_connection"])
+    def test_no_call_is_lost_or_overtaken_where_its_process_dies_at_any_step_of_it(self, module: str) -> None:
+        with deadline(60), create_context("process", max_workers=1) as context:
+            actor = context.create_actor(Recalling, options=ActorOptions(max_restarts=1000))
+            refs: list[Any] = []
+
+            def call() -> None:
+                refs.append(actor.seen())
+
+            def die() -> None:
+                """End the process, and let the loop learn of it, unless this thread holds what that takes."""
+                os.kill(pid, signal.SIGKILL)
+                until(lambda: not Path(f"/proc/{pid}").exists(), "its process ends")
+                after = threading.Thread(target=lambda: context.get(context.run(abs, -1)), daemon=True)
+                after.start()
+                after.join(0.2)
+
+            pid = context.get(actor.pid())
+            for line in range(1, interrupted(call, call, 0, module) + 1):
+                pid = until(lambda: pid_of(context, actor), "it is there again")
+                refs.clear()
+                interrupted(call, die, line, module)
+                call()
+                turns = [turn for turn in (turn_of(context, ref) for ref in refs) if turn is not None]
+                assert turns == sorted(turns)
 
     def test_a_killed_actors_process_is_gone(self, context: JobContext) -> None:
         mortal = context.create_actor(Mortal)

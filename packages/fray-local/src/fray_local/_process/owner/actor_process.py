@@ -1,8 +1,9 @@
 """The processes that actors run in, and what handles of one actor share."""
 
+import itertools
 import socket
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,7 +47,8 @@ class ActorProcess:
         self._loop, self._budget, self._start_worker = loop, budget, start_worker
         self._serial = SerialQueue()
         self._worker: WorkerConnection | None = None
-        self._returned: list[Any] = []  # unstarted, by a process that is gone
+        self._waiting: list[Any] = []  # for the next process: there is none now
+        self._turns = itertools.count()
         self._retired = False
         self._gone = threading.Event()
 
@@ -90,22 +92,29 @@ class ActorProcess:
     # One at a time, in the serial queue.
 
     def _start(self, calls: Sequence[Any]) -> None:
+        """Give calls to the process, in the order in which they first came here."""
         if self._retired:
             return  # its end has answered them
-        claimed = [call for call in calls if call.claim() and packs_values(call, self._budget)]
-        if any(call.kind == "construct" for call in claimed):
+        for call in calls:
+            turn = next(self._turns) if call.state is None else call.state.order
+            payload = call.payload  # None: it was killed meanwhile
+            call.state = CallState(payload and payload.function, PLAIN, turn)
+        claimed = self._claimed(call for call in calls if call.kind == "construct")
+        if claimed:
             try:
                 self._worker = self._start_worker(self)
             except Exception as error:  # noqa: BLE001 - no more descriptors, say
                 dispatch(self.actor.die(f"its process could not be started: {error}"))
                 return
-            claimed += [call for call in self._returned if call.claim()]
-            self._returned.clear()
-        for call in claimed:
-            payload = call.payload
-            call.state = CallState(payload and payload.function, PLAIN, 0)  # None: it was killed meanwhile
-        if claimed and self._worker is not None:
-            self._worker.give(claimed)
+        self._waiting += [call for call in calls if call.kind != "construct"]
+        if self._worker is not None:
+            waiting, self._waiting = sorted(self._waiting, key=_turn), []
+            claimed += self._claimed(waiting)
+            if claimed:
+                self._worker.give(claimed)
+
+    def _claimed(self, calls: Iterable[Any]) -> list[Any]:
+        return [call for call in calls if call.claim() and packs_values(call, self._budget)]
 
     def _end(self, kill: bool) -> None:
         worker, first = self._worker, not self._retired
@@ -135,7 +144,7 @@ class ActorProcess:
 
     def returned(self, worker: WorkerConnection, calls: list[Any]) -> None:
         """Keep calls for the next process, should there be one: this one is gone."""
-        self._serial.run(partial(self._returned.extend, calls))
+        self._serial.run(partial(self._waiting.extend, calls))
 
     def ended(self, worker: WorkerConnection, how: str, started: list[Any], unstarted: list[Any]) -> None:
         """Let the actor die with its process, or construct it again."""
@@ -144,8 +153,12 @@ class ActorProcess:
     def _ended(self, worker: WorkerConnection, how: str, started: list[Any], unstarted: list[Any]) -> None:
         if worker is not self._worker:
             return
-        self._worker = None
+        self._worker = None  # calls that come now wait
         reason = f"{worker.pid} {how}" if worker.pid else how
+        # Those that were on their way to it are returned before.
+        worker.after_given(partial(self._serial.run, partial(self._process_died, reason, started, unstarted)))
+
+    def _process_died(self, reason: str, started: list[Any], unstarted: list[Any]) -> None:
         dispatch(self.actor.process_died(reason, started, unstarted))
         if self.actor.dead or self._retired:
             self._leave()
@@ -153,7 +166,13 @@ class ActorProcess:
     def _leave(self) -> None:
         if self.listener is not None:
             self.listener.close()
+        self._waiting.clear()  # they were answered
         self._gone.set()
+
+
+def _turn(call: Any) -> int:
+    turn: int = call.state.order
+    return turn
 
 
 class ProcessEndpoint(EngineEndpoint):

@@ -122,6 +122,10 @@ class WorkerConnection:
             self.channel.send(message, descriptors, keep)
         self._send(plain)
 
+    def after_given(self, act: Callable[[], None]) -> None:
+        """Call something when all calls that were given until now were sent, or returned."""
+        self._sending.run(act)
+
     def _refuse(self, call: Any, error: Exception) -> None:
         try:
             self.owner.done(self, call, 0.0)
