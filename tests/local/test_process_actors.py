@@ -1,5 +1,6 @@
 """Actors in processes: their death, and how processes that know nothing of each other share them."""
 
+import atexit
 import json
 import os
 import signal
@@ -74,6 +75,14 @@ def turn_of(context: JobContext, ref: Any) -> Any:
         return None
 
 
+def is_dead(context: JobContext, actor: Any) -> bool:
+    try:
+        context.get(actor.ready())
+    except (ActorDiedError, ContextClosedError):
+        return True
+    return False
+
+
 class Mortal:
     def pid(self) -> int:
         return os.getpid()
@@ -94,6 +103,20 @@ class Recalling(Mortal):
     def seen(self) -> tuple[float, int]:
         self._calls += 1
         return self._started, self._calls
+
+
+class Leaving:
+    """Notes that its process ends as a program does."""
+
+    def __init__(self, left: Path) -> None:
+        atexit.register(left.touch)
+
+    def ready(self) -> None: ...
+
+    def hold(self, started: Gate, gate: Gate) -> str:
+        started.open()
+        gate.wait()
+        return "held"
 
 
 class Writer:
@@ -236,6 +259,36 @@ class TestDeath:
     def test_a_dropped_actors_process_is_gone(self, context: JobContext) -> None:
         pid = context.get(context.create_actor(Mortal).pid())
         until(lambda: not Path(f"/proc/{pid}").exists(), "its process ends")
+
+    def test_one_with_several_threads_leaves_as_a_program_does(self, tmp_path: Path) -> None:
+        with deadline(60), create_context("process") as context:
+            actor = context.create_actor(
+                Leaving, tmp_path / "dropped", options=ActorOptions(max_concurrency=8)
+            )
+            context.get(actor.ready())
+            del actor
+            until((tmp_path / "dropped").exists, "its process leaves")
+            actor = context.create_actor(Leaving, tmp_path / "ended", options=ActorOptions(max_concurrency=8))
+            context.get(actor.ready())
+        assert (tmp_path / "ended").exists()
+
+    def test_one_with_several_threads_answers_other_programs_before_it_leaves(self, tmp_path: Path) -> None:
+        options = ActorOptions(name="leaving", max_concurrency=2)
+        started, gates = [[Gate(tmp_path / f"{what}{n}") for n in range(2)] for what in ("started", "gate")]
+        with deadline(60), create_context("process", namespace="team") as first:
+            actor = first.create_actor(Leaving, tmp_path / "left", options=options)
+            first.get(actor.ready())
+            with create_context("process", namespace="team") as second:
+                found = second.get_actor("leaving")
+                held = [found.hold(*both) for both in zip(started, gates, strict=True)]
+                for each in started:
+                    each.wait()
+                first.shutdown(wait=False)
+                until(lambda: is_dead(first, actor), "its context has ended it")
+                for gate, call in zip(gates, held, strict=True):
+                    gate.open()
+                    assert second.get(call) == "held"
+        assert (tmp_path / "left").exists()
 
     def test_a_handle_in_a_task_keeps_an_actor_alive(self, context: JobContext, tmp_path: Path) -> None:
         gate = Gate(tmp_path / "gate")

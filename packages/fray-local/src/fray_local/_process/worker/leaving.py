@@ -5,11 +5,11 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fray_local._process.worker import output
 
-_SECONDS = 3.0  # for each of the three steps
+_SECONDS = 3.0  # for each step
 
 
 def leave() -> None:
@@ -20,7 +20,7 @@ def leave() -> None:
     children that nothing ended. What still runs is killed with the process tree.
     """
     _in_time(_end_pools)
-    _join_threads()
+    join(thread for thread in threading.enumerate() if not thread.daemon)
     _in_time(atexit._run_exitfuncs)
     output.flush()
 
@@ -32,10 +32,11 @@ def _end_pools() -> None:
             function()
 
 
-def _join_threads() -> None:
+def join(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads, in bounded time."""
     end = time.monotonic() + _SECONDS
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
+    for thread in threads:
+        if thread is not threading.current_thread():
             thread.join(max(0.0, end - time.monotonic()))
 
 

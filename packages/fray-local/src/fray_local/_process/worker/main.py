@@ -26,7 +26,7 @@ from fray_local._process.worker import output
 from fray_local._process.worker.connections import Connection, accept_all
 from fray_local._process.worker.context import WorkerContext
 from fray_local._process.worker.incoming_calls import IncomingCall, packed_error
-from fray_local._process.worker.leaving import leave
+from fray_local._process.worker.leaving import join, leave
 from fray_local._process.worker.proxies import Owner
 from fray_local._process.worker.surroundings import Surroundings
 
@@ -81,6 +81,7 @@ class Worker:
         self.held_frames = held_frames
         self._surroundings = surroundings
         self._connections: list[Connection] = []
+        self._threads: list[threading.Thread] = []  # that run calls beside the main thread
         self._running: dict[int, IncomingCall] = {}  # by thread
         self._instance: Any = None
         self._constructed = False
@@ -100,6 +101,7 @@ class Worker:
         for act, args in acts:
             threading.Thread(target=act, args=args, daemon=True).start()
         self._run_calls()
+        join(self._threads)
         self._close_suspended()
         self._instance = None
         leave()
@@ -201,7 +203,10 @@ class Worker:
             except queue.Empty:
                 self._say_everything()
                 call = self.calls.get()
-            if call is None or not call.method or self._constructed:
+            if call is None:
+                self.calls.put(None)  # for the other threads
+                return None
+            if not call.method or self._constructed:
                 return call
             self.early.append(call)
 
@@ -260,7 +265,9 @@ class Worker:
         self._instance = copy_context().run(fn, *args, **kwargs)
         self._constructed = True
         for _ in range((self.concurrency or 1) - 1):
-            threading.Thread(target=self._run_calls, daemon=True).start()
+            thread = threading.Thread(target=self._run_calls, daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     # Streams.
 
