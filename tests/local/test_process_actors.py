@@ -1,6 +1,7 @@
 """Actors in processes: their death, and how processes that know nothing of each other share them."""
 
 import atexit
+import contextlib
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 from fray import (
     ActorAlreadyExistsError,
     ActorDiedError,
+    ActorNotFoundError,
     ActorOptions,
     ContextClosedError,
     JobContext,
@@ -103,6 +105,13 @@ class Recalling(Mortal):
     def seen(self) -> tuple[float, int]:
         self._calls += 1
         return self._started, self._calls
+
+
+class Refusing:
+    def __init__(self, started: Gate, gate: Gate) -> None:
+        started.open()
+        gate.wait()
+        raise ValueError("no")
 
 
 class Leaving:
@@ -455,6 +464,48 @@ class TestSharing:
         left = [path.name for path in (state_dir / "actors" / "default").iterdir()]
         assert left == [".lock"]
 
+    def test_a_detached_actor_whose_constructor_fails_ends_also_while_its_context_does(
+        self, tmp_path: Path
+    ) -> None:
+        context = create_context("process")
+        started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+        context.create_actor(Refusing, started, gate, name="refusing", lifetime="detached")
+        started.wait()
+        with detached_ends("refusing"):
+            context.shutdown(wait=False)
+            gate.open()
+            context.shutdown()
+
+    @pytest.mark.parametrize("end", ["raise KeyboardInterrupt", "os.kill(os.getpid(), signal.SIGKILL)"])
+    def test_a_detached_actor_that_is_not_constructed_ends_with_its_creator(
+        self, end: str, tmp_path: Path
+    ) -> None:
+        code = f"""
+            import os, signal
+            from pathlib import Path
+            from fray import create_context
+            from fray.testing.gates import Gate
+
+            class Slow:
+                def __init__(self, started, gate):
+                    started.open()
+                    while True:
+                        try:
+                            gate.wait()
+                        except KeyboardInterrupt:
+                            continue
+
+            with create_context("process") as context:
+                started = Gate(Path({os.fspath(tmp_path / "started")!r}))
+                context.create_actor(Slow, started, Gate(Path("nowhere")), name="slow", lifetime="detached")
+                started.wait()
+                {end}
+            """
+        with detached_ends("slow"):
+            done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=60, check=False)
+            assert done.returncode != 0
+            assert (tmp_path / "started").exists()
+
     def test_a_detached_actor_has_no_restarts(self, context: JobContext) -> None:
         options = ActorOptions(name="x", lifetime="detached", max_restarts=1)  # type: ignore[arg-type]
         with pytest.raises(UnsupportedError, match="max_restarts"):
@@ -478,6 +529,27 @@ class TestSharing:
                 assert context.get(left.increment()) == 4
             finally:
                 context.kill(left)
+
+
+@contextlib.contextmanager
+def detached_ends(name: str) -> Iterator[None]:
+    """Fail unless the detached actor of that name has ended soon after the block."""
+    with deadline(60):
+        yield
+    with create_context("process") as context:
+
+        def is_gone() -> bool:
+            try:
+                context.get_actor(name)
+            except ActorNotFoundError:
+                return True
+            return False
+
+        try:
+            until(is_gone, "it ends", 20)
+        except AssertionError:
+            context.kill(context.get_actor(name))
+            raise
 
 
 def _make_detached() -> None:

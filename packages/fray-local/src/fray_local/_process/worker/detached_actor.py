@@ -11,7 +11,7 @@ from fray_local._process.worker.main import Worker
 
 
 def main(creator: int, listener: int) -> None:
-    """Answer calls until the actor is killed.
+    """Answer calls until the actor is killed; end if it is not constructed.
 
     Args:
         creator: A socket to the process that made it, whose first call constructs it.
@@ -23,7 +23,14 @@ def main(creator: int, listener: int) -> None:
     output.line_by_line()
     worker = Worker(None, int(os.environ.pop("FRAY_ACTOR_CONCURRENCY", "0")) or None)
     first = Connection(worker, socket.socket(fileno=creator), owner=False)
-    threading.Thread(target=first.listen, daemon=True).start()
+
+    def hear_creator() -> None:
+        first.listen()
+        if not worker.constructed:
+            os._exit(0)
+
+    threading.Thread(target=hear_creator, daemon=True).start()
     accepting = socket.socket(fileno=listener)
     threading.Thread(target=accept_all, args=(worker, accepting), daemon=True).start()
     worker.run([], None)
+    os._exit(0)

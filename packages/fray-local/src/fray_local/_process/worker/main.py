@@ -84,7 +84,7 @@ class Worker:
         self._threads: list[threading.Thread] = []  # that run calls beside the main thread
         self._running: dict[int, IncomingCall] = {}  # by thread
         self._instance: Any = None
-        self._constructed = False
+        self.constructed = False
         self.early: deque[IncomingCall] = deque()  # of other processes, before the constructor's
         self._budget = Budget()
         self._async_actor: AsyncActor | None = None
@@ -189,13 +189,15 @@ class Worker:
             else:
                 self._run_steps(call)
             self._running.pop(me, None)
+            if call.method == "" and not self.constructed:
+                return None  # an actor that was not constructed answers nobody
             call = None
             if self._async_actor is not None:
                 return self._async_actor.serve()
 
     def _next_call(self) -> IncomingCall | None:
         while True:
-            if self.early and self._constructed:
+            if self.early and self.constructed:
                 with contextlib.suppress(IndexError):  # another thread was faster
                     return self.early.popleft()
             try:
@@ -206,7 +208,7 @@ class Worker:
             if call is None:
                 self.calls.put(None)  # for the other threads
                 return None
-            if not call.method or self._constructed:
+            if not call.method or self.constructed:
                 return call
             self.early.append(call)
 
@@ -260,10 +262,10 @@ class Worker:
             from fray_local._process.worker.async_actor import AsyncActor
 
             self._async_actor = AsyncActor(self, lambda: fn(*args, **kwargs))
-            self._constructed = True
+            self.constructed = True
             return
         self._instance = copy_context().run(fn, *args, **kwargs)
-        self._constructed = True
+        self.constructed = True
         for _ in range((self.concurrency or 1) - 1):
             thread = threading.Thread(target=self._run_calls, daemon=True)
             thread.start()
