@@ -506,6 +506,23 @@ class TestSharing:
             assert done.returncode != 0
             assert (tmp_path / "started").exists()
 
+    def test_a_task_kills_a_detached_actor_also_while_its_context_ends(self, tmp_path: Path) -> None:
+        context = create_context("process")
+        started, gate = Gate(tmp_path / "started"), Gate(tmp_path / "gate")
+        actor = context.create_actor(Mortal, name="mortal", lifetime="detached")
+        pid = context.get(actor.pid())
+        try:
+            context.run(_kill_late, actor, started, gate)
+            started.wait()
+            context.shutdown(wait=False)
+            gate.open()
+            with deadline(60):
+                context.shutdown()
+            until(lambda: not Path(f"/proc/{pid}").exists(), "its process ends", 20)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def test_a_detached_actor_has_no_restarts(self, context: JobContext) -> None:
         options = ActorOptions(name="x", lifetime="detached", max_restarts=1)  # type: ignore[arg-type]
         with pytest.raises(UnsupportedError, match="max_restarts"):
@@ -529,6 +546,12 @@ class TestSharing:
                 assert context.get(left.increment()) == 4
             finally:
                 context.kill(left)
+
+
+def _kill_late(actor: Any, started: Gate, gate: Gate) -> None:
+    started.open()
+    gate.wait()
+    get_job_context().kill(actor)
 
 
 @contextlib.contextmanager

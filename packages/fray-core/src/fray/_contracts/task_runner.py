@@ -181,7 +181,7 @@ class ActorRunner(CallRunner, Protocol):
     """
 
     def end(self, *, kill: bool) -> None:
-        """Stop accepting calls; `kill`: those that it still has are dropped.
+        """Stop accepting calls. `kill`: end whatever it runs, now; else it may end by itself.
 
         It may be called more than once, and from a finalizer: it never blocks.
         """

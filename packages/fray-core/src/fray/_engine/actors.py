@@ -214,11 +214,14 @@ class Actor:
         if not self.open_calls:
             self.runner.end(kill=False)
 
-    def die(self, reason: str, cause: BaseException | StoredError | None = None) -> Ready:
+    def die(
+        self, reason: str, cause: BaseException | StoredError | None = None, *, kill: bool = True
+    ) -> Ready:
         """Answer every open call and every later one with ActorDiedError; a second death is none.
 
         Args:
             reason: May name the cause: `{kind}`, `{cause}` and `{cause!r}` are filled in by the reader.
+            kill: End whatever runs it; without it, as at the context's end, which a detached actor outlives.
         """
         death = DeathError(self.label, reason, cause)
         with LOCK:
@@ -234,7 +237,7 @@ class Actor:
         for call in open_calls:
             call.claim()
             ready.extend(call.fail(death))
-        self.runner.end(kill=True)
+        self.runner.end(kill=kill)
         return ready
 
     def process_died(self, how: str, started: Sequence[Any], unstarted: Sequence[Any]) -> Ready:

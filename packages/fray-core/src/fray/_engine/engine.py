@@ -153,7 +153,7 @@ class Engine:
         self.close(cancel_pending=True)
         self.runner.abort()
         for actor in list(self.actors):
-            dispatch(actor.die("its context was shut down"))
+            dispatch(actor.die("its context was shut down", kill=False))
 
     def disown(self) -> None:
         """In a forked child: refuse calls, and wait for nothing, where the runner cannot be used."""
@@ -165,7 +165,7 @@ class Engine:
         for producer in list(self._streams):
             producer.abandon()
         for actor in list(self.actors):
-            dispatch(actor.die("its context was shut down"))
+            dispatch(actor.die("its context was shut down", kill=False))
         self.runner.close(wait=False)
 
 

@@ -339,9 +339,9 @@ class ThreadActor:
         """Never called: a thread cannot be stopped."""
 
     def end(self, *, kill: bool) -> None:
-        """Let the threads end after what they have."""
-        if kill:
-            self._instance = None
+        """Release the instance, and let the threads end after what they have."""
+        del kill
+        self._instance = None
         self._pool.close(wait=False)
 
     def close(self, *, wait: bool) -> None:

@@ -134,8 +134,9 @@ class ActorCaller:
         if self._ended:
             return
         self._ended = True
-        act = "kill_actor" if kill and self.owned else "drop_actor"
-        arguments = (self.record.actor, "it was killed" if kill else self.name)
+        over = kill or self._actor.dead  # its context's end is one that only a detached actor outlives
+        act = "kill_actor" if over and self.owned else "drop_actor"
+        arguments = (self.record.actor, "it was killed" if over else self.name)
         self._context.tell(self.record.worker, act, *arguments, session=self.record.session)
 
     def close(self, *, wait: bool) -> None:

@@ -139,7 +139,7 @@ class EndingContext(SessionContext):
         self._closed = True
         self.engine.close(cancel_pending=True)
         for actor in list(self.engine.actors):
-            dispatch(actor.die("its context was shut down"))
+            dispatch(actor.die("its context was shut down", kill=False))
         self._settler.close()
         self.ended = True
         self.remote.close()

@@ -72,7 +72,7 @@ class ActorProcess:
 
     def end(self, *, kill: bool) -> None:
         """Let the process end: at once, or after the calls that it has, as at the context's end."""
-        self._serial.run(partial(self._end, kill and not self.actor.scope.closing))
+        self._serial.run(partial(self._end, kill))
 
     def close(self, *, wait: bool) -> None:
         """End at the context's end."""
@@ -123,6 +123,8 @@ class ActorProcess:
             self._leave()  # never started
         elif kill:
             worker.kill()
+            if not self.is_own:  # nobody but the process itself can end it, and this context may be ending
+                self._loop.call_later(_EXIT_SECONDS, worker.retire)
         elif first:
             worker.retire()
             if self.is_own:
