@@ -523,6 +523,19 @@ class TestSharing:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def test_a_detached_actor_can_be_killed_after_its_context_has_ended(self, context: JobContext) -> None:
+        with create_context("process") as ended:
+            actor = ended.create_actor(Mortal, name="mortal", lifetime="detached")
+            pid = ended.get(actor.pid())
+        assert context.get(context.get_actor("mortal").pid()) == pid
+        try:
+            ended.kill(actor)
+            until(lambda: not Path(f"/proc/{pid}").exists(), "its process ends", 20)
+            ended.kill(actor)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def test_a_detached_actor_has_no_restarts(self, context: JobContext) -> None:
         options = ActorOptions(name="x", lifetime="detached", max_restarts=1)  # type: ignore[arg-type]
         with pytest.raises(UnsupportedError, match="max_restarts"):

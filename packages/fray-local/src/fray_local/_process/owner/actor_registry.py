@@ -16,10 +16,12 @@ from fray_local._process.owner.actor_process import ActorProcess, ProcessEndpoin
 from fray_local._process.owner.fork_server_client import import_path
 from fray_local._process.owner.interfaces import OwnerContext, Runner
 from fray_local._process.owner.shared_actors import SharedActorConnection
+from fray_local._process.owner.shared_actors import kill as kill_at
 from fray_local._process.owner.worker_connection import WorkerConnection
 from fray_local._process.owner.worker_process import Closing, WorkerProcess
 from fray_local._process.protocol.messages import StartDetached
 
+_KILL_SECONDS = 5.0  # that an actor has to end which this context has no connection to any more
 StartWorker = Callable[[ActorProcess], WorkerConnection]
 
 
@@ -110,8 +112,16 @@ class ActorRegistry:
 
     def kill(self, endpoint: ProcessEndpoint) -> None:
         """End an actor and its process, whatever it does; its name is free at once."""
-        if endpoint.record is not None:
-            ActorDirectory(endpoint.record.namespace).remove(endpoint.record)
+        record = endpoint.record
+        if record is not None:
+            directory = ActorDirectory(record.namespace)
+            if endpoint.actor.dead:  # a detached one may live on without this context
+                found = directory.find(record.name)
+                if found is not None and found[0] == record:
+                    kill_at(found[1], _KILL_SECONDS)
+                elif found is not None:
+                    found[1].close()
+            directory.remove(record)
         dispatch(endpoint.actor.die("it was killed"))
 
     def end(self) -> None:
