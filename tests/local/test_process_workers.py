@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -265,6 +266,21 @@ class TestResources:
         context.get([large, *small])
         assert len(context.wait(later, num_returns=40, timeout=0)[1]) > 30
         context.get(later)
+
+    def test_short_tasks_that_keep_coming_do_not_pass_an_older_one_by(self, context: JobContext) -> None:
+        context.get([context.run(abs, -1) for _ in range(2000)])  # how short they are is known now
+        for _ in range(12):
+            coming = deque(context.run(abs, -1) for _ in range(2000))
+            older = context.create_task(abs, -2, options=TaskOptions(resources={"CPU": 2}))
+            # Up to 500 that are younger may be on their way to each of the two workers already.
+            for _ in range(4000):
+                coming.append(context.run(abs, -1))
+                context.get(coming.popleft())
+                if context.wait([older], timeout=0)[0]:
+                    break
+            else:
+                pytest.fail("2,000 that came later have ended before it")
+            context.get(list(coming))
 
     def test_what_the_machine_never_has_is_refused_at_once(self, context: JobContext) -> None:
         with pytest.raises(UnsupportedError, match=r"CPU=3 .* CPU=2"):

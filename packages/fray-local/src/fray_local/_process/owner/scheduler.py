@@ -198,6 +198,7 @@ class Scheduler:
             elif len(lines) > 1 and self._free.cpu < needs.cpu:
                 self._free.cpu -= needs.cpu
                 reserved += needs.cpu
+                ahead = False  # a younger one that is sent ahead keeps the CPUs that this one waits for
         self._free.cpu += reserved
         return decisions
 
