@@ -1,16 +1,20 @@
 """What a program sees of workers: their output, what they know of it, how long they live."""
 
+import io
 import itertools
 import os
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fray import JobContext, UnsupportedError, create_context, get_job_context
+from fray.testing.gates import Gate
 
 
 @pytest.fixture
@@ -41,6 +45,51 @@ class TestPrograms:
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == 800
         assert set(lines) == {who * 50 for who in "abcd"}
+
+    def test_a_very_long_line_takes_about_the_time_of_short_ones(
+        self, context: JobContext, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shown = io.StringIO()
+        monkeypatch.setattr(sys, "stdout", shown)
+
+        def write(piece: str, times: int) -> None:
+            for _ in range(times):
+                print(piece, end="")
+            print("end")
+
+        def seconds_for(piece: str) -> float:
+            before = time.process_time()
+            context.get(context.run(write, piece, 500))
+            return time.process_time() - before
+
+        in_lines = seconds_for(("é" * 31 + "\n") * 512)
+        in_one = seconds_for("é" * 16384)
+        assert shown.getvalue() == ("é" * 31 + "\n") * 512 * 500 + "end\n" + "é" * 16384 * 500 + "end\n"
+        assert in_one < 4 * in_lines
+
+    def test_a_task_that_prints_without_a_pause_holds_up_no_other(
+        self, context: JobContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        shown, done = threading.Event(), Gate(tmp_path / "done")
+
+        class SlowSink(io.StringIO):
+            def write(self, text: str) -> int:
+                shown.set()
+                time.sleep(0.05)  # the task has printed more meanwhile
+                return len(text)
+
+        def print_without_a_pause() -> None:
+            while not done.is_open():
+                print("x" * 9999)
+
+        monkeypatch.setattr(sys, "stdout", SlowSink())
+        printing = context.run(print_without_a_pause)
+        try:
+            assert shown.wait(60)
+            assert context.get(context.run(abs, -1), timeout=30) == 1
+        finally:
+            done.open()
+        context.get(printing)
 
     def test_the_callers_program_does_not_run_again(self, tmp_path: Path) -> None:
         program = tmp_path / "program.py"
