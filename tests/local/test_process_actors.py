@@ -299,6 +299,15 @@ class TestDeath:
                     assert second.get(call) == "held"
         assert (tmp_path / "left").exists()
 
+    def test_a_dropped_actors_process_is_gone_though_a_stream_of_it_was_open(
+        self, context: JobContext
+    ) -> None:
+        mortal = context.create_actor(Mortal)
+        pid, stream = context.get(mortal.pid()), mortal.count()
+        assert context.get(next(stream)) == 0
+        del mortal, stream
+        until(lambda: not Path(f"/proc/{pid}").exists(), "its process ends")
+
     def test_a_handle_in_a_task_keeps_an_actor_alive(self, context: JobContext, tmp_path: Path) -> None:
         gate = Gate(tmp_path / "gate")
 

@@ -108,6 +108,16 @@ def test_an_actor_that_nobody_can_call_any_more_ends_and_its_thread_too() -> Non
         until(lambda: threading.active_count() == before, "the threads of dropped actors end")
 
 
+def test_an_actor_ends_whose_stream_was_dropped_too() -> None:
+    with create_context("threadpool") as context:
+        before = threading.active_count()
+        counter = context.create_actor(Counter, 100)
+        stream = counter.countdown()
+        assert context.get(next(stream)) == 100
+        del counter, stream
+        until(lambda: threading.active_count() == before, "the thread of the dropped actor ends")
+
+
 def test_a_dropped_stream_closes_its_generator() -> None:
     closed = threading.Event()
 

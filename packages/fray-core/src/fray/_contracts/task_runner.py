@@ -150,6 +150,8 @@ class CallRunner(Protocol):
     def resume(self, call: Any, more: int, parked: bool) -> None:
         """Note that the consumer of a stream took items: `more` may be pushed.
 
+        It may be called from a finalizer: so a generator is closed whose stream was dropped.
+
         Args:
             parked: It had used up all that it had, so its producer waits; else it still runs.
         """

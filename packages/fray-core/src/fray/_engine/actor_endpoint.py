@@ -8,6 +8,7 @@ from fray._contracts.actor_handle import ActorEndpoint
 from fray._contracts.task_runner import PackedCall
 from fray._engine.actors import Actor
 from fray._engine.identity import reduce_by_identity
+from fray._engine.streams import EngineStream
 
 
 class EngineEndpoint(ActorEndpoint):
@@ -29,7 +30,14 @@ class EngineEndpoint(ActorEndpoint):
         return self.actor.label
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.actor.call(method, self._pack(None, args, kwargs))
+        answer = self.actor.call(method, self._pack(None, args, kwargs))
+        if self.actor.methods[method]:
+            self._cancel_when_dropped(answer)
+        return answer
+
+    def _cancel_when_dropped(self, stream: EngineStream[Any]) -> None:
+        """Let the generator be closed when nobody can read its items any more: the actor holds its call."""
+        weakref.finalize(stream, _cancel, stream.call).atexit = False
 
     def close_when_dropped(self) -> None:
         """Let the actor end, after the calls that it has, when nobody can call it any more."""
@@ -37,3 +45,8 @@ class EngineEndpoint(ActorEndpoint):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduce_by_identity(self)
+
+
+def _cancel(call: Any) -> None:
+    if not call.scope.foreign:
+        call.cancel()

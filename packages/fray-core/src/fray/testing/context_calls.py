@@ -10,6 +10,7 @@ from fray._values.errors import UnsupportedError
 from fray._values.options import ActorOptions
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures, needs
+from fray.testing.gates import until
 from fray.testing.notes import Note
 from fray.testing.tasks import Counter
 
@@ -103,6 +104,14 @@ class ActorCallContract(ContextFixtures):
         assert context.get(next(stream)) == 40
         assert context.get(counter.value()) == 40  # answered while the stream is open
         assert [context.get(item) for item in stream] == list(range(39, 0, -1))
+
+    def test_a_dropped_stream_of_a_method_closes_its_generator(self, context: JobContext, gate: Note) -> None:
+        counter = context.create_actor(Counter)
+        for item in counter.until_closed(gate):
+            assert context.get(item) == 1
+            break
+        until(gate.is_open, "the generator is closed")
+        assert context.get(counter.value(), timeout=60) == 0
 
     def test_queued_calls_of_a_killed_actor_raise(self, context: JobContext, gate: Note) -> None:
         from fray._values.errors import ActorDiedError

@@ -177,6 +177,9 @@ class Counter:
     def countdown(self) -> Iterator[int]:
         yield from range(self.count, 0, -1)
 
+    def until_closed(self, closed: AnyGate) -> Iterator[int]:
+        yield from until_closed(closed)
+
     def overlap(self, seconds: float) -> int:
         """Return how many calls are inside at the same time, having stayed for a while."""
         import time

@@ -11,7 +11,7 @@ from fray.backend import EngineEndpoint, dispatch, identity_of, note_kept
 from fray_local._process.owner.actor_directory import ActorRecord
 from fray_local._process.owner.calls import CallState, packs_values
 from fray_local._process.owner.event_loop import EventLoop
-from fray_local._process.owner.interfaces import OwnerContext
+from fray_local._process.owner.interfaces import OwnerContext, Runner
 from fray_local._process.owner.resources import PLAIN
 from fray_local._process.owner.serial_queue import SerialQueue
 from fray_local._process.owner.worker_connection import WorkerConnection
@@ -181,16 +181,24 @@ class ProcessEndpoint(EngineEndpoint):
     """What handles of one actor share, in the process that made it."""
 
     def __init__(
-        self, actor: Any, process: ActorProcess, context: OwnerContext, record: ActorRecord | None
+        self,
+        actor: Any,
+        process: ActorProcess,
+        context: OwnerContext,
+        runner: Runner,
+        record: ActorRecord | None,
     ) -> None:
         super().__init__(actor, context.pack)
-        self.process, self.record = process, record
+        self.process, self.record, self._runner = process, record, runner
 
     @property
     def address(self) -> tuple[str, str, str] | None:
         """Where processes that do not belong to the context find the actor; None where they cannot."""
         record = self.record
         return None if record is None else (record.namespace, record.name, str(record.created_at))
+
+    def _cancel_when_dropped(self, stream: Any) -> None:
+        self._runner.close_when_dropped(stream)
 
     def __reduce__(self) -> tuple[Any, ...]:
         note_kept(self)

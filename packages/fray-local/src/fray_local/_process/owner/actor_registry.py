@@ -251,7 +251,7 @@ class ActorRegistry:
         actor = context.engine.new_actor(title, methods, options, runner=process)
         process.actor = actor
         self._processes.add(process)
-        endpoint = ProcessEndpoint(actor, process, context, record)
+        endpoint = ProcessEndpoint(actor, process, context, self._runner, record)
         if endpoint.address is not None:
             self._at[endpoint.address] = endpoint
         if options.name is not None or own:
