@@ -1,6 +1,7 @@
 """Calls of a context from finalizers, signal handlers and callbacks, and user code that takes its time."""
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import os
@@ -21,7 +22,7 @@ from fray import DeadlockError, create_context
 from fray.job import JobContext, get_job_context
 from fray.testing.gates import Gate
 from fray.testing.installation import forget_plugins
-from fray.testing.interrupting import interrupted
+from fray.testing.interrupting import interrupted, struck
 from fray.testing.tasks import Counter
 
 
@@ -354,6 +355,20 @@ class TestInterruptions:
 
             interrupted(run, run, line, "owner.runner")
             assert context.get(refs, timeout=60) == [1, 1]
+
+
+class TestCtrlC:
+    """It comes at each point of a call at which the interpreter runs signal handlers."""
+
+    def test_a_pool_runs_its_later_tasks(self) -> None:
+        with create_context("threadpool", max_workers=1) as context:
+            context.get(context.run(abs, -1))
+            points = struck(lambda: context.run(abs, -1), 0, "_runners.threads")
+            assert points
+            for point in range(1, points + 1):
+                with contextlib.suppress(KeyboardInterrupt):
+                    struck(lambda: context.run(abs, -1), point, "_runners.threads")
+                assert context.get(context.run(abs, -2), timeout=20) == 2
 
 
 class TestTheEndOfAProgram:

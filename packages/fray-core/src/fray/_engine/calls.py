@@ -113,7 +113,8 @@ class Call:
         try:
             self.runner.start((self,))
         except BaseException as error:
-            dispatch(self.fail(error))  # no thread can be started, or the stack is used up
+            self.claim()  # where the runner has it nevertheless, it must not run
+            dispatch(self.fail(error))  # no thread can be started, the stack is used up, Ctrl-C
             raise
 
     def _await(self, pending: Sequence[EngineRef[Any]]) -> Ready:

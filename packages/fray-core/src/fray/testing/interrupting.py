@@ -1,4 +1,4 @@
-"""Runs one thing between two lines of another, on its thread, as a finalizer or a signal handler may."""
+"""Interrupts a function on its thread as finalizers and signal handlers do: with a call, or an exception."""
 
 import sys
 from collections.abc import Callable
@@ -32,3 +32,27 @@ def interrupted(act: Callable[[], Any], visit: Callable[[], Any], line: int, mod
     if lines < line:
         visit()
     return lines
+
+
+def struck(act: Callable[[], Any], point: int, module: str) -> int:
+    """Run `act`, and raise KeyboardInterrupt at its so many-th point in a module; return how many it came to.
+
+    The points are those where the interpreter runs signal handlers, but for the ends of loops: where a
+    function begins, and where a call of one that is written in C has returned.
+    """
+    points = 0
+
+    def profile(frame: Any, event: str, _argument: Any) -> None:
+        nonlocal points
+        if event in ("call", "c_return") and module in frame.f_globals.get("__name__", ""):
+            points += 1
+            if points == point:
+                raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return points
