@@ -1,6 +1,7 @@
 """Jobs and replicas that run again because somebody wants it: `retry` and `restart`."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,19 @@ def test_a_retry_that_slurm_refuses_leaves_a_job_that_can_be_retried(
     recorded.says("squeue", "78|PENDING|1:00|Priority\n")
     assert cluster.retry(job_id) == job_id
     until(lambda: "higher priority" in str(cluster.poll(job_id).pending_reason), "it waits", 10)
+
+
+def test_a_retry_does_not_wait_for_the_job_that_has_the_number_by_now(
+    recorded: RecordedSlurm, tmp_path: Path
+) -> None:
+    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=0.05")
+    job_id = launch(cluster, program("pass"))
+    recorded.says("squeue", "77|RUNNING|1:00|None|another\n")
+    until(lambda: cluster.poll(job_id).finished, "it is lost", 10)
+    recorded.says("sbatch", "78\n")
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(cluster.retry, job_id).result(15) == job_id
+    assert len(recorded.calls("sbatch")) == 2
 
 
 def test_jobs_that_slurm_alone_knows_to_have_ended_are_pruned(

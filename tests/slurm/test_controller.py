@@ -35,6 +35,21 @@ def other() -> Iterator[LocalSlurm]:
         yield slurm
 
 
+def forget_jobs(slurm: LocalSlurm) -> None:
+    slurm.stop_controller(lose_jobs=True)
+    slurm.start_controller()
+    slurm.wait_until_idle()
+
+
+def give_away(slurm: LocalSlurm, number: str) -> None:
+    """Submit jobs of somebody else, which wait, until one has this number."""
+    taken = ""
+    while taken != number:
+        assert not taken or int(taken) < int(number)
+        later = ["--begin=now+3600", "--output=/dev/null"]
+        taken = slurm.run("sbatch", "--parsable", *later, "--wrap", "sleep 600").strip()
+
+
 @pytest.fixture
 def cluster(other: LocalSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setenv("SLURM_CONF", other.variables["SLURM_CONF"])
@@ -51,13 +66,8 @@ def test_a_job_that_slurmctld_has_lost_says_so_and_can_be_run_again(
     """Its number is given to somebody else's job, which is not taken for it."""
     job_id = launch(cluster, program("print('ran')"), "lost", backend=LATER)
     number = number_of(job_id)
-    other.stop_controller(lose_jobs=True)
-    other.start_controller()
-    other.wait_until_idle()
-    taken = ""
-    while taken != number:
-        assert not taken or int(taken) < int(number)
-        taken = other.run(*("sbatch", "--parsable", "--begin=now+3600", "--wrap", "true")).strip()
+    forget_jobs(other)
+    give_away(other, number)
     info = cluster.wait(job_id, timeout=PATIENCE)
     assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
     assert "slurmctld has lost it" in str(info.error_message)
@@ -65,7 +75,39 @@ def test_a_job_that_slurmctld_has_lost_says_so_and_can_be_run_again(
     other.run("scontrol", "update", f"JobId={number_of(job_id)}", "StartTime=now")
     assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.SUCCEEDED
     assert list(cluster.monitor(job_id)) == ["ran"]
-    assert f"JobId={taken}" in other.run("scontrol", "show", "job", taken)
+    assert f"JobId={number}" in other.run("scontrol", "show", "job", number)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "state"), [(1, "PENDING"), (1, "RUNNING"), (2, "PENDING")], ids=["job", "runs", "array"]
+)
+def test_a_stop_leaves_the_job_alone_that_has_the_number_by_now(
+    other: LocalSlurm,
+    cluster: Cluster,
+    tmp_path: Path,
+    number_of: Callable[[str], str],
+    replicas: int,
+    state: str,
+) -> None:
+    resources = ResourceConfig(cpu=1, ram="200m", replicas=replicas)
+    job_id = launch(cluster, program("pass"), "lost", resources=resources, backend=LATER)
+    number = number_of(job_id)
+    forget_jobs(other)
+    give_away(other, number)
+
+    def has_state(wanted: str) -> bool:
+        return other.run("squeue", "-h", "-t", "all", "-j", number, "-o", "%T").split() == [wanted]
+
+    if state == "RUNNING":
+        other.run("scontrol", "update", f"JobId={number}", "StartTime=now")
+        until(lambda: has_state("RUNNING"), "it runs", PATIENCE)
+    # As another process does, which has not asked Slurm before.
+    another = create_cluster(f"slurm?root={tmp_path}/records")
+    another.terminate(job_id)
+    assert another.poll(job_id).status is JobStatus.STOPPED
+    assert has_state(state)
+    other.run("scancel", number)
+    until(lambda: has_state("CANCELLED"), "its node is free", PATIENCE)
 
 
 def test_jobs_outlive_a_controller_that_is_away(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fray import ClusterUnavailableError
-from fray.cluster import Cluster, ExitReason, JobId, JobInfo, JobStatus, create_cluster
+from fray.cluster import Cluster, ExitReason, JobId, JobInfo, JobStatus, ResourceConfig, create_cluster
 from fray.testing.cluster import launch, program, until
 from fray_slurm import SlurmError
 from fray_slurm.testing import RecordedSlurm
@@ -210,6 +210,20 @@ def test_a_slurm_that_is_away_leaves_jobs_as_they_were(cluster: Cluster, recorde
     assert cluster.poll(job_id).status is JobStatus.PENDING
     recorded.says("squeue", "77|TIMEOUT|1:00|None\n")
     assert polled(cluster, job_id).status is JobStatus.FAILED
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_number_that_another_job_got_since_the_last_look_is_not_cancelled(
+    recorded: RecordedSlurm, tmp_path: Path, replicas: int
+) -> None:
+    cluster = create_cluster(f"slurm?root={tmp_path}/records&poll_interval=30")
+    job_id = launch(cluster, program("pass"), resources=ResourceConfig(ram="200m", replicas=replicas))
+    recorded.says("squeue", f"77|PENDING|1:00|Priority|{job_id}\n")
+    assert "higher priority" in str(cluster.poll(job_id).pending_reason)
+    recorded.says("squeue", "77|PENDING|1:00|Priority|another\n")
+    cluster.terminate(job_id)
+    assert cluster.poll(job_id).status is JobStatus.STOPPED
+    assert recorded.calls("scancel") == []
 
 
 def test_a_thousand_jobs_are_one_question(recorded: RecordedSlurm, tmp_path: Path) -> None:

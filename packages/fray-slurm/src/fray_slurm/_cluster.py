@@ -41,13 +41,13 @@ from fray_slurm._arrays import arrays_of_replicas
 from fray_slurm._client import SlurmClient
 from fray_slurm._diagnosis import check_slurm
 from fray_slurm._ending import SlurmEnd
-from fray_slurm._jobs import ENVIRONMENTS, has_run, members_of
+from fray_slurm._jobs import ENVIRONMENTS, has_run, members_of, names_by_number
 from fray_slurm._launches import SlurmLaunches, array_script, batch_command
 from fray_slurm._ray_in_allocation import runtime_of, with_runtime
+from fray_slurm._readings import SlurmJob
 from fray_slurm._script import batch_script, directives, gres_of, replica_count, without_allocation
 from fray_slurm._settings import SlurmSettings, native_options
-from fray_slurm._states import ENDED, WAITING
-from fray_slurm._watch import found_job
+from fray_slurm._states import WAITING
 
 _AT_ONCE = 16  # members of a sweep that are stopped side by side
 _AWAY_WITHIN = 120.0  # seconds for which slurmctld may be away while jobs are stopped
@@ -223,17 +223,18 @@ class SlurmCluster(SlurmLaunches):
 
     def _terminate_members(self, record: JobRecord, members: list[JobRecord], grace: float) -> None:
         """Stop members of a sweep, or replicas: those that wait by one call, those that run side by side."""
-        numbers = [self._number(member) for member in members]
-        jobs = dict.fromkeys(number.partition("_")[0] for number in numbers if number)
-        if jobs:
-            with contextlib.suppress(ClusterUnavailableError):  # then they are cancelled below
-                self._client.cancel(*jobs, pending=True)
+        own: Mapping[str, SlurmJob] = {}
+        with contextlib.suppress(ClusterUnavailableError):  # then they are cancelled below
+            own = self._unfinished(names_by_number(each for each in members if not each.written().finished))
+            arrays = {number.partition("_")[0] for number, job in own.items() if job.state in WAITING}
+            if arrays:
+                self._client.cancel(*sorted(arrays), pending=True)
         left: list[JobRecord] = []
         never: list[JobRecord] = []
         for member in members:
             if not member.written().finished:
                 (never if settle_stopped(member) else left).append(member)
-        unsupervised = [number for number in map(self._number, never) if number is not None]
+        unsupervised = [number for number in names_by_number(never) if number in own]
         if unsupervised:  # also one whose batch step is just starting
             with contextlib.suppress(ClusterUnavailableError):
                 self._client.cancel(*unsupervised)
@@ -255,20 +256,19 @@ class SlurmCluster(SlurmLaunches):
     def _end_in_slurm(self, records: list[JobRecord]) -> None:
         """Return when Slurm has ended these; what has not started, or does not end, is cancelled.
 
-        One question to Slurm for all of them.
+        One question to Slurm for all of them. A number that another job has by now is left alone.
         """
-        numbers = {number for number in map(self._number, records) if number is not None}
+        names = names_by_number(records)
         started = time.monotonic()
         cancelled_at = started + _ENDS_WITHIN
         for pause in poll_delays(shortest=0.05, longest=0.5):
             try:
-                jobs = self._client.queue() if numbers else {}
+                left = self._unfinished(names).values()
             except ClusterUnavailableError as error:
                 if not self._check_away(records, error, started):
                     return
                 time.sleep(pause)
                 continue
-            left = [job for number in numbers if (job := found_job(jobs, number)) and job.state not in ENDED]
             if not left:
                 self._table.expect_change()
                 return

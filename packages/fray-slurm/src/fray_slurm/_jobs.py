@@ -3,8 +3,10 @@
 import contextlib
 import os
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fray import ClusterUnavailableError, JobNotFoundError
 from fray.backend import JobRecord, info_of_replicas, sweep_info
@@ -13,8 +15,8 @@ from fray_slurm._after import failed_before, not_started
 from fray_slurm._allocation import ALLOCATION, JOB, NOT_SUCCEEDED, path_of, read, read_allocation
 from fray_slurm._client import SlurmClient, SlurmError
 from fray_slurm._readings import SlurmJob
-from fray_slurm._states import WAITING, End, end_of, forgotten, is_of_step, pending_reason
-from fray_slurm._watch import JobTable
+from fray_slurm._states import ENDED, WAITING, End, end_of, forgotten, is_of_step, pending_reason
+from fray_slurm._watch import JobTable, found_job
 
 ENVIRONMENTS = ".environments"  # in the folder of records
 _SCAN_SHARE = 20.0  # of the time that a look at many records took, until the next one
@@ -72,13 +74,11 @@ class SlurmJobs(DirectoryCluster):
         number, never = noted.get("id"), noted.get("never")
         if number is None:
             return info if never is None else _ended(info, not_started(never))
-        started = _runs(record, number)
-        name = None if started else noted.get("name")
-        job = self._table.look(number, info.submitted_at or time.time(), name)
+        job = self._table.look(number, info.submitted_at or time.time(), _name(record, noted))
         if job is None:
             if not self._table.is_gone(number):
                 return self._unanswered(info)
-            end = forgotten(number, started=started)
+            end = forgotten(number, started=_runs(record, number))
         else:
             job = self._with_code(job)
             found = end_of(job)
@@ -122,6 +122,16 @@ class SlurmJobs(DirectoryCluster):
             return info
         return replace(info, pending_reason=f"Slurm does not answer ({self._table.error})")
 
+    def _unfinished(self, names: Mapping[str, str | None]) -> dict[str, SlurmJob]:
+        """Return those of these Slurm jobs that have not ended, by number: one call.
+
+        Args:
+            names: What `names_by_number` returned; a job of another name is not one of them.
+        """
+        jobs = self._client.queue() if names else {}
+        found = {number: found_job(jobs, number, name) for number, name in names.items()}
+        return {number: job for number, job in found.items() if job is not None and job.state not in ENDED}
+
     def _with_code(self, job: SlurmJob) -> SlurmJob:
         """Add the exit code of a batch step that failed, which squeue does not print: one call for each."""
         if job.state != "FAILED" or job.exit_code is not None or not is_of_step(job):
@@ -147,6 +157,16 @@ def members_of(record: JobRecord) -> list[JobRecord]:
     return record.children() if record.written().is_sweep else record.replicas()
 
 
+def names_by_number(records: Iterable[JobRecord]) -> dict[str, str | None]:
+    """Return the numbers of records' Slurm jobs, each with its name: a number may be another job's by now.
+
+    A slurmctld that has lost jobs gives their numbers to others. None where the name is not known, or the
+    number is enough, because the job has started.
+    """
+    noted = [(record, read(path_of(os.fspath(record.path), JOB))) for record in records]
+    return {job["id"]: _name(record, job) for record, job in noted if job.get("id") is not None}
+
+
 def run_of(sweep: JobRecord) -> int:
     """Return how often a sweep was run again."""
     return int(read(path_of(os.fspath(sweep.path), JOB)).get("run", 0))
@@ -156,6 +176,12 @@ def has_run(record: JobRecord) -> bool:
     """Whether the Slurm job that was submitted last for a record has started."""
     number = read(path_of(os.fspath(record.path), JOB)).get("id")
     return number is not None and _runs(record, number)
+
+
+def _name(record: JobRecord, noted: Mapping[str, Any]) -> str | None:
+    """Return what the Slurm job of a record is called, unless its number is enough: see `names_by_number`."""
+    name: str | None = noted.get("name")
+    return None if _runs(record, noted["id"]) else name
 
 
 def _runs(record: JobRecord, number: str) -> bool:

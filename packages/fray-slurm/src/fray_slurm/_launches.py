@@ -26,11 +26,11 @@ from fray_slurm._after import dependency, failed_before
 from fray_slurm._allocation import FOLDER, JOB, OPTIONS, RECORD, SCRIPT, SECRETS, path_of, read, write
 from fray_slurm._arrays import Array, arrays_of, arrays_of_replicas, in_order
 from fray_slurm._client import SlurmError
-from fray_slurm._jobs import SlurmJobs, members_of, run_of
+from fray_slurm._jobs import SlurmJobs, members_of, names_by_number, run_of
 from fray_slurm._script import batch_script
 from fray_slurm._settings import SlurmSettings
 from fray_slurm._shared_folder import check_shared
-from fray_slurm._states import ENDED, End
+from fray_slurm._states import End
 
 MEMBERS = "jobs"  # in the record of a sweep
 _LEAVES_WITHIN = 30.0  # seconds in which the batch step of a job that has ended is gone
@@ -228,12 +228,10 @@ class SlurmLaunches(SlurmJobs):
         """Wait until Slurm has nothing more of what is to run again, and forget the numbers of that."""
         family = members_of(record) or [record]
         ended = [each for each in family if each.written().status is not JobStatus.SUCCEEDED]
-        numbers = {number for number in map(self._number, ended) if number is not None}
+        names = names_by_number(ended)
         deadline = time.monotonic() + _LEAVES_WITHIN
         for pause in poll_delays(shortest=0.1, longest=1.0):
-            jobs = self._client.queue()
-            left = [number for number in numbers if number in jobs and jobs[number].state not in ENDED]
-            if not left or time.monotonic() > deadline:
+            if not self._unfinished(names) or time.monotonic() > deadline:
                 break
             time.sleep(pause)
         for each in ended:

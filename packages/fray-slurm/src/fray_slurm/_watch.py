@@ -62,9 +62,7 @@ class JobTable:
                 return self._ended[job_id]
             if self._clock() >= self._next:
                 self._ask()
-            job = found_job(self._jobs, job_id)
-            if job is not None and None not in (name, job.name) and job.name != name:
-                job = None
+            job = found_job(self._jobs, job_id, name)
             if job is not None:
                 self._missing.pop(job_id, None)
             elif self.error is None:
@@ -125,6 +123,11 @@ class JobTable:
         return self._ended.get(job_id)
 
 
-def found_job(jobs: Mapping[str, SlurmJob], job_id: str) -> SlurmJob | None:
-    """Return a job; a task of an array that was cancelled as a whole is shown as the array."""
-    return jobs.get(job_id) or jobs.get(job_id.partition("_")[0])
+def found_job(jobs: Mapping[str, SlurmJob], job_id: str, name: str | None = None) -> SlurmJob | None:
+    """Return a job; a task of an array that was cancelled as a whole is shown as the array.
+
+    Args:
+        name: See `JobTable.look`; a job of another name is not this one.
+    """
+    job = jobs.get(job_id) or jobs.get(job_id.partition("_")[0])
+    return None if job is not None and None not in (name, job.name) and job.name != name else job
