@@ -44,6 +44,20 @@ def number_of(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
+def wrap_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let sbatch be a line of shell, as where a site wraps it; /usr/bin/sbatch is Slurm's own."""
+    wrapper = tmp_path / "bin" / "sbatch"
+    wrapper.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}")
+
+    def wrap(line: str) -> None:
+        wrapper.write_text(f"#!/bin/sh\n{line}\n")
+        wrapper.chmod(0o755)
+
+    return wrap
+
+
+@pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedSlurm:
     """A Slurm that answers with recorded text."""
     slurm = RecordedSlurm(tmp_path / "recorded")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fray import ClusterUnavailableError
 from fray.cluster import Cluster, JobStatus, ResourceConfig, create_cluster
 from fray.testing.cluster import launch, program, until
 from fray.testing.cluster_fixtures import running
@@ -60,6 +61,25 @@ def test_a_job_that_was_cancelled_while_it_waited_is_retried(
     slurm.run("scontrol", "update", f"JobId={again}", "StartTime=now")
     info = cluster.wait(job_id, timeout=PATIENCE)
     assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 1)
+
+
+def test_a_retry_that_slurm_has_not_taken_is_not_the_run_that_has_ended(
+    slurm: LocalSlurm,
+    cluster: Cluster,
+    number_of: Callable[[str], str],
+    wrap_sbatch: Callable[[str], None],
+) -> None:
+    job_id = launch(cluster, program("pass"), backend={"slurm": {"begin": "now+3600"}})
+    slurm.run("scancel", number_of(job_id))
+    assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.STOPPED
+    wrap_sbatch("echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1")
+    with pytest.raises(ClusterUnavailableError, match="Socket timed out"):
+        cluster.retry(job_id)
+    assert cluster.poll(job_id).finished
+    wrap_sbatch('/usr/bin/sbatch "$@" >/dev/null; echo sbatch: error: Socket timed out >&2; exit 1')
+    assert cluster.retry(job_id) == job_id  # it was taken
+    slurm.run("scontrol", "update", f"JobId={number_of(job_id)}", "StartTime=now")
+    assert cluster.wait(job_id, timeout=PATIENCE).status is JobStatus.SUCCEEDED
 
 
 def test_a_retry_that_slurm_refuses_leaves_a_job_that_can_be_retried(

@@ -176,6 +176,15 @@ def test_a_job_without_a_number_is_looked_up_by_its_name_and_else_refused(
     assert cluster.list_jobs() == []
 
 
+def test_the_line_that_squeue_prints_of_a_cluster_is_no_job(recorded: RecordedSlurm, tmp_path: Path) -> None:
+    cluster = create_cluster(f"slurm?root={tmp_path}/records&cluster=gpu")
+    recorded.says("sbatch", "thank you for using sbatch\n")
+    recorded.says("squeue", "CLUSTER: gpu\n")
+    with pytest.raises(SlurmError, match="thank you for using"):
+        launch(cluster, program("pass"))
+    assert cluster.list_jobs() == []
+
+
 def test_a_job_that_was_taken_though_sbatch_got_no_answer_is_found_by_its_name(
     cluster: Cluster, recorded: RecordedSlurm
 ) -> None:

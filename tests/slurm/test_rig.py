@@ -14,6 +14,8 @@ from fray.testing.cluster_fixtures import running
 from fray_slurm import SlurmError
 from fray_slurm.testing import LocalSlurm
 
+DROPS_NUMBERS = '/usr/bin/sbatch "$@" >/dev/null && echo thank you for using sbatch'
+
 
 @pytest.fixture
 def details(slurm: LocalSlurm, number_of: Callable[[str], str]) -> Callable[[str], str]:
@@ -111,18 +113,30 @@ def test_a_machine_without_slurm_says_what_is_missing(
 def test_a_job_whose_id_was_lost_is_found_by_its_name(
     slurm: LocalSlurm,
     cluster: Cluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    wrap_sbatch: Callable[[str], None],
     details: Callable[[str], str],
 ) -> None:
-    wrapper = tmp_path / "bin" / "sbatch"
-    wrapper.parent.mkdir()
-    wrapper.write_text('#!/bin/sh\n/usr/bin/sbatch "$@" >/dev/null\necho thank you for using sbatch\n')
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+    wrap_sbatch(DROPS_NUMBERS)
     job_id = launch(cluster, program("pass"), "lost")
     assert f"JobName={job_id}" in details(job_id)
     assert cluster.wait(job_id, timeout=60).status is JobStatus.SUCCEEDED
+
+
+def test_an_array_whose_id_was_lost_is_found_by_its_name(
+    slurm: LocalSlurm,
+    cluster: Cluster,
+    wrap_sbatch: Callable[[str], None],
+    number_of: Callable[[str], str],
+) -> None:
+    wrap_sbatch(DROPS_NUMBERS)
+    resources = ResourceConfig(cpu=1, ram="200m", replicas=3)
+    native = {"slurm": {"begin": "now+3600"}}
+    job_id = launch(cluster, program("pass"), "lost", resources=resources, backend=native)
+    last = launch(cluster, program("pass"), "last", after=[job_id])
+    until(lambda: "begin time" in str(cluster.poll(job_id).pending_reason), "it waits")
+    slurm.run("scontrol", "update", f"JobId={number_of(job_id)}", "StartTime=now")
+    assert cluster.wait(last, timeout=60).status is JobStatus.SUCCEEDED
+    assert cluster.poll(job_id).status is JobStatus.SUCCEEDED
 
 
 def text_of(path: Path) -> str:

@@ -1,6 +1,7 @@
 """Sweeps as arrays of jobs: what is submitted, and what somebody else's scancel does."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,23 @@ def test_a_sweep_that_slurm_refuses_leaves_nothing(printed: Cluster, recorded: R
     with pytest.raises(ValueError, match="Invalid job array specification"):
         printed.launch_many(requests(SMALL))
     assert printed.list_jobs() == []
+
+
+def test_each_array_of_a_sweep_whose_ids_were_lost_is_found(
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, wrap_sbatch: Callable[[str], None]
+) -> None:
+    wrap_sbatch('/usr/bin/sbatch "$@" >/dev/null && echo thank you for using sbatch')
+    native = {"slurm": {"begin": "now+3600"}}
+    kinds = [LARGE, SMALL, LARGE, ResourceConfig(cpu=3, ram="64m")]
+    sweep = cluster.launch_many(
+        [JobRequest("one", program("pass"), resources=each, backend=native) for each in kinds]
+    )
+    for position, each in enumerate(kinds):
+        path = tmp_path / "records" / sweep / "jobs" / str(position) / "slurm" / "job.json"
+        shown = slurm.run("scontrol", "show", "job", "-o", json.loads(path.read_text())["id"])
+        assert f"CPUs/Task={each.cpu:g}" in shown
+    cluster.terminate(sweep)
+    assert f"{sweep}" not in slurm.run("squeue", "-h", "-o", "%j")
 
 
 def test_secrets_of_members_reach_them_and_not_slurm(

@@ -13,6 +13,7 @@ from fray_slurm._readings import (
     ACCOUNT_FORMAT,
     QUEUE_FORMAT,
     SlurmJob,
+    job_number,
     read_accounts,
     read_details,
     read_queue,
@@ -55,7 +56,8 @@ class SlurmClient:
         """Submit a batch script; return the job's id, `N` or `N;cluster`.
 
         Args:
-            name: The job's name, by which it is found where the answer is lost.
+            name: The job's name, which no other submission has: by it the job is found where the answer is
+                lost.
 
         Raises:
             SlurmError: Slurm refused it.
@@ -157,12 +159,13 @@ class SlurmClient:
 
     def _by_name(self, name: str) -> str | None:
         """Look a job up by its name; a sbatch that failed or timed out may have been accepted."""
-        command = ["squeue", "-h", "-t", "all", "-u", getpass.getuser(), f"--name={name}", "-o", "%i"]
+        # %F: of tasks it is the number of their array; %i is `101_[0-99]` of those that wait.
+        command = ["squeue", "-h", "-t", "all", "-u", getpass.getuser(), f"--name={name}", "-o", "%F"]
         try:
-            found = self._run(command).split()
+            found = job_number(self._run(command))
         except (ClusterUnavailableError, SlurmError):
             return None
-        return f"{found[-1]};{self._cluster}" if found and self._cluster else found[-1] if found else None
+        return f"{found};{self._cluster}" if found and self._cluster else found
 
     def _run(
         self, command: Sequence[str], text: str | None = None, environ: Mapping[str, str] | None = None

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,27 +62,31 @@ class SlurmLaunches(SlurmJobs):
             self._start_again(JobRecord(path, JobId(job_id)), command)
         else:
             write(path_of(os.fspath(path), OPTIONS), options)
-            self._submit_job(job_id, os.fspath(path), options, command)
+            self._submit_job(job_id, os.fspath(path), options, command, again=False)
         self._table.expect_change()
 
     def _start_again(self, record: JobRecord, command: list[str]) -> None:
         path = os.fspath(record.path)
         try:
-            self._submit_job(record.job_id, path, read(path_of(path, OPTIONS)), command)
+            self._submit_job(record.job_id, path, read(path_of(path, OPTIONS)), command, again=True)
         except BaseException:
             settle_stopped(record)  # it can be run again later
             raise
 
-    def _submit_job(self, job_id: str, record: str, options: Options, command: list[str]) -> str:
+    def _submit_job(
+        self, job_id: str, record: str, options: Options, command: list[str], *, again: bool
+    ) -> str:
         """Submit one job to Slurm, and note its number; "" where it can never start."""
         failed, after = self._standing(job_id)
         if failed is not None:
             write(path_of(record, JOB), {"never": failed.message})
             return ""
-        script = batch_script({**options, **after}, [*batch_command(), record, *command], record)
+        name = next(_names(job_id, again))
+        options = {**options, **after, "job-name": name}
+        script = batch_script(options, [*batch_command(), record, *command], record)
         Path(path_of(record, SCRIPT)).write_text(script)
-        number, _, cluster = self._client.submit(script, job_id).partition(";")
-        write(path_of(record, JOB), {"id": number, "cluster": cluster or None, "name": job_id})
+        number, _, cluster = self._client.submit(script, name).partition(";")
+        write(path_of(record, JOB), {"id": number, "cluster": cluster or None, "name": name})
         return number
 
     def _unfinished_number(self, job_id: str) -> str | None:
@@ -99,14 +103,14 @@ class SlurmLaunches(SlurmJobs):
         for replica in replicas:
             (record / REPLICAS / str(replica) / FOLDER).mkdir(mode=0o700, exist_ok=True)
         try:
-            self._submit_replicas(job_id, replicas, options)
+            self._submit_replicas(job_id, replicas, options, again)
         except BaseException:
             for each in JobRecord(record, JobId(job_id)).replicas() if again else ():
                 settle_stopped(each)  # they can be run again later
             raise
         self._table.expect_change()
 
-    def _submit_replicas(self, job_id: str, replicas: Sequence[int], options: Options) -> None:
+    def _submit_replicas(self, job_id: str, replicas: Sequence[int], options: Options, again: bool) -> None:
         """Submit replicas that are independent as an array, each a task that starts when there is room."""
         folder = self._records.path(job_id) / REPLICAS
         failed, after = self._standing(job_id)
@@ -116,14 +120,15 @@ class SlurmLaunches(SlurmJobs):
             return
         submitted: list[str] = []
         try:
-            for array in arrays_of_replicas(options, replicas, self._client.largest_array()):
-                submitted += [self._submit_array(job_id, array, folder, after)]
+            arrays = arrays_of_replicas(options, replicas, self._client.largest_array())
+            for array, name in zip(arrays, _names(job_id, again), strict=False):
+                submitted += [self._submit_array(name, array, folder, after)]
         except BaseException:
             if submitted:
                 with contextlib.suppress(SlurmError, ClusterUnavailableError):
                     self._client.cancel(*submitted)
             raise
-        write(path_of(os.fspath(folder.parent), JOB), {"id": ":".join(submitted), "name": job_id})
+        write(path_of(os.fspath(folder.parent), JOB), {"id": ":".join(submitted)})
 
     def _standing(self, job_id: str) -> tuple[End | None, Options]:
         """Return why a job can never start, or by which option it starts after those before it."""
@@ -158,10 +163,10 @@ class SlurmLaunches(SlurmJobs):
         try:
             for position in wanted:
                 _prepare_member(record / MEMBERS / str(position), sweep.secrets.get(position, {}))
-            for array in arrays:
-                submitted += [self._submit_array(sweep.job_id, array, record / MEMBERS)]
+            for array, name in zip(arrays, _names(sweep.job_id, again), strict=False):
+                submitted += [self._submit_array(name, array, record / MEMBERS)]
             for position in late:
-                submitted += [self._submit_late(sweep, position, options[position], record)]
+                submitted += [self._submit_late(sweep, position, options[position], record, again)]
         except BaseException:
             with contextlib.suppress(SlurmError, ClusterUnavailableError):
                 self._client.cancel(*filter(None, submitted))
@@ -179,6 +184,7 @@ class SlurmLaunches(SlurmJobs):
         """Submit members of a sweep, or replicas, that share their options; return the number of the array.
 
         Args:
+            name: Of the Slurm job.
             members: The folder of their records.
             options: Others, which the array has not.
         """
@@ -191,11 +197,13 @@ class SlurmLaunches(SlurmJobs):
             write(path_of(os.fspath(members / str(position)), JOB), noted | {"name": name})
         return number
 
-    def _submit_late(self, sweep: SweepPlan, position: int, options: Options, record: Path) -> str:
+    def _submit_late(
+        self, sweep: SweepPlan, position: int, options: Options, record: Path, again: bool
+    ) -> str:
         """Submit a member that runs after others: a job of its own, with its own dependency."""
         own = os.fspath(record / MEMBERS / str(position))
         member = f"{sweep.job_id}/{position}"
-        return self._submit_job(member, own, options, supervisor_command(own, import_paths()))
+        return self._submit_job(member, own, options, supervisor_command(own, import_paths()), again=again)
 
     # --- again ---
 
@@ -236,6 +244,17 @@ class SlurmLaunches(SlurmJobs):
             time.sleep(pause)
         for each in ended:
             write(path_of(os.fspath(each.path), JOB), {})
+
+
+def _names(job_id: str, again: bool) -> Iterator[str]:
+    """Yield a name for each submission of a job or sweep: its id for the first one, of all that there were.
+
+    No two have the same, so that the one whose number was lost on the way back is found by its name.
+    """
+    if not again:
+        yield job_id
+    while True:
+        yield f"{job_id}.{os.urandom(3).hex()}"
 
 
 def batch_command() -> list[str]:

@@ -10,6 +10,7 @@ _JOB_ID = re.compile(r"\d+(_\d+)?")  # of a job, or of a task of an array
 QUEUE_FORMAT = "%i|%T|%l|%r|%j"
 """For `squeue -o`: never its default, which SQUEUE_FORMAT changes. The name is last: it may hold a `|`."""
 ACCOUNT_FORMAT = "JobID,State,ExitCode,Reason"
+_NUMBER = re.compile(r"[0-9]+")
 _SUBMITTED = re.compile(r"(?:^|\s)(\d+)(?:;(\S+))?\s*$")
 _SENTENCE = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?")
 
@@ -56,6 +57,12 @@ def submitted_id(text: str) -> str | None:
     lines = [line for line in text.splitlines() if line.strip()]
     found = _SUBMITTED.fullmatch(lines[-1].strip()) if lines else None
     return None if found is None else found[1] + (f";{found[2]}" if found[2] else "")
+
+
+def job_number(text: str) -> str | None:
+    """Return the number that `squeue -h -o %F` printed, the last one; None where it is none."""
+    numbers = [line.strip() for line in text.splitlines() if _NUMBER.fullmatch(line.strip())]
+    return numbers[-1] if numbers else None
 
 
 def read_queue(text: str) -> dict[str, SlurmJob]:

@@ -27,7 +27,6 @@ def directives(
     native, per_node = native_options(request.backend.get("slurm", {}))
     preempted = "requeue" if request.max_retries_preemption else "no-requeue"
     options: dict[str, str | None] = {
-        # Unique, so that a job whose id was lost on the way back can be found by its name.
         "job-name": job_id,
         "output": f"{folder}/slurm.log",
         "open-mode": "append",  # a requeued job would else truncate what it wrote before
