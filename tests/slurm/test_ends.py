@@ -235,6 +235,19 @@ def test_a_number_that_another_job_got_since_the_last_look_is_not_cancelled(
     assert recorded.calls("scancel") == []
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_job_does_not_wait_for_another_that_has_the_number_of_the_one_before_it(
+    cluster: Cluster, recorded: RecordedSlurm, replicas: int
+) -> None:
+    resources = ResourceConfig(ram="200m", replicas=replicas)
+    before = launch(cluster, program("pass"), "before", resources=resources)
+    recorded.says("squeue", "77|PENDING|1:00|Priority|another\n")
+    info = cluster.poll(launch(cluster, program("pass"), "last", after=[before]))
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.DEPENDENCY_FAILED)
+    assert before in str(info.error_message)
+    assert len(recorded.calls("sbatch")) == 1
+
+
 def test_a_thousand_jobs_are_one_question(recorded: RecordedSlurm, tmp_path: Path) -> None:
     """All jobs are polled again and again within an interval: one squeue, and no sacct."""
     cluster = create_cluster(f"slurm?root={tmp_path}/many&poll_interval=30")

@@ -133,11 +133,21 @@ class SlurmLaunches(SlurmJobs):
     def _standing(self, job_id: str) -> tuple[End | None, Options]:
         """Return why a job can never start, or by which option it starts after those before it."""
         before = self._predecessors(job_id)
-        failed = failed_before(before, self._info)
-        if failed is not None:  # Slurm may have forgotten those; and why should it wait in the queue
-            return failed, NONE
+        for pause in poll_delays(shortest=0.1, longest=0.5):
+            failed = failed_before(before, self._info)
+            if failed is not None:  # Slurm may have forgotten those; and why should it wait in the queue
+                return failed, NONE
+            if not any(map(self._is_taken, before)):
+                break
+            time.sleep(pause)
         numbers = [number for number in map(self._unfinished_number, before) if number is not None]
         return None, {"dependency": dependency(numbers)} if numbers else NONE
+
+    def _is_taken(self, job_id: str) -> bool:
+        """Whether another job has the number of a job by now, which is about to be known as lost."""
+        record = self._records.find(job_id)
+        names = names_by_number(record.replicas() or [record])
+        return any(self._table.is_taken(number, name) for number, name in names.items())
 
     # --- sweeps ---
 

@@ -80,6 +80,12 @@ class JobTable:
             enough = _RUNAWAY if job_id in self._unfinished else 2 * self._shortest
             return self._clock() - since >= enough
 
+    def is_taken(self, job_id: str, name: str | None) -> bool:
+        """Whether, by the last answer, another job has this number: that of this name is as good as gone."""
+        with self._lock:
+            others = found_job(self._jobs, job_id) is not None
+            return others and self.error is None and found_job(self._jobs, job_id, name) is None
+
     def expect_change(self) -> None:
         """Call sooner: something was submitted or stopped."""
         with self._lock:
