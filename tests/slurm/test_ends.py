@@ -119,6 +119,16 @@ def test_a_job_that_left_the_queue_is_looked_up_in_the_accounts(
     assert "--starttime=" in recorded.calls("sacct")[0]
 
 
+def test_the_account_of_another_job_that_got_the_number_is_not_its_end(
+    cluster: Cluster, recorded: RecordedSlurm
+) -> None:
+    job_id = launch(cluster, program("pass"))
+    recorded.says("sacct", "77|CANCELLED by 1000|0:0|None|another\n")
+    info = polled(cluster, job_id)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    assert "slurmctld has lost it" in str(info.error_message)
+
+
 def test_a_job_that_nobody_knows_is_lost_and_it_says_why(cluster: Cluster, recorded: RecordedSlurm) -> None:
     info = polled(cluster, launch(cluster, program("pass")))
     assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)

@@ -9,7 +9,7 @@ from fray_slurm._fields import fields_of
 _JOB_ID = re.compile(r"\d+(_\d+)?")  # of a job, or of a task of an array
 QUEUE_FORMAT = "%i|%T|%l|%r|%j"
 """For `squeue -o`: never its default, which SQUEUE_FORMAT changes. The name is last: it may hold a `|`."""
-ACCOUNT_FORMAT = "JobID,State,ExitCode,Reason"
+ACCOUNT_FORMAT = "JobID,State,ExitCode,Reason,JobName"
 _NUMBER = re.compile(r"[0-9]+")
 _SUBMITTED = re.compile(r"(?:^|\s)(\d+)(?:;(\S+))?\s*$")
 _SENTENCE = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?")
@@ -81,12 +81,13 @@ def read_accounts(text: str) -> dict[str, SlurmJob]:
     """Read `sacct -X --parsable2 --noheader` in ACCOUNT_FORMAT; the last run of a requeued job counts."""
     found = {}
     for line in text.splitlines():
-        number, *rest = line.strip().split("|")
+        number, *rest = line.strip().split("|", 4)
         if _JOB_ID.fullmatch(number) and len(rest) >= 2:
             state, by = _state(rest[0])
             code, number_of_signal = _exit(rest[1])
             reason = _reason(rest[2]) if len(rest) > 2 else ""
-            found[number] = SlurmJob(number, state, reason, by, code, number_of_signal)
+            name = rest[3] if len(rest) > 3 else None
+            found[number] = SlurmJob(number, state, reason, by, code, number_of_signal, name=name)
     return found
 
 

@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from fray import ClusterUnavailableError
 from fray_slurm._client import SlurmClient, SlurmError
@@ -14,6 +15,14 @@ _GROWTH = 1.5
 _EARLIER = 60.0  # seconds by which clocks of hosts may differ
 _SOONEST = 0.5  # seconds between two questions, whatever happens
 _RUNAWAY = 60.0  # seconds after which a job that the accounting alone has is gone: its slurmctld has lost it
+
+
+class _Missing(NamedTuple):
+    """A job that the queue has not: since when, by the table's clock; its submission, and its name."""
+
+    since: float
+    submitted: float
+    name: str | None
 
 
 class JobTable:
@@ -38,7 +47,7 @@ class JobTable:
         self._shortest, self._longest = shortest, max(shortest, longest)
         self._lock = threading.Lock()
         self._jobs: dict[str, SlurmJob] = {}
-        self._missing: dict[str, tuple[float, float]] = {}  # since when the queue has none; its submission
+        self._missing: dict[str, _Missing] = {}
         self._unfinished: set[str] = set()  # of these, those that have not ended by the accounting
         self._ended: dict[str, SlurmJob] = {}
         self._pause = shortest
@@ -66,7 +75,7 @@ class JobTable:
             if job is not None:
                 self._missing.pop(job_id, None)
             elif self.error is None:
-                job = self._look_back(job_id, submitted)
+                job = self._look_back(job_id, submitted, name)
             if job is not None and job.state in ENDED:
                 self._ended[job_id] = job
             return job
@@ -76,7 +85,7 @@ class JobTable:
         with self._lock:
             if self.error is not None:
                 return False
-            since, _ = self._missing.get(job_id, (math.inf, 0.0))
+            since = self._missing[job_id].since if job_id in self._missing else math.inf
             enough = _RUNAWAY if job_id in self._unfinished else 2 * self._shortest
             return self._clock() - since >= enough
 
@@ -106,21 +115,22 @@ class JobTable:
             self._pause = self._shortest if changed else min(self._longest, self._pause * _GROWTH)
         self._next = self._clock() + self._pause
 
-    def _look_back(self, job_id: str, submitted: float) -> SlurmJob | None:
+    def _look_back(self, job_id: str, submitted: float, name: str | None) -> SlurmJob | None:
         """Query the accounting for all that have left the queue: one call for each of the queue."""
-        self._missing.setdefault(job_id, (self._clock(), submitted))
+        self._missing.setdefault(job_id, _Missing(self._clock(), submitted, name))
         if self._asked_back_at < self._asked_at:
             self._asked_back_at = self._clock()
-            since = min(start for _, start in self._missing.values())
+            since = min(each.submitted for each in self._missing.values())
             try:
                 found = self._client.accounts(list(self._missing), since - _EARLIER)
             except ClusterUnavailableError as error:
                 self.error = str(error)
                 # There is no report that they are gone.
-                self._missing = {key: (self._clock(), start) for key, (_, start) in self._missing.items()}
+                now = self._clock()
+                self._missing = {key: each._replace(since=now) for key, each in self._missing.items()}
                 return None
-            for key in list(self._missing):
-                job = found_job(found, key)
+            for key, each in list(self._missing.items()):
+                job = found_job(found, key, each.name)
                 if job is not None and job.state in ENDED:
                     del self._missing[key]
                     self._ended[key] = job
