@@ -24,12 +24,12 @@ def main(creator: int, listener: int) -> None:
     worker = Worker(None, int(os.environ.pop("FRAY_ACTOR_CONCURRENCY", "0")) or None)
     first = Connection(worker, socket.socket(fileno=creator), owner=False)
 
-    def hear_creator() -> None:
+    def listen_to_creator() -> None:
         first.listen()
         if not worker.constructed:
             os._exit(0)
 
-    threading.Thread(target=hear_creator, daemon=True).start()
+    threading.Thread(target=listen_to_creator, daemon=True).start()
     accepting = socket.socket(fileno=listener)
     threading.Thread(target=accept_all, args=(worker, accepting), daemon=True).start()
     worker.run([], None)
