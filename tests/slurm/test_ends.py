@@ -136,6 +136,18 @@ def test_a_job_that_nobody_knows_is_lost_and_it_says_why(cluster: Cluster, recor
     assert len(recorded.calls("sacct")) == 1  # which said that it keeps no accounts
 
 
+def test_a_job_is_not_lost_because_the_accounts_answer_slowly(
+    cluster: Cluster, recorded: RecordedSlurm, tmp_path: Path
+) -> None:
+    """Both were asked once: the queue may have answered before the job was there."""
+    sacct = tmp_path / "recorded" / "sacct"
+    sacct.write_text(sacct.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nsleep 0.5\n"))
+    job_id = launch(cluster, program("pass"))
+    assert cluster.poll(job_id).status is JobStatus.PENDING
+    assert len(recorded.calls("sacct")) == 1
+    assert polled(cluster, job_id).tasks[0].reason is ExitReason.LOST
+
+
 def test_accounts_that_do_not_answer_lose_no_job(cluster: Cluster, recorded: RecordedSlurm) -> None:
     job_id = launch(cluster, program("pass"))
     recorded.says("sacct", "", error="sacct: error: slurm_persist_conn_open: Connection refused", code=1)

@@ -117,6 +117,7 @@ class JobTable:
 
     def _look_back(self, job_id: str, submitted: float, name: str | None) -> SlurmJob | None:
         """Query the accounting for all that have left the queue: one call for each of the queue."""
+        is_new = job_id not in self._missing
         self._missing.setdefault(job_id, _Missing(self._clock(), submitted, name))
         if self._asked_back_at < self._asked_at:
             self._asked_back_at = self._clock()
@@ -129,6 +130,8 @@ class JobTable:
                 now = self._clock()
                 self._missing = {key: each._replace(since=now) for key, each in self._missing.items()}
                 return None
+            if is_new:  # from the answer on, which may have taken long
+                self._missing[job_id] = self._missing[job_id]._replace(since=self._clock())
             for key, each in list(self._missing.items()):
                 job = found_job(found, key, each.name)
                 if job is not None and job.state in ENDED:
