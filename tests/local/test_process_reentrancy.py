@@ -20,6 +20,7 @@ import pytest
 
 from fray import DeadlockError, create_context
 from fray.job import JobContext, get_job_context
+from fray.testing.deadline import deadline
 from fray.testing.gates import Gate
 from fray.testing.installation import forget_plugins
 from fray.testing.interrupting import interrupted, struck
@@ -359,6 +360,38 @@ class TestInterruptions:
 
 class TestCtrlC:
     """It comes at each point of a call at which the interpreter runs signal handlers."""
+
+    @pytest.mark.parametrize("module", ["serial_queue", "locking"])
+    def test_it_ends_the_block_wherever_it_comes(self, module: str) -> None:
+        def leave(point: int) -> int:
+            with create_context("process", max_workers=1) as context:
+                context.get(context.run(abs, -1))
+                return struck(lambda: context.run(abs, -1), point, module)
+
+        points = leave(0)
+        assert points
+        for point in range(1, points + 1):
+            with deadline(30), pytest.raises(KeyboardInterrupt):
+                leave(point)
+
+    @pytest.mark.parametrize("spec", ["sync", "threadpool", "process"])
+    def test_an_actor_answers_its_later_calls(self, spec: str) -> None:
+        def call(point: int) -> int:
+            with create_context(spec) as context:
+                counter = context.create_actor(Counter)
+                context.get(counter.value())
+                points = 0
+                with contextlib.suppress(KeyboardInterrupt):
+                    points = struck(counter.increment, point, "_engine.actors")
+                assert context.get(counter.value(), timeout=20) in (0, 1)
+                context.abort()  # type: ignore[attr-defined]  # nobody waits for the call that was interrupted
+                return points
+
+        points = call(0)
+        assert points
+        for point in range(1, points + 1):
+            with deadline(30):
+                call(point)
 
     def test_a_pool_runs_its_later_tasks(self) -> None:
         with create_context("threadpool", max_workers=1) as context:

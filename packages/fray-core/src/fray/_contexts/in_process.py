@@ -4,13 +4,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import Lock
 from typing import Any
 
 from fray._contexts.runner_context import TaskRunnerContext
 from fray._contracts.task_runner import PackedCall
 from fray._engine.calls import dispatch
 from fray._engine.execution import CallExecutor, CallPacker
+from fray._engine.locking import OneAtATime
 
 
 class InProcessRunner(ABC):
@@ -96,26 +96,25 @@ class SerialActor:
     def __init__(self, submit: Callable[[Callable[[], None]], None], executor: CallExecutor) -> None:
         self._submit, self._executor = submit, executor
         self._queue: deque[Any] = deque()
-        self._busy = Lock()
+        self._alone = OneAtATime()
         self._instance: Any = None
 
     def start(self, calls: Sequence[Any]) -> None:
         """Queue calls; a job runs them unless one does already."""
         self._queue.extend(calls)
-        if self._queue and self._busy.acquire(blocking=False):
-            self._submit(self._work)
+        self._submit(self._work)
 
     def _work(self) -> None:
-        try:
-            while self._queue:
-                call = self._queue.popleft()
-                ready = self._executor.run(call, self._instance)
-                if call.kind == "construct":
-                    self._instance = call.state
-                dispatch(ready)
-        finally:
-            self._busy.release()
-        self.start(())  # what came while the last one ended
+        while self._queue and self._alone.run(self._run_queued):
+            pass
+
+    def _run_queued(self) -> None:
+        while self._queue:
+            call = self._queue.popleft()
+            ready = self._executor.run(call, self._instance)
+            if call.kind == "construct":
+                self._instance = call.state
+            dispatch(ready)
 
     def resume(self, call: Any, more: int, parked: bool) -> None:
         """Resume a stream that waited."""

@@ -14,7 +14,7 @@ from fray._contracts.task_runner import ActorRunner, PackedCall, Ready, StoredEr
 from fray._engine.actor_calls import ConstructCall, MethodCall, MethodStreamCall
 from fray._engine.actor_death import DeathError
 from fray._engine.calls import current_call, dispatch, inside
-from fray._engine.locking import LOCK
+from fray._engine.locking import LOCK, OneAtATime
 from fray._engine.refs import NOTHING, VALUE
 from fray._engine.scope import Scope
 from fray._engine.streams import EngineStream
@@ -54,7 +54,7 @@ class Actor:
         self._packed: PackedCall | None = None  # of the constructor, while it may run again
         self._lanes: dict[Hashable, deque[Any]] = {}
         self._outbox: deque[Any] = deque()
-        self._sending = threading.Lock()
+        self._sending = OneAtATime()
         self._constructed = False  # the constructor's call was handed over
         self._retiring = False
         self.open_calls: set[Any] = set()
@@ -184,17 +184,17 @@ class Actor:
 
     def _send(self) -> None:
         """Hand over what is in the outbox; one thread does it for all, so that order stays."""
-        outbox = self._outbox
-        while outbox and self._constructed and self._sending.acquire(blocking=False):
-            calls = []
-            try:
-                while outbox:
-                    calls.append(outbox.popleft())
-                self.runner.start(calls)
-            except Exception as error:  # noqa: BLE001 - no process can be started, say
-                dispatch(self.die("it could not be started: {cause}", error))
-            finally:
-                self._sending.release()
+        while self._outbox and self._constructed and self._sending.run(self._hand_over):
+            pass
+
+    def _hand_over(self) -> None:
+        outbox, calls = self._outbox, []
+        try:
+            while outbox:
+                calls.append(outbox.popleft())
+            self.runner.start(calls)
+        except Exception as error:  # noqa: BLE001 - no process can be started, say
+            dispatch(self.die("it could not be started: {cause}", error))
 
     # Its end.
 

@@ -8,35 +8,53 @@ must not do is wait: the thread that it interrupted would never release the lock
 
 import os
 import threading
-from types import TracebackType
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 LOCK = threading.RLock()
 
 
 class _Thread(threading.local):
-    guarded = 0
+    def __init__(self) -> None:
+        self.guard = threading.RLock()
 
 
 _thread = _Thread()
 
 
-class guarded:  # noqa: N801 - a context manager, named as it reads
+def guarded() -> AbstractContextManager[bool]:
     """Mark a section of a backend that holds a lock of its own: a visitor must not wait in it."""
+    # A lock of this thread alone, because its `with` is written in C: one in Python may be interrupted by the
+    # exception of a signal handler before it has removed the mark.
+    return _thread.guard
 
-    __slots__ = ()
 
-    def __enter__(self) -> None:
-        _thread.guarded += 1
+class OneAtATime:
+    """Runs one function at a time, and never waits: a visitor's is refused, as is another thread's."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        _thread.guarded -= 1
+    __slots__ = ("_running",)
+
+    def __init__(self) -> None:
+        self._running: dict[None, object] = {}
+
+    def run(self, act: Callable[[], object]) -> bool:
+        """Call a function, and return True; at once False, uncalled, where one is running."""
+        running, me = self._running, object()
+        try:
+            # One call takes the place and notes who has it: an exception that comes next loses neither.
+            if running.setdefault(None, me) is not me:
+                return False
+            act()
+        finally:
+            # Signal handlers and other threads come at calls only, and here is none.
+            if None in running and running[None] is me:
+                del running[None]
+        return True
 
 
 def may_block() -> bool:
     """Return whether this thread may wait: it does not hold a lock that the others need."""
-    return not _thread.guarded and not LOCK._is_owned()  # type: ignore[attr-defined]
+    return not (_thread.guard._is_owned() or LOCK._is_owned())  # type: ignore[attr-defined]
 
 
 def check_may_block() -> None:
@@ -54,7 +72,7 @@ def check_may_block() -> None:
 
 def _in_child() -> None:
     LOCK._at_fork_reinit()  # type: ignore[attr-defined]  # another thread may have held it
-    _thread.guarded = 0
+    _thread.guard = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_in_child)

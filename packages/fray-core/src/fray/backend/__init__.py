@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         set_foreign_finder,
         thing_by_key,
     )
-    from fray._engine.locking import LOCK, check_may_block, guarded, may_block
+    from fray._engine.locking import LOCK, OneAtATime, check_may_block, guarded, may_block
     from fray._engine.refs import (
         ERROR,
         PENDING,
@@ -329,6 +329,7 @@ __all__ = [
     "Noticed",
     "NotifyReplica",
     "OffsetLog",
+    "OneAtATime",
     "OutputPump",
     "PackedCall",
     "PartialLine",
@@ -657,6 +658,7 @@ _HOMES = {
     "Placed": "_jobs.rules.events",
     "OUTLIVES_JOBS": "_jobs.process_tree",
     "OffsetLog": "_jobs.logs.reader",
+    "OneAtATime": "_engine.locking",
     "OutputPump": "_jobs.logs.pump",
     "PENDING": "_engine.refs",
     "PORTS": "_jobs.ranks",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fray import DeadlockError
-from fray.backend import CallExecutor, InProcessRunner, apart, dispatch, set_lender
+from fray.backend import CallExecutor, InProcessRunner, OneAtATime, apart, dispatch, set_lender
 from fray_local._runners.event_loop import EventLoopActor
 
 
@@ -61,17 +61,14 @@ class InlineActor:
     def __init__(self, executor: CallExecutor) -> None:
         self._executor = executor
         self._queue: deque[Any] = deque()
-        self._busy = threading.Lock()
+        self._alone = OneAtATime()
         self._instance: Any = None
 
     def start(self, calls: Sequence[Any]) -> None:
         """Run them now, unless another thread does, which then runs these, too."""
         self._queue.extend(calls)
-        while self._queue and self._busy.acquire(blocking=False):
-            try:
-                self._run_queued()
-            finally:
-                self._busy.release()
+        while self._queue and self._alone.run(self._run_queued):
+            pass
 
     def _run_queued(self) -> None:
         _thread.actors.append(self)

@@ -5,32 +5,32 @@ its own thread. With a lock it would wait for itself; here it leaves its change 
 """
 
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable
 
-from fray.backend import guarded
+from fray.backend import OneAtATime, guarded
 
 
 class SerialQueue:
     """Runs acts one at a time, in the order in which they came, on threads that bring one."""
 
-    __slots__ = ("_acts", "_lock")
+    __slots__ = ("_acts", "_alone")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._alone = OneAtATime()
         self._acts: deque[Callable[[], object]] = deque()
 
     def run(self, act: Callable[[], object]) -> None:
         """Run an act now, or let the thread run it that runs another one; never wait."""
-        acts, lock = self._acts, self._lock
-        acts.append(act)
-        while acts and lock.acquire(blocking=False):
-            try:
-                with guarded():  # to wait in here for what other acts do would never end
-                    while acts:
-                        acts.popleft()()
-            except Exception:  # noqa: BLE001 - one that fails must not keep the others
-                sys.excepthook(*sys.exc_info())
-            finally:
-                lock.release()
+        self._acts.append(act)
+        while self._acts and self._alone.run(self._run_all):
+            pass
+
+    def _run_all(self) -> None:
+        acts = self._acts
+        try:
+            with guarded():  # to wait in here for what other acts do would never end
+                while acts:
+                    acts.popleft()()
+        except Exception:  # noqa: BLE001 - one that fails must not keep the others
+            sys.excepthook(*sys.exc_info())
