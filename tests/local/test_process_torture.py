@@ -148,11 +148,12 @@ def test_whatever_is_killed_results_are_right_and_nothing_is_left() -> None:
     broken = 0
     with create_context("process", max_workers=4) as context, Killer() as killer:
         adder = context.create_actor(Adder, options=ActorOptions(max_restarts=10_000))
-        for _ in range(TASKS // BATCH):
+        batches = 0
+        while batches < TASKS // BATCH or killer.killed <= TASKS // 1000:  # a busy machine kills seldom
             load = Load(context, adder, chance)
             load.submit(BATCH)
             load.check(killer.result)
             broken += load.broken
-    assert killer.killed > TASKS // 1000
-    assert broken < TASKS // 10
+            batches += 1
+    assert broken < batches * BATCH // 10
     until(lambda: _held() <= before, "everything is given back")
