@@ -199,10 +199,10 @@ class Scheduler:
             if isinstance(plan, SweepPlan):
                 return Sweep(submission, plan, queued, self._shared)
             return ScheduledJob(plan, queued, _record(submission), self._shared)
-        except Exception as error:  # noqa: BLE001 - a pickle that names what is not there must not stop the others
+        except _UnreadableError as error:
             traceback.print_exc()
             entry = waiting_table_entry(queued.command, dict(queued.metadata), self._shared.node)
-            message = f"the scheduler of the cluster cannot read the job's plan: {error!r}"
+            message = f"the scheduler of the cluster cannot read the job's plan: {error.__cause__!r}"
             write_table_entry(submission, settled_table_entry(entry, "FAILED", message))
             _job_kv.delete_all(submission)
             return None
@@ -211,11 +211,11 @@ class Scheduler:
     def _plan(submission: str, queued: QueuedJob) -> Any:
         data = _job_kv.fetch(_job_kv.plan_name(submission))
         if data is not None or queued.first is None:
-            return None if data is None else pickle.loads(data)
+            return None if data is None else _loaded(data)
         first = _job_kv.fetch(_job_kv.plan_name(queued.first))
         if first is None:
             return None
-        if isinstance(pickle.loads(first), SweepPlan):
+        if isinstance(_loaded(first), SweepPlan):
             return plan_of_sweep_again(submission, first)
         return plan_again(queued.first, submission)
 
@@ -250,6 +250,17 @@ def print_into(submission: str, text: str) -> None:
     output = LogFile(driver_log(submission))
     output.write(f"[fray] {text}\n".encode())
     output.close()
+
+
+class _UnreadableError(Exception):
+    """A plan names what is not there; an error of the head, which passes, is not this one."""
+
+
+def _loaded(data: bytes) -> Any:
+    try:
+        return pickle.loads(data)
+    except Exception as error:
+        raise _UnreadableError from error
 
 
 def _record(submission: str) -> JobRecord | None:
