@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +41,22 @@ def is_exchanging() -> bool:
     return sys._current_frames()[ident or 0].f_code.co_name in ("_send", "_exactly")
 
 
-@pytest.mark.parametrize("size", [1, 10_000_000])  # the latter is more than waits in a socket
-def test_a_worker_that_dies_before_it_has_taken_its_item_fails_nothing(tmp_path: Path, size: int) -> None:
-    queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
-    note = tmp_path / "note"
+def noting(note: Path) -> Callable[[str], int]:
+    """A function that notes its items, and returns the process that it ran in."""
 
     def fn(item: str) -> int:
         with note.open("a") as file:
             file.write(item)
         return os.getpid()
 
-    with at_work(queue, fn, processes=True) as summary:
+    return fn
+
+
+@pytest.mark.parametrize("size", [1, 10_000_000])  # the latter is more than waits in a socket
+def test_a_worker_that_dies_before_it_has_taken_its_item_fails_nothing(tmp_path: Path, size: int) -> None:
+    queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
+    note = tmp_path / "note"
+    with at_work(queue, noting(note), processes=True) as summary:
         first = queue.push("a", reply=True).result(30)
         os.kill(first, signal.SIGSTOP)  # it takes nothing any more
         ticket = queue.push("b" * size, reply=True)
@@ -170,13 +175,7 @@ def test_an_item_that_went_back_before_its_worker_had_it_is_not_begun(tmp_path: 
     """Its worker is killed, and no other gets what may be another pool's by now."""
     queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
     note = tmp_path / "note"
-
-    def fn(item: str) -> int:
-        with note.open("a") as file:
-            file.write(item)
-        return os.getpid()
-
-    with at_work(queue, fn, processes=True, time_limit=2.0) as summary:
+    with at_work(queue, noting(note), processes=True, time_limit=2.0) as summary:
         first = queue.push("a", reply=True).result(30)
         os.kill(first, signal.SIGSTOP)
         queue.push("x")
