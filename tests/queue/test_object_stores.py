@@ -1,5 +1,6 @@
 """FileQueue on S3 (s3fs, moto's server), on GCS (gcsfs, an emulator) and on fsspec's memory."""
 
+import asyncio
 import itertools
 import logging
 import multiprocessing
@@ -12,6 +13,7 @@ from typing import Any
 
 import boto3  # type: ignore[import-untyped]
 import pytest
+import s3fs  # type: ignore[import-untyped]
 from gcs_emulator import GcsEmulator
 from moto.server import ThreadedMotoServer
 from on_object_store import OnObjectStore
@@ -127,7 +129,56 @@ def test_every_history_agrees_with_the_model(scheme: str, moto: str, gcs: GcsEmu
     check_queue_machine(make_queue, clock, examples=30 if scheme == "memory" else 3, steps=15)
 
 
-# --- real clients, several processes ---
+# --- real clients ---
+
+
+class KeptByS3:
+    """An S3 that answers a removal of several objects, and keeps one of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kept: list[str] = []
+        call_s3 = vars(s3fs.S3FileSystem)["_call_s3"]
+
+        async def answer(file_system: Any, method: str, *arguments: Any, **options: Any) -> Any:
+            objects = options["Delete"]["Objects"] if method == "delete_objects" else []
+            payloads = [each for each in objects if "~" not in each["Key"] and "/0" in each["Key"]]
+            if self.kept or not payloads:
+                return await call_s3(file_system, method, *arguments, **options)
+            self.kept.append(payloads[0]["Key"])
+            others = [each for each in objects if each is not payloads[0]]
+            if others:
+                await call_s3(file_system, method, **{**options, "Delete": {"Objects": others}})
+            return {"Errors": [{"Key": self.kept[0], "Code": "InternalError", "Message": "try again"}]}
+
+        monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", answer)
+
+
+def test_what_s3_does_not_remove_is_not_delivered_again(moto: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, url = KeptByS3(monkeypatch), f"s3://bucket/{uuid.uuid4().hex}"
+    with FileQueue[str](url, cleanup_delay=0.05, **s3_options(moto)) as queue:
+        queue.push("a")
+        queue.push("b")
+        queue.done_many(queue.pop_many(2))
+    assert store.kept
+    with FileQueue[str](url, **s3_options(moto)) as queue:
+        assert queue.size() == 0
+        assert queue.pop() is None
+
+
+def test_more_names_than_one_call_can_list_are_listed_folder_by_folder(
+    moto: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*arguments: Any, **options: Any) -> Any:
+        await asyncio.sleep(600)
+
+    with FileQueue[int](f"s3://bucket/{uuid.uuid4().hex}", timeout=5.0, **s3_options(moto)) as queue:
+        queue.push_many(range(3))
+        monkeypatch.setattr(s3fs.S3FileSystem, "_find", never)
+        assert queue.dead_letters() == []
+        assert queue.purge() == 3
+
+
+# --- several processes ---
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])

@@ -20,6 +20,9 @@ R = TypeVar("R")
 # fsspec has an exclusive mode for every file system, but most of them look first and write then, which two
 # clients can do at once. These ask the store itself.
 _EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"}
+_S3, _AZURE = {"s3", "s3a"}, {"abfs", "abfss", "az"}
+_SLOWEST = 1 << 20  # bytes a second at which a payload may be stored, beyond the time for a request
+_MOST_AT_ONCE = 1000  # objects that S3 deletes in one request
 _ASIDE = 16  # requests of one call that run beside each other
 _ANSWERS = (FileNotFoundError, FileExistsError, PermissionError, NotImplementedError, TypeError)
 """What a store answers; anything else is taken for a store that is away."""
@@ -48,7 +51,7 @@ class FsspecStore:
             )
         self.name = url
         self._url, self._options, self._timeout = url, options, timeout
-        self._in_memory = protocol == "memory"
+        self._protocol, self._in_memory = protocol, protocol == "memory"
         self._connect()
 
     def _connect(self) -> None:
@@ -106,8 +109,15 @@ class FsspecStore:
         return [name for name in names if name]
 
     def tree(self) -> dict[str, list[str]]:
-        if self._in_memory:  # its `find` walks
-            return {name: self.names(name) for name in self.names("")}
+        if not self._in_memory:  # its `find` walks
+            with contextlib.suppress(QueueUnavailableError):
+                return self._tree_at_once()
+        # So many names that they take longer than a request may: folder by folder.
+        folders = self.names("")
+        names = map_in_threads(self.names, folders, _ASIDE, "fray-queue-list")
+        return dict(zip(folders, names, strict=True))
+
+    def _tree_at_once(self) -> dict[str, list[str]]:
         own = self._full("").strip("/") + "/"
         tree: dict[str, list[str]] = {}
         for path in self._ask("find", own):
@@ -118,14 +128,34 @@ class FsspecStore:
         return tree
 
     def delete(self, paths: Sequence[str]) -> None:
-        if not paths:
-            return
+        if left := self._delete_together([self._full(path) for path in paths]):
+            map_in_threads(self._delete_one, left, _ASIDE, "fray-queue-delete")
+
+    def _delete_together(self, paths: list[str]) -> list[str]:
+        """Delete what the store can in one request; return what may be there still."""
+        if self._protocol in _S3:
+            starts = range(0, len(paths), _MOST_AT_ONCE)
+            return [left for at in starts for left in self._refused_by_s3(paths[at : at + _MOST_AT_ONCE])]
+        if self._protocol in _AZURE:  # adlfs passes over a refusal when it comes beside a name that is gone
+            return paths
         try:
-            self._ask("rm", [self._full(path) for path in paths])
+            self._ask("rm", paths)
         except FileNotFoundError:  # one of them: the others may be there still
-            for path in paths:
-                with contextlib.suppress(FileNotFoundError):
-                    self._ask("rm_file", self._full(path))
+            return paths
+        return []
+
+    def _refused_by_s3(self, paths: list[str]) -> list[str]:
+        """Delete objects of a bucket; return those that S3 kept, which s3fs's own `rm` does not tell."""
+        bucket = self._root.partition("/")[0]
+        keys = [{"Key": path.partition("/")[2]} for path in paths]
+        answer = self._ask(
+            "call_s3", "delete_objects", Bucket=bucket, Delete={"Objects": keys, "Quiet": True}
+        )
+        return [f"{bucket}/{error['Key']}" for error in answer.get("Errors", ())]
+
+    def _delete_one(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._ask("rm_file", path)
 
     def clock_error(self, path: str) -> float | None:
         before = time.time()
@@ -151,7 +181,8 @@ class FsspecStore:
 
     def _ask(self, call: str, *arguments: Any, **options: Any) -> Any:
         """Make a request, and repeat it while the store is away."""
-        end = time.monotonic() + self._timeout
+        sent = sum(len(each) for each in arguments if isinstance(each, bytes))
+        end = time.monotonic() + self._timeout + sent / _SLOWEST
         for pause in retry_delays(longest=5.0):
             try:
                 return self._once(call, arguments, options, end - time.monotonic())
