@@ -66,8 +66,12 @@ class AsyncQueue(Generic[T]):
         if leases or not wait:
             return leases
         async with self._turn(end):
-            while not leases and (left := end - time.monotonic()) > 0:
-                leases = await self._take(n, lease_timeout, min(left, self._longest_slice))
+            return await self._wait_for(n, lease_timeout, end)
+
+    async def _wait_for(self, n: int, lease_timeout: float, end: float) -> list[Lease[T]]:
+        leases: list[Lease[T]] = []
+        while not leases and (left := end - time.monotonic()) > 0:
+            leases = await self._take(n, lease_timeout, min(left, self._longest_slice))
         return leases
 
     async def peek(self) -> T | None:
@@ -191,6 +195,28 @@ class AsyncQueue(Generic[T]):
             yield
         finally:
             lock.release()
+
+
+class PollingAsyncQueue(AsyncQueue[T]):
+    """The twin of a queue that a waiting pop has to query again and again: no thread waits meanwhile.
+
+    Args:
+        first: Seconds before a waiting pop looks for the second time; each pause is longer than the last.
+        longest: Seconds of the longest pause.
+    """
+
+    def __init__(self, queue: Queue[T], first: float, longest: float) -> None:
+        super().__init__(queue)
+        self._first, self._longest = first, longest
+
+    async def _wait_for(self, n: int, lease_timeout: float, end: float) -> list[Lease[T]]:
+        pause = self._first
+        leases: list[Lease[T]] = []
+        while not leases and (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, pause))
+            leases = await self._take(n, lease_timeout, 0.0)
+            pause = min(self._longest, pause * 1.5)
+        return leases
 
 
 class _Grant(Generic[T]):

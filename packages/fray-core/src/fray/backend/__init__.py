@@ -202,7 +202,7 @@ if TYPE_CHECKING:
     from fray._jobs.supervisor.job_tree import SUPERVISOR_MODULE
     from fray._jobs.supervisor.stopping import settle_stopped
     from fray._queues import lease_machine
-    from fray._queues.aio import AsyncQueue, async_queue
+    from fray._queues.aio import AsyncQueue, PollingAsyncQueue, async_queue
     from fray._queues.answers import Answer, answer_of, check_error, check_lease, pack_answers, pack_failure
     from fray._queues.clocks import steady_time
     from fray._queues.heartbeat import Heartbeat, kept_alive
@@ -336,6 +336,7 @@ __all__ = [
     "PickledValue",
     "Placed",
     "Policy",
+    "PollingAsyncQueue",
     "Preparation",
     "ProcessIdentity",
     "PushOptions",
@@ -666,6 +667,7 @@ _HOMES = {
     "PartialLine": "_jobs.logs.lines",
     "PickledValue": "_engine.refs",
     "Policy": "_jobs.rules.events",
+    "PollingAsyncQueue": "_queues.aio",
     "Preparation": "_jobs.plans.parts",
     "ProcessIdentity": "_jobs.process_tree",
     "QueueCapabilities": "_values.capabilities",

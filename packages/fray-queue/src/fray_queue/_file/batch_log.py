@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from fray_queue._errors import DamagedError
-from fray_queue._file.item_log import ItemLog
+from fray_queue._file.item_log import LOCKS, ItemLog
 from fray_queue._file.records import (
     DAMAGED,
     LEASE,
@@ -30,7 +30,6 @@ from fray_queue._file.records import (
 Plan = Callable[[BatchState], dict[int, Record]]
 """From the state of a batch to the records of those of its items that change."""
 
-_LOCKS = 64
 _MOST_STEPS = 3  # records that are read one after another, before a listing shows which is the newest
 _KEPT_BATCHES, _KEPT_BYTES = 4, 8 << 20  # payloads that are not read again for the next item
 
@@ -39,7 +38,7 @@ class BatchLog(ItemLog):
     """How a client reads and continues the logs of batches."""
 
     def _prepare(self) -> None:
-        self._batch_locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._batch_locks = [threading.Lock() for _ in range(LOCKS)]
         self._payloads: OrderedDict[ItemAddress, list[bytes]] = OrderedDict()
 
     # --- changing ---
@@ -52,7 +51,7 @@ class BatchLog(ItemLog):
         Args:
             confirm: Make sure that the record continues a history and starts none; else the caller does.
         """
-        with self._batch_locks[hash(address) % _LOCKS]:
+        with self._batch_locks[hash(address) % LOCKS]:
             found, steps = self._newest(address), 0
             while found is not None:
                 number, state = found

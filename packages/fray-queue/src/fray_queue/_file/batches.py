@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from fray import LeaseExpiredError
 from fray_queue._errors import DamagedError
 from fray_queue._file.batch_log import BatchLog
-from fray_queue._file.item_log import GRACE, Claim
+from fray_queue._file.item_log import Claim
 from fray_queue._file.listing import Spot
 from fray_queue._file.records import (
     DAMAGED,
@@ -55,7 +55,7 @@ class Batches(BatchLog):
 
         number, written = self._change(address, plan, confirm=False)
         if done:
-            self._clean_batch(address, number, old=True)
+            self._clean_old_batch(address, number)
         if not written:
             return []
         claims = [
@@ -99,9 +99,7 @@ class Batches(BatchLog):
         good = [claim for claim in claims if now < claim.until]
         for claim in good:
             claim.payload = payloads[claim.index]
-        with self._lock:
-            self._held.update({claim.lease_id: claim for claim in good})
-            self._listing.succeeded()
+        self._keep(good)
         return good
 
     def _mark_damaged_dead(self, address: ItemAddress, claims: list[Claim], error: str) -> None:
@@ -135,7 +133,15 @@ class Batches(BatchLog):
             self._clean_batch(address, number)
         return [claim.lease_id for index, claim in by_index.items() if index not in written]
 
-    def _clean_batch(self, address: ItemAddress, number: int, *, old: bool = False) -> None:
+    def _clean_old_batch(self, address: ItemAddress, number: int) -> None:
+        """Remove a batch whose items are done for so long that who finished the last one is gone."""
+        with self._lock:
+            spot = self._listing.spot(address)
+        if spot is None or spot.ready_at <= self._clock():
+            self._clean_batch(address, number)
+            self._forget(address)  # until a listing shows it again, because the removal was in vain
+
+    def _clean_batch(self, address: ItemAddress, number: int) -> None:
         """Remove a batch all of whose items are done."""
         with self._lock:
             spot = self._listing.spot(address)
@@ -143,8 +149,6 @@ class Batches(BatchLog):
             return
         records = [slot.record for slot in spot.state]
         if any(record is None or record.kind != DONE for record in records):
-            return
-        if old and max(record.at for record in records if record) + GRACE >= self._clock():
             return
         extensions = [
             address.extension(since, index)

@@ -104,9 +104,7 @@ class Claims(Survey):
             return False
         if self._clock() >= claim.until:
             return False  # the requests outlasted the lease: others may hold it by now
-        with self._lock:
-            self._held[claim.lease_id] = claim
-            self._listing.succeeded()
+        self._keep([claim])
         return True
 
     # --- settling ---
@@ -227,7 +225,7 @@ class Claims(Survey):
 
     def extend(self, lease_id: str, lease_timeout: float) -> Claim:
         """Make the lease end `lease_timeout` seconds from now."""
-        with self._extending:
+        with self._extending(lease_id):
             claim = self._find(lease_id)
             if claim.index != ALONE:
                 return self._extend_in_batch(claim, lease_id, lease_timeout)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fray_queue._errors import DamagedError
 from fray_queue._file.full_buckets import FullBuckets
-from fray_queue._file.listing import Listing, Spot
+from fray_queue._file.listing import GRACE, Listing, Spot
 from fray_queue._file.records import (
     ALONE,
     DAMAGED,
@@ -29,6 +29,7 @@ from fray_queue._file.records import (
     decode_record,
     is_blank,
     new_nonce,
+    parse_lease_id,
     shared,
 )
 from fray_queue._file.stores.store import Store
@@ -36,8 +37,9 @@ from fray_queue._file.stores.store import Store
 _log = logging.getLogger("fray.queue")
 SHORTENED = 0.01  # of a lease: what it may lose by a record that was made for another item
 _MOST_SHARED = 1000  # names of one file; file systems allow a few ten thousand
+LOCKS = 64
+_FEW_HELD = 1000
 _LENGTHS = 8  # of leases, whose newest common records are kept
-GRACE = 60.0  # seconds after which another client removes what the finisher of an item did not
 
 
 @dataclass(slots=True)
@@ -89,7 +91,8 @@ class ItemLog:
         self._held: dict[str, Claim] = {}
         self._reported: set[str] = set()  # damaged files
         self._lock = threading.Lock()  # guards beliefs and holds; never held during a claim's own requests
-        self._extending = threading.Lock()  # the later of two extensions must be the one that stays
+        self._remember = _FEW_HELD  # claims, before those that are long over are forgotten
+        self._item_locks = [threading.Lock() for _ in range(LOCKS)]
         self._full: FullBuckets | None = None
         self._prepare()
 
@@ -159,8 +162,9 @@ class ItemLog:
         now = self._clock()  # before the end is read: the holder may write a later one until this one is over
         until = self._end_of(spot.address, spot.number, record, now)
         self._note(spot.address, spot.number, record, until)
-        if record.kind == DONE and record.at + GRACE < now:
+        if record.kind == DONE and record.at + GRACE <= now:
             self._clean(spot.address, spot.number, record)
+            self._forget(spot.address)  # until a listing shows it again, because the removal was in vain
         if record.kind == REQUEUE:
             return record
         if record.kind == LEASE and now < until + self._skew:
@@ -192,6 +196,21 @@ class ItemLog:
         return head.attempts
 
     # --- records ---
+
+    def _keep(self, claims: list[Claim]) -> None:
+        """Remember leases that were had; those of others to settle, or of nobody, are read when needed."""
+        with self._lock:
+            self._held.update({claim.lease_id: claim for claim in claims})
+            self._listing.succeeded()
+            if len(self._held) >= self._remember:
+                over = self._clock() - GRACE
+                self._held = {key: claim for key, claim in self._held.items() if claim.until > over}
+                self._remember = max(_FEW_HELD, 2 * len(self._held))
+
+    def _extending(self, lease_id: str) -> threading.Lock:
+        """Return what makes the later of two extensions of an item the one that stays."""
+        address, index, *_ = parse_lease_id(lease_id) or (None, ALONE)
+        return self._item_locks[hash((address, index)) % LOCKS]
 
     def _hold(self, claim: Claim, number: int, record: Record, until: float) -> Claim:
         if number == claim.number and number not in record.extended:

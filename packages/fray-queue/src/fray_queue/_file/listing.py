@@ -15,6 +15,7 @@ from fray_queue._errors import QueueRemovedError
 from fray_queue._file.full_buckets import FullBuckets
 from fray_queue._file.records import (
     ALONE,
+    DONE,
     LEASE,
     RELEASE,
     REQUEUE,
@@ -26,6 +27,7 @@ from fray_queue._file.records import (
 )
 from fray_queue._file.stores.store import Store
 
+GRACE = 60.0  # seconds after which another client removes what the finisher of an item did not
 FRESH_FOR = 5.0  # seconds after which listings are taken again, and unknown histories looked at
 FEW = 8  # buckets that are counted by a listing of all that there is
 
@@ -125,9 +127,9 @@ class Listing:
         """See what buckets there are; `next` lists them again, and only as many as it needs."""
         self._list_root(now)
 
-    def spots(self, now: float) -> list[Spot]:
-        """Return every item and batch there is, in order, from one listing of all."""
-        tree = self._store.tree()
+    def spots(self, now: float, tree: dict[str, list[str]] | None = None) -> list[Spot]:
+        """Return every item and batch there is, in order, from one listing of all, or from the one given."""
+        tree = self._store.tree() if tree is None else tree
         self._list_root(now, list(tree))
         while self._unopened:
             self._open(self._unopened.pop())
@@ -175,7 +177,11 @@ class Listing:
         if view is not None:
             old = view.spots.get(address.item)
             if old is None or number >= old.number:
-                ready_at = min(self._ready_at(slot.record) for slot in state)
+                records = [slot.record for slot in state]
+                # The items that are done are removed together, when the last one is.
+                of_items = [each for each in records if each is None or each.kind != DONE]
+                ends = [self._ready_at(each) for each in of_items or records]
+                ready_at = min(ends) if of_items else max(ends)
                 view.note(Spot(address, number, None, ready_at, state=state))
 
     def note_end(self, address: ItemAddress, index: int, until: float) -> None:
@@ -216,6 +222,8 @@ class Listing:
             return 0.0
         if record.kind == LEASE:
             return (record.until if until is None else until) + self._skew
+        if record.kind == DONE:
+            return record.at + GRACE
         return record.until if record.kind == RELEASE else math.inf
 
     def _pick(self, view: View, now: float) -> Spot | None:

@@ -12,6 +12,8 @@ from typing import Any, TypeVar, cast
 from fray import LeaseExpiredError, UnsupportedError
 from fray.backend import (
     Answer,
+    AsyncQueue,
+    PollingAsyncQueue,
     PushOptions,
     check_count,
     check_error,
@@ -68,7 +70,8 @@ class FileQueue(QueueBase[T]):
         fsync: On a local disk, whether `push` returns only when the item survives a power failure.
         max_clock_skew: Seconds by which the clocks of two workers may differ. A lease is taken over when that
             much has passed after its end. By default 0 on a local disk, 2 on an object store.
-        timeout: Seconds after which a request to an object store that does not answer is given up.
+        timeout: Seconds after which a request to an object store that does not answer is given up; one that
+            stores an item has a second more for each MiB.
         cleanup_delay: Seconds for which the files of finished items stay in an object store, so that those of
             many are removed by one request; a removal that the store refused is tried again as late.
         clock: Seconds since the epoch; tests pass their own.
@@ -219,7 +222,10 @@ class FileQueue(QueueBase[T]):
 
     def _claim_many(self, n: int, lease_timeout: float) -> list[Lease[bytes]]:
         claims = claim_many(self._claims, n, lease_timeout, self._clock, beside=not self._local)
-        return [_lease(claim) for claim in claims]
+        leases = [_lease(claim) for claim in claims]
+        for claim in claims:
+            claim.payload = b""  # the caller's alone from here on
+        return leases
 
     def _finish(self, leases: Sequence[Lease[T]], answers: Sequence[Answer | None]) -> list[str]:
         groups: dict[Any, list[str]] = {}  # leases of one batch are finished by one record
@@ -264,6 +270,20 @@ class FileQueue(QueueBase[T]):
         self._enter()
         claim = self._claims.extend(lease.lease_id, lease_timeout)
         return with_end(lease, claim.until)
+
+    def extend_many(
+        self, leases: Iterable[Lease[T]], lease_timeout: float
+    ) -> list[Lease[T] | LeaseExpiredError]:
+        """Hold items for `lease_timeout` seconds from now; see `QueueBase.extend_many`."""
+        one_by_one = super().extend_many
+        if self._local:
+            return one_by_one(leases, lease_timeout)
+        return map_in_threads(
+            lambda lease: one_by_one([lease], lease_timeout)[0], list(leases), ASIDE, "fray-queue-extend"
+        )
+
+    def _asynchronous(self) -> AsyncQueue[T]:
+        return super()._asynchronous() if self._local else PollingAsyncQueue(self, *_POLLS_REMOTE)
 
     def peek(self) -> T | None:
         """Return the item that a pop would take now.

@@ -94,8 +94,9 @@ class Survey(Batches):
         return self._restore_batch(spot.address, spot.number)
 
     def _spots(self) -> list[Spot]:
+        tree = self._store.tree()  # which takes long with many items, and `extend` needs the lock
         with self._lock:
-            return self._listing.spots(self._clock())
+            return self._listing.spots(self._clock(), tree)
 
     def _look_at(self, spot: Spot) -> list[tuple[Spot, bool]]:
         return self._survey_batch(spot) if spot.address.count else self._survey_one(spot)

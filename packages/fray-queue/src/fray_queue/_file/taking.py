@@ -47,6 +47,7 @@ class _Taking:
     def __init__(self, claims: Claims, clock: Callable[[], float], lease_timeout: float) -> None:
         self._claims, self._clock, self._lease_timeout = claims, clock, lease_timeout
         self._end = math.inf
+        self._empty = False  # one look of those beside each other found nothing
         self.claims: list[Claim] = []
 
     def take(self, n: int) -> bool:
@@ -61,7 +62,12 @@ class _Taking:
 
     def take_beside(self, n: int) -> None:
         """Claim up to `n` more items one by one, with requests beside each other."""
-        map_in_threads(lambda _: self.take(1), range(n), ASIDE, "fray-queue-pop")
+
+        def one(_: int) -> None:
+            if not self._empty and not self.take(1):
+                self._empty = True  # each look lists all there is: the others would find as little
+
+        map_in_threads(one, range(n), ASIDE, "fray-queue-pop")
 
     def in_order(self) -> list[Claim]:
         """Return the newest claim of each item, the oldest item first."""

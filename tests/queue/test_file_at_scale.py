@@ -1,0 +1,170 @@
+"""What a FileQueue on an object store asks for, and what it keeps, with many items and in long runs."""
+
+import asyncio
+import threading
+import tracemalloc
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped]
+import pytest
+
+from fray.testing.queue import ManualClock
+from fray_queue import FileQueue
+from fray_queue.testing import FsspecStore
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://queues/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[FileQueue[Any]]:
+    with FileQueue[Any](url, cleanup_delay=0.05) as queue:
+        yield queue
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each request was made of any store."""
+    made: Counter[str] = Counter()
+    for name in ("names", "read", "create"):
+        monkeypatch.setattr(FsspecStore, name, counted(made, name, getattr(FsspecStore, name)))
+    return made
+
+
+def counted(made: Counter[str], name: str, request: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        made[name] += 1
+        return request(*arguments)
+
+    return call
+
+
+def test_a_pop_of_more_than_there_is_looks_a_few_times(queue: FileQueue[Any], requests: Counter[str]) -> None:
+    for number in range(3):
+        queue.push(number)
+    requests.clear()
+    assert sorted(lease.item for lease in queue.pop_many(500)) == [0, 1, 2]
+    assert requests["names"] < 100  # one look for each that was not there: 891
+
+
+def test_a_pop_that_waits_in_an_event_loop_looks_ever_less_often(
+    queue: FileQueue[Any], requests: Counter[str]
+) -> None:
+    queue.push("held by somebody else")
+    assert queue.pop(600.0) is not None
+    requests.clear()
+    assert asyncio.run(queue.aio.pop(wait=4.0)) is None
+    assert requests["names"] < 25  # from 0.1 s on again and again: 60
+
+
+def test_a_pop_in_an_event_loop_finds_what_comes_while_it_waits(queue: FileQueue[Any]) -> None:
+    async def pop() -> Any:
+        waiting = asyncio.create_task(queue.aio.pop(wait=30.0))
+        await asyncio.sleep(0)
+        await queue.aio.push("late")
+        return await waiting
+
+    lease = asyncio.run(pop())
+    assert lease is not None
+    assert lease.item == "late"
+
+
+def test_what_an_item_holds_is_not_kept_with_its_lease(queue: FileQueue[Any]) -> None:
+    queue.push(b"x" * (20 << 20))
+    tracemalloc.start()
+    try:
+        lease = queue.pop(600.0)
+        assert lease is not None
+        lease_id = lease.lease_id
+        del lease
+        assert tracemalloc.get_traced_memory()[0] < 5 << 20, f"{lease_id} is settled elsewhere, or never"
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_a_dead_client_finished_is_removed_by_one_that_saw_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    with FileQueue[Any](url, clock=clock, cleanup_delay=0.01) as queue:
+        with monkeypatch.context() as dying:
+            dying.setattr(FsspecStore, "delete", lambda store, paths: None)
+            with FileQueue[Any](url, clock=clock, cleanup_delay=0.01) as dead:
+                dead.push("alone")
+                dead.push_many(["one of two", "the other"])
+                for _ in range(3):
+                    lease = dead.pop()
+                    assert lease is not None
+                    dead.done(lease)
+        for _ in range(40):  # a worker that looked within the minute, and goes on to look
+            assert queue.pop() is None
+            clock.advance(5.0)
+    assert items_of(url) == []
+
+
+def items_of(url: str) -> list[str]:
+    """The files of items that a queue in memory has."""
+    paths: list[str] = fsspec.filesystem("memory").find(url.removeprefix("memory:/"))
+    return [path for path in paths if not path.endswith("fray-queue.json")]
+
+
+def test_leases_are_extended_beside_each_other(
+    queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        queue.push(number)
+    queue.push_many(range(4, 8))
+    leases = queue.pop_many(8, 60.0)
+    together, write = threading.Barrier(4, timeout=30), FsspecStore.write
+
+    def meet(store: FsspecStore, path: str, data: bytes) -> None:
+        together.wait()
+        write(store, path, data)
+
+    monkeypatch.setattr(FsspecStore, "write", meet)
+    longer = queue.extend_many(leases, 600.0)
+    assert [each.item for each in longer if not isinstance(each, Exception)] == [each.item for each in leases]
+
+
+def test_a_listing_that_takes_long_holds_no_extension_up(
+    queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push("x")
+    lease = queue.pop(60.0)
+    assert lease is not None
+    listing, go, tree = threading.Event(), threading.Event(), FsspecStore.tree
+
+    def slowly(store: FsspecStore) -> dict[str, list[str]]:
+        listing.set()
+        assert go.wait(30)
+        return tree(store)
+
+    monkeypatch.setattr(FsspecStore, "tree", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        letters = pool.submit(queue.dead_letters)
+        assert listing.wait(30)
+        assert queue.extend(lease, 600.0).item == "x"
+        go.set()
+        assert letters.result(30) == []
+
+
+def test_a_lease_that_another_client_extended_is_good_after_this_one_forgot_it(url: str) -> None:
+    clock = ManualClock()
+    with FileQueue[Any](url, clock=clock, max_clock_skew=0) as queue:
+        queue.push_many(range(2500))
+        handed_on = queue.pop_many(1000, 60.0)
+        with FileQueue[Any](url, clock=clock, max_clock_skew=0) as other:
+            other.extend_many(handed_on, 10_000.0)
+        clock.advance(500.0)
+        leases = queue.pop_many(1500, 600.0)
+        assert len(leases) == 1500
+        queue.done_many([*handed_on, *leases])
+        assert queue.size() == 0
