@@ -1,10 +1,13 @@
 """Settings of a user and a project: what wins, where it is from, and what is no setting."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 from command_line import answer, fray
+
+from fray.testing.command_line import COMMAND
 
 USER = """
 cluster = "local?overcommit=true"
@@ -129,6 +132,38 @@ def test_what_is_no_setting_is_one_clear_line(work: Path, text: str, told: str) 
 def test_a_project_that_says_nothing_of_fray_is_passed_over(work: Path) -> None:
     (work / "below" / "pyproject.toml").write_text("[project]\nname = 'uses-fray'\n")
     assert answer("run", "--dry-run", "true", cwd=work / "below")["resources"]["cpu"] == 4
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+def test_a_file_of_another_user_above_this_folder_sets_nothing(work: Path) -> None:
+    for name, text in (("below", "[tool.fray.run]\ncpu = 7"), ("below/between", "[project]\nname = 'x'")):
+        (work / name / "here").mkdir(parents=True)
+        theirs = work / name / "pyproject.toml"
+        theirs.write_text(text)
+        os.chown(theirs, 65534, -1)
+    folder = work / "below" / "between" / "here"
+    assert answer("run", "--dry-run", "true", cwd=folder)["resources"]["cpu"] == 4
+    (message,) = fray("run", "--dry-run", "true", cwd=folder).stderr.splitlines()
+    assert f"{work}/below/pyproject.toml is passed over: it belongs to another user (uid 65534)" in message
+
+
+def test_a_file_that_cannot_be_read_is_one_clear_line(work: Path) -> None:
+    (work / "pyproject.toml").unlink()
+    (work / "pyproject.toml").symlink_to("/proc/self/mem")  # reading its start is an error to root, too
+    err = fray("list", cwd=work / "below", code=2).stderr
+    assert "pyproject.toml cannot be read: " in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+def test_a_file_of_another_user_that_cannot_be_read_is_passed_over(work: Path) -> None:
+    theirs = work / "below" / "pyproject.toml"
+    theirs.touch(mode=0)
+    os.chown(theirs, 65534, -1)
+    as_any_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    command = [*as_any_user, *COMMAND, "run", "--dry-run", "true"]
+    done = subprocess.run(command, cwd=theirs.parent, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_key_is_listed_with_its_variable(work: Path) -> None:

@@ -1,6 +1,7 @@
 """Completion of the shell: the script that `fray completion SHELL` prints, and the values for it."""
 
 import contextlib
+import io
 from typing import TYPE_CHECKING
 
 import click
@@ -37,7 +38,8 @@ def complete_ids(ctx: click.Context, _param: click.Parameter, incomplete: str) -
 
     from fray._cli.shared import open_cluster
 
-    with contextlib.suppress(Exception):
+    # A message would end up in the line that is being typed.
+    with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
         infos = open_cluster(ctx.params.get("spec")).list_jobs()
         found = [info for info in reversed(infos) if info.job_id.startswith(incomplete)]
         if not incomplete or any("/" not in info.job_id for info in found):

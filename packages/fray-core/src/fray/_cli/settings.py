@@ -3,6 +3,9 @@
 A project's is `[tool.fray]` of the nearest `pyproject.toml` that has it, a user's `fray/config.toml` in
 `XDG_CONFIG_HOME`, with the same keys. A key of the project wins over the user's, a variable over both, and
 the command line over all. They are read by the command line alone; a program chooses itself what it uses.
+
+What a project's file sets runs as this user (`on-exit`, a cluster to connect to), and the search for it leads
+through folders of others, such as /tmp. So it must belong to this user or to root.
 """
 
 import os
@@ -20,6 +23,7 @@ CLUSTER_VARIABLE, CONTEXT_VARIABLE = "FRAY_CLUSTER_SPEC", "FRAY_CONTEXT_SPEC"
 _TEXTS = ("cluster", "context")
 _TABLES = ("clusters", "run")
 _PROJECT = "pyproject.toml"
+_MOST_OF_ANOTHER = 1 << 20  # bytes that are read of a file of another user, to see whether it is about fray
 
 
 class SettingsError(click.ClickException):
@@ -82,23 +86,65 @@ def _settings(folder: str, user: str) -> Settings:
 
 def _files(folder: Path, user: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Yield the files that set something, the one that wins last."""
-    if user.is_file():
-        yield user, _read(user)
+    if _is_file(user):
+        yield user, _parsed(user, _read(user))
     for above in (folder, *folder.parents):
         path = above / _PROJECT
-        if path.is_file() and b"fray" in path.read_bytes():
-            tool = _read(path).get("tool", {})
+        if _is_file(path) and b"fray" in (text := _read_own(path)):
+            tool = _parsed(path, text).get("tool", {})
             if isinstance(tool, dict) and isinstance(tool.get("fray"), dict):
                 yield path, tool["fray"]
                 return
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False  # in a folder that this user may not search
+
+
+def _read_own(path: Path) -> bytes:
+    """Return a file of this user or of root; nothing of one of another, with a message if it is of fray."""
+    try:
+        with path.open("rb") as file:
+            owner = os.fstat(file.fileno()).st_uid
+            if owner in (0, os.geteuid()):
+                return file.read()
+            start = file.read(_MOST_OF_ANOTHER)
+    except OSError as error:
+        if _is_own(path):
+            raise SettingsError(f"{path} cannot be read: {error}") from error
+        return b""  # whether it is about fray is for its owner to know
+    if b"tool.fray" in start:
+        click.echo(
+            f"fray: {path} is passed over: it belongs to another user (uid {owner}), and what it sets would "
+            f"run as you; settings of your own are in {user_file()}",
+            err=True,
+        )
+    return b""
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except OSError:
+        return False  # it is gone
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+
+
+def _parsed(path: Path, text: bytes) -> dict[str, Any]:
     import tomllib  # imported only where there is a file
 
     try:
-        return tomllib.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        return tomllib.loads(text.decode())
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
 
 
