@@ -65,6 +65,26 @@ def test_labels_and_variables_of_files_and_the_line_are_taken_together(work: Pat
     assert shown["environment"]["env_vars"] == ["A", "FRAY_CONTEXT_SPEC", "SECRET"]
 
 
+@pytest.mark.parametrize(
+    ("file", "argv", "printed"),
+    [
+        ('env = {A = "project"}', ["--env-file", "line"], "line sync"),
+        ('env = {A = "project"}', ["--env-file", "line", "-e", "A=e"], "e sync"),
+        ('env = {A = "project"}', ["--env-file", "context"], "project threadpool"),
+        ('env = {A = "project"}\nenv-file = "line"', [], "project sync"),
+        ('env = {A = "project"}\nenv-file = "line"', ["--env-file", "context"], "project threadpool"),
+    ],
+)
+def test_an_env_file_of_the_line_wins_over_the_project(
+    work: Path, file: str, argv: list[str], printed: str
+) -> None:
+    (work / "pyproject.toml").write_text(f"[tool.fray]\ncontext = 'sync'\n[tool.fray.run]\n{file}\n")
+    (work / "line").write_text("A=line\n")
+    (work / "context").write_text("FRAY_CONTEXT_SPEC=threadpool\n")
+    job = ["sh", "-c", "echo $A $FRAY_CONTEXT_SPEC"]
+    assert fray("run", "--cpu", "1", *argv, "--", *job, cwd=work).stdout == f"{printed}\n"
+
+
 def test_where_each_value_is_from(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRAY_RUN_RAM", "3g")
     shown = answer_config(work)

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from fray._cli.entrypoints import Target, target_of
 from fray._cli.log_output import print_lines
-from fray._cli.run_options import request_of, request_options
+from fray._cli.run_options import read_env_file, request_of, request_options
 from fray._cli.settings import CONTEXT_VARIABLE, configurable, run_defaults, settings
 from fray._cli.shared import (
     as_dict,
@@ -141,22 +141,36 @@ def run(
 
 
 def _add_up(ctx: click.Context, given: dict[str, Any]) -> None:
-    """Put the values of files before those of the command line, for options whose values are merged."""
+    """Put the values of files before those of the command line, for options whose values are merged.
+
+    Of the variables that files set, those are left out that an `--env-file` of the command line, or of the
+    environment, sets too.
+    """
+    with one_line():
+        given["env_file"] = read_env_file(Path(given["env_file"])) if given["env_file"] else {}
     files = ctx.default_map or {}
+    winning = {} if _source(ctx, "env_file") is ParameterSource.DEFAULT_MAP else given["env_file"]
     for name in _ADDED_UP:
-        if name in files and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            said = files[name]
-            texts = [f"{key}={value}" for key, value in said.items()] if isinstance(said, dict) else said
-            given[name] = (*texts, *given[name])
-    if given["context"] is None and not _says_context(given["variables"]):
+        said = [str(text) for text in files.get(name, ())]
+        if name == "variables":
+            said = [text for text in said if _key(text) not in winning]
+        given[name] = (*said, *(given[name] if _source(ctx, name) is ParameterSource.COMMANDLINE else ()))
+    if given["context"] is None and not _says_context({*given["env_file"], *map(_key, given["variables"])}):
         given["context"] = settings().text("context")
 
 
-def _says_context(variables: tuple[str, ...]) -> bool:
+def _source(ctx: click.Context, name: str) -> ParameterSource | None:
+    return ctx.get_parameter_source(name)
+
+
+def _key(variable: str) -> str:
+    return variable.partition("=")[0]
+
+
+def _says_context(variables: set[str]) -> bool:
     import os
 
-    named = {variable.partition("=")[0] for variable in variables}
-    return CONTEXT_VARIABLE in named or bool(os.environ.get(CONTEXT_VARIABLE))
+    return CONTEXT_VARIABLE in variables or bool(os.environ.get(CONTEXT_VARIABLE))
 
 
 def _requests(ctx: click.Context, given: dict[str, Any]) -> "list[JobRequest]":

@@ -1,7 +1,7 @@
 """The options of `fray run`: a flag for each field of a `JobRequest`, and the request that they make."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -100,7 +100,7 @@ def request_options(command: F) -> F:
 
 
 def request_of(entrypoint: "Entrypoint", name: str, given: dict[str, Any]) -> "JobRequest":
-    """Make a request of what the options gave.
+    """Make a request of what the options gave; of `--env-file`, the variables.
 
     Raises:
         UsageError: An option is wrong; the message names it and its value.
@@ -178,7 +178,7 @@ def _environment(
     workdir: str | None,
     packages: tuple[str, ...],
     variables: tuple[str, ...],
-    env_file: str | None,
+    env_file: Mapping[str, str],
     context: str | None,
     extras: tuple[str, ...],
     groups: tuple[str, ...],
@@ -187,7 +187,7 @@ def _environment(
 ) -> "EnvironmentConfig":
     from fray._values.environment import EnvironmentConfig
 
-    env_vars = _read_env_file(Path(env_file)) if env_file else {}
+    env_vars = dict(env_file)
     for variable in variables:
         key, given, value = variable.partition("=")
         if not given and key not in os.environ:
@@ -220,8 +220,14 @@ def _native(given: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _read_env_file(path: Path) -> dict[str, str]:
-    """Read KEY=VALUE lines: `#` starts a comment line, `export` is passed over, quotes around a value go."""
+def read_env_file(path: Path) -> dict[str, str]:
+    """Read KEY=VALUE lines: `#` starts a comment line, `export` is passed over, quotes around a value go.
+
+    Read it once: it may be a pipe.
+
+    Raises:
+        UsageError: A line is none of these.
+    """
     found = {}
     for number, line in enumerate(path.read_text().splitlines(), 1):
         text = line.strip().removeprefix("export ")
