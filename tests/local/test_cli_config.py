@@ -149,6 +149,14 @@ def test_what_is_no_setting_is_one_clear_line(work: Path, text: str, told: str) 
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_for_the_jobs_own_command_leaves_the_settings_as_they_are(work: Path, option: str) -> None:
+    assert answer("run", "--dry-run", "train.py", option, cwd=work / "below")["resources"]["cpu"] == 4
+    (work / "pyproject.toml").write_text("[tool.fray.run]\ncpus = 3")
+    assert "'run.cpus' is not an option" in fray("run", "train.py", option, cwd=work, code=2).stderr
+    assert fray("run", option, "train.py", cwd=work).stdout.startswith("Usage: fray run ")
+
+
 def test_a_project_that_says_nothing_of_fray_is_passed_over(work: Path) -> None:
     (work / "below" / "pyproject.toml").write_text("[project]\nname = 'uses-fray'\n")
     assert answer("run", "--dry-run", "true", cwd=work / "below")["resources"]["cpu"] == 4

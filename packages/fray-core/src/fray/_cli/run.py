@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from fray._cli.entrypoints import Target, target_of
 from fray._cli.log_output import print_lines
 from fray._cli.run_options import read_env_file, request_of, request_options
-from fray._cli.settings import CONTEXT_VARIABLE, configurable, run_defaults, settings
+from fray._cli.settings import CONTEXT_VARIABLE, SettingsError, configurable, run_defaults, settings
 from fray._cli.shared import (
     as_dict,
     cluster_option,
@@ -45,8 +45,13 @@ class _RunCommand(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if not extra.get("resilient_parsing") and "--help" not in args:
-            extra["default_map"] = run_defaults(self)
+        if not extra.get("resilient_parsing"):
+            try:
+                extra["default_map"] = run_defaults(self)
+            except SettingsError:
+                # This ends here with the help, where it is asked for.
+                super().make_context(info_name, list(args), parent, **extra)
+                raise
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
