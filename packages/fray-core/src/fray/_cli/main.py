@@ -3,6 +3,7 @@
 `_EXIT_CODES` lists its exit codes; an unexpected error keeps its traceback.
 """
 
+import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -119,4 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """Run the console script."""
+    out = sys.stdout
+    # A job may write, or be called, what the encoding of this terminal or pipe lacks.
+    if isinstance(out, io.TextIOWrapper) and out.errors in ("strict", "surrogateescape"):
+        out.reconfigure(errors="backslashreplace")
     sys.exit(main())

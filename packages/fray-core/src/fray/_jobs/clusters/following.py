@@ -129,11 +129,18 @@ def _print_logs(cluster: "Cluster", job_id: str, several: bool) -> threading.Thr
 
     def copy() -> None:
         for line in cluster.monitor(job_id):
-            # One write per line: lines of several jobs do not run into each other.
-            sys.stdout.write(f"{prefix}{line}\n")
-            sys.stdout.flush()
+            _print(f"{prefix}{line}\n")
 
     # A daemon: after a timeout or another's failure the caller continues, and the job may never end.
     thread = threading.Thread(target=copy, name=f"fray-logs-{job_id}", daemon=True)
     thread.start()
     return thread
+
+
+def _print(text: str) -> None:
+    # One write per line: lines of several jobs do not run into each other.
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError as error:  # not even a part of it was written
+        sys.stdout.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+    sys.stdout.flush()
