@@ -94,3 +94,25 @@ def test_a_server_that_cannot_serve_says_why(
     monkeypatch.delenv("FRAY_QUEUE_TOKEN")
     assert main(["queue", "serve", *arguments]) in (1, 2)
     assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://u:hunter2pw@h:1/0?queue=q&bad",
+        "redis://u:hunter2pw@h:1/0?queue=q&queue=r",
+        "redis://u:hunter2pw@h:1/0?queue=q&token=x",
+        "redis://u:hunter2pw@h:port/zero?queue=q",
+        "http://h:1/q?token=hunter2pw&bad",
+        "http://u:hunter2pw@/q",
+        "//u:hunter2pw@h/q?token=hunter2pw",
+        "//u:so?hunter2pw@h/q",
+    ],
+)
+def test_no_secret_of_a_url_is_printed_whatever_else_is_wrong_with_it(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["queue", "stats", url]) in (1, 2)
+    printed = capsys.readouterr()
+    assert printed.err
+    assert "hunter2pw" not in printed.err + printed.out

@@ -44,23 +44,27 @@ class Spec:
         name, mark, query = text.partition("?")
         if not name or name != name.strip():
             raise SpecError(f"spec {text!r} has no name; expected NAME or NAME?key=value&key=value")
-        return cls(name, parse_query(query, text) if mark else {})
+        return cls(name, parse_query(query, f"spec {text!r}") if mark else {})
 
     def __str__(self) -> str:
         query = "&".join(f"{key}={quote(value, safe=':/,@')}" for key, value in self.options.items())
         return f"{self.name}?{query}" if query else self.name
 
 
-def parse_query(query: str, text: str) -> dict[str, str]:
-    """Read `key=value&key=value`, percent-decoded; `text` is the whole spec, for messages."""
+def parse_query(query: str, what: str) -> dict[str, str]:
+    """Read `key=value&key=value`, percent-decoded.
+
+    Args:
+        what: What the query is of, as messages should call it; they repeat nothing of the query but a key.
+    """
     options: dict[str, str] = {}
-    for pair in query.split("&"):
+    for number, pair in enumerate(query.split("&"), 1):
         key, equals, value = pair.partition("=")
         if not key or not equals:
-            raise SpecError(f"spec {text!r}: {pair!r} is not key=value")
+            raise SpecError(f"{what}: option {number} is not key=value")
         key = unquote(key)
         if key in options:
-            raise SpecError(f"spec {text!r}: option {key!r} is given twice")
+            raise SpecError(f"{what}: option {key!r} is given twice")
         options[key] = unquote(value)
     return options
 

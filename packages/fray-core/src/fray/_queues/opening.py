@@ -28,17 +28,24 @@ def open_queue(url: str, **options: Any) -> Queue[Any]:
     scheme, colon, _ = url.partition(":")
     if not colon or not scheme or "/" in scheme:
         raise SpecError(
-            f"{url!r} has no scheme: a file of this machine is sqlite:/path/q.db, a folder file:/path, "
-            "a server's queue http://host:port/name"
+            f"{_without_secrets(url)!r} has no scheme: a file of this machine is sqlite:/path/q.db, "
+            "a folder file:/path, a server's queue http://host:port/name"
         )
     address, mark, query = url.partition("?")
-    texts = parse_query(query, url) if mark else {}
+    texts = parse_query(query, f"queue {scheme!r}") if mark else {}
     for key in _SECRETS & texts.keys():
         raise SpecError(
-            f"{address!r}: pass {key!r} as a keyword or by the environment, never in a URL, which is logged"
+            f"queue {scheme!r}: pass {key!r} as a keyword or by the environment, never in a URL, "
+            "which is logged"
         )
     factory = load(QUEUES, scheme)
     bound = bind_options(factory.from_url, f"queue {scheme!r}", texts, options)
     bound.pop("url", None)
     queue: Queue[Any] = factory.from_url(address, **bound)
     return queue
+
+
+def _without_secrets(url: str) -> str:
+    """Return a URL without its user, password and options."""
+    _, user, rest = url.rpartition("@")
+    return ("…@" if user else "") + rest.partition("?")[0]

@@ -17,6 +17,8 @@ class ServerAddress:
 
     def __init__(self, url: str, token: str | None, *, ca_file: str | Path | None = None) -> None:
         parts = urlsplit(url)
+        if parts.username or parts.password:
+            raise ValueError("a token in a URL ends in logs: pass token=…, or set FRAY_QUEUE_TOKEN")
         if (
             parts.scheme not in ("http", "https")
             or not parts.hostname
@@ -26,8 +28,6 @@ class ServerAddress:
             or parts.query
         ):
             raise ValueError(f"a server's address is http://host:port, got {url!r}")
-        if parts.username or parts.password:
-            raise ValueError("a token in a URL ends in logs: pass token=…, or set FRAY_QUEUE_TOKEN")
         self.url, self.host = url, parts.hostname
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
