@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OUTCOMES = {"succeeded": Outcome.OK, "failed": Outcome.ERROR, "stopped": Outcome.CANCELLED}
 _NOT_IN_A_NAME = re.compile(r"[^A-Z0-9]")
-_ended: set[str] = set()  # jobs whose end was reported
+_ended: dict[str, object] = {}  # the ends of jobs that were reported, and by whom
 
 
 @contextlib.contextmanager
@@ -53,10 +53,14 @@ def variable_of(key: str) -> str:
 
 
 def job_ended(info: "JobInfo") -> None:
-    """Report the end of a job, unless that was done here before."""
-    if info.job_id in _ended:
+    """Report the end of a job, unless that was done here before; of one that ran again, each end.
+
+    A run is known by its attempts, of a sweep by its counts: `finished_at` of an end may still change.
+    """
+    attempts, caller = sum(task.attempt for task in info.tasks), object()
+    end = f"{info.job_id} {info.status} {attempts} {sorted((info.progress or {}).items())}"
+    if _ended.setdefault(end, caller) is not caller:  # atomic: several threads may see the end
         return
-    _ended.add(info.job_id)
     seconds = None
     if info.started_at is not None and info.finished_at is not None:
         seconds = info.finished_at - info.started_at

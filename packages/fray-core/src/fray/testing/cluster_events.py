@@ -1,8 +1,11 @@
 """What listeners receive of a job: in its launcher, in the job itself, in the processes that wait for it."""
 
+from pathlib import Path
+
 import pytest
 
 from fray._contracts.cluster import Cluster
+from fray._values.capabilities import ClusterCapabilities
 from fray._values.entrypoint import Entrypoint
 from fray._values.environment import create_environment
 from fray._values.jobs import JobRequest
@@ -55,6 +58,21 @@ class JobEventsContract(ListeningFixtures, ClusterFixtures):
         assert ends[stopped].outcome == "cancelled"
         assert told.of("replica")[-1].error == "ValueError"
         assert SECRET not in told.text()
+
+    def test_each_end_of_a_job_that_runs_again_is_reported(
+        self, told: Told, cluster: Cluster, tmp_path: Path
+    ) -> None:
+        if not getattr(cluster, "capabilities", ClusterCapabilities()).retry:
+            self.moot("capabilities.retry")
+            return
+        fixed = tmp_path / "fixed"
+        job_id = launch(cluster, program("import os, sys; sys.exit(not os.path.exists(sys.argv[1]))", fixed))
+        cluster.wait(job_id, timeout=self.PATIENCE)
+        fixed.touch()
+        cluster.retry(job_id)
+        for _ in range(2):
+            cluster.wait(job_id, timeout=self.PATIENCE)
+        assert [event.outcome for event in told.all() if event.kind == "job_ended"] == ["error", "ok"]
 
     def test_a_refused_launch_is_reported(self, told: Told, cluster: Cluster) -> None:
         environment = create_environment(workspace="/nowhere/at/all")
