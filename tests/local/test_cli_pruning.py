@@ -78,3 +78,9 @@ def test_rm_takes_the_beginning_of_an_id_and_refuses_what_runs(job: str) -> None
     fray("rm", "job")
     assert [each["name"] for each in answer("list")] == ["sleeper"]
     fray("stop", "sleeper")
+
+
+def test_rm_of_a_job_and_of_what_goes_with_it_removes_both(job: str) -> None:
+    child = next(each["job_id"] for each in answer("list") if each["name"] == "child")
+    assert answer("rm", job, child, job) == [job, child, job]
+    assert answer("list") == []

@@ -9,6 +9,7 @@ from fray._cli.job_arguments import jobs_argument
 from fray._cli.shared import (
     cluster_option,
     in_words,
+    is_below,
     json_option,
     on_each,
     one_line,
@@ -37,7 +38,14 @@ def remove(spec: str | None, force: bool, as_json: bool, job_ids: tuple[str, ...
         for job_id in removed:
             click.echo(f"{job_id} removed")
 
-    on_each(cluster, job_ids, lambda job_id: cluster.remove(job_id, force=force), show)
+    gone: set[JobId] = set()
+
+    def act(job_id: "JobId") -> None:
+        if job_id not in gone and not is_below(job_id, gone):  # else it went with the job that launched it
+            cluster.remove(job_id, force=force)
+            gone.add(job_id)
+
+    on_each(cluster, job_ids, act, show)
 
 
 @click.command()

@@ -96,7 +96,7 @@ def find_job(cluster: "Cluster", text: str) -> "JobId":
     else:
         infos = {info.job_id: info for info in cluster.list_jobs()}
     found = [job_id for job_id in infos if leaf and _fits(job_id, leaf)]
-    found = [job_id for job_id in found if not _is_below(job_id, set(found))]
+    found = [job_id for job_id in found if not is_below(job_id, set(found))]
     if len(found) > 1:
         # The latest last, where the eye is: it is the one that is meant, as a rule.
         rows = [f"  {each}  {infos[each].status}" for each in found[-_MOST_SHOWN:]]
@@ -147,7 +147,8 @@ def _fits(job_id: "JobId", text: str) -> bool:
     return job_id.startswith(text) or job_id.leaf.startswith(text) or job_id.endswith(f"-{text}")
 
 
-def _is_below(job_id: "JobId", others: "set[JobId]") -> bool:
+def is_below(job_id: "JobId", others: "set[JobId]") -> bool:
+    """Return whether one of `others` launched a job, itself or by the jobs that it launched."""
     parent = job_id.parent
     while parent is not None:
         if parent in others:
