@@ -221,9 +221,14 @@ def _checked(option: click.Option, setting: Setting, key: str) -> Any:
         wrong = f"expected true or false, got {value!r}"
     try:
         if wrong is None:
-            option.type_cast_value(click.Context(click.Command("run")), value)
+            option.type_cast_value(click.Context(click.Command("run")), _as_typed(value))
     except click.BadParameter as error:
         wrong = error.message
     if wrong is not None:
         raise SettingsError(f"{setting.origin}: '{key}': {wrong}")
     return value
+
+
+def _as_typed(value: Any) -> Any:
+    """Return a value as the command line would have it: of 2.9, as a number, click makes the integer 2."""
+    return [str(each) for each in value] if isinstance(value, list) else str(value)
