@@ -69,6 +69,7 @@ def test_axes_are_combined_and_zipped_ones_go_together(work: Path) -> None:
         (["--sweep", "lr=[1,", "train.py"], "JSON list"),
         (["--sweep", "lr=0..5..-1", "train.py"], "has no end"),
         (["--sweep", "lr=0..10000000000", "train.py"], "more than the 10000"),
+        (["--sweep", f"lr=0..{'9' * 5000}", "train.py"], "a number of too many digits"),
         (["--sweep", "a=0..999", "--sweep", "b=0..999", "train.py"], "the sweep has 1000000 runs"),
         (["--sweep", "lr=1", "--sweep", "lr=2", "train.py"], "'lr' is swept twice"),
         (["--sweep", "lr=1", "--zip", "LR=2", "train.py"], "are one variable"),

@@ -76,8 +76,11 @@ def _values(text: str) -> "list[str | None]":
 
 
 def _range(text: str, found: "re.Match[str]") -> list[str]:
-    first, last = int(found[1]), int(found[2])
-    step = int(found[3] or (1 if last >= first else -1))
+    try:
+        first, last = int(found[1]), int(found[2])
+        step = int(found[3] or (1 if last >= first else -1))
+    except ValueError as error:  # Python converts some thousand digits
+        raise click.UsageError(f"{text[:40]}… has a number of too many digits") from error
     if step == 0 or (last - first) * step < 0:
         raise click.UsageError(f"{text!r} has no end: it goes from {first} to {last} by {step}")
     if abs(last - first) // abs(step) >= _MOST:
