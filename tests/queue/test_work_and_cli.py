@@ -375,14 +375,35 @@ def test_a_command_may_write_bytes_that_are_no_text(
         assert ticket.result(timeout=30) == "\N{SNOWMAN} \N{REPLACEMENT CHARACTER}\nend"
 
 
-def test_a_command_beyond_its_time_limit_is_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_command_beyond_its_time_limit_is_killed_and_what_it_wrote_is_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:{tmp_path}/q.db"
-    run(capsys, "create", url, "--max-attempts", "1")
-    run(capsys, "push", url, "x")
-    assert main(["queue", "work", url, "--time-limit", "0.2", "--stop-when-empty", "--", "sleep", "600"]) == 0
-    assert "0 done, 1 failed" in capsys.readouterr().err
+    assert main(["queue", "create", url, "--max-attempts", "1"]) == 0
+    assert main(["queue", "push", url, "x"]) == 0
+    command = ["sh", "-c", f"echo $$ > {tmp_path}/pid; echo started; exec sleep 600"]
+    assert main(["queue", "work", url, "--time-limit", "2", "--stop-when-empty", "--", *command]) == 0
+    shown = capfd.readouterr()
+    assert "0 done, 1 failed" in shown.err
+    assert "started\n" in shown.out
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_a_process_that_a_command_leaves_in_the_background_holds_no_item(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with SqliteQueue[str](tmp_path / "q.db", max_attempts=1) as queue:
+        ticket = queue.push("x" * 300_000, reply=True)  # more than a pipe holds
+        script = tmp_path / "script"
+        script.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/pid\nwc -c\n")
+        script.chmod(0o700)
+        limited = ["--time-limit", "60", "--stop-when-empty", "--"]
+        try:
+            assert main(["queue", "work", f"sqlite:{tmp_path}/q.db", *limited, str(script)]) == 0
+        finally:
+            os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+        assert "1 done, 0 failed" in capfd.readouterr().err
+        assert ticket.result(timeout=30) == "300000"
 
 
 def test_importing_the_package_loads_neither_fsspec_nor_aiohttp() -> None:

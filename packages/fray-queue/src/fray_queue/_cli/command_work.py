@@ -14,6 +14,7 @@ import click
 from fray import FrayError
 from fray.backend import descendants, kill_until_gone
 from fray_queue._cli.access import Access, open_at, reaching
+from fray_queue._cli.command_pipes import exchange
 
 _PLACE = "{}"  # of the item in a command's arguments
 
@@ -27,7 +28,8 @@ class Command:
 
     What it writes to its standard output is the reply, where one was requested: text, without the last
     newline; a byte that is none in the system's encoding is a replacement character. All bytes are also
-    written to this program's output, when the command has ended: lines of two are not mixed.
+    written to this program's output, when the command has ended: lines of two are not mixed. What it leaves
+    in the background is not waited for, and can write no more.
 
     Args:
         arguments: Those that are `{}` become the item; where there is none the item is on standard input.
@@ -63,20 +65,22 @@ class Command:
                         stream.close()
 
     def _wait(self, process: "subprocess.Popen[bytes]", given: bytes | None) -> str:
+        written: list[bytes] = []
         try:
-            written, _ = process.communicate(given, timeout=self._time_limit)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            raise CommandFailedError(
-                f"{self._arguments[0]} ran for more than {self._time_limit:g} s"
-            ) from None
+            in_time = exchange(process, given or b"", self._time_limit, written)
+            if not in_time:
+                _kill(process)
+                exchange(process, b"", None, written)
         except BaseException:
             _kill(process)
             raise
-        click.echo(written, nl=False)
+        output = b"".join(written)
+        click.echo(output, nl=False)
+        if not in_time:
+            raise CommandFailedError(f"{self._arguments[0]} ran for more than {self._time_limit:g} s")
         if process.returncode:
             raise CommandFailedError(f"{self._arguments[0]} {_ending(process.returncode)}")
-        answer = written.decode(self._encoding, errors="replace")
+        answer = output.decode(self._encoding, errors="replace")
         return answer.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
 
     def kill_all(self) -> None:
@@ -145,7 +149,8 @@ def work(
     The item is on its standard input, or in the place of an argument `{}`: text as it is, everything else as
     JSON. The item is done when COMMAND ends with exit code 0, and goes back to the queue otherwise. What
     it wrote to its standard output is the reply, as text, to a push with `reply=True`; where it fails for
-    good they get an error that says how it ended. Unpickles what others pushed: trust them.
+    good they get an error that says how it ended. Processes that it leaves in the background are not waited
+    for. Unpickles what others pushed: trust them.
 
     fray queue work sqlite:q.db -- convert {} -resize 50% out.png
     """
