@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 Caller = tuple[int, int]
 """A worker's number and one of its threads, whose calls of an actor keep their order."""
 
+_keys = count()  # of all contexts: `thing_by_key` has what each of them names
+
 
 class RequestHandler:
     """Answers the workers of one context."""
@@ -67,7 +69,6 @@ class RequestHandler:
     def __init__(self, context: OwnerContext, runner: Runner, owner: tuple[Any, ...]) -> None:
         self._context, self._runner, self.owner = context, runner, owner
         self._engine, self.budget = context.engine, runner.budget
-        self._keys = count()
         self._told: dict[type, Callable[..., None]] = {
             Nothing: lambda *_: None,
             Lend: lambda caller, worker, _: worker.owner.lend(worker, caller),
@@ -228,7 +229,7 @@ class RequestHandler:
         self._next(caller, request, message)
 
     def _hand_item(self, request: PendingRequest, item: EngineRef[Any]) -> None:
-        key = "item", next(self._keys)
+        key = "item", next(_keys)
         request.worker.hold(key, item)
         request.answer(key, [blob_of(item, self.budget)] if item.state == VALUE else [])
 
@@ -258,7 +259,7 @@ class RequestHandler:
         def run() -> None:
             try:
                 handle = act()
-                key = "handle", next(self._keys)
+                key = "handle", next(_keys)
                 request.worker.hold(key, handle._endpoint)  # until the worker has unpickled it
                 request.answer((key, pickle.dumps(handle)))
             except BaseException as error:  # noqa: BLE001 - the one that asked sees it
