@@ -104,3 +104,70 @@ def test_a_context_without_threads_works_in_a_child(spec: str) -> None:
         spec,
     )
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_a_child_that_waits_for_an_item_of_a_stream_learns_it_too(spec: str, tmp_path: Path) -> None:
+    done = run(
+        """
+        import os, sys
+        from pathlib import Path
+        from fray import WrongProcessError, create_context
+        from fray.testing.gates import Gate
+
+        def wait_and_count(gate):
+            gate.wait()
+            yield 1
+
+        gate = Gate(Path(sys.argv[2]) / "gate")
+        with create_context(sys.argv[1]) as context:
+            stream = context.run(wait_and_count, gate)
+            child = os.fork()
+            if not child:
+                try:
+                    next(stream)
+                except WrongProcessError:
+                    os._exit(3)
+                os._exit(4)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            gate.open()
+            print(context.get(next(stream)))
+        """,
+        spec,
+        str(tmp_path),
+    )
+    assert (done.stdout, done.stderr) == ("3\n1\n", "")
+
+
+def test_a_child_of_a_task_does_not_speak_for_its_worker() -> None:
+    done = run(
+        """
+        import multiprocessing
+        from fray import WrongProcessError, create_context, get_job_context
+
+        def use(ours, answers):
+            try:
+                ours.get(ours.run(abs, -1), timeout=20)
+            except WrongProcessError as error:
+                answers.put(str(error))
+            own = get_job_context()
+            answers.put([own is ours, own.get(own.run(abs, -2), timeout=20)])
+            own.shutdown()
+
+        def fork():
+            ours, forking = get_job_context(), multiprocessing.get_context("fork")
+            answers = forking.SimpleQueue()
+            child = forking.Process(target=use, args=[ours, answers])
+            child.start()
+            theirs = ours.get([ours.run(abs, -number) for number in range(300)])  # while the child speaks
+            child.join(20)
+            child.kill()
+            return theirs == list(range(300)), child.exitcode, answers.get(), answers.get()
+
+        with create_context("process", max_workers=1) as context:
+            print(*context.get(context.run(fork), timeout=50), sep="\\n")
+        """
+    )
+    right, code, said, others = done.stdout.splitlines() or [done.stderr] * 4
+    assert (right, code, others) == ("True", "0", "[False, 2]")
+    assert "forked child" in said
+    assert "get_job_context()" in said

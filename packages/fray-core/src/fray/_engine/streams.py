@@ -246,6 +246,7 @@ class EngineStream(ObjectStream[T_co]):
                 return cast("EngineRef[T_co]", item)
             if call.ended and not call.buffered:
                 raise StopIteration
+            call.scope.check_owner()  # in a forked child nothing would ever come
             call.ask()
             if not call.has_item:
                 await_one(call)

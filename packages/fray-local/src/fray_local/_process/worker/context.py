@@ -12,6 +12,8 @@ from typing import Any, TypeVar, cast
 from fray import GetTimeoutError, UnsupportedError, WrongProcessError
 from fray.backend import (
     callable_name,
+    current_context_var,
+    disown_in_children,
     find_by_identity,
     is_async_class,
     is_generator_function,
@@ -79,6 +81,14 @@ class WorkerContext(ContextBase):
         self._callbacks = CallbackThreads()
         self._number, self._ids = number, count()
         set_foreign_finder(self._resolve)
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """In a forked child, where nobody would answer this context: another one is current there."""
+        set_foreign_finder(None)
+        if current_context_var.get(None) is self:
+            current_context_var.set(None)
+        self.requests.disown()
 
     @contextlib.contextmanager
     def _lending(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """The messages that a worker sends: in order, from any thread, several in one write."""
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -8,6 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from fray import WrongProcessError
+from fray.backend import disown_in_children
 from fray_local._process.protocol.held_frames import HeldFrames
 from fray_local._process.protocol.messages import Message
 from fray_local._process.protocol.wire import encode, frames, send_frame
@@ -34,6 +37,18 @@ class Outbox:
         self._wanted = threading.Event()
         self._flusher: threading.Thread | None = None
         self.threads_inside: set[int] = set()  # which must not be interrupted in the middle of a message
+        self._owner = 0  # in a forked child: the process whose socket this is
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """In a forked child: refuse every message, and write none of those that were here already.
+
+        The other side would take them for messages of the process that was forked.
+        """
+        self._owner = os.getppid()
+        self._frames.clear()
+        self.threads_inside.clear()
+        self._held, self._lock = None, threading.Lock()
 
     def send(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
         """Send a message now; `keep` lives until its descriptors are on their way."""
@@ -41,7 +56,16 @@ class Outbox:
         self.flush()
 
     def put(self, message: Message, descriptors: Sequence[int] = (), keep: Any = None) -> None:
-        """Put a message in its place in the order; `flush` or `flush_soon` sends it."""
+        """Put a message in its place in the order; `flush` or `flush_soon` sends it.
+
+        Raises:
+            WrongProcessError: This is a forked child of the process that has the socket.
+        """
+        if self._owner:
+            raise WrongProcessError(
+                f"the context of worker process {self._owner} was used in its forked child {os.getpid()}, "
+                "which nobody answers: get_job_context() and create_context() make another there"
+            )
         if descriptors:
             self._frames.extend((data, some, keep) for data, some in frames(message, descriptors))
         else:

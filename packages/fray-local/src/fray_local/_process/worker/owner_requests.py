@@ -36,6 +36,10 @@ class OwnerRequests:
         self._numbers = count()
         self._waiting: dict[int, Hand] = {}
 
+    def disown(self) -> None:
+        """In a forked child: another thread may have held the lock, and is not there to release it."""
+        self._order = threading.RLock()
+
     def put_with_deltas(
         self, message: Callable[[Deltas], Message], descriptors: Sequence[int], keep: Any
     ) -> None:
