@@ -1,10 +1,13 @@
 """What tasks do with their context: its references, futures and lists are those that the owner would have."""
 
+import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 
-from fray import JobContext, create_context, get_job_context
+from fray import JobContext, WorkerDiedError, create_context, get_job_context
 from fray.job import ObjectRef
 
 
@@ -31,3 +34,30 @@ def test_items_that_tasks_of_two_contexts_read_are_not_mixed_up(context: JobCont
         other.wait([theirs])
         assert context.get(context.get(ours)) == ["a0", "a1", "a2"]
         assert other.get(other.get(theirs)) == ["b0", "b1", "b2"]
+
+
+def wait_for_a_future() -> list[ObjectRef[int]]:
+    """Return a reference of a task whose argument nobody settles."""
+    context, future = get_job_context(), Future[int]()
+    ref = context.run(abs, future)
+    context.get(context.run(abs, -1))  # the owner did before what was said before
+    return [ref]
+
+
+def wait_for_a_future_and_die() -> None:
+    wait_for_a_future()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.timeout(60)
+def test_what_waits_for_a_future_of_a_worker_that_was_replaced_fails() -> None:
+    with create_context("process", max_workers=1, max_tasks_per_worker=1) as context:
+        [ref] = context.get(context.run(wait_for_a_future))
+        with pytest.raises(WorkerDiedError, match=r"whose future this waited for .*exit code 0"):
+            context.get(ref)
+
+
+@pytest.mark.timeout(60)
+def test_what_waits_for_a_future_of_a_worker_that_was_killed_does_not_hold_up_the_end() -> None:
+    with create_context("process", max_workers=1) as context, pytest.raises(WorkerDiedError):
+        context.get(context.run(wait_for_a_future_and_die))

@@ -44,6 +44,9 @@ class Requests(Protocol):
     def withdraw_all(self, worker: Any) -> None:
         """The worker is gone: nobody wants its answers."""
 
+    def break_promises(self, worker: Any, how: str) -> None:
+        """The worker is gone: nobody settles what it promised."""
+
 
 class Registry(Protocol):
     """Makes actors; see `ActorRegistry`."""

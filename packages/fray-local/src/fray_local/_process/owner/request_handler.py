@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from fray import WrongProcessError
+from fray import WorkerDiedError, WrongProcessError
 from fray.backend import (
     ERROR,
     VALUE,
@@ -75,7 +75,7 @@ class RequestHandler:
             Reclaim: lambda caller, worker, _: worker.owner.reclaim(worker, caller),
             Withdraw: self._withdraw,
             Put: self._store,
-            Promise: lambda _, worker, message: worker.hold(message.key, self._engine.promise()),
+            Promise: self._promise,
             Settle: self._settle,
             Run: self._run,
             CallActor: self._call_actor,
@@ -115,6 +115,14 @@ class RequestHandler:
         for request in list(worker.pending_requests.values()):
             request.withdraw()
 
+    def break_promises(self, worker: "WorkerConnection", how: str) -> None:
+        """The worker is gone: nobody settles what it promised."""
+        for key in worker.promised:
+            ref = thing_by_key.get(key)
+            if ref is not None:
+                error = WorkerDiedError(f"the worker process {worker.pid} whose future this waited for {how}")
+                dispatch(settle_error(ref, error))
+
     # Orders, which have no answer.
 
     def _withdraw(self, caller: Caller, worker: "WorkerConnection", message: Withdraw) -> None:
@@ -129,7 +137,12 @@ class RequestHandler:
             thing = self._engine.failed(error, streaming=False)
         worker.hold(message.key, thing)
 
+    def _promise(self, caller: Caller, worker: "WorkerConnection", message: Promise) -> None:
+        worker.hold(message.key, self._engine.promise())
+        worker.promised.add(message.key)
+
     def _settle(self, caller: Caller, worker: "WorkerConnection", message: Settle, blob: Blob) -> None:
+        worker.promised.discard(message.key)
         ref = thing_by_key.get(message.key)
         if ref is not None:
             failed = message.state != values.VALUE

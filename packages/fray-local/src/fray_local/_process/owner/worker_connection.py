@@ -71,6 +71,7 @@ class WorkerConnection:
         self.calls: dict[int, Any] = {}
         self.proxies: dict[Key, list[Any]] = {}  # what the worker names: the thing, and how often
         self.pending_requests: dict[int, Any] = {}
+        self.promised: set[Key] = set()  # references that it has yet to settle
         self._budget = budget
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._sent = SentSegments(self._forget_soon)

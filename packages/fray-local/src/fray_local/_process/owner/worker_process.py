@@ -118,6 +118,7 @@ class WorkerProcess(WorkerConnection):
         self._close_files()
         self._fork_servers.forget(self.number)
         self._requests.withdraw_all(self)
+        self._requests.break_promises(self, how)
         self.gone(how, last_started)
 
 
