@@ -2,13 +2,18 @@
 
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
 from fray import JobContext, WorkerDiedError, create_context, get_job_context
 from fray.job import ObjectRef
+
+positive: Callable[..., int] = abs  # which says that it takes numbers, and the next one a path
+touch: Callable[..., None] = Path.touch
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ def test_items_that_tasks_of_two_contexts_read_are_not_mixed_up(context: JobCont
 def wait_for_a_future() -> list[ObjectRef[int]]:
     """Return a reference of a task whose argument nobody settles."""
     context, future = get_job_context(), Future[int]()
-    ref = context.run(abs, future)
+    ref = context.run(positive, future)
     context.get(context.run(abs, -1))  # the owner did before what was said before
     return [ref]
 
@@ -61,3 +66,37 @@ def test_what_waits_for_a_future_of_a_worker_that_was_replaced_fails() -> None:
 def test_what_waits_for_a_future_of_a_worker_that_was_killed_does_not_hold_up_the_end() -> None:
     with create_context("process", max_workers=1) as context, pytest.raises(WorkerDiedError):
         context.get(context.run(wait_for_a_future_and_die))
+
+
+@pytest.mark.timeout(60)
+def test_a_future_of_the_executor_is_cancelled_with_its_task(tmp_path: Path) -> None:
+    def cancel_two() -> list[bool]:
+        context = get_job_context()
+        executor, late = context.as_executor(), Future[Path]()
+        one, other = executor.submit(touch, late), executor.submit(touch, late)
+        cancelled = [one.cancel(), one.cancelled()]
+        executor.shutdown(cancel_futures=True)
+        late.set_result(tmp_path / "touched")
+        context.get(context.run(abs, -1))  # the tasks would have run before
+        return [*cancelled, other.cancelled(), (tmp_path / "touched").exists()]
+
+    with create_context("process", max_workers=1) as context:
+        assert context.get(context.run(cancel_two)) == [True, True, True, False]
+
+
+def test_wait_counts_what_stands_in_its_list_twice_as_the_owner_does(context: JobContext) -> None:
+    def wait_for_two() -> list[int]:
+        context = get_job_context()
+        first, second = Future[int](), Future[int]()
+        one, other = context.run(positive, first), context.run(positive, second)
+
+        def settle() -> None:
+            second.set_result(-2)
+            context.wait([other])
+            first.set_result(-1)
+
+        threading.Timer(0.1, settle).start()  # so that the others are waited for when one is ready
+        ready, pending = context.wait([one, one, other], num_returns=2)
+        return [*context.get(ready), len(pending)]
+
+    assert context.get(context.run(wait_for_two), timeout=60) == [1, 1, 1]

@@ -31,7 +31,7 @@ class PendingRequest:
                 self.fail(error)
 
         watch = watch_for(sources, needed, answer, stop_on_error=stop_on_error)
-        if self._number in self.worker.pending_requests:
+        if self._number in self.worker.pending_requests and self._watch is None:
             self._watch = watch
         else:
             watch.stop()
@@ -50,6 +50,7 @@ class PendingRequest:
     def withdraw(self) -> None:
         """Stop waiting: the answer is there, or nobody wants it."""
         if self.worker.pending_requests.pop(self._number, None) is not None:
-            if self._watch is not None:
-                self._watch.stop()
+            watch, self._watch = self._watch, None
+            if watch is not None:
+                watch.stop()
             self.worker.owner.reclaim(self.worker, self)

@@ -8,6 +8,7 @@ answer gives it.
 import pickle
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -212,18 +213,24 @@ class RequestHandler:
             request.wait_for(sources_of(refs), len(refs), act, stop_on_error=True)
 
     def _wait(self, caller: Caller, request: PendingRequest, message: Wait) -> None:
-        refs, needed = [self._thing(request.worker, key) for key in message.keys], message.needed
+        refs = [self._thing(request.worker, key) for key in message.keys]
+        if message.now:
+            request.answer(ready_positions(refs, message.needed))
+        else:
+            self._answer_ready(request, refs, message.needed)
+
+    def _answer_ready(self, request: PendingRequest, refs: list[Any], needed: int) -> None:
         ready = ready_positions(refs, needed)
-        if len(ready) >= needed or message.now:
+        if len(ready) >= needed:
             request.answer(ready)
             return
+        request.withdraw()
         sources = sources_of(refs)
-
-        def act() -> None:
-            # One that stands in the list twice counts twice, so there may be more than was waited for.
-            request.answer(ready_positions(refs, needed))
-
-        request.wait_for(sources, max(1, needed - (len(refs) - len(sources))), act)
+        # One that stands in the list twice counts twice: fewer may be enough, and then this one looks again.
+        fewest = needed - (len(refs) - len(sources))
+        another = len({refs[index] for index in ready}) + 1
+        again = partial(self._answer_ready, request, refs, needed)
+        request.wait_for(sources, max(fewest, another), again)
 
     def _next(self, caller: Caller, request: PendingRequest, message: Next) -> None:
         call = self._thing(request.worker, message.key).call
@@ -235,7 +242,7 @@ class RequestHandler:
         else:
             call.ask()
             # Another reader may be first: then this one looks again.
-            request.wait_for([call], 1, lambda: self._next_again(caller, request, message))
+            request.wait_for([call], 1, partial(self._next_again, caller, request, message))
 
     def _next_again(self, caller: Caller, request: PendingRequest, message: Next) -> None:
         request.withdraw()

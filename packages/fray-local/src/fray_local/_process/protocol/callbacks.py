@@ -78,7 +78,7 @@ def settle_future(future: "Future[Any]", load: Callable[[], Any]) -> None:
     try:
         value = load()
     except TaskCancelledError:
-        future.cancel()
+        Future.cancel(future)  # not its own, which cancels the task
         future.set_running_or_notify_cancel()
     except BaseException as error:  # noqa: BLE001 - the task's, or that of a value that cannot be unpickled
         if future.set_running_or_notify_cancel():

@@ -69,6 +69,18 @@ _MOST_UNASKED = 1 << 20
 _COPIES = "a copy of the context inside a worker cannot be closed there; leave that to its owner"
 
 
+class RemoteFuture(Future[Any]):
+    """Settles as a reference does; cancelling it cancels the reference's task."""
+
+    def __init__(self, cancel_task: Callable[[], bool]) -> None:
+        super().__init__()
+        self._cancel_task = cancel_task
+
+    def cancel(self) -> bool:
+        """Cancel the task, and this with it."""
+        return self.cancelled() or (not self.done() and self._cancel_task() and super().cancel())
+
+
 class WorkerContext(ContextBase):
     """`get_job_context()` inside a task of a `ProcessContext`."""
 
@@ -158,10 +170,11 @@ class WorkerContext(ContextBase):
         return bool(self.ask(CancelRef(ref.key))[0])
 
     def _future(self, ref: Any) -> "Future[Any]":
-        future: Future[Any] = Future()
         if type(ref) is not RemoteRef:
-            future.set_result(ref)
-            return future
+            plain: Future[Any] = Future()
+            plain.set_result(ref)
+            return plain
+        future = RemoteFuture(partial(self.cancel, ref))
 
         def hand(error: Blob | None, _: Any, values: list[Blob]) -> None:
             # Unpickling, and what waits for the future, may use the context: not in the listener's thread.
