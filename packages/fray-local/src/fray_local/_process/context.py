@@ -42,7 +42,8 @@ class ProcessContext(TaskRunnerContext):
         max_tasks_per_worker: Tasks after which a worker process is replaced.
         object_store_memory: Bytes that large values may take; by default half of the machine's.
         spill_dir: A directory for large values beyond that; without it they are refused.
-        resources: What tasks may request beyond `CPU`, `GPU` and `memory`, e.g. `{"licence": 2}`.
+        resources: What tasks may request beyond `CPU`, `GPU` and `memory`, e.g. `{"licence": 2}`. Fractions
+            are counted to 1/10,000.
         preload: Modules that every worker finds imported, separated by commas.
     """
 

@@ -8,20 +8,27 @@ from typing import Any
 from fray import TaskOptions, UnsupportedError
 from fray_local._machine import gpu_ids, memory_bytes
 
+_PARTS = 10_000
+"""What one of a resource is counted in: sums of fractions would not come out even, and lose a slot."""
+
+_OF_THE_MACHINE = ("CPU", "GPU", "memory")
+_OWN = ", or give ProcessContext resources={...} of your own"
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Needs:
     """What a call reserves while it runs; equal ones are one object.
 
     Args:
-        amounts: By name, sorted, CPU left out.
+        cpu: In parts of one.
+        amounts: By name, sorted, in parts of one, CPU left out.
         env: Variables that its worker must have been started with.
         max_calls: Calls of the function after which its worker is replaced.
         gpus: Whole GPUs, of the amounts.
     """
 
-    cpu: float = 1.0
-    amounts: tuple[tuple[str, float], ...] = ()
+    cpu: int = _PARTS
+    amounts: tuple[tuple[str, int], ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     max_calls: int | None = None
     gpus: int = 0
@@ -31,21 +38,35 @@ PLAIN = Needs()
 
 
 class Resources:
-    """What is free; changed in the scheduler's serial queue only."""
+    """What is free; changed in the scheduler's serial queue only.
+
+    Args:
+        custom: Beyond what is the machine's.
+
+    Raises:
+        ValueError: A custom one is the machine's, or no number.
+    """
 
     def __init__(
         self, cpu: float, custom: Mapping[str, float] | None = None, memory: int | None = None
     ) -> None:
+        own = TaskOptions(resources=custom or {}).resources  # which looks at the amounts
+        for name in _OF_THE_MACHINE:
+            if name in own:
+                raise ValueError(
+                    f"resources adds names to {', '.join(_OF_THE_MACHINE)}, got {name!r}: max_workers, "
+                    "num_cpus and memory say how much of those may be reserved, and GPUs are counted"
+                )
         self._gpus = gpu_ids()
         self._total: dict[str, float] = {
             "CPU": float(cpu),
             "GPU": float(len(self._gpus)),
             "memory": float(memory_bytes() if memory is None else memory),
-            **(custom or {}),
+            **own,
         }
-        self.cpu = float(cpu)
         self._known: dict[tuple[Any, ...], Needs] = {}
-        self._free = {name: amount for name, amount in self._total.items() if name != "CPU"}
+        self._free = {name: _parts(amount) for name, amount in self._total.items()}
+        self.cpu = self._free.pop("CPU")
 
     def needs_of(self, options: TaskOptions) -> Needs:
         """Return what a task's options request.
@@ -65,8 +86,8 @@ class Resources:
         for name, amount in amounts.items():
             self._check(name, amount)
         key = (
-            amounts.pop("CPU"),
-            tuple(sorted((name, float(amount)) for name, amount in amounts.items() if amount)),
+            _parts(amounts.pop("CPU")),
+            tuple(sorted((name, _parts(amount)) for name, amount in amounts.items() if amount)),
             tuple(sorted(env.env.items())) if env is not None else (),
             options.max_calls,
             int(amounts.get("GPU", 0)),
@@ -79,7 +100,7 @@ class Resources:
             known = ", ".join(f"{key}={value:g}" for key, value in self._total.items())
             raise UnsupportedError(
                 f"a task asks for {name}={amount:g} and this context has {known}; "
-                "ask for less, or give ProcessContext resources={...} of your own"
+                f"ask for less{'' if name in _OF_THE_MACHINE else _OWN}"
             )
         if name == "GPU" and amount != int(amount):
             raise UnsupportedError(
@@ -103,6 +124,10 @@ class Resources:
         for name, amount in needs.amounts:
             self._free[name] += amount
         self._gpus += gpus
+
+
+def _parts(amount: float) -> int:
+    return max(1, round(amount * _PARTS)) if amount else 0
 
 
 def environment(needs: Needs, gpus: list[str]) -> dict[str, Any]:

@@ -190,7 +190,7 @@ class Scheduler:
         lines = list(self._lines.items())
         if len(lines) > 1:
             lines.sort(key=lambda one: one[1][0].state.order)
-        reserved = 0.0
+        reserved = 0
         for needs, line in lines:
             self._decide_line(needs, line, decisions, ahead)
             if not line:

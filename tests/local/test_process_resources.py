@@ -1,0 +1,38 @@
+"""What a context of processes has for its tasks is counted, in fractions, too."""
+
+from pathlib import Path
+
+import pytest
+
+from fray import TaskOptions, create_context
+from fray.testing import tasks
+from fray.testing.gates import Gate
+
+
+@pytest.mark.timeout(60)
+def test_fractions_of_a_cpu_come_out_even(tmp_path: Path) -> None:
+    """Of 1 CPU without 0.3 and 0.1, with 0.3 again and 0.1 again, binary fractions leave less than 1."""
+    gates = [Gate(tmp_path / name) for name in ("first", "second")]
+    with create_context("process", max_workers=1, resources={"licence": 0.4}) as context:
+        refs = [
+            context.create_task(gate.wait, options=TaskOptions(resources={"CPU": part, "licence": part}))
+            for gate, part in zip(gates, (0.3, 0.1), strict=True)
+        ]
+        for gate, ref in zip(gates, refs, strict=True):
+            gate.open()
+            context.get(ref)
+        assert context.get(context.run(abs, -1), timeout=30) == 1
+        all_of_it = TaskOptions(resources={"licence": 0.4})
+        assert context.get(context.create_task(tasks.add, 1, options=all_of_it), timeout=30) == 2
+
+
+@pytest.mark.parametrize("name", ["CPU", "GPU", "memory"])
+def test_what_the_machine_has_is_not_for_the_option(name: str) -> None:
+    with pytest.raises(ValueError, match=f"got '{name}': max_workers"):
+        create_context("process", resources={name: 2})
+
+
+@pytest.mark.parametrize("amount", ["2", -1, float("inf"), True])
+def test_an_amount_that_is_none_is_refused(amount: object) -> None:
+    with pytest.raises(ValueError, match=r"resources\['licence'\] must be a number of 0 or more"):
+        create_context("process", resources={"licence": amount})
