@@ -8,7 +8,9 @@ import sys
 import textwrap
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,12 +26,16 @@ from fray import (
 )
 from fray.testing import tasks
 from fray.testing.gates import Gate, until
+from fray.testing.interrupting import interrupted
 
 
 @pytest.fixture
 def context() -> Iterator[JobContext]:
     with create_context("process", max_workers=2) as context:
         yield context
+
+
+sleep_for: Callable[..., None] = time.sleep  # which says that it takes numbers
 
 
 def kill_self(number: int = signal.SIGKILL) -> None:
@@ -182,6 +188,19 @@ class TestStopping:
             started.wait()
             assert context.cancel(ref)
             assert context.get(context.run(abs, -2), timeout=30) == 2
+
+    def test_a_task_that_is_cancelled_on_its_way_to_its_worker_does_not_run_on(self) -> None:
+        with create_context("process", max_workers=1) as context:
+            context.get(context.run(abs, -1))
+            lines = line = 1
+            while line <= lines:
+                late: Future[float] = Future()
+                ref = context.run(sleep_for, late)
+                give, cancel = partial(late.set_result, 20.0), partial(context.cancel, ref)
+                lines = interrupted(give, cancel, line, "_process.owner.worker_connection")
+                assert context.get(context.run(abs, -2), timeout=10) == 2
+                line += 1
+            assert lines > 20  # that it was cancelled at
 
     def test_a_dropped_stream_closes_its_generator(self, context: JobContext, tmp_path: Path) -> None:
         closed = Gate(tmp_path / "closed")

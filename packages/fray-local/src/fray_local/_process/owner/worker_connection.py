@@ -122,6 +122,10 @@ class WorkerConnection:
             self._send(plain)
             self.channel.send(message, descriptors, keep)
         self._send(plain)
+        for call in calls:
+            # Cancelled since the look above, when nobody knew yet whom to notify: nothing else ends it.
+            if call.over and call.state.worker is self and call.state.number in self.calls:
+                call.runner.interrupt(call)
 
     def after_given(self, act: Callable[[], None]) -> None:
         """Call something when all calls that were given until now were sent, or returned."""
