@@ -68,6 +68,27 @@ def test_it_brings_its_traceback_its_notes_and_its_causes() -> None:
     assert "raise error" in text
 
 
+@pytest.mark.parametrize("kind", ["same", "cause", "held cause", "group"])
+def test_its_text_does_not_double_with_each_process_that_it_passes(kind: str) -> None:
+    def next_one(depth: int, error: BaseException) -> BaseException:
+        if kind == "same":
+            return error
+        if kind == "group":
+            return BaseExceptionGroup("some", [error])
+        made = Holder() if kind == "held cause" and depth % 2 else ValueError(depth)
+        made.__cause__ = error
+        return made
+
+    lengths, error = [], travel(ValueError("deepest"))
+    for depth in range(12):
+        error = travel(next_one(depth, error))
+        lengths.append(len("".join(traceback.format_exception(error))))
+    text = "".join(traceback.format_exception(error))
+    assert "ValueError: deepest" in text
+    assert text.count("Traceback where it was raised") > 5  # the earlier ones are in it
+    assert lengths[-1] < 4 * lengths[len(lengths) // 2]
+
+
 @pytest.mark.parametrize(("error", "message"), [(Holder(), "held"), (Mute(), "<no message: ")])
 def test_one_that_cannot_travel_is_reported(error: BaseException, message: str) -> None:
     copy = travel(error)

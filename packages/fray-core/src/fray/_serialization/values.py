@@ -13,6 +13,7 @@ from typing import Any
 from fray._values.errors import SerializationError, TaskError
 
 _CHAIN_LIMIT = 8  # causes of causes that travel with an exception
+_TRACEBACK = "\nTraceback where it was raised:\n"  # begins the note with what was formatted elsewhere
 
 
 def dumps(value: Any, what: str) -> bytes:
@@ -90,10 +91,12 @@ def pack_exception(error: BaseException, *, traceback_text: str | None = None) -
     import cloudpickle
 
     text = traceback_text if traceback_text is not None else "".join(traceback.format_exception(error))
+    if isinstance(error, TaskError):  # which keeps the one that it has
+        text = ""
     chain: list[tuple[str, bytes]] = []
     seen: BaseException | None = error
     while seen is not None and len(chain) < _CHAIN_LIMIT:
-        chain.append((_link(seen), _pack_one(seen, text)))
+        chain.append((_link(seen), _pack_one(seen, text) if seen is error else _pack_cause(seen, text)))
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     data: bytes = cloudpickle.dumps((chain, text))
     return data
@@ -109,17 +112,52 @@ def unpack_exception(data: bytes) -> BaseException:
         else:
             error.__context__ = cause
     first: BaseException = errors[0]
-    if text and not isinstance(first, TaskError):
-        first.add_note(f"\nTraceback where it was raised:\n{text.rstrip()}")
+    if text:
+        _forget_tracebacks(first)
+        if not isinstance(first, TaskError):
+            first.add_note(f"{_TRACEBACK}{text.rstrip()}")
     return first
+
+
+def _forget_tracebacks(first: BaseException) -> None:
+    """Remove the earlier tracebacks from an exception, its causes and the members of groups.
+
+    The text of the exception has all of them: with both, it would double with every task that it passes.
+    """
+    seen: set[int] = set()
+    left: list[BaseException | None] = [first]
+    while left:
+        error = left.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        left += error.__cause__, error.__context__
+        if isinstance(error, BaseExceptionGroup):
+            left += error.exceptions
+        notes = getattr(error, "__notes__", None)
+        if isinstance(notes, list):
+            notes[:] = [note for note in notes if not str(note).startswith(_TRACEBACK)]
 
 
 def _link(error: BaseException) -> str:
     return "cause" if error.__cause__ is not None else "context"
 
 
-def _pack_one(error: BaseException, text: str) -> bytes:
-    """Pickle one exception in the first of three ways that gives the same type and message back."""
+def _pack_cause(cause: BaseException, text: str) -> bytes:
+    """Pickle a cause without the traceback, in a TaskError, that the text of the whole chain has."""
+    if not text or not isinstance(cause, TaskError):
+        return _pack_one(cause, None if text else "")
+    shorter = TaskError(cause.type_name, cause.message, "")
+    shorter.__dict__.update(cause.__dict__, traceback="")
+    return _pack_one(shorter, "")
+
+
+def _pack_one(error: BaseException, text: str | None) -> bytes:
+    """Pickle one exception in the first of three ways that gives the same type and message back.
+
+    Args:
+        text: The traceback where it becomes a TaskError; None: its own, without its causes'.
+    """
     import cloudpickle
 
     for form in (lambda: error, lambda: _Rebuilt(error)):
@@ -131,6 +169,8 @@ def _pack_one(error: BaseException, text: str) -> bytes:
                 return data
         except Exception:  # noqa: BLE001, S112 - whatever a user's __reduce__ or __init__ raises, the next way is tried
             continue
+    if text is None:
+        text = "".join(traceback.format_exception(error, chain=False))
     return pickle.dumps(TaskError(_qualified(error), _message(error), text))
 
 

@@ -161,6 +161,17 @@ class ErrorContract(ContextFixtures):
                 narrow.get(narrow.run(tasks.fail, "again"))
         assert narrow.get(narrow.run(tasks.add, 1)) == 2
 
+    @needs("nested_tasks")
+    def test_the_text_of_a_failure_does_not_double_with_each_task_that_it_passes(
+        self, context: JobContext
+    ) -> None:
+        lengths = []
+        for depth in (3, 6):
+            with pytest.raises(ValueError, match="deepest") as caught:
+                context.get(context.run(tasks.fail_below, depth))
+            lengths.append(len("".join(traceback.format_exception(caught.value))))
+        assert lengths[1] < 4 * lengths[0]
+
     def test_one_failure_can_be_asked_for_many_times(self, context: JobContext) -> None:
         ref = context.run(tasks.fail, "same")
         lengths = set()

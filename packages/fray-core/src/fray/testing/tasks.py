@@ -48,6 +48,14 @@ def fail_from(message: str) -> int:
         raise ValueError("outer") from cause
 
 
+def fail_below(depth: int) -> None:
+    """Fail in a task of a task …, each of which waits for the next."""
+    if depth == 0:
+        raise ValueError("deepest")
+    context = get_job_context()
+    context.get(context.run(fail_below, depth - 1))
+
+
 class CodedError(ValueError):
     """Has a constructor of its own, which plain pickling calls with the wrong arguments."""
 
