@@ -178,12 +178,14 @@ class Call:
             return NOTHING
         ref.content = value
         ref.state = VALUE
-        ready = tell_watchers(ref) if ref in watchers else NOTHING
-        self.payload, self.refs = None, ()
-        scope = self.scope
-        scope.open.discard(self)
-        if scope.closing:
-            scope.leave(self)
+        try:
+            ready = tell_watchers(ref) if ref in watchers else NOTHING
+        finally:  # a callback may raise what ends the program
+            self.payload, self.refs = None, ()
+            scope = self.scope
+            scope.open.discard(self)
+            if scope.closing:
+                scope.leave(self)
         return ready
 
     def fail(self, error: BaseException | StoredError) -> Ready:
@@ -191,15 +193,17 @@ class Call:
         return self._settle(ERROR, stored_error(error))
 
     def _settle(self, state: int, content: Any) -> Ready:
-        ready = settle(self.ref, state, content)
-        if ready is None:
-            return NOTHING
-        self.payload, self.refs = None, ()
-        scope = self.scope
-        scope.open.discard(self)
-        if scope.closing:
-            scope.leave(self)
-        return ready
+        ready: Ready | None = NOTHING
+        try:
+            ready = settle(self.ref, state, content)
+        finally:  # as in `succeed`
+            if ready is not None:
+                self.payload, self.refs = None, ()
+                scope = self.scope
+                scope.open.discard(self)
+                if scope.closing:
+                    scope.leave(self)
+        return NOTHING if ready is None else ready
 
     def cancel_unstarted(self, reason: BaseException) -> Ready:
         """Settle it with an error unless it was claimed."""

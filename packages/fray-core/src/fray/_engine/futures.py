@@ -1,10 +1,13 @@
 """A standard `Future` over a reference."""
 
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
+from fray._engine.calls import set_current_call
 from fray._engine.refs import ERROR, EngineRef, outcome, watch
 from fray._engine.waiting import blocking, patient, seconds
 
@@ -19,26 +22,47 @@ class EngineFuture(Future[Any]):
     def __init__(self, ref: Any, call_back: Callable[[Callable[[], object]], None]) -> None:
         super().__init__()
         self._ref, self._call_back = ref, call_back
+        self._call: Any = None
         if not isinstance(ref, EngineRef):  # a stream, or a plain value
             self.set_result(ref)
-        elif not watch(ref, self):
+            return
+        self._call = ref.call
+        if not watch(ref, self):
             self._copy()
 
     def notify(self, source: EngineRef[Any], ready: list[Any]) -> None:
         """Take over the reference's outcome."""
-        self._call_back(self._copy)
+        call, self._call = self._call, None
+        # The call is counted until its watchers were notified, so a callback on this thread is inside of it.
+        before = set_current_call(call)
+        try:
+            self._call_back(self._copy_and_report)
+        finally:
+            set_current_call(before)
+
+    def _copy_and_report(self) -> None:
+        try:
+            self._copy()
+        except BaseException:  # a callback's; the standard library has reported an Exception
+            if threading.current_thread() is threading.main_thread():
+                raise  # it ends the program
+            sys.excepthook(*sys.exc_info())
 
     def _copy(self) -> None:
         ref = self._ref
         if ref.state == ERROR and ref.content.cancelled:
-            super().cancel()
-            self.set_running_or_notify_cancel()
+            try:
+                super().cancel()
+            finally:
+                self.set_running_or_notify_cancel()
             return
         self.set_running_or_notify_cancel()
         try:
-            self.set_result(outcome(ref))
+            value = outcome(ref)
         except BaseException as error:  # noqa: BLE001 - the task's failure is the future's
             self.set_exception(error)
+        else:
+            self.set_result(value)
 
     def cancel(self) -> bool:
         """Cancel the task; a stream is there from the first, and is closed instead."""
