@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from fray import create_context
+from fray import TaskCancelledError, create_context
 from fray.testing.tasks import add
 
 SPECS = ["sync", "threadpool?max_workers=1", "process?max_workers=1"]
@@ -66,3 +66,14 @@ def test_a_callback_that_ends_the_program_leaves_its_context_in_order() -> None:
         future.add_done_callback(leave)
         with pytest.raises(SystemExit):
             future.cancel()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_future_of_a_cancelled_task_raises_its_error(spec: str) -> None:
+    with create_context(spec) as context:
+        future = context.as_executor().submit(add, Future())  # type: ignore[arg-type] # it arrives as its value
+        assert future.cancel()
+        with pytest.raises(TaskCancelledError, match=r"add\(\) was cancelled"):
+            future.result(timeout=60)
+        with pytest.raises(TaskCancelledError):
+            future.exception(timeout=60)

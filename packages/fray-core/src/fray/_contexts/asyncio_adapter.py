@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from fray._contracts.async_steps import lent
 from fray._contracts.refs import ObjectRef
-from fray._values.errors import GetTimeoutError
+from fray._values.errors import GetTimeoutError, TaskCancelledError
 
 T = TypeVar("T")
 
@@ -90,6 +90,9 @@ def _outcome(context: FutureSource, ref: Any) -> "asyncio.Future[Any]":
             return
         try:
             awaited.set_result(done.result())
+        except CancelledError as error:
+            own = isinstance(error, TaskCancelledError)
+            awaited.set_exception(error if own else TaskCancelledError("the task was cancelled"))
         except StopIteration as error:  # which no future can hold
             awaited.set_exception(RuntimeError(f"the task raised StopIteration({error.value!r})"))
         except BaseException as error:  # noqa: BLE001 - the task's failure is the awaiter's

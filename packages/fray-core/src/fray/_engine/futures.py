@@ -28,6 +28,7 @@ class EngineFuture(Future[Any]):
             return
         self._call = ref.call
         if not watch(ref, self):
+            self._call = None
             self._copy()
 
     def notify(self, source: EngineRef[Any], ready: list[Any]) -> None:
@@ -72,17 +73,19 @@ class EngineFuture(Future[Any]):
         return call is not None and bool(call.cancel())
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the value, as `Future.result`."""
-        if self.done():
-            return super().result()
-        self._await(timeout)
+        """Return the value, as `Future.result`; of a cancelled task it raises the TaskCancelledError."""
+        if not self.done():
+            self._await(timeout)
+        if self.cancelled():
+            outcome(self._ref)
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the exception, as `Future.exception`."""
-        if self.done():
-            return super().exception()
-        self._await(timeout)
+        """Return the exception, as `Future.exception`; for a cancelled task, see `result`."""
+        if not self.done():
+            self._await(timeout)
+        if self.cancelled():
+            outcome(self._ref)
         return super().exception(0)
 
     def _await(self, timeout: float | None) -> None:

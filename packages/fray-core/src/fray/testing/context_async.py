@@ -14,7 +14,7 @@ import pytest
 
 from fray._contracts.context import JobContext
 from fray._discovery.current import get_job_context
-from fray._values.errors import GetTimeoutError, SerializationError
+from fray._values.errors import GetTimeoutError, SerializationError, TaskCancelledError
 from fray.testing import tasks
 from fray.testing.context_fixtures import ContextFixtures, needs
 from fray.testing.notes import Note
@@ -95,6 +95,19 @@ class AsyncContract(ContextFixtures):
             await context.aget([context.run(tasks.add, 1), context.run(tasks.fail, "broken")])
 
         with pytest.raises(ValueError, match="broken"):
+            asyncio.run(run())
+
+    def test_a_cancelled_task_raises_that_where_it_is_awaited(self, narrow: JobContext) -> None:
+        if self.can.inline:
+            self.moot("inline")
+            return
+
+        async def run() -> None:
+            ref = narrow.create_task(tasks.add, Future())
+            assert narrow.cancel(ref)
+            await narrow.aget(ref)
+
+        with pytest.raises(TaskCancelledError):
             asyncio.run(run())
 
     def test_others_go_on_while_one_waits_and_a_timeout_leaves_the_task_running(
