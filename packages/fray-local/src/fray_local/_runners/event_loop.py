@@ -117,9 +117,12 @@ class EventLoopActor:
 
     async def _push(self, call: Any, item: Any) -> None:
         event = self._waiting[call] = asyncio.Event()
-        if call.push((self._executor.kept_item(call, item),)):
-            await event.wait()
-        self._waiting.pop(call, None)
+        try:
+            # One that is over, because it was cancelled, waits for the cancellation of its task.
+            if call.push((self._executor.kept_item(call, item),)) or call.over:
+                await event.wait()
+        finally:
+            self._waiting.pop(call, None)
 
     def _resume(self, call: Any) -> None:
         event = self._waiting.get(call)
