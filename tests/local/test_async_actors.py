@@ -1,11 +1,12 @@
 """Async actors whose methods or background tasks hold up, or end, the loop."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from fray import create_context
+from fray import ActorDiedError, create_context
 
 
 @pytest.mark.parametrize("method", ["numbers", "plain_numbers"])
@@ -41,3 +42,24 @@ def test_a_stream_that_never_waits_ends_when_it_is_cancelled(spec: str, method: 
             assert closed.wait(10)
         finally:
             closed.set()
+
+
+@pytest.mark.parametrize("spec", ["sync", "threadpool"])
+def test_an_actor_dies_whose_background_task_exits(spec: str) -> None:
+    class Leaver:
+        async def leave(self) -> None:
+            self.task = asyncio.create_task(self._leave())
+
+        async def _leave(self) -> None:
+            raise SystemExit(3)
+
+        async def wait(self) -> None:
+            await asyncio.Event().wait()
+
+    with create_context(spec) as context:
+        leaver = context.create_actor(Leaver)
+        waiting = leaver.wait()
+        context.get(leaver.leave(), timeout=60)
+        for call in waiting, leaver.wait():
+            with pytest.raises(ActorDiedError):
+                context.get(call, timeout=10)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ class EventLoopActor:
 
     def __init__(self, actor: Any, executor: CallExecutor) -> None:
         self._executor, self._concurrency = executor, actor.concurrency
+        self._actor = weakref.ref(actor)  # which holds this
         self._name = f"fray-actor-{actor.name or actor.label}"
         self._instance: Any = None
         self._starting = threading.Lock()
@@ -60,7 +62,8 @@ class EventLoopActor:
         assert loop is not None
         asyncio.set_event_loop(loop)
         try:
-            loop.run_forever()
+            while self._run_loop(loop):
+                self.end(kill=True)
         finally:
             self._instance = None
             loop.run_until_complete(_ended(loop))
@@ -69,6 +72,17 @@ class EventLoopActor:
             loop.close()
 
     # On the loop's thread.
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Run the loop until it is stopped; True where an exception ended it first, and the actor with it."""
+        try:
+            loop.run_forever()
+        except BaseException as error:  # noqa: BLE001 - SystemExit, say, of a task that the actor started
+            actor = self._actor()
+            if actor is not None:
+                dispatch(actor.die("its event loop ended: {cause!r}", error))
+            return True
+        return False
 
     def _begin(self, call: Any) -> None:
         if call.kind == "construct":
