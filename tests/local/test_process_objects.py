@@ -5,12 +5,13 @@ import gc
 import os
 import pickle
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fray import JobContext, create_context, get_job_context
+from fray import JobContext, TaskError, create_context, get_job_context
 from fray.testing.gates import until
 from fray.testing.interrupting import interrupted
 
@@ -190,3 +191,58 @@ def test_a_finalizer_may_store_a_value_while_one_is_stored() -> None:
             put()
         with pytest.raises(MemoryError):
             put()
+
+
+class Refused(Exception):
+    """Refers to what it was raised for."""
+
+
+class Unloadable(Exception):
+    """Can be loaded in the process alone that has made it."""
+
+    def __init__(self, message: str, maker: int) -> None:
+        super().__init__(message, maker)
+        if maker != os.getpid():
+            raise RuntimeError("made elsewhere")
+
+
+def refuse(value: Any) -> None:
+    raise Refused("no", get_job_context().put(value))
+
+
+def refuse_later(value: Any) -> Any:
+    """Fail a task by a future of this process."""
+    future: Future[Any] = Future()
+    ref = get_job_context().create_task(len, future)
+    future.set_exception(Refused("no", get_job_context().put(value)))
+    return [ref]
+
+
+def test_an_exception_brings_the_references_inside_it(context: JobContext) -> None:
+    def refuse_items(value: Any) -> Iterator[int]:
+        yield 1
+        refuse(value)
+
+    def catch(refs: list[Any]) -> Any:
+        with pytest.raises(Refused) as caught:
+            get_job_context().get(refs[0])
+        return get_job_context().get(caught.value.args[1])
+
+    items = list(context.run(refuse_items, "x"))
+    failed = [context.run(refuse, "x"), items[1], context.get(context.run(refuse_later, "x"))[0]]
+    context.get([context.run(len, "abc") for _ in range(20)])  # the workers have forgotten theirs meanwhile
+    for ref in failed:
+        with pytest.raises(Refused, match="no") as caught:
+            context.get(ref, timeout=60)
+        assert context.get(caught.value.args[1], timeout=60) == "x"
+        assert context.get(context.run(catch, [ref]), timeout=60) == "x"
+
+
+def test_an_exception_that_cannot_be_loaded_brings_its_name_and_its_traceback(context: JobContext) -> None:
+    def fail() -> None:
+        raise Unloadable("its message", os.getpid())
+
+    with pytest.raises(TaskError, match="made elsewhere") as caught:
+        context.get(context.run(fail), timeout=60)
+    assert "in fail" in caught.value.traceback
+    assert "Unloadable: ('its message'" in caught.value.traceback

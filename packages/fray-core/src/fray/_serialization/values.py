@@ -103,9 +103,12 @@ def pack_exception(error: BaseException, *, traceback_text: str | None = None) -
 
 
 def unpack_exception(data: bytes) -> BaseException:
-    """Rebuild what `pack_exception` made; the remote traceback is a note on the exception (PEP 678)."""
+    """Rebuild what `pack_exception` made; the remote traceback is a note on the exception (PEP 678).
+
+    One that cannot be rebuilt, because its class is in no module of this process, say, is a TaskError.
+    """
     chain, text = pickle.loads(data)
-    errors = [pickle.loads(packed) for _, packed in chain]
+    errors = [_unpack_one(packed, text) for _, packed in chain]
     for (link, _), error, cause in zip(chain, errors, errors[1:], strict=False):
         if link == "cause":
             error.__cause__ = cause
@@ -117,6 +120,16 @@ def unpack_exception(data: bytes) -> BaseException:
         if not isinstance(first, TaskError):
             first.add_note(f"{_TRACEBACK}{text.rstrip()}")
     return first
+
+
+def _unpack_one(packed: bytes, text: str) -> BaseException:
+    try:
+        error: BaseException = pickle.loads(packed)
+    except Exception as failure:  # noqa: BLE001 - whatever a class does or misses when it is unpickled
+        return TaskError(
+            "Exception", f"it cannot be rebuilt here ({type(failure).__name__}: {failure})", text
+        )
+    return error
 
 
 def _forget_tracebacks(first: BaseException) -> None:

@@ -1,8 +1,9 @@
 """What the owner remembers of a call that runs in another process, and how such a call fails."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from fray import TaskError, WorkerDiedError
+from fray import WorkerDiedError
 from fray.backend import EngineRef, StoredError, dispatch, outcome, unpack_exception
 from fray_local._process.owner.resources import Needs
 from fray_local._process.protocol.serialization import SerializedFunction, pack
@@ -31,12 +32,16 @@ class CallState:
 
 
 class PackedError(StoredError):
-    """An exception as a worker sent it; its reader unpickles it."""
+    """An exception as a worker sent it; its reader unpickles it.
 
-    __slots__ = ("_cancelled", "data")
+    Args:
+        keeps: The references inside it, which must live as long as it does.
+    """
 
-    def __init__(self, data: bytes, *, cancelled: bool = False) -> None:
-        self.data, self._cancelled = data, cancelled
+    __slots__ = ("_cancelled", "_keeps", "data")
+
+    def __init__(self, data: bytes, *, keeps: Sequence[Any] = (), cancelled: bool = False) -> None:
+        self.data, self._keeps, self._cancelled = data, keeps, cancelled
 
     @property
     def cancelled(self) -> bool:
@@ -44,10 +49,7 @@ class PackedError(StoredError):
 
     def load(self) -> BaseException:
         """Return the exception, or a TaskError where its class cannot be loaded here."""
-        try:
-            return unpack_exception(self.data)
-        except Exception as error:  # noqa: BLE001 - its class may be in a module that is not here
-            return TaskError("Exception", f"it cannot be rebuilt here ({type(error).__name__}: {error})", "")
+        return unpack_exception(self.data)
 
 
 def blob_of(ref: EngineRef[Any], budget: Budget) -> Blob:

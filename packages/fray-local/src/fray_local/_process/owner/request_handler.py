@@ -147,7 +147,11 @@ class RequestHandler:
         ref = thing_by_key.get(message.key)
         if ref is not None:
             failed = message.state != values.VALUE
-            dispatch(settle_error(ref, PackedError(blob.data)) if failed else settle_value(ref, blob))
+            dispatch(
+                settle_error(ref, PackedError(blob.data, keeps=blob.keeps))
+                if failed
+                else settle_value(ref, blob)
+            )
 
     def _run(self, caller: Caller, worker: "WorkerConnection", message: Run, blob: Blob) -> None:
         _, function, places, label, options, streaming = message

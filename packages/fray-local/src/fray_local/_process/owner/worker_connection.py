@@ -310,5 +310,5 @@ def _settle(call: Any, state: int, blob: Blob) -> Ready:
     elif state == END:
         ready = call.succeed()
     else:
-        ready = call.fail(PackedError(blob.data, cancelled=state == CANCELLED))
+        ready = call.fail(PackedError(blob.data, keeps=blob.keeps, cancelled=state == CANCELLED))
     return ready

@@ -17,7 +17,6 @@ from fray.backend import (
     find_by_identity,
     is_async_class,
     is_generator_function,
-    pack_exception,
     set_foreign_finder,
     unpack_exception,
 )
@@ -56,6 +55,7 @@ from fray_local._process.protocol.serialization import (
     serialize_call,
 )
 from fray_local._process.protocol.values import ERROR, VALUE, Blob, Budget
+from fray_local._process.worker.incoming_calls import blob_of_error
 from fray_local._process.worker.outbox import Outbox
 from fray_local._process.worker.owner_requests import OwnerRequests, keys_of
 from fray_local._process.worker.proxies import Owner, Proxy, RemoteEndpoint, RemoteRef, RemoteStream
@@ -232,7 +232,7 @@ class WorkerContext(ContextBase):
             try:
                 state, blob = VALUE, pack(done.result(), "the result of a future", self.budget)
             except BaseException as error:  # noqa: BLE001 - whatever it raised is what the task gets
-                state, blob = ERROR, Blob(pack_exception(error))
+                state, blob = ERROR, blob_of_error(error)
             self._tell(Settle(key, state), blobs=[blob])
 
         future.add_done_callback(settle)

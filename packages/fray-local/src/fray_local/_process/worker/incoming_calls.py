@@ -8,7 +8,7 @@ from contextvars import Context
 from typing import Any
 
 from fray import TaskCancelledError
-from fray.backend import callable_name, pack_exception, strip_frames
+from fray.backend import callable_name, keeping, pack_exception, strip_frames
 from fray_local._process.protocol.messages import Call, FunctionShipment
 from fray_local._process.protocol.values import CANCELLED, ERROR, Blob, received
 
@@ -124,4 +124,11 @@ class IncomingCall:
 def packed_error(error: BaseException, file: str) -> tuple[int, Blob]:
     """Return an exception as it travels, without the frames of the module that called it, which is `file`."""
     state = CANCELLED if isinstance(error, TaskCancelledError) else ERROR
-    return state, Blob(pack_exception(strip_frames(error, file)))
+    return state, blob_of_error(strip_frames(error, file))
+
+
+def blob_of_error(error: BaseException) -> Blob:
+    """Return an exception in its travelling form, with the references inside it."""
+    with keeping() as keeps:
+        data = pack_exception(error)
+    return Blob(data, keeps=keeps)
