@@ -52,6 +52,10 @@ class Scope:
     def leave(self, call: Any) -> None:
         """Count a call no more."""
         self.open.discard(call)
+        self.check_drained()
+
+    def check_drained(self) -> None:
+        """End it where that was the last call, which is in `open` no more, and it is closing."""
         if self.closing and not self.open:
             self._drain()
 

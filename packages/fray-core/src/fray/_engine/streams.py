@@ -115,8 +115,10 @@ class StreamCall(Call):
             self.credits -= len(items)
             parked = self.parked = self.credits <= 0
             watchers, self._watchers = self._watchers, []
+            if parked:  # in here, because a consumer that takes an item next counts it again
+                self.scope.open.discard(self)
         if parked:
-            self.scope.leave(self)
+            self.scope.check_drained()
         self._tell(watchers)
         return parked
 
