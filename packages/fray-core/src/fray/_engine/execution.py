@@ -214,24 +214,30 @@ class _AsyncGenerator(_Generator):
         async def run() -> Any:
             return await awaitable
 
-        return self._runner.run(run(), context=self._context)
+        return _beside_a_loop(lambda: self._runner.run(run(), context=self._context))
 
     def __del__(self) -> None:
-        self._runner.close()
+        _beside_a_loop(self._runner.close)
 
 
 def run_coroutine(coroutine: Any, context: Context) -> Any:
     """Return what a coroutine returns, run to its end in an event loop of its own."""
     import asyncio  # 10 ms that a program of plain functions does not pay
 
+    return _beside_a_loop(lambda: context.run(asyncio.run, coroutine))
+
+
+def _beside_a_loop(run_loop: Callable[[], Any]) -> Any:
+    """Return what a function returns that runs an event loop, in another thread where this one's own runs."""
+    import asyncio
+
     if asyncio._get_running_loop() is None:
-        return context.run(asyncio.run, coroutine)
-    # This thread's own loop runs, and would have to wait: another thread's takes this one.
+        return run_loop()
     outcomes: Future[Any] = Future()
 
     def run() -> None:
         try:
-            outcomes.set_result(context.run(asyncio.run, coroutine))
+            outcomes.set_result(run_loop())
         except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
             outcomes.set_exception(error)
 
