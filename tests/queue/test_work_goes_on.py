@@ -222,6 +222,32 @@ def test_a_function_that_ends_the_program_gives_its_item_back(ending: type[BaseE
     assert queue.pending() == 2
 
 
+@pytest.mark.parametrize("kind", ["threads", "processes", "coroutines"])
+def test_a_function_that_panics_fails_its_item_alone(kind: str) -> None:
+    class PanicError(BaseException):
+        """As libraries that are written in Rust raise it: it is no Exception."""
+
+    queue: MemoryQueue[int] = MemoryQueue(max_attempts=1)
+    tickets = queue.push_many(range(3), reply=True)
+
+    def fn(item: int) -> int:
+        if item == 1:
+            raise PanicError("called `unwrap` on a `None` value")
+        return item
+
+    async def afn(item: int) -> int:
+        return fn(item)
+
+    if kind == "coroutines":
+        summary = asyncio.run(awork(queue, afn, stop_when_empty=True))
+    else:
+        summary = work(queue, fn, processes=kind == "processes", stop_when_empty=True)
+    assert (summary.done, summary.failed) == (2, 1)
+    assert [tickets[0].result(10), tickets[2].result(10)] == [0, 2]
+    with pytest.raises(RuntimeError, match="PanicError: called `unwrap`"):
+        tickets[1].result(10)
+
+
 class TestUnreadableItems(UnreadablePromises):
     """A pool goes on beside items that it cannot read."""
 

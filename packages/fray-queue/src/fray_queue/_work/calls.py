@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from fray.backend import describe
 from fray.queue import Lease
 
 
@@ -67,16 +68,18 @@ class Function:
         try:
             result = self._begin(items)
             return self._read(wait_for(result) if inspect.isawaitable(result) else result, len(items))
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it raises
-            return _all_failed(error, len(items))
+        except BaseException as error:  # noqa: BLE001 - whatever it raises is the failure of these items
+            return [ItemResult(None, failure(error))] * len(items)
 
     async def acall(self, items: list[Any]) -> list[ItemResult]:
         """Call it in this event loop."""
         try:
             result = self._begin(items)
             return self._read(await result if inspect.isawaitable(result) else result, len(items))
-        except Exception as error:  # noqa: BLE001 - whatever it raises is the failure of these items
-            return _all_failed(error, len(items))
+        except asyncio.CancelledError:
+            raise  # the runner cancels calls
+        except BaseException as error:  # noqa: BLE001 - whatever it raises is the failure of these items
+            return [ItemResult(None, failure(error))] * len(items)
 
     def _begin(self, items: list[Any]) -> Any:
         result = self.fn(items if self.batched else items[0])
@@ -103,10 +106,20 @@ def _outcome(result: Any) -> ItemResult:
     return ItemResult(None, result) if isinstance(result, Exception) else ItemResult(result, None)
 
 
-def _all_failed(error: BaseException, count: int) -> list[ItemResult]:
-    if not isinstance(error, Exception):
-        error = RuntimeError("the function was cancelled by itself")
-    return [ItemResult(None, error)] * count
+def failure(error: BaseException) -> Exception:
+    """Return what an item fails with; SystemExit and KeyboardInterrupt end the program, and are raised.
+
+    Other exceptions that derive from BaseException, such as a panic of a Rust library, concern one item.
+    """
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        raise error
+    if isinstance(error, asyncio.CancelledError):
+        return RuntimeError("the function was cancelled by itself")
+    found = RuntimeError(f"the function raised {describe(error)}")
+    found.__cause__ = error
+    return found
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ import sys
 import threading
 from typing import Any
 
-from fray import SerializationError, WorkerDiedError
+from fray import WorkerDiedError
 from fray.backend import (
     descendants,
     die_with_parent,
@@ -28,7 +28,7 @@ from fray.backend import (
     unpack_exception,
     with_variable,
 )
-from fray_queue._work.calls import Call, Function, ItemResult, waiting_in_thread
+from fray_queue._work.calls import Call, Function, ItemResult, failure, waiting_in_thread
 
 _LENGTH = struct.Struct(">Q")
 _VARIABLE = "FRAY_WORK_PROCESS"
@@ -68,8 +68,8 @@ class InProcess:
     def __call__(self, call: Call) -> list[ItemResult]:
         try:
             answer = self._exchange(call, pickle.dumps([dumps(item, "an item") for item in call.items]))
-        except Exception as error:  # noqa: BLE001 - what cannot travel, or a worker that died
-            return [ItemResult(None, error)] * len(call.entries)
+        except BaseException as error:  # noqa: BLE001 - what cannot travel, or a worker that died
+            return [ItemResult(None, failure(error))] * len(call.entries)
         what, content = pickle.loads(answer)
         if what == "fatal":
             self._end()
@@ -238,8 +238,8 @@ def _called(function: Function, packed: bytes, wait_for: Any) -> list[ItemResult
     for index, each in enumerate(each_packed):
         try:
             loaded.append(pickle.loads(each))
-        except Exception as error:  # noqa: BLE001 - whatever the item's class raises
-            failed[index] = ItemResult(None, error)
+        except BaseException as error:  # noqa: BLE001 - whatever the item's class raises
+            failed[index] = ItemResult(None, failure(error))
     results = iter(function.call(loaded, wait_for) if loaded else ())
     return [failed.get(index) or next(results) for index in range(len(each_packed))]
 
@@ -250,5 +250,5 @@ def _packed(outcome: ItemResult) -> tuple[bytes, bool]:
         return pack_exception(outcome.error), False
     try:
         return dumps(outcome.value, "the result"), True
-    except SerializationError as error:
-        return pack_exception(error), False
+    except BaseException as error:  # noqa: BLE001 - whatever the result's class raises
+        return pack_exception(failure(error)), False
