@@ -132,6 +132,22 @@ class Deadly:
         self.note = note
     def __reduce__(self):
         return deadly, (self.note,)
+def only_in_workers(kind, note):
+    if str(os.getpid()) == here:
+        raise ImportError("only workers have this class")
+    return kind(note)
+class Foreign:
+    def __init__(self, note):
+        self.note = note
+    def __reduce__(self):
+        return only_in_workers, (Foreign, self.note)
+class ForeignError(Exception):
+    def __reduce__(self):
+        return only_in_workers, (ForeignError, *self.args)
+def answer_in_a_foreign_class(item):
+    if item == "raise":
+        raise ForeignError(item)
+    return Foreign(item) if item == "return" else item
 class Late:
     def __reduce__(self):
         return late, ()
@@ -160,10 +176,22 @@ def test_an_item_whose_loading_kills_its_worker_is_loaded_once(tmp_path: Path, i
     assert (summary.done, summary.failed) == (1, 1)
 
 
+def test_what_the_pool_cannot_load_of_a_worker_fails_its_item_alone(in_workers: Any) -> None:
+    """It may be of a class that only workers can import."""
+    queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
+    with at_work(queue, in_workers.answer_in_a_foreign_class, processes=True) as summary:
+        for item in ("return", "raise"):
+            with pytest.raises(ImportError, match="only workers"):
+                queue.push(item, reply=True).result(30)
+        queue.push("return")  # nobody waits for it: it need not be loaded
+        assert queue.push("b", reply=True).result(30) == "b"
+    assert (summary.done, summary.failed) == (2, 2)
+
+
 def test_a_worker_whose_answer_came_as_its_time_was_over_fails_no_other(in_workers: Any) -> None:
     queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
     with at_work(queue, in_workers.answer, processes=True, time_limit=2.0) as summary:
-        queue.push("late")
+        queue.push("late", reply=True)  # only what somebody waits for is loaded
         assert in_workers.loading.wait(30)  # the pool has the answer
         wait_until(lambda: summary.timed_out)
         in_workers.go.set()

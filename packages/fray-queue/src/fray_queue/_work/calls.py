@@ -122,6 +122,11 @@ def failure(error: BaseException) -> Exception:
     return found
 
 
+def is_awaited(lease: Any) -> bool:
+    """Whether a caller waits for what becomes of a lease's item."""
+    return bool(getattr(lease, "reply", False))
+
+
 @contextlib.contextmanager
 def waiting_in_thread() -> Iterator[Callable[[Awaitable[Any]], Any]]:
     """Give what runs awaitables to their end in this thread, in one event loop that is made when needed."""

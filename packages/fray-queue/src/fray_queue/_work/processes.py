@@ -28,7 +28,7 @@ from fray.backend import (
     unpack_exception,
     with_variable,
 )
-from fray_queue._work.calls import Call, Function, ItemResult, failure, waiting_in_thread
+from fray_queue._work.calls import Call, Function, ItemResult, failure, is_awaited, waiting_in_thread
 
 _LENGTH = struct.Struct(">Q")
 _VARIABLE = "FRAY_WORK_PROCESS"
@@ -74,7 +74,10 @@ class InProcess:
         if what == "fatal":
             self._end()
             raise unpack_exception(content)
-        return [_unpacked(*each) for each in content]
+        return [
+            _unpacked(packed, good, awaited=is_awaited(entry.lease))
+            for entry, (packed, good) in zip(call.entries, content, strict=True)
+        ]
 
     def kill(self, call: Call) -> bool:
         """Kill the worker of a call with all that it started; the call fails, and is not begun any more."""
@@ -166,11 +169,17 @@ def _how(code: int | None) -> str:
     return f"ended with exit code {code}"
 
 
-def _unpacked(packed: bytes, good: bool) -> ItemResult:
-    if good:
-        return ItemResult(pickle.loads(packed), None)
-    error = unpack_exception(packed)
-    return ItemResult(None, error if isinstance(error, Exception) else RuntimeError(str(error)))
+def _unpacked(packed: bytes, good: bool, *, awaited: bool) -> ItemResult:
+    """Return the outcome of one item: its error, where what it returned or raised cannot be loaded here.
+
+    A value that nobody waits for is not loaded.
+    """
+    try:
+        if good:
+            return ItemResult(pickle.loads(packed) if awaited else None, None)
+        return ItemResult(None, failure(unpack_exception(packed)))
+    except BaseException as error:  # noqa: BLE001 - whatever the class of the result or of the error raises
+        return ItemResult(None, failure(error))
 
 
 def _send(to: socket.socket, data: bytes) -> None:

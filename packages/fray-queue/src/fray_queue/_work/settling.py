@@ -13,7 +13,7 @@ from typing import Any
 from fray import LeaseExpiredError, SerializationError, TaskError
 from fray.backend import AsyncQueue, BriefThreads, Heartbeat, describe
 from fray_queue._errors import LimitError
-from fray_queue._work.calls import WorkItem
+from fray_queue._work.calls import WorkItem, is_awaited
 from fray_queue._work.options import WorkSummary
 from fray_queue._work.patience import GivenUpError, Patience
 
@@ -118,7 +118,7 @@ class Settler:
 
     async def _done(self, settlements: list[Settlement]) -> None:
         leases, options = _leases(settlements), {}
-        if any(_is_awaited(lease) for lease in leases):
+        if any(is_awaited(lease) for lease in leases):
             options["results"] = [each.value for each in settlements]
         try:
             await self._ask(settlements, self._twin.done_many, leases, may_be_large=True, **options)
@@ -146,7 +146,7 @@ class Settler:
         self, settlement: Settlement, error: BaseException | None, *, may_be_large: bool = False
     ) -> None:
         lease = settlement.entry.lease
-        if error is not None and _is_awaited(lease) and await self._fails_for_ever():
+        if error is not None and is_awaited(lease) and await self._fails_for_ever():
             # No attempt is the last one: its asker would wait for ever.
             await self._ask([settlement], self._twin.done, lease, error=error, may_be_large=may_be_large)
             return
@@ -228,7 +228,3 @@ def _count_wait(summary: WorkSummary, lease: Any) -> None:
     if waited is not None:
         summary.dated += 1
         summary.seconds_in_queue += waited
-
-
-def _is_awaited(lease: Any) -> bool:
-    return bool(getattr(lease, "reply", False))
