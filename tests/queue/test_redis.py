@@ -6,7 +6,6 @@ import re
 import socketserver
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,10 +297,6 @@ def _has(server: RedisServer, key: str, count: int) -> bool:
     return server.ask("ZCARD", key) == b":%d" % count
 
 
-def _is_joined(server: RedisServer) -> bool:
-    return b"cluster_state:ok" in server.everything("CLUSTER", "INFO")
-
-
 def test_a_cluster_sends_each_queue_to_its_own_node(tmp_path: Path) -> None:
     cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
     with RedisServer(tmp_path / "one", *cluster) as one, RedisServer(tmp_path / "two", *cluster) as two:
@@ -309,7 +304,7 @@ def test_a_cluster_sends_each_queue_to_its_own_node(tmp_path: Path) -> None:
         two.cli("CLUSTER", "ADDSLOTSRANGE", "8192", "16383")
         one.cli("CLUSTER", "MEET", "127.0.0.1", str(two.port))
         for server in (one, two):
-            wait_until(partial(_is_joined, server))
+            wait_until(server.is_joined)
         names = [fresh_name() for _ in range(8)]
         for name in names:
             queue: Any = RedisQueue(one.url, name)

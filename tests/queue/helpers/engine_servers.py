@@ -116,6 +116,10 @@ class RedisServer(Program):
     def is_ready(self) -> bool:
         return listens(self.port) and self.ask("PING") in (b"+PONG", b"-NOAUTH Authentication required.")
 
+    def is_joined(self) -> bool:
+        """Return whether the cluster that it is a node of is complete."""
+        return b"cluster_state:ok" in self.everything("CLUSTER", "INFO")
+
     def ask(self, *command: str) -> bytes:
         """Send a command of plain words; return the first line of the answer."""
         return self.everything(*command).split(b"\r\n")[0]

@@ -5,7 +5,7 @@ import os
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -24,7 +24,8 @@ from fray_queue._redis.scripts import Script
 PORT = 6379
 _IDLE = 32  # connections that wait for the next request; more are closed
 USERNAME, PASSWORD, CA_FILE = "FRAY_REDIS_USERNAME", "FRAY_REDIS_PASSWORD", "FRAY_REDIS_CA_FILE"
-# A node says so that is starting, is a replica, or lost its cluster: another may do it, or the same later.
+# A node says so that is starting, is a replica, lost its cluster, or hands the queue over to another node:
+# another may do it, or the same later.
 _LATER = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "BUSY", "NOREPLICAS")
 _REFUSALS = ("NOPERM", "NOAUTH", "WRONGPASS")
 
@@ -156,6 +157,24 @@ def _pool(address: RedisAddress, host: str, port: int, timeout: float) -> _Pool:
         return pool
 
 
+class Keys:
+    """The keys of a queue, as every script is given them: a cluster that has them no more says so at once.
+
+    Were they not given, it would say so when the script comes to the first that moved to another node, and
+    what the script did before would stay done.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.count = len(names)
+        self.packed = b"".join(_packed((self.count, *names)))
+
+
+def _packed(words: Iterable[Any]) -> list[bytes]:
+    """Return words as Redis reads them. That of redis-py takes longer, and all of it for the same keys."""
+    data = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return [b"$%d\r\n%b\r\n" % (len(each), each) for each in data]
+
+
 class Nodes:
     """The nodes that hold one queue; requests go to the one that took the last.
 
@@ -178,12 +197,13 @@ class Nodes:
             pool = self._pools[node] = _pool(self._address, *node, self._timeout)
         return pool
 
-    def run(self, script: Script, key: str, arguments: Sequence[Any]) -> Any:
+    def run(self, script: Script, keys: Keys, arguments: Sequence[Any]) -> Any:
         """Run a script; by its digest, and where the node does not know it by its text."""
+        rest, count = [keys.packed, *_packed(arguments)], 3 + keys.count + len(arguments)
         try:
-            return self.command("EVALSHA", script.digest, 1, key, *arguments)
+            return self._send(count, [*_packed(("EVALSHA", script.digest)), *rest], None)
         except redis.exceptions.NoScriptError:
-            return self.command("EVAL", script.text, 1, key, *arguments)
+            return self._send(count, [*_packed(("EVAL", script.text)), *rest], None)
 
     def block(self, seconds: float, *keys: bytes) -> Any:
         """Wait until one of these lists has an entry, and take it."""
@@ -196,9 +216,12 @@ class Nodes:
             TransientError: No answer arrived; the next try may go to another node.
             AccessRefusedError: The user may not.
         """
+        return self._send(len(command), _packed(command), timeout)
+
+    def _send(self, count: int, packed: list[bytes], timeout: float | None) -> Any:
         node = self._nodes[0]
         try:
-            return _exchange(self._pool(node), command, timeout)
+            return _exchange(self._pool(node), b"*%d\r\n%b" % (count, b"".join(packed)), timeout)
         except redis.exceptions.NoScriptError:
             raise
         except (redis.exceptions.RedisError, OSError) as error:
@@ -217,7 +240,7 @@ class Nodes:
             ]
             raise TransientError(f"{where} says that {host}:{port} has the queue") from None
         if isinstance(error, (redis.exceptions.AuthenticationError, redis.exceptions.NoPermissionError)) or (
-            code in _REFUSALS
+            code in _REFUSALS or "unauthenticated" in text  # the latter of a request of more than ten words
         ):
             raise AccessRefusedError(
                 f"Redis at {where} refuses this user: {type(error).__name__}. {_without_secret(text)}"
@@ -233,10 +256,10 @@ class Nodes:
         raise TransientError(f"{where}: {type(error).__name__}: {_without_secret(text)}") from None
 
 
-def _exchange(pool: _Pool, command: Sequence[Any], timeout: float | None) -> Any:
+def _exchange(pool: _Pool, packed: bytes, timeout: float | None) -> Any:
     connection = pool.take()
     try:
-        connection.send_packed_command(connection.pack_command(*command), check_health=False)
+        connection.send_packed_command([packed], check_health=False)
         longer = {} if timeout is None else {"timeout": timeout}
         answer = connection.read_response(**longer)
     except redis.exceptions.ResponseError:
@@ -257,6 +280,7 @@ def _is_transient(error: Exception, code: str) -> bool:
         redis.exceptions.MasterDownError,
         redis.exceptions.ClusterDownError,
         redis.exceptions.TryAgainError,
+        redis.exceptions.AskError,
     )
     return isinstance(error, kinds) or code in _LATER or "READONLY" in str(error)
 

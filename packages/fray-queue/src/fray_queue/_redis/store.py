@@ -11,7 +11,7 @@ from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
 from fray_queue._engines.idempotency import IdempotencyKey
-from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Verb, Wanted, token_of
+from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Verb, Wanted
 from fray_queue._errors import (
     AccessRefusedError,
     LateRequestError,
@@ -21,7 +21,8 @@ from fray_queue._errors import (
 )
 from fray_queue._items import EncodedReply, Settings
 from fray_queue._redis import scripts, server_settings
-from fray_queue._redis.nodes import Nodes
+from fray_queue._redis.nodes import Keys, Nodes
+from fray_queue._redis.places import held_by, item_id_at, place_of
 from fray_queue._stamps import unstamped
 
 _MICRO = 1_000_000
@@ -29,7 +30,7 @@ _FIELDS = {"attempts": "max_attempts", "size": "max_size", "dead": "max_dead"}
 _UNREADABLE = [_MICRO * round(delay) for delay in lease_machine.UNREADABLE_DELAYS]
 _MOST_LISTS = 1000  # that one waiting question looks at
 _FORGOTTEN = 60  # seconds; nobody takes what was written to a list
-_KEYS = "line ready held dated dead items state keys replies reply_until wake room"
+_KEYS = "meta line ready held dated dead items state keys replies reply_until wake room"
 
 _NOT_ALLOWED = ("NOPERM", "The user executing the script", "ACL failure in script")  # the last is Valkey's
 
@@ -47,15 +48,23 @@ class RedisStore:
         self._nodes, self._name, self._clock = nodes, name, clock
         self._base = f"fray:{{{name}}}:"
         self._meta = f"{self._base}meta"
-        self._tag = ""
+        self._names = [self._base + key for key in _KEYS.split()]
+        self._keys = Keys(*self._names)
+        self._tag = ""  # of the queue that was opened: another may have its name by now, and the same places
 
-    def _run(self, name: str, *arguments: Any) -> Any:
+    def _run(self, name: str, *arguments: Any, tag: str | None = None) -> Any:
+        """Run a script.
+
+        Args:
+            tag: That of the queue whose places are among the arguments, or in the answer.
+        """
         now = "" if self._clock is None else _micro(self._clock())
-        return self._evaluate(scripts.script(name), now, *arguments)
+        last = self._tag if tag is None else tag
+        return self._evaluate(scripts.script(name), self._keys, now, *arguments, last)
 
-    def _evaluate(self, script: scripts.Script, *arguments: Any) -> Any:
+    def _evaluate(self, script: scripts.Script, keys: Keys, *arguments: Any) -> Any:
         try:
-            return self._nodes.run(script, self._meta, arguments)
+            return self._nodes.run(script, keys, arguments)
         except redis.exceptions.ResponseError as error:
             self._refuse(str(error))
             answer = f"queue {self._name!r}: Redis answered {str(error)!r}"
@@ -63,7 +72,9 @@ class RedisStore:
 
     def _refuse(self, text: str) -> None:
         code, *words = text.split() or [""]
-        if code == "FRAYGONE":
+        if code == "FRAYOTHER":
+            self._tag = words[0]  # of the next calls
+        if code in ("FRAYGONE", "FRAYOTHER"):
             raise DeletedQueueError(self._name) from None
         if code == "FRAYLATE":
             raise LateRequestError(" ".join(words)) from None
@@ -95,7 +106,7 @@ class RedisStore:
         arguments = [secrets.token_hex(4), *bounds]
         while True:
             try:
-                answer = self._evaluate(scripts.script("open"), *arguments)
+                answer = self._evaluate(scripts.script("open"), Keys(self._meta), *arguments)
                 break
             except QueueVersionError:
                 if not self._upgrade():
@@ -117,7 +128,7 @@ class RedisStore:
         # Two programs may both have found it: the second finds the next version, and does nothing.
         guard = f"if redis.call('HGET', KEYS[1], 'version') ~= '{int(found)}' then return 0 end\n"
         guard += "redis.call('HDEL', KEYS[1], 'plain')\n"  # which has its version, too
-        self._evaluate(scripts.as_script("upgrade", guard + text, scripts.VERSION))
+        self._evaluate(scripts.as_script("upgrade", guard + text, scripts.VERSION), self._keys)
         return True
 
     def exists(self) -> bool:
@@ -126,7 +137,7 @@ class RedisStore:
 
     def delete(self) -> None:
         """Remove all of the queue's keys but those that expire by themselves."""
-        self._nodes.command("UNLINK", self._meta, *(self._base + key for key in _KEYS.split()))
+        self._nodes.command("UNLINK", *self._names)
 
     def close(self) -> None:
         """Release the connections."""
@@ -142,6 +153,7 @@ class RedisStore:
         """Store payloads, all or none; return their ids."""
         ttl = _micro(options.ttl) if options.ttl else 0
         keys = [key or "" for key in options.keys or ()]
+        tag = self._tag
         found = self._run(
             "push",
             key.name,
@@ -154,17 +166,19 @@ class RedisStore:
             int(bool(keys)),
             *payloads,
             *keys,
+            tag=tag,
         )
         if keys:
-            return [self._item_id(place) for place in found]
+            return [item_id_at(tag, place) for place in found]
         first = int(found[0], 16)
-        return [f"{self._tag}-{number}" for number in range(first, first + 2 * len(payloads), 2)]
+        return [f"{tag}-{number}" for number in range(first, first + 2 * len(payloads), 2)]
 
     def pop(
         self, key: IdempotencyKey, n: int, lease_timeout: float, *, token: str, woken: bool
     ) -> tuple[list[Lease[bytes]], float | None]:
         """Lease items in line."""
-        found = self._run("pop", key.name, key.number, n, _micro(lease_timeout), token, int(woken))
+        tag = self._tag
+        found = self._run("pop", key.name, key.number, n, _micro(lease_timeout), token, int(woken), tag=tag)
         leases = []
         for at in range(1, len(found), 6):
             place, attempt, leased_at, until, reply, payload = found[at : at + 6]
@@ -175,7 +189,7 @@ class RedisStore:
                     payload,
                     f"{number:x}.{token}",
                     leased_at / _MICRO,
-                    f"{self._tag}-{number}",
+                    f"{tag}-{number}",
                     attempt,
                     until / _MICRO,
                     bool(reply),
@@ -190,7 +204,7 @@ class RedisStore:
         """Finish items; return the leases that are lost."""
         arguments: list[Any] = []
         for lease_id, answer in zip(lease_ids, answers, strict=True):
-            arguments += _held(lease_id)
+            arguments += held_by(lease_id)
             arguments += answer or ("value", b"")
         refused = self._run("done", key.name, key.number, len(lease_ids), *arguments)
         return [lease_ids[index] for index in refused]
@@ -209,24 +223,25 @@ class RedisStore:
         texts = [(error or "")[:2000], failure or b"", (unreadable or "")[:2000]]
         more = _UNREADABLE if unreadable else []
         return bool(
-            self._run("release", key.name, key.number, *_held(lease_id), _micro(delay), *texts, *more)
+            self._run("release", key.name, key.number, *held_by(lease_id), _micro(delay), *texts, *more)
         )
 
     def extend(self, lease_ids: Sequence[str], lease_timeout: float) -> list[float | None]:
         """Make leases end later; None for each that is lost."""
-        held = [part for lease_id in lease_ids for part in _held(lease_id)]
+        held = [part for lease_id in lease_ids for part in held_by(lease_id)]
         return [end / _MICRO if end else None for end in self._run("extend", _micro(lease_timeout), *held)]
 
     def give_back(self, lease_ids: Sequence[str]) -> None:
         """Undo leases."""
-        self._run("give_back", *(part for lease_id in lease_ids for part in _held(lease_id)))
+        self._run("give_back", *(part for lease_id in lease_ids for part in held_by(lease_id)))
 
     # --- looking ---
 
     def peek(self) -> tuple[str, bytes] | None:
         """Return the first item in line."""
-        found = self._run("look", "peek")
-        return (self._item_id(found[0]), unstamped(found[1])[0]) if found else None
+        tag = self._tag
+        found = self._run("look", "peek", tag=tag)
+        return (item_id_at(tag, found[0]), unstamped(found[1])[0]) if found else None
 
     def counts(self) -> Counts:
         """Count items."""
@@ -244,19 +259,21 @@ class RedisStore:
     def dead(self, after: int, most: int) -> list[Letter]:
         """List the dead in line."""
         letters: list[Letter] = []
-        found = self._run("look", "dead", f"({after:012x}" if after else "-", most)
+        tag = self._tag
+        found = self._run("look", "dead", f"({after:012x}" if after else "-", most, tag=tag)
         for place, payload, attempt, expired, history in found:
             attempts = tuple(_attempt(*entry) for entry in history)
             payload, _ = unstamped(payload)
             letters.append(
-                Letter(int(place, 16), self._item_id(place), payload, attempt, attempts, bool(expired))
+                Letter(int(place, 16), item_id_at(tag, place), payload, attempt, attempts, bool(expired))
             )
         return letters
 
     def fetch(self, key: IdempotencyKey, item_ids: Sequence[str]) -> tuple[list[Reply], float | None]:
         """Return what became of items."""
-        places = [self._place(item_id) for item_id in item_ids]
-        change, found = self._run("fetch", key.name, key.number, *places)
+        tag = self._tag
+        places = [place_of(tag, item_id) for item_id in item_ids]
+        change, found = self._run("fetch", key.name, key.number, *places, tag=tag)
         replies = [
             Reply(item_id, outcome[0].decode(), outcome[1])
             for item_id, outcome in zip(item_ids, found, strict=True)
@@ -268,8 +285,9 @@ class RedisStore:
 
     def operate(self, key: IdempotencyKey, verb: Verb, item_ids: Sequence[str] | None = None) -> int:
         """Put the dead back in line, or remove what is not dead, or the dead."""
-        which = ["all"] if item_ids is None else ["these", *map(self._place, item_ids)]
-        count: int = self._run("operate", key.name, key.number, verb, *which)
+        tag = self._tag
+        which = ["all"] if item_ids is None else ["these", *(place_of(tag, each) for each in item_ids)]
+        count: int = self._run("operate", key.name, key.number, verb, *which, tag=tag)
         return count
 
     # --- waiting ---
@@ -282,7 +300,7 @@ class RedisStore:
         if wanted.room:
             lists[self._list("room")] = Wanted(room=True)
         for item_id in wanted.answers[:_MOST_LISTS]:
-            lists[self._list(f"told:{self._place(item_id)}")] = Wanted(answers=(item_id,))
+            lists[self._list(f"told:{place_of(self._tag, item_id)}")] = Wanted(answers=(item_id,))
         if alarm:
             lists[self._list(f"told:alarm-{alarm}")] = Wanted()
         found = self._nodes.block(seconds, *lists)
@@ -297,7 +315,7 @@ class RedisStore:
         if told.items:
             self._nodes.command("LPUSH", self._list("wake"), "1")
         for item_id in told.answers:
-            self._write(self._list(f"told:{self._place(item_id)}"))
+            self._write(self._list(f"told:{place_of(self._tag, item_id)}"))
 
     def _write(self, key: bytes) -> None:
         self._nodes.command("LPUSH", key, "1")
@@ -306,23 +324,9 @@ class RedisStore:
     def _list(self, name: str) -> bytes:
         return (self._base + name).encode()
 
-    def _item_id(self, place: bytes) -> str:
-        return f"{self._tag}-{int(place, 16)}"
-
-    def _place(self, item_id: str) -> str:
-        tag, _, number = item_id.rpartition("-")
-        if tag != self._tag or not (number.isascii() and number.isdecimal()):
-            return "none"
-        return f"{int(number):012x}"
-
 
 def _bounds(settings: Settings) -> tuple[int | None, int | None, int | None]:
     return settings.max_attempts, settings.max_size, settings.max_dead
-
-
-def _held(lease_id: str) -> tuple[str, str]:
-    number, token = token_of(lease_id)
-    return f"{number:012x}", token
 
 
 def _attempt(number: int, outcome: bytes, started: int, ended: int, error: bytes | None) -> Attempt:

@@ -1,4 +1,5 @@
--- What every script begins with: the queue's settings, the time, and the transitions of one item.
+-- What every script begins with: the queue's settings, the time, and the transitions of one item. KEYS are all of the
+-- queue's, `meta` first. The last of ARGV is the tag of the queue that the caller opened, '' for any.
 -- The rules are those of the lease machine; the queue's tests compare the two. Times are microseconds.
 -- Each call of a script makes all of this anew, so what the usual push, pop and done can do without is in `rules`.
 --
@@ -22,7 +23,8 @@ local A, L, T, U, D, K, R, N, H, P = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local CHUNK = 1000
 local call = redis.call
 
-local version, pushed, answered = unpack(call('HMGET', KEYS[1], 'plain', 'pushed', SLOT or 'none'))
+local tag = table.remove(ARGV)  -- the last one: scripts read the others to their end
+local version, pushed, answered, made = unpack(call('HMGET', KEYS[1], 'plain', 'pushed', SLOT or 'none', 'tag'))
 local most, max_size, dated = nil, nil, false
 if version ~= '@VERSION@' then
   local meta = call('HMGET', KEYS[1], 'version', 'attempts', 'size', 'dated')
@@ -30,6 +32,8 @@ if version ~= '@VERSION@' then
   if meta[1] ~= '@VERSION@' then return redis.error_reply('FRAYVERSION ' .. meta[1]) end
   most, max_size, dated = tonumber(meta[2]), tonumber(meta[3]), meta[4]
 end
+-- It was deleted, or lost, and made again: a place is another item's now.
+if tag ~= '' and tag ~= made then return redis.error_reply('FRAYOTHER ' .. made) end
 local now, seconds = tonumber(ARGV[1]), nil
 if now then
   seconds = string.format('%.0f', now / 1000000)
@@ -115,8 +119,10 @@ local function rules()
     call('HSET', REPLIES, place, cmsgpack.pack({ outcome, payload, until_, s[N] }))
     call('ZADD', REPLY_UNTIL, until_, place)
     local told = BASE .. 'told:' .. place
-    for _ = 1, math.min(s[N], 100) do call('LPUSH', told, 1) end
-    call('EXPIRE', told, 60)
+    -- A cluster that moves the queue to another node may refuse this one key, which no client names beforehand, and the
+    -- rest must be done all the same. Who waits also looks by itself.
+    for _ = 1, math.min(s[N], 100) do redis.pcall('LPUSH', told, 1) end
+    redis.pcall('EXPIRE', told, 60)
   end
 
   -- Give an item up. It is in none of the sets; `dated` says that its time passed.
