@@ -1,6 +1,8 @@
 """What happens to a Redis while queues are open: one is made again, a slot moves, a snapshot fails."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from engine_servers import RedisServer, fresh_name
 from queue_processes import wait_until
 
 from fray import LeaseExpiredError, NoReplyError, QueueUnavailableError
-from fray_queue import RedisQueue
+from fray_queue import HttpQueueServer, RedisQueue
 
 
 def test_a_queue_that_was_made_again_answers_for_none_of_the_items_before(redis_server: RedisServer) -> None:
@@ -74,3 +76,40 @@ def test_nothing_is_lost_while_a_slot_moves_to_another_node(
     wait_until(lambda: one.ask("EXISTS", "fray:{q}:meta").startswith(b"-MOVED"))
     queue.done(held)
     assert [lease.item for lease in queue.pop_many(50, 600.0)] == [*range(1, 20), "special"]
+
+
+@pytest.fixture
+def without_snapshots(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis that takes no writes since its last snapshot failed."""
+    (tmp_path / "gone").mkdir()
+    settings = ("--dir", str(tmp_path / "gone"), "--save", "3600 1000000")
+    with RedisServer(tmp_path / "redis", *settings) as server:
+        (tmp_path / "gone").rmdir()
+        yield server
+
+
+def fail_a_snapshot(server: RedisServer) -> None:
+    server.ask("BGSAVE")
+    wait_until(lambda: server.ask("SET", "any", "1").startswith(b"-MISCONF"))
+
+
+def test_a_snapshot_that_fails_is_waited_out(without_snapshots: RedisServer) -> None:
+    """The disk is full for a moment: calls are repeated, and waiting pops are notified afterwards."""
+    with HttpQueueServer(engine=without_snapshots.url) as server, ThreadPoolExecutor() as threads:
+        served: Any = server.new_queue("q")
+        waiting = threads.submit(served.pop, wait=60.0)
+        fail_a_snapshot(without_snapshots)
+        queue: Any = RedisQueue(without_snapshots.url, "q", timeout=60.0)
+        push = threads.submit(queue.push, "x")
+        with pytest.raises(QueueUnavailableError, match="MISCONF"):
+            RedisQueue[str](without_snapshots.url, "q", timeout=0.3).push("y")
+        without_snapshots.cli("CONFIG", "SET", "stop-writes-on-bgsave-error", "no")
+        push.result(30.0)
+        assert waiting.result(30.0).item == "x"
+        begun = time.monotonic()
+        waiting = threads.submit(served.pop, wait=60.0)
+        wait_until(lambda: b"blocked_clients:1" in without_snapshots.everything("INFO", "clients"))
+        queue.push("z")
+        assert waiting.result(30.0).item == "z"
+        assert time.monotonic() - begun < 30.0  # not the end of the wait
+        served.close()

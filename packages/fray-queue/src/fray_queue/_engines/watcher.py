@@ -1,5 +1,6 @@
 """One thread that waits for an engine's notifications of a queue, for many waiting calls."""
 
+import logging
 import secrets
 import threading
 from collections import Counter
@@ -10,6 +11,7 @@ from fray import FrayError
 from fray.backend import start_thread
 from fray_queue._engines.store import EngineStore, Wanted
 
+_log = logging.getLogger("fray.queue")
 LOOK_AGAIN = 2.0
 """Seconds after which a waiting call looks at the latest. An engine does not report expired leases."""
 _LINGER = 1.0  # seconds after the last waiting call
@@ -79,13 +81,23 @@ class Watcher:
             return self._wanted()
 
     def _run(self) -> None:
-        while (wanted := self._next()) is not None:
-            try:
-                found = self._store.wait(wanted, LOOK_AGAIN, alarm=self._alarm)
-            except FrayError:  # a waiting call polls, and gets the error
-                found = Wanted()
-                threading.Event().wait(_PAUSE)
-            self._hand_on(found)
+        try:
+            while (wanted := self._next()) is not None:
+                self._hand_on(self._wait(wanted))
+        finally:
+            with self._changed:
+                if self._thread is threading.current_thread():  # it fails, and the next call starts another
+                    self._thread = None
+
+    def _wait(self, wanted: Wanted) -> Wanted:
+        try:
+            return self._store.wait(wanted, LOOK_AGAIN, alarm=self._alarm)
+        except FrayError:  # a waiting call polls, and gets the error
+            pass
+        except Exception:  # noqa: BLE001 - whatever it is, others wait, too
+            _log.exception("the engine cannot be waited for, and is asked again")
+        threading.Event().wait(_PAUSE)
+        return Wanted()
 
     def _hand_on(self, found: Wanted) -> None:
         with self._changed:

@@ -24,9 +24,12 @@ from fray_queue._redis.scripts import Script
 PORT = 6379
 _IDLE = 32  # connections that wait for the next request; more are closed
 USERNAME, PASSWORD, CA_FILE = "FRAY_REDIS_USERNAME", "FRAY_REDIS_PASSWORD", "FRAY_REDIS_CA_FILE"
-# A node says so that is starting, is a replica, lost its cluster, or hands the queue over to another node:
-# another may do it, or the same later.
-_LATER = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "BUSY", "NOREPLICAS")
+# A node says so that is starting, is a replica, lost its cluster, cannot write to its disk, or hands the
+# queue over to another: another may do it, or the same later.
+_LATER = (
+    *("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "BUSY", "NOREPLICAS"),
+    "MISCONF",
+)
 _REFUSALS = ("NOPERM", "NOAUTH", "WRONGPASS")
 
 
