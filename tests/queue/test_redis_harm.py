@@ -11,7 +11,7 @@ from engine_servers import RedisServer, fresh_name
 from queue_processes import wait_until
 
 from fray import LeaseExpiredError, NoReplyError, QueueUnavailableError
-from fray_queue import HttpQueueServer, RedisQueue
+from fray_queue import HttpQueueServer, QueueFullError, RedisQueue
 
 
 def test_a_queue_that_was_made_again_answers_for_none_of_the_items_before(redis_server: RedisServer) -> None:
@@ -113,3 +113,16 @@ def test_a_snapshot_that_fails_is_waited_out(without_snapshots: RedisServer) -> 
         assert waiting.result(30.0).item == "z"
         assert time.monotonic() - begun < 30.0  # not the end of the wait
         served.close()
+
+
+def test_refused_pushes_leave_nothing_behind(redis_server: RedisServer) -> None:
+    name = fresh_name()
+    queue: Any = RedisQueue(redis_server.url, name, max_size=1)
+    queue.push("first")
+    before = redis_server.ask("HLEN", f"fray:{{{name}}}:meta")
+    for _ in range(10):
+        with pytest.raises(QueueFullError):
+            queue.push("refused", wait=0.0)
+        queue.done(queue.pop())
+        queue.push("next")
+    assert redis_server.ask("HLEN", f"fray:{{{name}}}:meta") == before

@@ -4,6 +4,12 @@ import os
 import secrets
 from collections import deque
 
+from fray import FrayError
+from fray_queue._errors import LateRequestError
+
+# The engine may do the request yet; or, with the last, it refuses each that follows under the key.
+_NO_ANSWERS = (ConnectionError, LateRequestError)
+
 
 class IdempotencyKey:
     """A name that one request at a time is made under, the number of the newest, whether it is made again."""
@@ -35,6 +41,11 @@ class KeyPool:
         key.number += 1
         key.again = False
         return key
+
+    def give_back_after(self, key: IdempotencyKey, error: Exception) -> None:
+        """Keep the key of a request that the engine refused, for which each new one takes space and time."""
+        if isinstance(error, FrayError) and not isinstance(error, _NO_ANSWERS):
+            self.give_back(key)
 
     def give_back(self, key: IdempotencyKey) -> None:
         """Keep a key for the next request."""

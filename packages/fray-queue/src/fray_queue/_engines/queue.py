@@ -145,9 +145,13 @@ class EngineQueue(QueueBase[T]):
             self._open()
         key = self._idempotency_keys.take()
         try:
-            answer = request(self._store, key)
-        except TransientError as error:
-            answer = self._again(lambda store: request(store, key), error)
+            try:
+                answer = request(self._store, key)
+            except TransientError as error:
+                answer = self._again(lambda store: request(store, key), error)
+        except Exception as error:
+            self._idempotency_keys.give_back_after(key, error)
+            raise
         self._idempotency_keys.give_back(key)
         return answer
 

@@ -153,7 +153,11 @@ class EngineCalls:
             if key is not None:
                 return self.on_queue(name, lambda store: call(store, _engine_key(key)))
             engine_key = self._own_keys.take()
-            answer = self._patiently(lambda: self.on_queue(name, lambda store: call(store, engine_key)))
+            try:
+                answer = self._patiently(lambda: self.on_queue(name, lambda store: call(store, engine_key)))
+            except Exception as error:
+                self._own_keys.give_back_after(engine_key, error)
+                raise
             self._own_keys.give_back(engine_key)
             return answer
 
