@@ -197,6 +197,24 @@ def test_a_removed_queue_ends_the_waiting_of_askers(tmp_path: Path) -> None:
         queue.close()
 
 
+@pytest.mark.parametrize("limits", [Limits(queue_bytes=500), Limits(total_bytes=500)])
+@pytest.mark.parametrize("stored", [False, True])
+def test_answers_that_nobody_fetched_in_time_refuse_no_push(
+    limits: Limits, stored: bool, tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    with HttpQueueServer(limits=limits, store=tmp_path if stored else None, clock=clock) as server:
+        queue: HttpQueue[str] = server.new_queue("q")
+        for _ in range(4):
+            queue.push("x", reply=True, reply_ttl=10.0)
+            for lease in queue.pop_many(1):
+                queue.done(lease, result="y" * 100)
+        with pytest.raises(QueueFullError):
+            queue.push("z" * 100)
+        clock.advance(11.0)
+        queue.push("z" * 100)
+
+
 def test_an_answer_beyond_the_limit_is_refused_and_the_lease_stays_good() -> None:
     with HttpQueueServer(limits=Limits(item_bytes=1000)) as server:
         queue = server.new_queue("q")

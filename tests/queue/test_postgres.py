@@ -310,6 +310,20 @@ def test_counts_are_what_is_there_when_clients_are_gone(postgres_server: Postgre
     queue.close()
 
 
+def test_answers_that_nobody_fetched_in_time_take_no_space(postgres_server: PostgresServer) -> None:
+    clock, name = ManualClock(), fresh_name()
+    queue: Any = PostgresQueue(postgres_server.url, name, clock=clock)
+    for number in range(5):
+        queue.push(number, reply=True, reply_ttl=10.0)
+        queue.done(queue.pop(), result="x")
+    kept = f"SELECT count(*) FROM fray.replies JOIN fray.queues ON queue = number WHERE name = '{name}'"
+    assert postgres_server.sql(kept) == [(5,)]
+    clock.advance(11.0)
+    queue.size()
+    assert postgres_server.sql(kept) == [(0,)]
+    queue.close()
+
+
 def test_the_tables_keep_their_size_while_items_come_and_go(postgres_server: PostgresServer) -> None:
     queue: Any = PostgresQueue(postgres_server.url, fresh_name())
 

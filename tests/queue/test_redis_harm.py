@@ -11,6 +11,7 @@ from engine_servers import RedisServer, fresh_name
 from queue_processes import wait_until
 
 from fray import LeaseExpiredError, NoReplyError, QueueUnavailableError
+from fray.testing.queue import ManualClock
 from fray_queue import HttpQueueServer, QueueFullError, RedisQueue
 
 
@@ -126,3 +127,16 @@ def test_refused_pushes_leave_nothing_behind(redis_server: RedisServer) -> None:
         queue.done(queue.pop())
         queue.push("next")
     assert redis_server.ask("HLEN", f"fray:{{{name}}}:meta") == before
+
+
+@pytest.mark.parametrize("look", ["size", "pop"])
+def test_answers_that_nobody_fetched_in_time_take_no_memory(redis_server: RedisServer, look: str) -> None:
+    clock, name = ManualClock(), fresh_name()
+    queue: Any = RedisQueue(redis_server.url, name, clock=clock)
+    for number in range(5):
+        queue.push(number, reply=True, reply_ttl=10.0)
+        queue.done(queue.pop(), result="x")
+    assert redis_server.ask("HLEN", f"fray:{{{name}}}:replies") == b":5"
+    clock.advance(11.0)
+    getattr(queue, look)()
+    assert redis_server.ask("HLEN", f"fray:{{{name}}}:replies") == b":0"

@@ -10,7 +10,7 @@ import psycopg
 from fray_queue._checks import KEPT_AFTER_FETCH, MOST_DEAD
 from fray_queue._errors import AccessRefusedError, QueueVersionError
 
-VERSION = 4
+VERSION = 5
 UPGRADES = {
     1: "ALTER TABLE fray.items ADD COLUMN pushed_at double precision",
     2: "ALTER TABLE fray.items ADD COLUMN due double precision; "
@@ -19,6 +19,7 @@ UPGRADES = {
     "ALTER TABLE fray.queues ADD COLUMN waited_until timestamptz; "
     "CREATE INDEX items_due ON fray.items (queue, due) WHERE due IS NOT NULL",
     3: "",  # other functions alone
+    4: "",
 }
 """Version -> statements that make the tables of the next of it; the functions are always created again."""
 _FUNCTIONS = ("counts", "items", "queues", "push", "take", "settle", "answers", "operate", "rights")

@@ -6,6 +6,7 @@ from typing import Any
 from fray.queue import Reply
 from fray_queue._checks import KEPT_AFTER_FETCH
 from fray_queue._items import EncodedReply
+from fray_queue._sqlite.queue_table import QueueTable
 from fray_queue._sqlite.rows import QueueRow
 from fray_queue._sqlite.schema import DEAD, HELD, RETURNED
 from fray_queue._sqlite.working import WorkingStore
@@ -27,12 +28,19 @@ def put(
     store.note_reply(queue, row)
 
 
-def drop(store: WorkingStore, queue: QueueRow, now: float) -> None:
+def drop(store: QueueTable | WorkingStore, queue: QueueRow, now: float) -> None:
     """Drop the answers whose time is over."""
     sizes: list[Any] = store.file.connection.execute(
         "DELETE FROM replies WHERE queue = ? AND until <= ? RETURNING length(payload)", (queue.number, now)
     ).fetchall()
     _count_off(queue, sizes)
+
+
+def drop_everywhere(store: QueueTable, now: float) -> None:
+    """Drop the answers of all queues whose time is over."""
+    for queue in store.queues():
+        if queue.special:
+            drop(store, queue, now)
 
 
 def forget(store: WorkingStore, queue: QueueRow, rows: Sequence[int]) -> None:

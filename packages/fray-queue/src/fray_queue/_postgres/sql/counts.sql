@@ -53,6 +53,7 @@ DECLARE
     v_counts bigint[];
 BEGIN
     PERFORM fray.look_@V@(p_now, p_queue);
+    DELETE FROM fray.replies WHERE queue = p_queue AND until <= p_now;
     SELECT count(*), ARRAY[coalesce(sum(ready), 0), coalesce(sum(held), 0), coalesce(sum(dead), 0)]
         INTO v_rows, v_counts FROM fray.slots WHERE queue = p_queue;
     IF v_rows > 500 THEN  -- clients that are gone for long leave only what they changed

@@ -3,7 +3,6 @@
 local DEAD, REPLIES, REPLY_UNTIL = BASE .. 'dead', BASE .. 'replies', BASE .. 'reply_until'
 local rule = rules()
 rule.sweep()
-rule.drop_answers()
 local found, told = {}, false
 for i = 4, #ARGV do
   local place = ARGV[i]

@@ -68,7 +68,9 @@ while left > 0 do
 end
 if #places == 0 then
   call('LPOP', WAKE)  -- it tells of nothing that is there
-  return { rules().next_change() }
+  rule = rules()
+  rule.drop_answers()  -- there is time, and it may be that nobody else looks
+  return { rule.next_change() }
 end
 local until_ = now + tonumber(ARGV[5])
 local plain = { 1, token, now, until_, 0, '', 0, 0, {}, 0 }

@@ -170,8 +170,10 @@ local function rules()
     return true
   end
 
-  -- Have what ran out wait again, and give up what is over. No call does more than 10,000, to keep nobody waiting.
+  -- Have what ran out wait again, give up what is over, and drop answers. No call does more than 10,000 items, to keep
+  -- nobody waiting.
   function rule.sweep()
+    rule.drop_answers()
     for _ = 1, 10 do
       local ended = call('ZRANGEBYSCORE', HELD, '-inf', now, 'LIMIT', 0, CHUNK)
       for _, place in ipairs(ended) do
