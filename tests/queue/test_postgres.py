@@ -181,6 +181,23 @@ def test_what_the_second_version_held_delayed_and_dated_is_so_after_the_upgrade(
         assert queue.size() == 3
 
 
+def test_an_upgrade_may_take_longer_than_any_call(old_server: PostgresServer) -> None:
+    """It waits for other sessions, or writes each row again."""
+    with PostgresQueue[str](old_server.url, "third") as queue:
+        queue.push("x")
+    old_server.sql(*_AS_VERSION_2)
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        "AND clock_timestamp() - query_start > interval '2 s'"
+    )
+    with ThreadPoolExecutor() as threads, PostgresQueue[str](old_server.url, "third", timeout=1.0) as queue:
+        with old_server.session() as session, session.transaction():
+            session.execute("LOCK TABLE fray.items IN ACCESS SHARE MODE")
+            size = threads.submit(queue.size)
+            wait_until(lambda: size.done() or old_server.sql(waits) == [(1,)])
+        assert size.result(30.0) == 1
+
+
 # --- users and TLS ---
 
 

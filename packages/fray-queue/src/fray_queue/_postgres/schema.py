@@ -9,6 +9,7 @@ import psycopg
 
 from fray_queue._checks import KEPT_AFTER_FETCH, MOST_DEAD
 from fray_queue._errors import AccessRefusedError, QueueVersionError
+from fray_queue._postgres.connection import TimedConnection
 
 VERSION = 5
 UPGRADES = {
@@ -24,6 +25,7 @@ UPGRADES = {
 """Version -> statements that make the tables of the next of it; the functions are always created again."""
 _FUNCTIONS = ("counts", "items", "queues", "push", "take", "settle", "answers", "operate", "rights")
 LOCK = 0x46725131  # "FrQ1": of the advisory locks that are taken for a queue
+_UPGRADE_SECONDS = 6 * 3600.0  # it may write every row; given up half-way, it would begin again
 _MAKING = 0x4672_5131_0000_0001  # of the one that is held while the schema is made
 
 
@@ -54,7 +56,7 @@ def _text(name: str) -> str:
     return (files("fray_queue._postgres") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
 
 
-def prepare(connection: psycopg.Connection[Any]) -> None:
+def prepare(connection: TimedConnection) -> None:
     """See that the database has the tables of this version.
 
     Raises:
@@ -63,6 +65,14 @@ def prepare(connection: psycopg.Connection[Any]) -> None:
     """
     if found_version(connection) == VERSION:
         return
+    usual, connection.seconds = connection.seconds, _UPGRADE_SECONDS
+    try:
+        _make(connection)
+    finally:
+        connection.seconds = usual
+
+
+def _make(connection: TimedConnection) -> None:
     try:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_MAKING])
