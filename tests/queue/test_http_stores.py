@@ -136,6 +136,15 @@ def test_a_full_store_refuses_pushes_and_keeps_what_it_has(tmp_path: Path) -> No
         assert server.new_queue("q").size() == stored - 4
 
 
+@pytest.mark.parametrize("store", ["redis://cache:6379/0", "postgresql://app@db/work", "s3://bucket/q"])
+def test_a_url_is_no_folder_of_a_server(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in (store, Path(store)):
+        with pytest.raises(ValueError, match=r"give a Redis or PostgreSQL .* as engine="):
+            HttpQueueServer(store=given)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_pushes_leave_room_on_the_disk_for_workers(tmp_path: Path) -> None:
     with HttpQueueServer(store=tmp_path) as server:
         server.new_queue("q").push("x")

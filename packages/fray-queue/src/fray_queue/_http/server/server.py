@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import re
 import ssl
 import threading
 from collections.abc import Callable, Iterable
@@ -88,6 +89,11 @@ class HttpQueueServer:
         if store is not None and engine is not None:
             raise ValueError(
                 "a server keeps its queues in a folder or on an engine, not on both: give store= or engine="
+            )
+        if store is not None and re.match(r"[a-z][a-z0-9+.-]+:/", str(store)):  # a Path makes one / of two
+            raise ValueError(
+                f"store= is a local folder, not a URL ({str(store).partition(':')[0]}:…): "
+                "give a Redis or PostgreSQL that is to keep the queues as engine= (--engine)"
             )
         self._host, self._port = host, port
         self._certificate, self._allowed_hosts = certificate, tuple(allowed_hosts)
