@@ -1,8 +1,11 @@
 """`fray ui` as a user starts it, on real jobs of this machine."""
 
 import json
+import os
 import re
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -105,3 +108,41 @@ def test_without_a_server_of_queues_there_is_no_page_of_them(state: Path) -> Non
         assert done.returncode == 2
         assert "http://HOST:PORT" in done.stderr
     assert not (state / "jobs").exists()
+
+
+BROWSER = """
+import json, os, sys, time
+with open(sys.argv[1] + ".part", "w") as file:
+    json.dump({"pid": os.getpid(), "words": sys.argv}, file)
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+time.sleep(600)
+"""
+
+
+def test_open_shows_the_token_to_no_other_user_and_leaves_ctrl_c(
+    page: Page, state: Path, tmp_path: Path
+) -> None:
+    """Others can read the command line of a browser, and one in the foreground returns when it is closed."""
+    program, noted = tmp_path / "browser.py", tmp_path / "noted.json"
+    program.write_text(BROWSER)
+    environment = {**os.environ, "BROWSER": f"{sys.executable} {program} {noted} %s"}
+    command = [*FRAY, "ui", "--cluster", SPEC, "--open"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        link = process.stdout.readline().strip()
+        until(noted.exists, "a browser is started")
+        browser = json.loads(noted.read_text())
+        try:
+            token, address = link.partition("token=")[2], browser["words"][-1]
+            assert not any(token in word for word in browser["words"])
+            file = Path(address.removeprefix("file://"))
+            assert file.stat().st_mode & 0o777 == 0o600
+            page.driver.get(address)
+            page.shows("No jobs yet")
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                assert process.wait(30) == 0
+            finally:
+                os.kill(browser["pid"], signal.SIGKILL)
+        assert not file.exists()

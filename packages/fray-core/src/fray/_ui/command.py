@@ -1,5 +1,6 @@
 """`fray ui`: the page for jobs and queues."""
 
+import contextlib
 import signal
 import sys
 import threading
@@ -74,6 +75,7 @@ def ui(
 
     It listens on this machine alone. From elsewhere: ssh -L PORT:127.0.0.1:PORT HOST.
     """
+    from fray._ui.opening import opened
     from fray._ui.server import UiServer
 
     clusters = {_name(spec, cluster := open_cluster(spec or None)): cluster for spec in specs or ("",)}
@@ -88,10 +90,7 @@ def ui(
             signal.signal(number, lambda *_: stop.set())
         click.echo(server.link)
         sys.stdout.flush()
-        if opens:
-            import webbrowser
-
-            webbrowser.open(server.link)
-        stop.wait()
+        with opened(server.link) if opens else contextlib.nullcontext():
+            stop.wait()
     finally:
         server.stop()
