@@ -115,6 +115,14 @@ def test_ten_thousand_jobs_are_paged_filtered_and_sorted_by_the_server(
     page.until(lambda: 0 < len(rows(page)) < 111)
 
 
+def test_a_token_of_any_characters_is_in_the_link(page: Page, stub: StubCluster) -> None:
+    with UiServer({"stub": stub}, token='a b+c#d&e%2Fé=?;"') as server:
+        page.open(server)
+        page.shows("No jobs yet")
+        page.go("job?id=train-1")  # by the cookie
+        page.shows("JobNotFoundError")
+
+
 def test_names_and_logs_of_strangers_stay_text(page: Page, server: UiServer, stub: StubCluster) -> None:
     name = HOSTILE
     stub.add(

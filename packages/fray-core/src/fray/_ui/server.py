@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from fray._ui.hosts import HostCheck, is_loopback
 from fray._values.checks import invalid
@@ -68,7 +69,7 @@ class UiServer:
     @property
     def link(self) -> str:
         """What a browser opens: the address with the token, which the page drops from it."""
-        return f"{self.url}?token={self._token}"
+        return f"{self.url}?token={quote(self._token, safe='', errors='surrogateescape')}"
 
     @property
     def token(self) -> str:
