@@ -33,7 +33,8 @@ def log_lines(cluster: "Cluster", query: Query) -> list[str]:
     replica, grep = query.text("replica"), query.text("grep")
     options: dict[str, Any] = {"replica": query.number("replica")} if replica else {}
     if grep:
-        options["grep"] = grep
+        # As plain text: an expression can take for ever on a line, and no other thread runs meanwhile.
+        options["grep"] = re.escape(grep)
     tail = int(query.choice("lines", LINES))
     stream = cluster.monitor(query.text("id"), tail=tail, follow=False, **options)
     lines: list[str] = []
@@ -64,7 +65,8 @@ def log_part(looked: Looked[list[str]], query: Query) -> Html:
         return problem
     if not looked.value:
         found = query.text("grep")
-        return join([problem, empty(f"No line has {found!r}." if found else "The log is empty.")])
+        nothing = f"No line has {found!r} (expressions: fray logs --grep)." if found else "The log is empty."
+        return join([problem, empty(nothing)])
     label = "Last lines of the log"
     shown = tag("pre", "\n".join(looked.value), class_="log", tabindex="0", role="log", aria_label=label)
     full = len(looked.value) >= int(query.choice("lines", LINES))
@@ -89,7 +91,7 @@ def log_form(query: Query) -> Html:
         tag("option", f"{int(each):,} lines", value=each, selected=each == lines)
         for each in sorted(LINES, key=int)
     ]
-    search = search_field("grep", query.text("grep"), "regular expression")
+    search = search_field("grep", query.text("grep"), "plain text")
     follow = tag("label", tag("input", type="checkbox", id="follow", checked=True), " follow")
     return tag(
         "form",
