@@ -187,6 +187,52 @@ def test_what_came_since_a_time_is_found_by_the_index(tmp_path: Path) -> None:
     assert list(monitor(tmp_path, info, since=1000 + 9970, tail=5, grep="9$")) == ["line 999"]
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_what_came_since_any_time_is_shown_from_there_or_a_little_before(tmp_path: Path, seed: int) -> None:
+    draw, now = random.Random(seed), [1000.0]
+    writer = LogWriter(str(tmp_path / "replica-0.attempt-1.log"), clock=lambda: now[0])
+    times = []
+    for number in range(200):
+        now[0] += draw.choice([0.0004, 0.1, 0.6, 1.1, 30.0])
+        times.append(now[0])
+        writer.write(b"line %d\n" % number)
+    writer.close()
+    info = job(1, status=JobStatus.SUCCEEDED)
+    for since in (when + step for when in times for step in (-0.0002, 0.0, 0.0002, 0.3)):
+        shown = [int(line.split()[1]) for line in monitor(tmp_path, info, since=since)]
+        first = shown[0] if shown else len(times)
+        assert shown == list(range(first, len(times)))
+        assert all(when < since for when in times[:first]), "a line that was written later is missing"
+        assert all(when > since - 1.01 for when in times[first:])
+
+
+def test_a_line_that_was_begun_before_a_time_and_ended_after_it_is_shown_whole(tmp_path: Path) -> None:
+    now = [1000.0]
+    writer = LogWriter(str(tmp_path / "replica-0.attempt-1.log"), clock=lambda: now[0])
+    for piece in (b"early\nloading ", b"done\n", b"late\n"):
+        writer.write(piece)
+        now[0] += 10
+    writer.close()
+    info = job(1, status=JobStatus.SUCCEEDED)
+    assert list(monitor(tmp_path, info, since=1010)) == ["loading done", "late"]
+    assert list(monitor(tmp_path, info, since=1010, tail=9)) == ["loading done", "late"]
+
+
+def test_a_time_is_found_where_another_writer_went_on_with_a_log(tmp_path: Path) -> None:
+    path, now = tmp_path / "replica-0.attempt-1.log", [1000.0]
+    for name in (b"one", b"two", b"three"):
+        writer = LogWriter(str(path), clock=lambda: now[0])
+        writer.write(name + b"\n")
+        now[0] += 2
+        if name == b"one":
+            writer.write(b"and a half\n")
+        writer.close()
+        now[0] += 100
+    info = job(1, status=JobStatus.SUCCEEDED)
+    assert list(monitor(tmp_path, info, since=1100)) == ["two", "three"]
+    assert list(monitor(tmp_path, info, since=1200)) == ["three"]
+
+
 def test_a_log_without_times_is_read_since_its_last_byte_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "replica-0.attempt-1.log"
     path.write_bytes(b"of 0.1.0\n")

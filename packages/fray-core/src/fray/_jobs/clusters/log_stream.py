@@ -128,8 +128,10 @@ class _Part:
             complete = last_line_end(log, end) if growing else end
             if attempt == max(latest, 1):
                 self._attempt, self._log, self._offset = attempt, log, complete
-            start = 0 if self._chosen.since is None else log.since(self._chosen.since)
-            found = _last(lines_backwards(log, complete, start), self._chosen, count - len(found)) + found
+            found = (
+                _last(lines_backwards(log, complete, self._begin(log)), self._chosen, count - len(found))
+                + found
+            )
             if len(found) >= count:
                 break
         return found
@@ -146,11 +148,15 @@ class _Part:
             return 0
         return info.tasks[self.replica].attempt
 
+    def _begin(self, log: LogSource) -> int:
+        """Return where what is requested of a log begins: at the beginning of a line."""
+        return 0 if self._chosen.since is None else last_line_end(log, log.since(self._chosen.since))
+
     def _next(self) -> None:
         self._attempt += 1
         self._log = self._open_log(self.replica, self._attempt)
         self._splitter = LineSplitter()
-        self._offset = 0 if self._chosen.since is None else self._log.since(self._chosen.since)
+        self._offset = self._begin(self._log)
         if self._until is not None:
             self._until = self._log.end()
 

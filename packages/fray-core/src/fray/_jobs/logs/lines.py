@@ -106,7 +106,7 @@ def last_line_end(log: LogSource, end: int) -> int:
         data, begin = log.read_before(at, _WINDOW)
         ends = [found.end() for found in _LINE_END.finditer(data)]
         if ends:
-            return begin + ends[-1]
+            return min(begin + ends[-1], at)  # a note of what was dropped may be longer than that
         at = begin
     return at
 

@@ -5,9 +5,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from fray._jobs.logs.segments import Segment, index_path, segments_of
+from fray._jobs.logs.segments import Segment, index_path, row_interval, segments_of
 
 AT_ONCE = 1 << 20  # bytes
+_SHORTEST_ROW = len(b"0.000 0 0\n")
+_CLOCK_TICK = 0.02  # seconds by which the time of a file may lag behind the clock
 _ROW = re.compile(rb"(\d{1,12}(?:\.\d{1,9})?) (\d{1,18}) \d{1,18}")  # of an index: seconds, offset, lines
 
 
@@ -89,11 +91,17 @@ class LogReader:
         if not os.path.exists(index):
             return self._since_by_file_times(time)
         found = end = self.end()
-        for when, offset in filter(None, map(_read_row, _rows_backwards(index))):
-            if when < time:
-                break
+        for before, row in _rows_backwards(index):
+            if (read := _read_row(row)) is None:
+                continue
+            when, offset = read
+            if when <= time:
+                # What follows on a row, up to the next one, was written within its interval; that is not
+                # taken for shorter than it is, because `before` is not less than the bytes before the row.
+                late = time >= when + row_interval(before // _SHORTEST_ROW + 1)
+                return found if late else min(offset, end)
             found = min(offset, end)
-        return found
+        return 0
 
     def last(self, size: int) -> bytes:
         """Return the last bytes, over segments."""
@@ -140,7 +148,7 @@ class LogReader:
     def _since_by_file_times(self, time: float) -> int:
         """For a log without an index: it took no second, or is of 0.1.0; it has the time of its last byte."""
         self._look()
-        if self._segments and os.stat(self._segments[-1].path).st_mtime < time:
+        if self._segments and os.stat(self._segments[-1].path).st_mtime < time - _CLOCK_TICK:
             return self.end()
         return 0
 
@@ -208,8 +216,8 @@ def _read_row(row: bytes) -> tuple[float, int] | None:
     return (float(match[1]), int(match[2])) if match else None
 
 
-def _rows_backwards(path: str) -> Iterator[bytes]:
-    """The complete rows of an index, the last one first."""
+def _rows_backwards(path: str) -> Iterator[tuple[int, bytes]]:
+    """The rows of an index, the last one first, each with the bytes before it or up to 64 KiB more."""
     with open(path, "rb") as file:
         end, rest = os.path.getsize(path), b""
         while end > 0:
@@ -217,5 +225,5 @@ def _rows_backwards(path: str) -> Iterator[bytes]:
             file.seek(start)
             first, *rows = (file.read(end - start) + rest).split(b"\n")
             rest, end = first, start
-            yield from reversed(rows)
-        yield rest
+            yield from ((start + 65536, row) for row in reversed(rows))
+        yield 0, rest

@@ -8,6 +8,8 @@ from fray._values.light_tuples import NamedTuple
 
 _DIGITS = 15  # of an offset in a name: a petabyte
 _DROPPED = ".dropped"
+_INDEXED = 1.0  # seconds between two rows of an index
+_ROWS_AT_THAT_RATE = 10_000  # after so many they come more rarely, so that an index stays small
 
 
 class Segment(NamedTuple):
@@ -36,6 +38,11 @@ def note_path(log: str, start: int) -> str:
 def index_path(log: str) -> str:
     """Return the name of a log's index."""
     return f"{log.removesuffix('.log')}.index"
+
+
+def row_interval(rows: int) -> float:
+    """Return for how many seconds an index gets no further row, if it has so many."""
+    return _INDEXED * max(1, rows // _ROWS_AT_THAT_RATE)
 
 
 def segments_of(log: str) -> list[Segment]:

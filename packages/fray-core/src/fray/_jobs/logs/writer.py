@@ -1,10 +1,11 @@
 """Write a log: in segments, within a limit, on a disk that may be full."""
 
 import errno
+import math
 import os
 import time
 
-from fray._jobs.logs.segments import index_path, note_path, segment_path, segments_of
+from fray._jobs.logs.segments import index_path, note_path, row_interval, segment_path, segments_of
 from fray._jobs.records.status_file import remove_file, replace_file
 
 TYPE_CHECKING = False
@@ -19,8 +20,6 @@ _TRY_AGAIN = 0.5  # seconds
 # What the disk keeps free: the status of jobs and other programs need it more than a log does.
 _RESERVE, _RESERVED_SHARE = 256 << 20, 0.02
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_INDEXED = 1.0  # seconds between two rows of an index
-_ROWS_AT_THAT_RATE = 10_000  # after so many they come more rarely, so that an index stays small
 
 
 class LogWriter:
@@ -52,7 +51,6 @@ class LogWriter:
         self._head_end: int | None = None
         self._tail: list[tuple[int, int, int]] = []  # finished segments after the first: start, end, lines
         self._gaps: dict[int, tuple[int, int]] = {}  # start -> end and lines of what is missing
-        self._index = _Index(index_path(path), clock)
         self._file = -1
         self._start = self._size = self._lines = 0
         self._line_start = True
@@ -60,6 +58,7 @@ class LogWriter:
         self._retry_at = 0.0
         self._unchecked = 0
         found = segments_of(path)
+        self._index = _Index(index_path(path), clock, new=not found)
         self._start = max((segment.start if segment.note else segment.end for segment in found), default=0)
         if found:  # an earlier writer had its own head and tail; they stay
             self._head_end = self._start
@@ -264,23 +263,27 @@ class _Index:
     """Rows of when which byte was written; it serves to find a time, and the log is whole without it.
 
     The file is made with the second row: a log that took no second is found by the time of its file.
+
+    Args:
+        new: Whether nobody wrote to the log before.
     """
 
-    def __init__(self, path: str, clock: "Callable[[], float]") -> None:
-        self._path, self._clock = path, clock
+    def __init__(self, path: str, clock: "Callable[[], float]", *, new: bool) -> None:
+        self._path, self._clock, self._new = path, clock, new
         self._rows = self._lines = 0
         self._next = 0.0
-        self._first = b""
+        self._unwritten = b""
         self._file = -1
 
     def note(self, offset: int, data: bytes) -> None:
         """Add a row for data that comes at an offset, unless the last row is young."""
         now = self._clock()
         # A clock that was set back gets rows again too.
-        if not self._next - self._interval() <= now < self._next:
-            self._add(f"{now:.3f} {offset} {self._lines}\n".encode())
+        if not self._next - row_interval(self._rows) <= now < self._next:
+            # Rounded up: nothing before the offset was written later than the row says.
+            self._add(f"{math.ceil(now * 1000) / 1000:.3f} {offset} {self._lines}\n".encode())
             self._rows += 1
-            self._next = now + self._interval()
+            self._next = now + row_interval(self._rows)
         self._lines += data.count(b"\n")
 
     def close(self) -> None:
@@ -289,20 +292,16 @@ class _Index:
         self._file = -1
 
     def _add(self, row: bytes) -> None:
-        if not self._rows:
-            self._first = row
+        self._unwritten += row
+        if not self._rows and self._new:
             return
         try:
             if self._file < 0:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 self._file = os.open(self._path, flags, 0o600)
-            os.write(self._file, self._first + row)
-            self._first = b""
-        except OSError:  # a row that is not there makes a search less exact
+            self._unwritten = self._unwritten[os.write(self._file, self._unwritten) :]
+        except OSError:  # with the next row
             return
-
-    def _interval(self) -> float:
-        return _INDEXED * max(1, self._rows // _ROWS_AT_THAT_RATE)
 
 
 def _room(path: str) -> tuple[int, int]:
