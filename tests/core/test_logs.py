@@ -161,6 +161,37 @@ def test_a_noisy_replica_does_not_hide_the_others(tmp_path: Path) -> None:
     assert "[replica-1] a word" in [next(stream) for _ in range(400_000)]
 
 
+def test_a_look_at_many_replicas_lists_their_folder_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(100):
+        (tmp_path / f"replica-{number}.attempt-1.log").write_bytes(b"up\n")
+    listed: list[object] = []
+
+    def counted(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*path: object) -> object:
+            listed.append(path)
+            return real(*path)
+
+        return call
+
+    polled: list[JobInfo] = []
+
+    def poll() -> JobInfo:
+        status = JobStatus.RUNNING if len(polled) < 20 else JobStatus.SUCCEEDED
+        polled.append(job(*[1] * 100, status=status))
+        return polled[-1]
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+
+    def open_log(replica: int | None, attempt: int) -> LogReader:
+        return LogReader(tmp_path / f"replica-{replica}.attempt-{attempt}.log")
+
+    assert len(list(follow_logs(poll, open_log=open_log, interval=0.001))) == 100
+    assert len(listed) < 100, f"{len(polled)} looks"
+
+
 def test_a_replica_that_writes_for_ever_lets_a_look_end(tmp_path: Path) -> None:
     path = tmp_path / "replica-0.attempt-1.log"
     writer = LogWriter(str(path))

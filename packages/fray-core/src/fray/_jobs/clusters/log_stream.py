@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fray._jobs.logs.lines import LineSplitter, PartialLine, last_line_end, lines_backwards
+from fray._jobs.logs.listing import listed_once
 from fray._jobs.logs.reader import LogSource, OffsetLog
 from fray._values.delays import poll_delays
 from fray._values.jobs import JobInfo, JobStatus
@@ -171,13 +172,14 @@ class Parts:
 
     def round(self, info: JobInfo) -> tuple[list[str], bool]:
         """Return a share of what each has, so that one that writes much does not hide the others."""
-        lines, read = self._setup.round(info)
-        if read:
-            return lines, True
-        for part in self._all(info):
-            own, more = part.round(info)
-            lines += self._prefixed(part, own)
-            read = read or more
+        with listed_once():
+            lines, read = self._setup.round(info)
+            if read:
+                return lines, True
+            for part in self._all(info):
+                own, more = part.round(info)
+                lines += self._prefixed(part, own)
+                read = read or more
         return lines, read
 
     def tail(self, info: JobInfo, count: int) -> list[str]:
@@ -192,8 +194,9 @@ class Parts:
 
     def stop_here(self, info: JobInfo) -> None:
         """End with what is there now."""
-        for part in [self._setup, *self._all(info)]:
-            part.stop_here()
+        with listed_once():
+            for part in [self._setup, *self._all(info)]:
+                part.stop_here()
 
     def _all(self, info: JobInfo) -> list[_Part]:
         chosen = self._chosen.replica

@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from fray._jobs.logs.segments import Segment, index_path, row_interval, segments_of
+from fray._jobs.logs.listing import known_segments
+from fray._jobs.logs.segments import Segment, index_path, row_interval
 
 AT_ONCE = 1 << 20  # bytes
 _SHORTEST_ROW = len(b"0.000 0 0\n")
@@ -67,6 +68,12 @@ class LogReader:
 
     def read_before(self, offset: int, size: int) -> tuple[bytes, int]:
         """See `LogSource.read_before`."""
+        known = next((each for each in reversed(self._segments) if each.start < offset), None)
+        if known is not None and not known.note and offset <= known.end:
+            start = max(known.start, offset - size)
+            if data := _read(known, start, offset - start):
+                return data, start
+        # It grew since it was looked at, or is gone.
         self._look()
         before = [segment for segment in self._segments if segment.start < offset]
         if not before:
@@ -119,7 +126,7 @@ class LogReader:
         return [segment.path for segment in self._segments]
 
     def _look(self) -> None:
-        self._segments = segments_of(self._path)
+        self._segments = known_segments(self._path)
 
     def _at(self, offset: int) -> Segment | None:
         """The last segment or note that begins at or before an offset."""

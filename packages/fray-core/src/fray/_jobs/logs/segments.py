@@ -6,6 +6,10 @@ import os
 
 from fray._values.light_tuples import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _DIGITS = 15  # of an offset in a name: a petabyte
 _DROPPED = ".dropped"
 _INDEXED = 1.0  # seconds between two rows of an index
@@ -45,21 +49,33 @@ def row_interval(rows: int) -> float:
     return _INDEXED * max(1, rows // _ROWS_AT_THAT_RATE)
 
 
-def segments_of(log: str) -> list[Segment]:
-    """Return the segments and notes of a log that are there, in order."""
+def log_of(file: str) -> str:
+    """Return the name of the log that a file is a segment or a note of; its own where it is the first one."""
+    log, _, digits = file.removesuffix(_DROPPED).rpartition(".")
+    return log if digits.isdigit() and len(digits) >= _DIGITS else file
+
+
+def segments_of(log: str, names: Iterable[str] | None = None) -> list[Segment]:
+    """Return the segments and notes of a log that are there, in order.
+
+    Args:
+        names: Those of the files in its folder that may be among them, where they are known.
+    """
     folder, name = os.path.split(log)
     found = []
-    try:
-        with os.scandir(folder or ".") as entries:
-            for entry in entries:
-                if entry.name.startswith(name) and (start := _start(entry.name[len(name) :])) is not None:
-                    try:
-                        size = entry.stat().st_size
-                    except FileNotFoundError:  # dropped meanwhile
-                        continue
-                    found.append(Segment(start, size, entry.path, entry.name.endswith(_DROPPED)))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    if names is None:
+        try:
+            names = os.listdir(folder or ".")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+    for each in names:
+        if each.startswith(name) and (start := _start(each[len(name) :])) is not None:
+            path = os.path.join(folder, each)
+            try:
+                size = os.stat(path).st_size
+            except FileNotFoundError:  # dropped meanwhile
+                continue
+            found.append(Segment(start, size, path, each.endswith(_DROPPED)))
     return sorted(found)
 
 
