@@ -8,6 +8,8 @@ import pytest
 
 from fray.testing.installation import forget_plugins
 
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+
 Install = Callable[..., None]
 
 

@@ -9,45 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from written_logs import KIB, everything, job, monitor, numbered, written
 
-from fray import UnsupportedError
 from fray.backend import LineSplitter, LogReader, LogWriter, OffsetLog, OutputPump, PartialLine
-from fray.cluster import JobId, JobInfo, JobStatus, LogStream, TaskStatus, follow_logs
-
-KIB = 1024
-
-
-def job(*attempts: int, status: JobStatus = JobStatus.RUNNING) -> JobInfo:
-    tasks = tuple(TaskStatus(replica=number, attempt=one) for number, one in enumerate(attempts))
-    return JobInfo(job_id=JobId("job-1"), name="job", status=status, tasks=tasks)
-
-
-def written(path: Path, *pieces: bytes, limit: int | None = None) -> LogReader:
-    writer = LogWriter(str(path), limit)
-    for piece in pieces:
-        writer.write(piece)
-    writer.close()
-    return LogReader(path)
-
-
-def everything(log: LogReader) -> bytes:
-    found, offset = b"", 0
-    while True:
-        data, after = log.read(offset)
-        if after == offset:
-            return found
-        found, offset = found + data, after
-
-
-def monitor(folder: Path, info: JobInfo, **options: object) -> LogStream:
-    def open_log(replica: int | None, attempt: int) -> LogReader:
-        return LogReader(folder / f"replica-{replica}.attempt-{attempt}.log")
-
-    return follow_logs(lambda: info, open_log=open_log, interval=0.001, **options)  # type: ignore[arg-type]
-
-
-def numbered(first: int, last: int) -> bytes:
-    return b"".join(b"line %d\n" % number for number in range(first, last))
+from fray.cluster import JobInfo, JobStatus, follow_logs
 
 
 def test_a_short_log_is_one_plain_file(tmp_path: Path) -> None:
@@ -105,29 +70,6 @@ def test_whatever_is_written_in_whatever_pieces_is_read_forwards_and_backwards(
         assert last == expected[len(expected) - min(count, len(expected)) :]
     found = list(monitor(tmp_path, done, grep="z", tail=3))
     assert found == [line for line in expected if "z" in line][-3:]
-
-
-def test_a_tail_reads_no_more_than_it_shows(tmp_path: Path) -> None:
-    path = tmp_path / "replica-0.attempt-1.log"
-    with path.open("wb") as file:  # sparse: a gigabyte that takes no room
-        file.truncate(1 << 30)
-        file.seek(0, os.SEEK_END)
-        file.write(b"\n" + numbered(0, 100))
-    read = []
-
-    class Counted(LogReader):
-        def read_before(self, offset: int, size: int) -> tuple[bytes, int]:
-            data, start = super().read_before(offset, size)
-            read.append(len(data))
-            return data, start
-
-    done = job(1, status=JobStatus.SUCCEEDED)
-    missing = tmp_path / "environment.log"
-    stream = follow_logs(
-        lambda: done, open_log=lambda replica, _: Counted(missing if replica is None else path), tail=5
-    )
-    assert list(stream) == [f"line {number}" for number in range(95, 100)]
-    assert sum(read) < 1 << 20
 
 
 def test_a_long_line_is_read_in_time_that_grows_with_its_length(tmp_path: Path) -> None:
@@ -202,82 +144,6 @@ def test_a_replica_that_writes_for_ever_lets_a_look_end(tmp_path: Path) -> None:
         if seen % 1000 == 0:
             writer.write(b"y\n" * 1000)
     assert seen == 1_000_000
-
-
-def test_what_came_since_a_time_is_found_by_the_index(tmp_path: Path) -> None:
-    now = [1000.0]
-    writer = LogWriter(str(tmp_path / "replica-0.attempt-1.log"), clock=lambda: now[0])
-    for number in range(1000):
-        writer.write(b"line %d\n" % number)
-        now[0] += 10
-    writer.close()
-    info = job(1, status=JobStatus.SUCCEEDED)
-    assert list(monitor(tmp_path, info, since=1000 + 9970)) == [f"line {n}" for n in range(997, 1000)]
-    assert len(list(monitor(tmp_path, info, since=0))) == 1000
-    assert list(monitor(tmp_path, info, since=1e9)) == []
-    assert list(monitor(tmp_path, info, since=1000 + 9970, tail=5, grep="9$")) == ["line 999"]
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_what_came_since_any_time_is_shown_from_there_or_a_little_before(tmp_path: Path, seed: int) -> None:
-    draw, now = random.Random(seed), [1000.0]
-    writer = LogWriter(str(tmp_path / "replica-0.attempt-1.log"), clock=lambda: now[0])
-    times = []
-    for number in range(200):
-        now[0] += draw.choice([0.0004, 0.1, 0.6, 1.1, 30.0])
-        times.append(now[0])
-        writer.write(b"line %d\n" % number)
-    writer.close()
-    info = job(1, status=JobStatus.SUCCEEDED)
-    for since in (when + step for when in times for step in (-0.0002, 0.0, 0.0002, 0.3)):
-        shown = [int(line.split()[1]) for line in monitor(tmp_path, info, since=since)]
-        first = shown[0] if shown else len(times)
-        assert shown == list(range(first, len(times)))
-        assert all(when < since for when in times[:first]), "a line that was written later is missing"
-        assert all(when > since - 1.01 for when in times[first:])
-
-
-def test_a_line_that_was_begun_before_a_time_and_ended_after_it_is_shown_whole(tmp_path: Path) -> None:
-    now = [1000.0]
-    writer = LogWriter(str(tmp_path / "replica-0.attempt-1.log"), clock=lambda: now[0])
-    for piece in (b"early\nloading ", b"done\n", b"late\n"):
-        writer.write(piece)
-        now[0] += 10
-    writer.close()
-    info = job(1, status=JobStatus.SUCCEEDED)
-    assert list(monitor(tmp_path, info, since=1010)) == ["loading done", "late"]
-    assert list(monitor(tmp_path, info, since=1010, tail=9)) == ["loading done", "late"]
-
-
-def test_a_time_is_found_where_another_writer_went_on_with_a_log(tmp_path: Path) -> None:
-    path, now = tmp_path / "replica-0.attempt-1.log", [1000.0]
-    for name in (b"one", b"two", b"three"):
-        writer = LogWriter(str(path), clock=lambda: now[0])
-        writer.write(name + b"\n")
-        now[0] += 2
-        if name == b"one":
-            writer.write(b"and a half\n")
-        writer.close()
-        now[0] += 100
-    info = job(1, status=JobStatus.SUCCEEDED)
-    assert list(monitor(tmp_path, info, since=1100)) == ["two", "three"]
-    assert list(monitor(tmp_path, info, since=1200)) == ["three"]
-
-
-def test_a_log_without_times_is_read_since_its_last_byte_or_refused(tmp_path: Path) -> None:
-    path = tmp_path / "replica-0.attempt-1.log"
-    path.write_bytes(b"of 0.1.0\n")
-    os.utime(path, (1000, 1000))
-    info = job(1, status=JobStatus.SUCCEEDED)
-    assert list(monitor(tmp_path, info, since=999)) == ["of 0.1.0"]
-    assert list(monitor(tmp_path, info, since=1001)) == []
-    with pytest.raises(UnsupportedError, match="when a line was written"):
-        follow_logs(lambda: info, lambda replica, attempt, offset: b"", since=1.0)
-
-
-def test_a_pattern_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"grep must be a regular expression, got '\('"):
-        follow_logs(lambda: job(1), lambda replica, attempt, offset: b"", grep="(")
 
 
 @pytest.mark.parametrize("size", [0, 1, 999, 1000, 12_345])
