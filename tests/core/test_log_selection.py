@@ -3,14 +3,17 @@
 import errno
 import os
 import random
+import tracemalloc
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from written_logs import job, monitor, numbered
+from written_logs import KIB, CountedReader, job, monitor, numbered, written
 
 from fray import UnsupportedError
-from fray.backend import LogReader, LogWriter
-from fray.cluster import JobStatus, follow_logs
+from fray.backend import LogReader, LogWriter, follow_members
+from fray.cluster import JobId, JobStatus, follow_logs
 
 
 def test_a_tail_reads_no_more_than_it_shows(tmp_path: Path) -> None:
@@ -34,6 +37,78 @@ def test_a_tail_reads_no_more_than_it_shows(tmp_path: Path) -> None:
     )
     assert list(stream) == [f"line {number}" for number in range(95, 100)]
     assert sum(read) < 1 << 20
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_tail_ends_a_log_of_which_lines_without_an_end_were_dropped(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    pieces = [
+        b"".join(draw.choices([b"x" * draw.randrange(9000), b"short\n", b"y" * 9000 + b"\r\n"], k=3))
+        for _ in range(40)
+    ]
+    written(tmp_path / "replica-0.attempt-1.log", *pieces, limit=64 * KIB)
+    done = job(1, status=JobStatus.SUCCEEDED)
+    whole = list(monitor(tmp_path, done))
+    assert any("were dropped" in line for line in whole)
+    for count in range(1, len(whole) + 2):
+        assert list(monitor(tmp_path, done, tail=count)) == whole[-count:]
+
+
+def test_a_tail_of_long_lines_needs_little_memory(tmp_path: Path) -> None:
+    size, count = 256 * KIB, 300
+    with (tmp_path / "replica-0.attempt-1.log").open("wb") as file:  # sparse, again
+        for number in range(count):
+            file.seek(size * (number + 1) - 1)
+            file.write(b"\n")
+    tracemalloc.start()
+    try:
+        done = job(1, status=JobStatus.SUCCEEDED)
+        assert [len(line) for line in monitor(tmp_path, done, tail=count)] == [size - 1] * count
+        assert tracemalloc.get_traced_memory()[1] < size * count / 3
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_search_reads_a_log_once(tmp_path: Path) -> None:
+    path, read = tmp_path / "replica-0.attempt-1.log", list[int]()
+    path.write_bytes(b"the first\n" + numbered(0, 200_000) + b"the last\n")
+    done = job(1, status=JobStatus.SUCCEEDED)
+    stream = follow_logs(
+        lambda: done,
+        open_log=lambda replica, _: CountedReader(tmp_path / "none" if replica is None else path, read),
+        grep="the",
+        tail=5,
+    )
+    assert list(stream) == ["the first", "the last"]
+    assert sum(read) < 1.2 * path.stat().st_size
+
+
+@pytest.mark.parametrize("sweep", [False, True], ids=["replicas", "members"])
+def test_a_tail_of_many_logs_reads_of_each_what_it_shows(tmp_path: Path, *, sweep: bool) -> None:
+    count, short = 50, 3
+    for number in range(count):
+        lines = [b"%090d\n" % line for line in range(10 if number == short else 5000)]
+        (tmp_path / f"replica-{number}.attempt-1.log").write_bytes(b"".join(lines))
+    read: list[int] = []
+
+    def open_log(replica: int | None, attempt: int) -> LogReader:
+        return CountedReader(tmp_path / f"replica-{replica}.attempt-{attempt}.log", read)
+
+    def open_member(job_id: str, replica: int | None, attempt: int) -> LogReader:
+        number = job_id.rpartition("/")[2]
+        return open_log(None if replica is None else int(number), attempt)
+
+    done = job(*[1] * count, status=JobStatus.SUCCEEDED)
+    if sweep:
+        one = job(1, status=JobStatus.SUCCEEDED)
+        members = [replace(one, job_id=JobId(f"sweep-1/{number}")) for number in range(count)]
+        stream = follow_members(lambda _: done, "sweep-1", lambda: members, open_member, tail=5000)
+    else:
+        stream = follow_logs(lambda: done, open_log=open_log, tail=5000)
+    shown = Counter(line.partition("]")[0].rpartition("-")[2].strip("[") for line in stream)
+    assert shown.pop(str(short)) == 10
+    assert (sum(shown.values()), set(shown.values())) == (4990, {101, 102})
+    assert sum(read) < 5 * 91 * 5000
 
 
 def test_what_came_since_a_time_is_found_by_the_index(tmp_path: Path) -> None:

@@ -45,3 +45,21 @@ def monitor(folder: Path, info: JobInfo, **options: object) -> LogStream:
 def numbered(first: int, last: int) -> bytes:
     """Return lines that say their number."""
     return b"".join(b"line %d\n" % number for number in range(first, last))
+
+
+class CountedReader(LogReader):
+    """A log that notes in a list how many bytes each look read."""
+
+    def __init__(self, path: Path, sizes: list[int]) -> None:
+        super().__init__(path)
+        self._sizes = sizes
+
+    def read(self, offset: int) -> tuple[bytes, int]:
+        data, after = super().read(offset)
+        self._sizes.append(len(data))
+        return data, after
+
+    def read_before(self, offset: int, size: int) -> tuple[bytes, int]:
+        data, start = super().read_before(offset, size)
+        self._sizes.append(len(data))
+        return data, start

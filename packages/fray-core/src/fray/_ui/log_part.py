@@ -1,6 +1,7 @@
 """The log of a job: its last lines, requested again and again; a search is done where the log is."""
 
 import re
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from fray._ui.listing import Query, search_field
@@ -37,15 +38,14 @@ def log_lines(cluster: "Cluster", query: Query) -> list[str]:
         options["grep"] = re.escape(grep)
     tail = int(query.choice("lines", LINES))
     stream = cluster.monitor(query.text("id"), tail=tail, follow=False, **options)
-    lines: list[str] = []
+    lines: deque[str] = deque()
     size = 0
     for line in stream:
-        shown = readable(line)
-        lines.append(shown)
-        size += len(shown)
-    while size > _MOST and lines:
-        size -= len(lines.pop(0))
-    return lines
+        lines.append(readable(line))
+        size += len(lines[-1])
+        while size > _MOST:
+            size -= len(lines.popleft())
+    return list(lines)
 
 
 def readable(line: str) -> str:

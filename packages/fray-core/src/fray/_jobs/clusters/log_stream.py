@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from fray._jobs.logs.lines import LineSplitter, PartialLine, last_line_end, lines_backwards
+from fray._jobs.logs.lines import LineSplitter, last_line_end, prefixed
 from fray._jobs.logs.listing import listed_once
 from fray._jobs.logs.reader import LogSource, OffsetLog
+from fray._jobs.logs.tails import FairTail, LogRange, LogTail, Tail, TailAfter
 from fray._values.delays import poll_delays
 from fray._values.jobs import JobInfo, JobStatus
 
@@ -118,24 +118,22 @@ class _Part:
         over = over or (self.replica is None and info.status is not JobStatus.PENDING)
         return (self._chosen.of(self._splitter.finish()) if over else []), False
 
-    def tail(self, info: JobInfo, count: int) -> list[str]:
-        """Return the last lines until now, and continue after them."""
+    def tail(self, info: JobInfo) -> LogTail:
+        """Return the lines until now, of which the last ones can be taken, and continue after them."""
         latest = self._latest(info)
-        found: list[str] = []
-        for attempt in range(max(latest, 1), 0, -1):
-            log = self._open_log(self.replica, attempt)
-            end = log.end()
-            growing = attempt == latest and not info.finished and self._chosen.follow
-            complete = last_line_end(log, end) if growing else end
-            if attempt == max(latest, 1):
-                self._attempt, self._log, self._offset = attempt, log, complete
-            found = (
-                _last(lines_backwards(log, complete, self._begin(log)), self._chosen, count - len(found))
-                + found
-            )
-            if len(found) >= count:
-                break
-        return found
+        self._attempt = max(latest, 1)
+        self._log = self._open_log(self.replica, self._attempt)
+        end = self._log.end()
+        growing = self._attempt == latest and not info.finished and self._chosen.follow
+        self._offset = last_line_end(self._log, end) if growing else end
+        return LogTail(self._backwards(self._log, self._attempt, self._offset), self._chosen.matches)
+
+    def _backwards(self, log: LogSource, attempt: int, end: int) -> Iterator[LogRange]:
+        """What is requested of the logs, from an attempt on to the first one."""
+        yield LogRange(log, self._begin(log), end)
+        for earlier in range(attempt - 1, 0, -1):
+            log = self._open_log(self.replica, earlier)
+            yield LogRange(log, self._begin(log), log.end())
 
     def stop_here(self) -> None:
         """End with what is there now, however much more is written meanwhile."""
@@ -178,19 +176,16 @@ class Parts:
                 return lines, True
             for part in self._all(info):
                 own, more = part.round(info)
-                lines += self._prefixed(part, own)
+                lines += (prefixed(self._prefix(part), line) for line in own)
                 read = read or more
         return lines, read
 
-    def tail(self, info: JobInfo, count: int) -> list[str]:
-        """Return the last lines of all, in fair shares."""
-        tails = {part: self._prefixed(part, part.tail(info, count)) for part in self._all(info)}
-        shares = fair_shares([len(lines) for lines in tails.values()], count)
-        shown = [
-            line for lines, share in zip(tails.values(), shares, strict=True) for line in _end(lines, share)
-        ]
-        before = self._setup.tail(info, count)
-        return _end(before, count - len(shown)) + shown
+    def tail(self, info: JobInfo) -> Tail:
+        """Return the lines of all until now, of which the last ones are taken in fair shares."""
+        with listed_once():
+            parts = self._all(info)
+            replicas = FairTail([(self._prefix(part), part.tail(info)) for part in parts])
+            return TailAfter(self._setup.tail(info), replicas)
 
     def stop_here(self, info: JobInfo) -> None:
         """End with what is there now."""
@@ -205,26 +200,8 @@ class Parts:
                 self._replicas[number] = _Part(self._open_log, number, self._chosen)
         return list(self._replicas.values())
 
-    def _prefixed(self, part: _Part, lines: list[str]) -> list[str]:
-        if len(self._replicas) < 2:
-            return lines
-        prefix = f"[replica-{part.replica}] "
-        return [
-            PartialLine(prefix + line, line.end) if isinstance(line, PartialLine) else prefix + line
-            for line in lines
-        ]
-
-
-def fair_shares(sizes: list[int], count: int) -> list[int]:
-    """Share `count` places: what one does not need of its share goes to the others."""
-    shares = [0] * len(sizes)
-    while count > 0 and (hungry := [n for n, size in enumerate(sizes) if shares[n] < size]):
-        each = max(1, count // len(hungry))
-        for number in hungry[-count:]:
-            given = min(each, sizes[number] - shares[number], count)
-            shares[number] += given
-            count -= given
-    return shares
+    def _prefix(self, part: _Part) -> str:
+        return f"[replica-{part.replica}] " if len(self._replicas) > 1 else ""
 
 
 def _lines(
@@ -236,7 +213,9 @@ def _lines(
     if not chosen.follow:
         parts.stop_here(info)
     if chosen.tail is not None:
-        yield from parts.tail(info, chosen.tail)
+        tail = parts.tail(info)
+        tail.take(chosen.tail)
+        yield from tail.lines()
         if not chosen.follow:
             return
     seen, delays = time.monotonic(), poll_delays(longest=interval)
@@ -251,16 +230,6 @@ def _lines(
             delays = poll_delays(longest=interval)  # a program that writes, writes more: look again soon
         if chosen.follow and not info.finished and (not read or time.monotonic() - seen >= interval):
             info, seen = poll(), time.monotonic()
-
-
-def _last(windows: Iterator[list[str]], chosen: ChosenLines, count: int) -> list[str]:
-    """The last lines of a log that are requested."""
-    backwards = (line for lines in windows for line in reversed(chosen.of(lines)))
-    return list(islice(backwards, count))[::-1] if count > 0 else []
-
-
-def _end(lines: list[str], count: int) -> list[str]:
-    return lines[-count:] if count > 0 else []
 
 
 def _pattern(grep: str | None) -> Callable[[str], object] | None:

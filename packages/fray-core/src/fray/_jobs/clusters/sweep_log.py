@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fray._jobs.clusters.log_stream import ChosenLines, OpenLog, Parts, chosen_lines, fair_shares
-from fray._jobs.logs.lines import PartialLine
+from fray._jobs.clusters.log_stream import ChosenLines, OpenLog, Parts, chosen_lines
+from fray._jobs.logs.lines import prefixed
 from fray._jobs.logs.reader import LogSource
+from fray._jobs.logs.tails import FairTail
 from fray._jobs.plans.sweep_plan import TURN
 from fray._values.delays import poll_delays
 from fray._values.jobs import JobId, JobInfo, JobStatus
@@ -56,15 +57,7 @@ class _Member:
 
     def __init__(self, info: JobInfo, open_log: OpenLog, chosen: ChosenLines) -> None:
         self.info, self.parts = info, Parts(open_log, chosen)
-        self._prefix = f"[{info.job_id.leaf}] "
-
-    def prefixed(self, lines: list[str]) -> list[str]:
-        return [
-            PartialLine(self._prefix + line, line.end)
-            if isinstance(line, PartialLine)
-            else self._prefix + line
-            for line in lines
-        ]
+        self.prefix = f"[{info.job_id.leaf}] "
 
 
 class _SweepLines:
@@ -88,7 +81,9 @@ class _SweepLines:
             for member in self._reading.values():
                 member.parts.stop_here(member.info)
         if self._chosen.tail is not None:
-            yield from self._tail(self._chosen.tail)
+            tail = FairTail([(each.prefix, each.parts.tail(each.info)) for each in self._reading.values()])
+            tail.take(self._chosen.tail)
+            yield from tail.lines()
             if not self._chosen.follow:
                 return
         delays = poll_delays(longest=interval)
@@ -130,19 +125,12 @@ class _SweepLines:
         any_read = False
         for job_id, member in list(self._reading.items()):
             own, read = member.parts.round(member.info)
-            lines += member.prefixed(own)
+            lines += (prefixed(member.prefix, line) for line in own)
             any_read = any_read or read
             if not read and (member.info.finished or not self._chosen.follow):
                 del self._reading[job_id]
                 self._read.add(job_id)
         return lines, any_read
-
-    def _tail(self, count: int) -> list[str]:
-        tails = [member.prefixed(member.parts.tail(member.info, count)) for member in self._reading.values()]
-        shares = fair_shares([len(lines) for lines in tails], count)
-        return [
-            line for lines, share in zip(tails, shares, strict=True) for line in lines[len(lines) - share :]
-        ]
 
 
 def _has_written(info: JobInfo) -> bool:

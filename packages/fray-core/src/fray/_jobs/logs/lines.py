@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from fray._jobs.logs.reader import LogSource
 
@@ -9,7 +10,7 @@ from fray._jobs.logs.reader import LogSource
 # \r that comes last may be half of \r\n.
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 LONGEST = 64 << 20  # bytes of a line that is shown in one piece
-_WINDOW, _LARGEST_WINDOW = 64 << 10, 4 << 20
+_FIRST_WINDOW, _LARGEST_WINDOW = 4 << 10, 4 << 20  # bytes read at once, backwards
 
 
 class PartialLine(str):
@@ -84,41 +85,96 @@ class LineSplitter:
         return [PartialLine(whole.decode(errors="replace"), "")]
 
 
-def lines_backwards(log: LogSource, end: int, start: int = 0) -> Iterator[list[str]]:
-    """Yield the lines between two offsets, some at once, the last ones first; `end` is the end of a line."""
-    size = _WINDOW
+class Window(NamedTuple):
+    """Some lines of a log: reading forwards from an offset gives them, after so many that are not of them."""
+
+    start: int
+    skip: int
+    data: bytes
+
+    def line_count(self) -> int:
+        """Return how many lines there are."""
+        if b"\r" not in self.data:
+            return self.data.count(b"\n") + (not self.data.endswith(b"\n"))
+        return len(self.lines())
+
+    def lines(self) -> list[str]:
+        """Return the lines; the last one may lack its end."""
+        lines, rest = complete_lines(self.data)
+        return [*lines, rest.rstrip(b"\r").decode(errors="replace")] if rest else lines
+
+
+def windows_backwards(log: LogSource, end: int, start: int = 0) -> Iterator[Window]:
+    """Yield the lines between two offsets, some at once, the last ones first.
+
+    Args:
+        end: The end of a line.
+        start: The beginning of one.
+    """
+    size = _FIRST_WINDOW
     while end > start:
-        data, begin = _before(log, end, max(size, 1), start)
-        first = _LINE_END.search(data) if begin > start else None
+        piece, begin = log.read_before(end, min(size, end - start))
+        if len(piece) != end - begin:  # it stands for bytes that are gone, and is lines of its own
+            if piece:
+                skip = piece.startswith(b"\n")  # the end of the line before it
+                yield Window(begin, int(skip), piece[skip:])
+            end = begin
+            continue
+        data, begin, is_line = _further_before(log, piece, begin, size - len(piece), start)
+        first = None if is_line else _LINE_END.search(data)
         cut = first.end() if first is not None and first.end() < len(data) else 0
-        if begin > start and not cut and len(data) < LONGEST:
+        if not is_line and not cut and len(data) < LONGEST:
             size *= 4  # not one line from its beginning: look further back
             continue
-        lines, rest = complete_lines(data[cut:])
-        yield lines + ([rest.rstrip(b"\r").decode(errors="replace")] if rest else [])
-        end, size = begin + cut, min(max(size, _WINDOW) * 2, _LARGEST_WINDOW)
+        yield Window(begin + cut, 0, data[cut:])
+        end, size = begin + cut, min(size * 2, _LARGEST_WINDOW)
+
+
+def lines_forwards(log: LogSource, start: int, end: int) -> Iterator[str]:
+    """Yield the lines between two offsets, the beginning of one and the end of one."""
+    splitter = LineSplitter()
+    while start < end:
+        data, after = log.read(start)
+        if after == start:
+            break
+        yield from splitter.feed(data if after <= end else data[: end - start])
+        start = after
+    yield from splitter.finish()
 
 
 def last_line_end(log: LogSource, end: int) -> int:
     """Return where the last complete line before an offset ends; what follows is a line in the making."""
-    at = end
+    at, size = end, _FIRST_WINDOW
     while at > 0 and end - at < LONGEST:
-        data, begin = log.read_before(at, _WINDOW)
+        data, begin = log.read_before(at, size)
         ends = [found.end() for found in _LINE_END.finditer(data)]
         if ends:
             return min(begin + ends[-1], at)  # a note of what was dropped may be longer than that
-        at = begin
+        at, size = begin, min(size * 2, _LARGEST_WINDOW)
     return at
 
 
-def _before(log: LogSource, end: int, size: int, start: int) -> tuple[bytes, int]:
-    """So many bytes before an offset, from as many segments as it takes."""
-    pieces: list[bytes] = []
-    begin = end
-    while begin > start and end - begin < size:
-        data, begin = log.read_before(begin, min(size - (end - begin), begin - start))
-        pieces.append(data)
-    return b"".join(reversed(pieces)), begin
+def prefixed(prefix: str, line: str) -> str:
+    """Return a line with something before it, and with its end."""
+    return PartialLine(prefix + line, line.end) if isinstance(line, PartialLine) else prefix + line
+
+
+def _further_before(
+    log: LogSource, piece: bytes, begin: int, size: int, start: int
+) -> tuple[bytes, int, bool]:
+    """Add so many bytes before a piece, from as many segments as it takes.
+
+    Returns:
+        The bytes, where they begin, and whether a line is known to begin there.
+    """
+    pieces = [piece]
+    while begin > start and size > 0:
+        piece, before = log.read_before(begin, min(size, begin - start))
+        if len(piece) != begin - before:  # of bytes that are gone: the line before them has ended
+            return b"".join(reversed(pieces)), begin, True
+        pieces.append(piece)
+        begin, size = before, size - len(piece)
+    return b"".join(reversed(pieces)), begin, begin <= start
 
 
 def _first_end(data: bytes) -> int | None:
