@@ -23,11 +23,15 @@ ray: Any = typed_ray
 pytestmark = pytest.mark.timeout(480)
 
 TRUE = Entrypoint.from_binary("true")
-# Fails for as long as there is no file of that name.
+# Fails for as long as there is no file of that name; then a task has to find the job's variable.
 FAILS_UNTIL = """
-import pathlib, sys
+import os, pathlib, sys
+from fray import get_job_context
 print(pathlib.Path("data.txt").read_text())
-sys.exit(not pathlib.Path(sys.argv[1]).exists())
+if not pathlib.Path(sys.argv[1]).exists():
+    sys.exit(1)
+context = get_job_context()
+assert context.get(context.run(os.getenv, "TOLD")) == os.environ["TOLD"] == "to all"
 """
 
 
@@ -107,7 +111,7 @@ def test_what_was_shipped_is_there_when_it_is_run_again(
     cluster = RayCluster(ray_cluster.address, ship_workspace=True)
     marker = tmp_path.parent / f"{tmp_path.name}-go"  # not in what is shipped
     entrypoint = Entrypoint.from_binary("python", ["-c", FAILS_UNTIL, os.fspath(marker)])
-    environment = create_environment(workspace=tmp_path)
+    environment = create_environment(workspace=tmp_path, env_vars={"TOLD": "to all"})
     request = JobRequest("shipped", entrypoint, environment=environment)
     job_id = cluster.launch_many([request, request]) if many else cluster.launch(request)
     for again in (False, True):

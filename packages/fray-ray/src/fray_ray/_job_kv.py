@@ -10,6 +10,8 @@ from collections.abc import Collection
 
 from fray_ray._ray_internals.kv import kv_delete, kv_get, kv_list, kv_put
 
+SUBMISSION_VARIABLE = "FRAY_RAY_SUBMISSION"
+"""What Ray calls the run of a job, in the workers that run its tasks and actors."""
 LIMIT = 100 * 2**20  # bytes, of the dashboard
 STOP, RESTART, ENDPOINT, QUEUED, FORGET = "stop", "restart", "endpoint", "queued", "forget"
 _PACKAGES, _OURS = "gcs://", "fray-"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from fray.backend import is_secret_name
 from fray.cluster import GpuConfig, JobRequest, ResourceConfig, TpuConfig
+from fray_ray import _job_kv
 from fray_ray._installing import with_packages
 from fray_ray._options import A_LITTLE, stable_node
 
@@ -153,6 +154,7 @@ def job_config(plan: Plan, config: str) -> str:
     told = json.loads(config)
     runtime_env = told.get("runtime_env") or {}
     shown = {name: value for name, value in plan.environ.items() if name not in plan.confidential}
+    shown[_job_kv.SUBMISSION_VARIABLE] = plan.submission
     runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **shown}
     runtime_env = with_packages(runtime_env, plan.pip)
     # A node builds it for the first task that it runs; else every node of the cluster would at once.

@@ -19,7 +19,6 @@ from fray import use_context
 from fray.backend import strip_frames, unpack_exception
 from fray_ray import _coroutines, _job_kv, _lending
 from fray_ray._errors import portable
-from fray_ray._job_table import submission_of
 from fray_ray._ray_internals.errors import bound_error_texts
 from fray_ray._stream_refs import produced
 
@@ -93,8 +92,8 @@ def _choose_jax_platform(accelerated: bool) -> None:
 @cache
 def _jobs_variables() -> dict[str, str]:
     """Take over, once, the variables of the job that this worker is of; what a task was given wins."""
-    job = os.environ.get("FRAY_JOB_ID")
-    data = _job_kv.fetch(_job_kv.variables_name(submission_of(job))) if job else None
+    submission = os.environ.get(_job_kv.SUBMISSION_VARIABLE)
+    data = _job_kv.fetch(_job_kv.variables_name(submission)) if submission else None
     variables: dict[str, str] = pickle.loads(data) if data else {}
     told = _told()
     os.environ.update({name: value for name, value in variables.items() if name not in told})
