@@ -250,23 +250,28 @@ def test_a_function_on_a_pod_uses_references_and_handles_of_its_program(
 def test_a_function_on_a_pod_fails_with_its_own_exception_when_its_retries_are_used_up(
     gangs: RayCluster, tmp_path: Path
 ) -> None:
-    def refuse() -> None:
+    def refuse() -> str:
         import os
-        from pathlib import Path
-
-        from fray.testing.gates import until
-
-        tries = Path(tmp_path / "tries")
-        with tries.open("a") as file:
-            file.write(os.environ["FRAY_REPLICA_ID"])
-        if os.environ["FRAY_REPLICA_ID"] == "1":
-            # Its peer is ended at once: it has written by then.
-            attempt = int(os.environ["FRAY_ATTEMPT"])
-            until(lambda: tries.read_text().count("0") == attempt, "the peer runs", 200.0)
-            raise KeyError("no such luck")
         import time
 
-        time.sleep(600)
+        from fray.testing.cluster_fixtures import running
+        from fray.testing.gates import until
+
+        tries, peer = tmp_path / "tries", tmp_path / "peer"
+        replica, attempt = os.environ["FRAY_REPLICA_ID"], int(os.environ["FRAY_ATTEMPT"])
+        if replica == "0":
+            peer.write_text(str(os.getpid()))
+        with tries.open("a") as file:
+            file.write(replica)
+        if replica == "1":
+            # Its peer is ended at once, or has returned: it has written by then.
+            until(lambda: tries.read_text().count("0") == attempt, "the peer runs", 200.0)
+            if attempt == 2:
+                until(lambda: not running(int(peer.read_text())), "the peer has returned", 200.0)
+            raise KeyError("no such luck")
+        if attempt == 1:
+            time.sleep(600)
+        return "done"
 
     with pytest.raises(KeyError, match="no such luck"):
         run_on_pod(refuse, "v4-16", max_retries_failure=1)

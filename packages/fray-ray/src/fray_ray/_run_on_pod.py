@@ -35,6 +35,7 @@ _OF_THE_JOB = (
     JOB_CONFIG,
     "RAY_OVERRIDE_JOB_RUNTIME_ENV",
 )
+_RETURNED, _RAISED = map(pickle.dumps, ("returned", "raised"))  # what is before what a host has to say
 _LOOK = 0.2  # seconds
 _GRACE = 10.0  # seconds from SIGTERM to SIGKILL where the caller goes away
 
@@ -97,9 +98,10 @@ def _run(plan: Plan) -> list[Any]:
         raise gang.error
     status, _, message = gang.verdict
     if status is JobStatus.SUCCEEDED:
-        return [_loaded(result) for result in gang.results]
-    if gang.results and gang.results[0] is not None:
-        _loaded(gang.results[0])
+        return [_returned(result) for result in gang.results]
+    raised = [result for result in gang.results if result is not None and result.startswith(_RAISED)]
+    if raised:
+        raise unpack_exception(pickle.loads(raised[0][len(_RAISED) :]))
     raise WorkerDiedError(message)
 
 
@@ -148,13 +150,10 @@ class _Gang(threading.Thread):
             self._loop.call_soon_threadsafe(self._job.stop, grace)
 
 
-def _loaded(result: bytes | None) -> Any:
-    """Return what a function returned; raise what it raised."""
+def _returned(result: bytes | None) -> Any:
+    """Return what a function returned."""
     assert result is not None
-    kind = pickle.dumps("returned")
-    if result.startswith(kind):
-        return pickle.loads(result[len(kind) :])
-    raise unpack_exception(pickle.loads(result[len(pickle.dumps("raised")) :]))
+    return pickle.loads(result.removeprefix(_RETURNED))
 
 
 def _shipped(fn: Callable[[], Any]) -> Callable[[], Any]:

@@ -37,7 +37,7 @@ from fray.backend import (
     Tick,
     TreeEnded,
 )
-from fray.cluster import ExitReason
+from fray.cluster import ExitReason, JobStatus
 from fray_ray._head import nodes as nodes_
 from fray_ray._head.asides import aside
 from fray_ray._head.attempts import AttemptRun
@@ -168,13 +168,15 @@ class JobRun:
 
     @property
     def results(self) -> list[bytes | None]:
-        """What the entry points returned, by replica; of a job that failed, what the first one raised."""
-        verdict = self._machine.verdict
-        if verdict is not None and verdict[2] is None:
-            return [self._results.get(task.replica) for task in self._machine.tasks]
-        failed = sorted(self._machine.tasks, key=lambda task: task.finished_at or 0.0)
-        raised = [self._results[task.replica] for task in failed if task.replica in self._results]
-        return list(raised[:1])
+        """What the entry points returned, by replica; of a job that failed, those of the ones that did.
+
+        They are in the order in which they failed; one that ended without a word is None.
+        """
+        verdict, tasks = self._machine.verdict, self._machine.tasks
+        if verdict is None or verdict[2] is not None:
+            failed = [task for task in tasks if task.status is JobStatus.FAILED]
+            tasks = tuple(sorted(failed, key=lambda task: task.finished_at or 0.0))
+        return [self._results.get(task.replica) for task in tasks]
 
     # --- the loop ---
 
