@@ -3,6 +3,7 @@
 import http.client
 import os
 import threading
+import time
 
 _SERVER = "GCE_METADATA_HOST"  # the variable that Google's own libraries read
 _DEFAULT = "metadata.google.internal"
@@ -11,7 +12,7 @@ _EVENTS = {
     "/computeMetadata/v1/instance/maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE",
 }
 _EVERY, _TIMEOUT = 1.0, 2.0  # seconds
-_MISSES = 3  # in a row, and there is no such server
+_GIVEN_UP_AFTER = 60.0  # seconds without one answer: there is no such server
 
 
 class NoticeWatch:
@@ -29,11 +30,11 @@ class NoticeWatch:
 
     def _watch(self) -> None:
         server, pause = os.environ.get(_SERVER) or _DEFAULT, threading.Event()
-        misses = 0
-        while misses < _MISSES:
+        answered, until = False, time.monotonic() + _GIVEN_UP_AFTER
+        while answered or time.monotonic() < until:  # one that is there may be away for a while
             for path, word in _EVENTS.items():
                 answer = _ask(server, path)
-                misses = misses + 1 if answer is None else 0
+                answered = answered or answer is not None
                 if answer == word:
                     self._notice = f"its provider says {path.rpartition('/')[2]}: {word}"
                     return
@@ -45,7 +46,7 @@ def _ask(server: str, path: str) -> str | None:
     try:
         connection.request("GET", path, headers={"Metadata-Flavor": "Google"})
         answer = connection.getresponse()
-        return answer.read(1024).decode().strip() if answer.status == http.client.OK else ""
+        return answer.read(1024).decode(errors="replace").strip() if answer.status == http.client.OK else ""
     except (OSError, http.client.HTTPException):
         return None
     finally:
