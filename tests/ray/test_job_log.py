@@ -2,6 +2,7 @@
 
 import json
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -167,3 +168,24 @@ def test_a_tail_of_a_long_log_costs_what_it_shows_and_a_look_what_is_new(table: 
     written.grow([more] * 6)
     assert len(list(cluster.monitor(JOB))) == 20_006
     assert table.fetched < 3 * size  # without marks, six times as much
+
+
+def test_a_log_that_is_followed_is_not_held_in_memory(table: FakeDashboard) -> None:
+    def more() -> None:
+        for _ in range(500):
+            written.write(0, "x" * 1_000)
+
+    def held() -> int:
+        of_logs = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/job_log.py")])
+        return sum(each.size for each in of_logs.statistics("filename"))
+
+    written = Written(table)
+    written.grow([more] * 10)
+    tracemalloc.start()
+    try:
+        for number, _ in enumerate(RayCluster(table.url).monitor(JOB), 1):
+            if number == 5_000:
+                assert held() < 2_000_000
+    finally:
+        tracemalloc.stop()
+    assert number == 5_000

@@ -2,7 +2,8 @@
 
 Ray gives the last lines of a log, or all of it, and no range. The log has marks in it (`_head.log_marks`),
 lines that are like no other: only what is behind the last mark that was read can be new, so a look costs what
-came since then, and a tail what it shows. What was read reaches from somewhere up to the end, without a gap.
+came since then, and a tail what it shows. What was read reaches from somewhere up to the end, without a gap;
+what a reader has taken is held no longer.
 """
 
 import re
@@ -30,7 +31,7 @@ Fetch = Callable[[int | None], str]
 
 @dataclass
 class _Part:
-    """What was read of an attempt's log.
+    """What was read of an attempt's log, and is held.
 
     Args:
         whole: Whether it begins where the attempt does.
@@ -58,6 +59,7 @@ class JobLog:
         self._attempts: dict[int, int] = {}
         self._started = self.whole = False  # whether anything was read; whether from the beginning
         self._mark = ""  # the last one that was read, between the ends of lines
+        self._dropped = 0  # lines that were read, and are held no longer
         self._behind = 0  # characters that were read behind it; where there is none, of the whole log
         self._rests_until = 0.0
 
@@ -75,13 +77,26 @@ class JobLog:
         self._rests_until = 0.0
 
     def read_all(self) -> None:
-        """Read the log from its beginning, where that was not done."""
-        if not self.whole:
+        """Read the log from its beginning, where not all of it is held."""
+        if not self.complete:
             self._read_back(None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that was written is held."""
+        return self.whole and not self._dropped
+
+    def drop(self, part: _Part, offset: int) -> None:
+        """Hold no longer what is before an offset: a job may write more than there is memory."""
+        taken = part.data[: offset - part.start]
+        if taken:
+            self._dropped += taken.count(b"\n")
+            del part.data[: len(taken)]
+            part.start, part.whole = part.start + len(taken), False
 
     def read_further(self) -> None:
         """Read much more of what is before that which was read."""
-        known = sum(part.data.count(b"\n") for part in self._parts.values())
+        known = self._dropped + sum(part.data.count(b"\n") for part in self._parts.values())
         self._read_back(max(_FEW, known) * _MORE)
 
     def read_new(self) -> None:
@@ -119,7 +134,7 @@ class JobLog:
         before, self._parts = self._parts, {}
         known = text.rfind(self._mark) + len(self._mark) + self._behind if self._started else len(text)
         from_its_end = self._started or not self.whole
-        self._started, self._mark, self._behind, self._attempts = True, "", 0, {}
+        self._started, self._mark, self._behind, self._attempts, self._dropped = True, "", 0, {}, 0
         if (
             not self.whole
         ):  # lines that no beginning is before are of the attempt before the next, or of the latest
@@ -170,13 +185,14 @@ class AttemptLog:
         if offset >= part.end:
             self._log.read_new()
             part = self._part()
+        self._log.drop(part, offset)
         data = bytes(part.data[offset - part.start :])
         return data, offset + len(data)
 
     def read_before(self, offset: int, size: int) -> tuple[bytes, int]:
         """See `LogSource.read_before`."""
         part = self._part()
-        while offset <= part.start and not part.whole and not self._log.whole:
+        while offset <= part.start and not part.whole and not self._log.complete:
             self._log.read_further()
             part = self._part()
         if offset <= part.start:
