@@ -243,8 +243,21 @@ HALF_KNOWN = [  # what a dashboard says of a node that joined, or left, a moment
 def test_a_job_is_launched_whatever_the_dashboard_says_of_its_nodes(nodes: Any) -> None:
     with fake_dashboard() as dashboard:
         dashboard.nodes = nodes
-        RayCluster(dashboard.url).launch(JobRequest("early", Entrypoint.from_binary("true")))
+        cluster = RayCluster(dashboard.url, reconnect_timeout=0.1)
+        cluster.launch(JobRequest("early", Entrypoint.from_binary("true")))
         assert len(dashboard.submitted) == 1
+
+
+def test_a_workspace_is_shipped_to_a_cluster_whose_dashboard_knows_no_node_at_first(tmp_path: Path) -> None:
+    elsewhere = {"ip": "203.0.113.5", "raylet": {"state": "ALIVE"}}
+    environment = create_environment(workspace=tmp_path)
+    with fake_dashboard() as dashboard:
+        dashboard.nodes = {"data": {"summary": [elsewhere]}}
+        dashboard.nodes_at_first = [{"data": {"summary": []}}] * 2
+        request = JobRequest("early", Entrypoint.from_binary("true"), environment=environment)
+        RayCluster(dashboard.url).launch(request)
+        (job,) = dashboard.queued.values()
+    assert job["runtime_env"]["working_dir"].startswith("gcs://")
 
 
 OWN = {"fray.job_id": "train-1", "fray.name": "train", "fray.replicas": "1"}

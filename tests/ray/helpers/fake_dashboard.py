@@ -17,7 +17,8 @@ class FakeDashboard(ThreadingHTTPServer):
     `entries` are the job table, by submission; `logs` what drivers have written; `files` other files among
     the logs of the node. `asked` are the paths of all questions, `submitted` the jobs that came to Ray,
     `queued` those that came to the scheduler, by submission, `stored` what the head was given to keep. A job
-    is refused until `agent_after` submissions have come.
+    is refused until `agent_after` submissions have come. `nodes_at_first` is what it says of nodes before it
+    says `nodes`.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,8 @@ class FakeDashboard(ThreadingHTTPServer):
         self.entries: dict[str, dict[str, Any]] = {}
         self.logs: dict[str, str] = {}
         self.files: dict[str, str] = {}
-        self.nodes: Any = {"data": {"summary": []}}
+        self.nodes: Any = {"data": {"summary": [{"ip": "127.0.0.1", "raylet": {"state": "ALIVE"}}]}}
+        self.nodes_at_first: list[Any] = []
         self.asked: list[str] = []
         self.submitted: list[dict[str, Any]] = []
         self.queued: dict[str, dict[str, Any]] = {}
@@ -60,7 +62,7 @@ class FakeDashboard(ThreadingHTTPServer):
         if path == "/api/version":
             return 200, {"ray_version": "2.60.0", "version": "4"}
         if path == "/nodes?view=summary":
-            return 200, self.nodes
+            return 200, self.nodes_at_first.pop(0) if self.nodes_at_first else self.nodes
         if path == "/api/jobs/":
             return 200, [*self.entries.values(), *self.odd]
         if words[:2] == ["api", "jobs"] and words[2] in self.entries:

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import requests
 
@@ -197,8 +198,18 @@ class JobsClient:
             self.upload(_job_kv.forget_name(submission), b"-")
 
     def node_addresses(self) -> set[str]:
-        """Return the addresses of the living nodes, as far as the dashboard knows them."""
-        return living_addresses(self._read(NODES))
+        """Return the addresses of the living nodes, as far as the dashboard knows them.
+
+        One that has just started knows of no node, and is asked again. Where it knows of none the head's
+        address is that in the URL.
+        """
+        deadline = time.monotonic() + self._reconnect_timeout
+        for delay in retry_delays():
+            found = living_addresses(self._read(NODES))
+            if found or time.monotonic() + delay > deadline:
+                break
+            time.sleep(delay)
+        return found or {urlsplit(self.url).hostname or ""}
 
     def _look(self, act: Callable[[], T]) -> T:
         """Do what may be done twice."""
