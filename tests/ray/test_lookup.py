@@ -1,13 +1,14 @@
 """How a job is found in Ray's table: its runs, the members of a sweep, what a retry has. Needs no cluster."""
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fake_dashboard import FakeDashboard, fake_dashboard
 
-from fray import JobNotFoundError, ResourceConfig
+from fray import ClusterUnavailableError, JobNotFoundError, ResourceConfig
 from fray.cluster import Entrypoint, ExitReason, JobInfo, JobRequest, JobStatus
 from fray_ray import RayCluster
 
@@ -151,3 +152,29 @@ def test_keys_are_those_of_the_job_that_launches(
     assert first == again
     assert len({first, within, other}) == 3
     assert "k" not in {job["metadata"]["fray.key"] for job in table.queued.values()}
+
+
+def test_a_job_that_is_handed_over_is_found_although_the_dashboard_fails_for_a_moment(
+    table: FakeDashboard,
+) -> None:
+    def status() -> int | None:
+        if statuses:
+            return statuses.pop()
+        add(table, "a-1", state="running")
+        return None
+
+    statuses = [500]
+    table.stored["/api/packages/gcs/fray-a-1.queued"] = b"{}"
+    table.before_a_package = status
+    assert found(table, "a-1").status is JobStatus.RUNNING
+
+
+def test_a_job_that_nobody_ends_is_not_waited_for_without_end(
+    table: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(table, "a-1", "PENDING", waits="1")
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0 * now())
+    with pytest.raises(ClusterUnavailableError, match=r"a-1 was not ended .* scheduler"):
+        RayCluster(table.url).terminate("a-1", grace=0.0)
+    assert [job["entrypoint"] for job in table.submitted], "another scheduler was started"

@@ -18,7 +18,8 @@ class FakeDashboard(ThreadingHTTPServer):
     the logs of the node. `asked` are the paths of all questions, `submitted` the jobs that came to Ray,
     `queued` those that came to the scheduler, by submission, `stored` what the head was given to keep. A job
     is refused until `agent_after` submissions have come. `nodes_at_first` is what it says of nodes before it
-    says `nodes`.
+    says `nodes`. `before_a_package` is called when somebody asks whether one is there; it may return the
+    status of the answer.
     """
 
     def __init__(self) -> None:
@@ -37,6 +38,7 @@ class FakeDashboard(ThreadingHTTPServer):
         self.takes_jobs = True
         self.fetched = 0  # characters of logs that were given
         self.before_a_log: Callable[[], None] = lambda: None  # is given
+        self.before_a_package: Callable[[], int | None] = lambda: None
         self.odd: list[Any] = []  # rows of the job table that are no entries
 
     @property
@@ -68,7 +70,7 @@ class FakeDashboard(ThreadingHTTPServer):
         if words[:2] == ["api", "jobs"] and words[2] in self.entries:
             return 200, {"logs": self._given(self._log(words[2]))} if words[3:] else self.entries[words[2]]
         if words[:3] == ["api", "packages", "gcs"]:
-            return (200 if parts.path in self.stored else 404), ""
+            return self.before_a_package() or (200 if parts.path in self.stored else 404), ""
         if parts.path == "/api/v0/logs/file":
             return self._file(**{name: values[0] for name, values in parse_qs(parts.query).items()})
         return 404, f"nothing is at {path}"
@@ -121,7 +123,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, {})
 
     def do_POST(self) -> None:
-        self._answer(*self.server.submit(json.loads(self._body())))
+        if self.path.endswith("/stop"):
+            self._answer(200, {"stopped": False})
+        else:
+            self._answer(*self.server.submit(json.loads(self._body())))
 
     def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
 

@@ -110,18 +110,23 @@ class JobsClient:
         """Return what the dashboard says; None where it has nothing. Where it fails it is asked again."""
 
         def ask() -> Any:
-            answer = request(self._jobs, "GET", path)
-            if answer.status_code == requests.codes.not_found:
-                return None
-            if answer.status_code != requests.codes.ok:
-                words = f"GET {self.url}{path} answered {answer.status_code}: {answer.text[-1000:]}"
-                raise ConnectionError(words) if answer.status_code >= _SERVERS_FAULT else RuntimeError(words)
+            answer = self._get(path)
             try:
-                return answer.json()
+                return None if answer is None else answer.json()
             except ValueError as error:  # cut off, or a page of a proxy
                 raise ConnectionError(f"GET {self.url}{path} answered no JSON: {error}") from error
 
         return self._look(ask)
+
+    def _get(self, path: str) -> Any:
+        """Return a good answer; None where nothing is there."""
+        answer = request(self._jobs, "GET", path)
+        if answer.status_code == requests.codes.not_found:
+            return None
+        if answer.status_code != requests.codes.ok:
+            words = f"GET {self.url}{path} answered {answer.status_code}: {answer.text[-1000:]}"
+            raise ConnectionError(words) if answer.status_code >= _SERVERS_FAULT else RuntimeError(words)
+        return answer
 
     def log(self, submission: str) -> str:
         """Return what a job has written so far; nothing where its driver's node is gone."""
@@ -184,8 +189,7 @@ class JobsClient:
 
     def holds(self, name: str) -> bool:
         """Whether the head has something under a name."""
-        answer = self._look(lambda: request(self._jobs, "GET", package(name)))
-        return bool(answer.status_code == requests.codes.ok)
+        return self._look(lambda: self._get(package(name)) is not None)
 
     def forget(self, name: str) -> None:
         """Have the head hold nothing of what was stored; Ray deletes no package over HTTP."""

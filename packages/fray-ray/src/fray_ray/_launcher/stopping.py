@@ -10,8 +10,9 @@ from fray_ray._job_table import TERMINAL, is_lost, read
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._launcher.lookup import FoundJob
 from fray_ray._launcher.queueing import SchedulerClient
+from fray_ray._scheduler import SUBMISSION
 
-_ENDS_WITHIN = 90.0  # seconds for what is left of a job that Ray has lost
+_ENDS_WITHIN = 90.0  # seconds for what is left of a job that Ray has lost, or is to stop
 _DOUBTED_AFTER = 15.0  # seconds in which a scheduler that lives has noticed
 _MARGIN = 20.0  # seconds beyond the grace within which the scheduler has ended a job
 
@@ -61,6 +62,9 @@ def stop_job(
 
     Args:
         doubt: Called where the scheduler does not seem to take notice.
+
+    Raises:
+        ClusterUnavailableError: Neither the scheduler nor Ray has ended it.
     """
     client.upload(_job_kv.stop_name(submission), str(grace).encode())
     deadline = time.monotonic() + grace + _MARGIN
@@ -80,4 +84,9 @@ def stop_job(
         if not told and (info.finished or time.monotonic() > deadline):
             client.stop(submission)
             told = True
+        if time.monotonic() > deadline + _ENDS_WITHIN:  # it waits, so Ray has no process of it to stop
+            raise ClusterUnavailableError(
+                f"job {submission} was not ended within {grace + _MARGIN + _ENDS_WITHIN:g} s: the cluster's "
+                f"scheduler does not answer; `ray job logs {SUBMISSION}` says whether it could start"
+            )
         time.sleep(delay)
