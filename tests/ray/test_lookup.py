@@ -178,3 +178,17 @@ def test_a_job_that_nobody_ends_is_not_waited_for_without_end(
     with pytest.raises(ClusterUnavailableError, match=r"a-1 was not ended .* scheduler"):
         RayCluster(table.url).terminate("a-1", grace=0.0)
     assert [job["entrypoint"] for job in table.submitted], "another scheduler was started"
+
+
+def test_prune_asks_for_the_table_once_however_many_jobs_go(table: FakeDashboard) -> None:
+    ended = [f"a-{number}" for number in range(10)]
+    for job_id in ended:
+        add(table, job_id, "SUCCEEDED", state="succeeded")
+        add(table, f"{job_id}/b-1", "FAILED", state="failed")
+    add(table, "c-1", state="running")
+    add(table, "d-1", "SUCCEEDED", state="succeeded")
+    add(table, "d-1/e-1", state="running")
+    pruned = RayCluster(table.url).prune()
+    assert {job_id for job_id in pruned.jobs if "/" not in job_id} == set(ended)
+    assert table.entries.keys() == {"c-1", "d-1", "d-1~e-1"}
+    assert table.asked.count(ENTRY) == 1

@@ -128,6 +128,10 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(*self.server.submit(json.loads(self._body())))
 
+    def do_DELETE(self) -> None:
+        del self.server.entries[self.path.rpartition("/")[2]]
+        self._answer(200, {"deleted": True})
+
     def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
 
     def _body(self) -> bytes:

@@ -1,5 +1,6 @@
 """Jobs on a Ray cluster, each a job in Ray's own table."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -30,6 +31,7 @@ from fray.cluster import (
     JobId,
     JobInfo,
     JobRequest,
+    JobStatus,
     LogStream,
     Pruned,
     SweepId,
@@ -396,14 +398,20 @@ class RayCluster(ClusterCalls):
 
     def remove(self, job_id: str, force: bool = False) -> None:
         """See `fray.cluster.Cluster.remove`. Its log stays on the head for as long as Ray keeps it."""
+        self._remove(job_id, lookup.jobs_in(self._client.entries()))
+
+    def _remove(self, job_id: str, listed: Iterable[tuple[JobInfo, _job_table.JobEntry]]) -> None:
+        """Remove a job and those below it, which are among the listed ones as they are now, or were."""
         found = self._find(job_id)
-        entries = self._client.entries()
-        below = [
-            entry
-            for entry in entries
-            if (info := _job_table.read(entry)) is not None and f"{info.job_id}/".startswith(f"{job_id}/")
-        ]
-        jobs = [*lookup.latest(below).values(), (found.info, found.entry)]
+        below = [entry for info, entry in listed if f"{info.job_id}/".startswith(f"{job_id}/")]
+        jobs = [(found.info, found.entry)]
+        for info, entry in lookup.latest(below).values():
+            if info.status is JobStatus.SUCCEEDED:
+                jobs.append((info, entry))
+            elif info.job_id != job_id:  # it may have been run again since
+                with contextlib.suppress(JobNotFoundError):
+                    again = self._find(info.job_id)
+                    jobs.append((again.info, again.entry))
         for info, _ in jobs:
             if not info.finished:
                 raise ValueError(f"job {info.job_id} is {info.status}: terminate it, then remove it")
@@ -418,9 +426,11 @@ class RayCluster(ClusterCalls):
         """See `fray.cluster.Cluster.prune`."""
         check_seconds("older_than", older_than, zero=True)
         before = time.time() - older_than
+        entries = self._client.entries()
+        listed = lookup.jobs_in(entries)
         old = [
             info.job_id
-            for info, entry in lookup.latest(self._client.entries()).values()
+            for info, entry in lookup.latest(entries).values()
             if info.finished
             and info.sweep is None
             and (info.finished_at or 0.0) <= before
@@ -430,7 +440,7 @@ class RayCluster(ClusterCalls):
         for job_id in old:
             try:
                 if not dry_run:
-                    self.remove(job_id)
+                    self._remove(job_id, listed)
             except (JobNotFoundError, ValueError, _DriverStillThereError):
                 # With its parent, or one below it runs, or is not quite gone.
                 continue

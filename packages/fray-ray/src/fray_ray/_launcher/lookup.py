@@ -71,13 +71,15 @@ def find(entry_of: EntryOf, job_id: str) -> FoundJob | None:
     return None if info is None or sweep is None else FoundJob(info, (), sweep.entry)
 
 
+def jobs_in(entries: Iterable[JobEntry]) -> list[tuple[JobInfo, JobEntry]]:
+    """Return the runs of jobs that entries are of; other users of Ray have entries, too."""
+    return [(info, entry) for entry in entries if (info := read(entry)) is not None]
+
+
 def latest(entries: Iterable[JobEntry]) -> dict[JobId, tuple[JobInfo, JobEntry]]:
     """Return the jobs that entries are of, each with its latest run."""
     found: dict[JobId, tuple[JobInfo, JobEntry]] = {}
-    for entry in entries:
-        info = read(entry)
-        if info is None:
-            continue
+    for info, entry in jobs_in(entries):
         known = found.get(info.job_id)
         if known is None or tries_of(known[1]) < tries_of(entry):
             found[info.job_id] = info, entry
