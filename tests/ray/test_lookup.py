@@ -192,3 +192,26 @@ def test_prune_asks_for_the_table_once_however_many_jobs_go(table: FakeDashboard
     assert {job_id for job_id in pruned.jobs if "/" not in job_id} == set(ended)
     assert table.entries.keys() == {"c-1", "d-1", "d-1~e-1"}
     assert table.asked.count(ENTRY) == 1
+
+
+def test_of_two_launches_with_a_key_the_first_stays_although_ray_was_given_it_later(
+    table: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = table.store
+
+    def store_and_show(path: str, data: bytes) -> None:
+        store(path, data)
+        for submission, job in list(table.queued.items()):  # the other one has its entry again
+            table.entries[submission]["start_time"] = 2_000
+            metadata = {**job["metadata"], "fray.job_id": "first-1", "fray.since": "1000"}
+            table.add("first-1", "RUNNING", metadata, start_time=3_000)
+        if path.endswith(".stop"):
+            stopped.append(path.rpartition("/")[2])
+            table.entries[stopped[0].removeprefix("fray-").removesuffix(".stop")]["status"] = "STOPPED"
+
+    stopped: list[str] = []
+    monkeypatch.setattr(table, "store", store_and_show)
+    request = JobRequest("keyed", Entrypoint.from_binary("true"))
+    assert RayCluster(table.url).launch(request, key="k") == "first-1"
+    (second,) = table.queued
+    assert stopped == [f"fray-{second}.stop"]

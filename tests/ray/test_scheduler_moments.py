@@ -76,6 +76,7 @@ def test_a_job_starts_while_the_dashboard_takes_its_time(
     waits = joined_cluster.launch(JobRequest("waits", TRUE, resources=three))
     later = joined_cluster.launch(JobRequest("later", TRUE, after=[waits]))
     await_entry(ray_cluster, later)
+    since = JobSubmissionClient(ray_cluster.dashboard).get_job_info(waits).start_time
     submitted_at = joined_cluster.poll(waits).submitted_at or 0.0
     until(lambda: time.time() - submitted_at > 4.0, "it has waited for longer than a process may be away")
     with paused(dashboard()):
@@ -85,6 +86,8 @@ def test_a_job_starts_while_the_dashboard_takes_its_time(
     for job_id in (waits, later):
         info = joined_cluster.wait(job_id, timeout=200)
         assert info.status is JobStatus.SUCCEEDED, info.error_message
+    entry = JobSubmissionClient(ray_cluster.dashboard).get_job_info(waits)
+    assert (entry.metadata or {})["fray.since"] == str(since), "it is still the first with its key"
 
 
 def test_a_job_that_has_room_when_its_scheduler_comes_up_starts(

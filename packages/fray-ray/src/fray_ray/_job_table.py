@@ -33,6 +33,8 @@ _ABOUT, _TRIES, KEY, MEMBERS, ENDPOINTS, UNSTARTED, KEPT = (
 )
 WAITS = "fray.waits"
 """In an entry that the scheduler wrote, because Ray has not been given the job yet."""
+SINCE = "fray.since"
+"""In an entry of Ray's own: when that of the job as one that waited was made, in milliseconds."""
 _PARENTS = "~"  # stands for the slashes of an id, which no URL takes
 _ENDED = {"FAILED": JobStatus.FAILED, "STOPPED": JobStatus.STOPPED, "SUCCEEDED": JobStatus.FAILED}
 TERMINAL = frozenset(_ENDED)
@@ -124,6 +126,12 @@ def runs(info: JobInfo, replica: int, attempt: int) -> bool:
     """Whether an attempt of a replica runs."""
     tasks = [task for task in info.tasks if task.replica == replica and task.attempt == attempt]
     return any(task.status is JobStatus.RUNNING for task in tasks)
+
+
+def taken_at(entry: JobEntry) -> int:
+    """Return since when Ray's table has a job: in milliseconds, by the clock of the head alone."""
+    since = entry.metadata.get(SINCE, "")
+    return int(since) if since.isdecimal() else entry.start_time or 0
 
 
 def tries_of(entry: JobEntry) -> int:

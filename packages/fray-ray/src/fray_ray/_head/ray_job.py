@@ -14,7 +14,7 @@ from fray import FrayError
 from fray.cluster import JobStatus
 from fray_ray._head.asides import aside
 from fray_ray._head.driver_link import DriverLink
-from fray_ray._job_table import TERMINAL, WAITS, JobEntry
+from fray_ray._job_table import SINCE, TERMINAL, WAITS, JobEntry, taken_at
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import (
@@ -121,12 +121,13 @@ class RayJob:
 
     def _post(self) -> None:
         queued, entry = self._queued, table_entry(self._submission)
+        metadata = dict(queued.metadata)
         if entry is not None and _is_ours(entry):
+            # Of launches with one key the first stays: Ray's own entry must not make the job a later one.
+            metadata[SINCE] = str(taken_at(JobEntry.of(entry)))
             delete_table_entry(self._submission)
         try:
-            self._client().submit(
-                queued.command, self._submission, dict(queued.metadata), dict(queued.runtime_env)
-            )
+            self._client().submit(queued.command, self._submission, metadata, dict(queued.runtime_env))
         except RuntimeError as error:
             if _EXISTS not in str(error):  # the answer to another try was lost
                 raise

@@ -214,7 +214,7 @@ class RayCluster(ClusterCalls):
     def _once(self, key: str | None, parent: JobId | None, launch: Callable[[str | None], JobId]) -> JobId:
         """Launch, unless a launch with the same key has done so; return the id of the job that there is.
 
-        Of two launches at the same time the one that Ray's table has first stays.
+        Of two launches at the same time the one that Ray's table had first stays.
         """
         if key is None:
             job_id = launch(None)
@@ -235,7 +235,7 @@ class RayCluster(ClusterCalls):
     def _with_key(self, key: str) -> JobId | None:
         """Return the first job that was launched with a key."""
         found = [
-            (entry.start_time or 0, info.job_id)
+            (_job_table.taken_at(entry), info.job_id)
             for entry in self._client.entries()
             if entry.metadata.get(_job_table.KEY) == key and (info := _job_table.read(entry)) is not None
         ]
