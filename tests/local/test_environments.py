@@ -8,6 +8,7 @@ import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -441,3 +442,41 @@ def test_an_environment_goes_when_no_record_leads_to_it(
     assert found.size > 1000
     assert list((state_dir / "environments").iterdir()) == []
     finish(cluster, launch(cluster, program("import short_lived"), environment=environment))
+
+
+def test_a_prune_leaves_the_environment_that_a_job_takes_meanwhile(
+    cluster: LocalCluster,
+    workspace: Path,
+    state_dir: Path,
+    make_wheel: MakeWheel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environment = create_environment(workspace=workspace, pip_packages=[str(make_wheel("taken-again"))])
+    job_id = launch(cluster, program("import taken_again"), environment=environment)
+    finish(cluster, job_id)
+    cluster.remove(job_id)
+    # Deleted first, by its name; a job takes the other environment during that.
+    (state_dir / "environments" / "!").mkdir()
+    taken: list[JobId] = []
+    delete = shutil.rmtree
+
+    def slow(path: Any, *args: Any, **options: Any) -> None:
+        if Path(path).name == ".old-!" and not taken:
+            taken.append(launch(cluster, program("import taken_again"), environment=environment))
+            finish(cluster, taken[0])
+        delete(path, *args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", slow)
+        cluster.prune()
+    assert (state_dir / "jobs" / taken[0] / "environment" / "bin" / "python").exists()
+
+
+def test_a_prune_finishes_the_deletion_that_was_killed(cluster: LocalCluster, state_dir: Path) -> None:
+    for name in ("key", ".old-key"):
+        path = state_dir / "environments" / name / "lib"
+        path.mkdir(parents=True)
+        (path / "module.py").write_text("one")
+    found = cluster.prune()
+    assert (found.environments, found.size) == (1, 6)
+    assert list((state_dir / "environments").iterdir()) == []

@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fray._jobs.processes.file_lock import try_lock, wait_for_lock
 
@@ -26,12 +26,13 @@ def locked_environment(path: str) -> Iterator[None]:
 
 
 def prune_environments(
-    folder: str, records: list[str], unused_for: float, *, dry_run: bool = False
+    folder: str, records: Callable[[], Iterable[str]], unused_for: float, *, dry_run: bool = False
 ) -> tuple[int, int]:
     """Delete environments that nobody used for so many seconds, and what builds that were killed left.
 
     Args:
-        records: The folders of all records that there are; what one leads to stays.
+        records: Returns the folders of all records that there are; what one leads to stays. It is called for
+            each deletion again, because a job may have taken an environment during those before it.
         dry_run: Delete nothing, and say what would be.
 
     Returns:
@@ -41,11 +42,13 @@ def prune_environments(
         names = os.listdir(folder)
     except OSError:
         return 0, 0
-    used = {os.path.basename(_linked(record)) for record in records}
+
+    def used() -> set[str]:
+        return {os.path.basename(_linked(record)) for record in records()}
+
     count = size = 0
-    for name in sorted({name.removeprefix(_DOOMED).removesuffix(".lock") for name in names} - used):
-        path, doomed = os.path.join(folder, name), os.path.join(folder, f"{_DOOMED}{name}")
-        freed = _unused(path, unused_for) if dry_run else _delete(path, doomed, unused_for)
+    for name in sorted({name.removeprefix(_DOOMED).removesuffix(".lock") for name in names} - used()):
+        freed = _unused(folder, name, unused_for) if dry_run else _delete(folder, name, unused_for, used)
         count, size = count + (freed is not None), size + (freed or 0)
     return count, size
 
@@ -67,8 +70,9 @@ def _linked(record: str) -> str:
         return ""
 
 
-def _delete(path: str, doomed: str, unused_for: float) -> int | None:
+def _delete(folder: str, name: str, unused_for: float, used: Callable[[], set[str]]) -> int | None:
     """Delete an environment and return its size; None where a job takes it, or used it lately."""
+    path, doomed = os.path.join(folder, name), os.path.join(folder, f"{_DOOMED}{name}")
     try:
         lock = try_lock(f"{path}.lock")
     except OSError:
@@ -76,12 +80,13 @@ def _delete(path: str, doomed: str, unused_for: float) -> int | None:
     if lock is None:
         return None
     try:
-        if time.time() - _last_used(path) < unused_for:
+        if time.time() - _last_used(path) < unused_for or name in used():
             return None
+        size = size_of(path) + size_of(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)  # of a deletion that was killed
         if os.path.exists(path):
             os.rename(path, doomed)  # a reader sees a whole one or none meanwhile
-        size = size_of(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+            shutil.rmtree(doomed, ignore_errors=True)
         os.unlink(f"{path}.lock")
     except OSError:
         return None
@@ -90,9 +95,12 @@ def _delete(path: str, doomed: str, unused_for: float) -> int | None:
     return size
 
 
-def _unused(path: str, unused_for: float) -> int | None:
+def _unused(folder: str, name: str, unused_for: float) -> int | None:
     """Return the size of an environment that nobody used lately; None for another."""
-    return size_of(path) if time.time() - _last_used(path) >= unused_for else None
+    path, doomed = os.path.join(folder, name), os.path.join(folder, f"{_DOOMED}{name}")
+    if time.time() - _last_used(path) < unused_for:
+        return None
+    return size_of(path) + size_of(doomed)
 
 
 def _last_used(path: str) -> float:

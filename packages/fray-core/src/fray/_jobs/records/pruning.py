@@ -93,9 +93,13 @@ def prune_now(
     if not dry_run:
         prune_keys(records.folder / KEYS, lambda job_id: records.path(job_id).is_dir())
     if environments is not None:
-        left = [record for record in records.all() if record.job_id not in set(gone)]
-        paths = [os.fspath(each.path) for record in left for each in record.with_descendants()]
-        count, freed = prune_environments(environments, paths, older_than, dry_run=dry_run)
+        dropped = set(gone)
+
+        def left() -> list[str]:
+            kept = [record for record in records.all() if record.job_id not in dropped]
+            return [os.fspath(each.path) for record in kept for each in record.with_descendants()]
+
+        count, freed = prune_environments(environments, left, older_than, dry_run=dry_run)
         sizes["environments"] = freed
     return Pruned(jobs=tuple(gone), environments=count, size=sum(sizes.values()), sizes=sizes)
 
@@ -219,7 +223,10 @@ def _delete_unused(folder: str, keep: Keep) -> None:
     records = Records(Path(folder))
     prune_keys(Path(folder) / KEYS, lambda job_id: records.path(job_id).is_dir())
     if keep.shared is not None and keep.days is not None:
-        paths = [os.fspath(record.path) for record in records.with_descendants()]
+
+        def paths() -> list[str]:
+            return [os.fspath(record.path) for record in records.with_descendants()]
+
         prune_environments(keep.shared, paths, keep.days * _DAY)
 
 
