@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -151,12 +152,32 @@ def test_a_snapshot_of_a_folder_goes_by_its_ignore_rules(tmp_path: Path) -> None
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
-    rules = "# a comment\n\n*.csv\n!keep.csv\n*.pyc\n/build/\ndeep/**/tmp\nnotes[1].txt\n"
+    rules = "# a comment\n\n*.csv\n!keep.csv\n*.pyc\n/build/\ndeep/**/tmp\nnotes\\[1].txt\n"
     (folder / ".gitignore").write_text(rules)
     (folder / "deep" / "own" / ".frayignore").write_text("secret.*\n")
     assert workspace_files(folder) == [
         ".gitignore", "data/keep.csv", "deep/own/.frayignore", "lib/build/y.py", "lib/x.py", "train.py",
     ]  # fmt: skip
+
+
+def test_ignore_rules_without_git_are_those_of_git(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in (
+        "a.py", "a.pyc", "a.pyo", "a.pyx", "secrets-1.txt", "secrets-a.txt", "secrets--.txt", "!kept",
+        "#note", "star*", "starless", "blank ", "bracket]", "x^", "Upper", "lower", "z[", "-dash",
+    ):  # fmt: skip
+        (folder / name).touch()
+    for rule in (
+        "*.py[cod]", "secrets-[0-9].txt", "secrets-[!0-9].txt", "secrets-[^a-z-].txt", "secrets-[z-a].txt",
+        "\\!kept", "\\#note", "star\\*", "blank\\ ", "blank ", "lower  ", "bracket[]]", "[[:upper:]]*",
+        "[]-a]*", "x[\\^]", "[^]a-z]*", "z\\[", "[-x]*", " lower",
+    ):  # fmt: skip
+        (folder / ".gitignore").write_text(f"{rule}\n")
+        found = workspace_files(folder)
+        git(folder, "init", "-q")
+        assert (rule, found) == (rule, workspace_files(folder))
+        shutil.rmtree(folder / ".git")
 
 
 def test_the_source_of_a_job_is_its_commit_and_its_changes(repository: Path, tmp_path: Path) -> None:

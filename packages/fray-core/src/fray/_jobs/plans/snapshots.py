@@ -179,6 +179,14 @@ def _git(workspace: Path, *args: str, patience: float = _GIT_PATIENCE) -> str | 
     return os.fsdecode(done.stdout) if done.returncode == 0 else None
 
 
+_TOKEN = re.compile(
+    r"\\(?P<escaped>.)|\[(?P<negated>[!^]?)(?P<members>\]?(?:\[:\w+:\]|\\.|[^]\\])*)\]|(?P<plain>.)",
+    re.DOTALL,
+)
+_MEMBER = re.compile(r"\[:(?P<named>\w+):\]|(?P<low>\\.|.)(?:-(?P<high>\\.|.))?", re.DOTALL)
+_NAMED_CLASSES = {"alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "lower": "a-z", "upper": "A-Z",
+                  "xdigit": "0-9a-fA-F", "space": r"\s", "blank": r" \t"}  # fmt: skip
+
 # What a path must be, whether it is kept after all, whether the rule is for folders alone.
 _Rule = tuple[re.Pattern[str], bool, bool]
 
@@ -210,7 +218,7 @@ class _Rules:
 
 
 def _rule(line: str, prefix: str) -> _Rule:
-    line = line.strip()
+    line = _without_blanks(line)
     negated, line = line.startswith("!"), line.removeprefix("!")
     folders_only, line = line.endswith("/"), line.rstrip("/")
     pattern = re.escape(prefix) + ("" if "/" in line else "(?:.*/)?")
@@ -219,10 +227,39 @@ def _rule(line: str, prefix: str) -> _Rule:
     return re.compile(pattern + (".*" if last == "**" else _segment(last))), negated, folders_only
 
 
+def _without_blanks(line: str) -> str:
+    """Return a rule without the blanks at its end, but for one that is escaped."""
+    kept = line.rstrip(" ")
+    escaped = (len(kept) - len(kept.rstrip("\\"))) % 2
+    return line[: len(kept) + escaped]
+
+
 def _segment(part: str) -> str:
-    """A pattern of one part of a path: `*` and `?` fit no slash."""
-    pieces = re.split(r"(\*|\?)", part)
-    return "".join({"*": "[^/]*", "?": "[^/]"}.get(piece, re.escape(piece)) for piece in pieces)
+    """A pattern of one part of a path, as git reads it: no wildcard fits a slash."""
+    return "".join(map(_token, _TOKEN.finditer(part)))
+
+
+def _token(token: re.Match[str]) -> str:
+    if token["members"] is not None:
+        return _characters(token["members"], negated=bool(token["negated"]))
+    if token["escaped"] is not None:
+        return re.escape(token["escaped"])
+    return {"*": "[^/]*", "?": "[^/]"}.get(token["plain"], re.escape(token["plain"]))
+
+
+def _characters(members: str, *, negated: bool) -> str:
+    """A pattern of the one character that `[...]` stands for."""
+    found = ""
+    for member in _MEMBER.finditer(members):
+        if member["named"]:
+            found += _NAMED_CLASSES.get(member["named"], "")
+            continue
+        low, high = member["low"][-1], (member["high"] or member["low"])[-1]
+        if low <= high:
+            found += f"{re.escape(low)}-{re.escape(high)}"
+    if negated:
+        return f"[^/{found}]"
+    return f"[{found}]" if found else "(?!)"
 
 
 def _walk(folder: Path, rules: _Rules, prefix: str = "") -> Iterator[str]:
