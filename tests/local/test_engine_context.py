@@ -1,8 +1,12 @@
 """A context over a remote engine: the contract on one in memory, and what follows from its primitives."""
 
+import pickle
 import sys
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from memory_engine import MemoryContext, MemoryEngine, TaskOnlyContext
@@ -160,3 +164,57 @@ def test_an_engine_that_is_gone_at_the_end_is_named_and_the_context_has_ended() 
     with pytest.raises(RuntimeError, match="shut down"):
         context.run(tasks.add, 1)
     context.shutdown()
+
+
+def _unreadable() -> None:
+    raise ModuleNotFoundError("this worker has no such module")
+
+
+class Unreadable:
+    """What no worker can unpickle."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unreadable, ()
+
+
+def test_an_argument_that_a_worker_cannot_unpickle_fails_a_stream_as_it_fails_a_task() -> None:
+    argument: Any = Unreadable()
+    with create_context("memory-engine") as context:
+        with pytest.raises(ModuleNotFoundError, match="no such module"):
+            context.get(context.run(tasks.add, argument))
+        with pytest.raises(ModuleNotFoundError, match="no such module"):
+            context.get(next(context.run(tasks.numbers, argument)))
+
+
+class FrozenEngine(MemoryEngine):
+    """An engine whose workers do not say whether they live, until they are released."""
+
+    def __init__(self) -> None:
+        self.pings: dict[Future[bytes], bytes] = {}
+        self.asked, self.released = threading.Event(), threading.Event()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MemoryEngine, ()
+
+    def ask(self, worker: str, request: bytes) -> "Future[bytes]":
+        if pickle.loads(request)[1] != "ping" or self.released.is_set():
+            return super().ask(worker, request)
+        held: Future[bytes] = Future()
+        self.pings[held] = request
+        self.asked.set()
+        return held
+
+    def release_workers(self) -> None:
+        self.released.set()
+        for held in self.pings:
+            held.set_result(b"")
+
+
+def test_a_stream_that_waits_for_a_worker_keeps_no_task_waiting() -> None:
+    engine = FrozenEngine()
+    with EngineContext(engine) as context:
+        stream = context.run(tasks.numbers, context.run(tasks.add, 1))
+        assert engine.asked.wait(60)
+        assert context.get(context.run(tasks.add, 2), timeout=5) == 3
+        engine.release_workers()
+        assert [context.get(item) for item in stream] == [0, 1]

@@ -36,7 +36,7 @@ class HostedCalls:
         self, data: bytes, slots: Sequence[bytes | None], keys: Sequence[Key]
     ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         """Unpack a call, with the values that the engine keeps."""
-        brought = iter(self.context.remote.fetch(keys) if keys else ())
+        brought = iter(self.context.fetch_all(keys) if keys else ())
         values = [unpack(self.context, next(brought) if slot is None else slot) for slot in slots]
         fn, args, kwargs = unpack(self.context, data)
         args, kwargs = filled(args, kwargs, values)

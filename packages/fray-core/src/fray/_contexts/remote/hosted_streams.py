@@ -31,9 +31,13 @@ class HostedStreams:
         slots: Sequence[bytes | None],
         keys: Sequence[Key],
     ) -> None:
-        """Start a generator; the answer says that its arguments are here."""
-        fn, args, kwargs = self._calls.arguments(data, slots, keys)
-        self._streams[name] = self._calls.local._submit(fn, args, kwargs, DEFAULT_TASK)
+        """Start a generator; the answer says that its arguments are here, or why they cannot be."""
+        try:
+            fn, args, kwargs = self._calls.arguments(data, slots, keys)
+            self._streams[name] = self._calls.local._submit(fn, args, kwargs, DEFAULT_TASK)
+        except BaseException as error:  # noqa: BLE001 - what it could not unpickle is the caller's
+            reply.set_result(pickle.dumps(failed_with(error)))
+            return
         self._calls.context.await_arrivals()
         reply.set_result(pickle.dumps(label))
 

@@ -10,7 +10,7 @@ import pickle
 import random
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from functools import partial
@@ -154,8 +154,16 @@ class SessionContext(TaskRunnerContext):
         Raises:
             WorkerDiedError: It was lost.
         """
+        return bytes(self.fetch_all([key])[0])
+
+    def fetch_all(self, keys: Sequence[Key]) -> Sequence[bytes]:
+        """Return the values of keys.
+
+        Raises:
+            WorkerDiedError: One was lost.
+        """
         try:
-            return bytes(self.remote.fetch([key])[0])
+            return self.remote.fetch(keys)
         except Exception as error:
             raise WorkerDiedError(
                 f"a value was lost with the worker that kept it, and its task does not run again: {error}"

@@ -20,7 +20,18 @@ from fray._values.errors import TaskCancelledError, WorkerDiedError
 
 
 def open_stream(context: SessionContext, call: Any, payload: SerializedBytes, refs: Sequence[Any]) -> None:
-    """Start a generator task on a worker."""
+    """Start a generator task on a worker; it may wait for one, and so has a thread of its own."""
+    context.callbacks.run(partial(_open, context, call, payload, refs))
+
+
+def _open(context: SessionContext, call: Any, payload: SerializedBytes, refs: Sequence[Any]) -> None:
+    try:
+        _ask_to_open(context, call, payload, refs)
+    except Exception as error:  # noqa: BLE001 - it is this call's failure
+        dispatch(call.fail(error))
+
+
+def _ask_to_open(context: SessionContext, call: Any, payload: SerializedBytes, refs: Sequence[Any]) -> None:
     worker = context.choose_worker()
     slots, keys = slots_of(context, refs)
     held = [ref.content for ref in refs if isinstance(ref.content, StoredKey)]
@@ -36,6 +47,10 @@ def _opened(
     error = opening.exception()
     if error is not None:
         dispatch(call.fail(_lost(call, worker, error)))
+        return
+    failure = pickle.loads(opening.result())
+    if isinstance(failure, CallFailed):
+        dispatch(call.fail(SerializedError(failure)))
         return
     call.state = RemoteStream(context, call, worker, stream)
     call.state.pump(call)
