@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -26,6 +27,9 @@ class Controller(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer()
+
+    def answer(self) -> None:
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"{}")
@@ -34,14 +38,22 @@ class Controller(BaseHTTPRequestHandler):
         return
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Controller) as server:
+@contextmanager
+def serving(controller: type[Controller]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), controller) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving(Controller) as found:
+        yield found
 
 
 def start(address: str, folder: Path, code: str, **fields: Any) -> "subprocess.Popen[str]":
@@ -67,9 +79,11 @@ def start(address: str, folder: Path, code: str, **fields: Any) -> "subprocess.P
     return subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
 
 
-def ended(process: "subprocess.Popen[str]") -> tuple[int, list[str], dict[str, Any]]:
+def ended(
+    process: "subprocess.Popen[str]", within: float = PATIENCE
+) -> tuple[int, list[str], dict[str, Any]]:
     """Return the exit code of a replica, its lines, and what it says of its end."""
-    *lines, last = [line for line in process.communicate(timeout=PATIENCE)[1].splitlines() if line != QUIET]
+    *lines, last = [line for line in process.communicate(timeout=within)[1].splitlines() if line != QUIET]
     assert last.startswith(ENDED), [*lines, last]
     return process.returncode, lines, json.loads(last.removeprefix(ENDED))
 
@@ -129,3 +143,49 @@ def test_an_attempt_ends_at_its_limit(address: str, tmp_path: Path) -> None:
     code_, _, end = ended(start(address, tmp_path, "import time; time.sleep(600)", timeout=0.2))
     assert (code_, end["reason"]) == (124, "timed_out")
     assert "ran longer than its timeout of 0.2 s" in end["message"]
+
+
+def test_an_answer_of_the_controller_that_is_cut_short_ends_nothing(tmp_path: Path) -> None:
+    cut, asked_again = Event(), Event()
+
+    class Restarting(Controller):
+        def answer(self) -> None:
+            if cut.is_set():
+                asked_again.set()
+                super().answer()
+                return
+            cut.set()
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b'{"task": ')
+
+    code = (
+        f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.05)"
+    )
+    with serving(Restarting) as address:
+        process = start(address, tmp_path, code)
+        assert asked_again.wait(PATIENCE)
+        (tmp_path / "go").touch()
+        code_, _, end = ended(process)
+    assert (code_, end) == (0, {"reason": "exited", "exit_code": 0})
+
+
+def test_a_controller_that_does_not_answer_delays_no_end(tmp_path: Path) -> None:
+    asked, hanging, over = [], Event(), Event()
+
+    class Hanging(Controller):
+        def answer(self) -> None:
+            asked.append(self.path)
+            if len(asked) > 1:  # the first comes before the program
+                hanging.set()
+                over.wait(PATIENCE)
+            super().answer()
+
+    with serving(Hanging) as address:
+        process = start(address, tmp_path, "import time; time.sleep(600)")
+        assert hanging.wait(PATIENCE)
+        process.send_signal(signal.SIGTERM)
+        code_, _, end = ended(process, within=20.0)
+        over.set()
+    assert (code_, end["reason"]) == (143, "preempted")

@@ -1,5 +1,6 @@
 """Iris's controller, called by a replica in the JSON form of its own protocol."""
 
+import http.client
 import json
 import time
 import urllib.request
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SERVICE = "/iris.cluster.ControllerService/"
+_PATIENCE, _LOOKS_FOR = 30.0, 5.0  # seconds that a request, and a look at this task, may take
 _OVER = ("TASK_STATE_SUCCEEDED", "TASK_STATE_FAILED", "TASK_STATE_KILLED", "TASK_STATE_WORKER_FAILED",
          "TASK_STATE_UNSCHEDULABLE", "TASK_STATE_PREEMPTED")  # fmt: skip
 
@@ -43,19 +45,25 @@ class Controller:
         """
         for pause in (0.2, 1.0, 3.0, None):
             try:
-                asked = urllib.request.Request(
-                    self.address.rstrip("/") + _SERVICE + method,
-                    json.dumps(request).encode(),
-                    {"Content-Type": "application/json"},
-                )
-                with urllib.request.urlopen(asked, timeout=30) as answer:
-                    found = json.load(answer)
-                    return found if isinstance(found, dict) else {}
-            except (OSError, ValueError) as error:
+                return self._ask(method, request, _PATIENCE)
+            except CouldNotStart:
                 if pause is None:
-                    raise CouldNotStart(f"Iris's controller did not answer {method}: {error}") from error
+                    raise
                 time.sleep(pause)
         raise AssertionError  # the loop returns or raises
+
+    def _ask(self, method: str, request: "dict[str, Any]", patience: float) -> "dict[str, Any]":
+        asked = urllib.request.Request(
+            self.address.rstrip("/") + _SERVICE + method,
+            json.dumps(request).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(asked, timeout=patience) as answer:
+                found = json.load(answer)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise CouldNotStart(f"Iris's controller did not answer {method}: {error}") from error
+        return found if isinstance(found, dict) else {}
 
     def tell(self, **state: "Any") -> None:
         """Set the summary of the task's status; where that cannot be, it is only not seen."""
@@ -84,9 +92,9 @@ class Controller:
         return [task for task in tasks if task.get("taskId") != self.task]
 
     def has_ended_this(self) -> bool:
-        """Whether Iris has ended this attempt."""
+        """Whether Iris has ended this attempt; False as well where it does not answer at once."""
         try:
-            task = self.own_task()
+            task = self._ask("GetTaskStatus", {"taskId": self.task}, _LOOKS_FOR).get("task", {})
         except CouldNotStart:
             return False
         attempts = task.get("attempts", ())

@@ -51,23 +51,36 @@ class Replica:
         self.controller = Controller(address, task, int(attempt or 0), self.lines.write)
         self.peers = Peers(plan, self.controller, self.index, self.stopping)
         self.terminated = False
+        self._ended_there = threading.Event()
+        self._pump: threading.Thread | None = None
         self.oom = oom_kills()
 
     def run(self) -> int:
         """Run the program to its end; returns the code that the task ends with."""
         self.tree = Tree()
         signal.signal(signal.SIGTERM, self._on_terminate)
+        try:
+            return self._run()
+        except Exception as error:  # noqa: BLE001 - whatever fails here, nothing of the program stays
+            self.tree.kill()
+            if self._pump is not None:
+                self._pump.join(5.0)
+            message = f"replica {self.index} is lost, because what runs it failed: {error!r}"
+            self.lines.write(END + json.dumps({"reason": "lost", "exit_code": None, "message": message}))
+            return 1
+
+    def _run(self) -> int:
         if self.controller.has_ended_this():
             return self._ended_by_iris()
         try:
-            pump = self._start()
+            self._pump = self._start()
         except CouldNotStart as error:
             if self.stopping():
                 return self._stopped()
             return self._end("could_not_start", 127, str(error))
         reason = self._watch()
         self.tree.kill()
-        pump.join(5.0)
+        self._pump.join(5.0)
         return self._ended(reason)
 
     def close(self) -> None:
@@ -116,8 +129,8 @@ class Replica:
     def _watch(self) -> str:
         """Wait until the program ends, or is ended; returns why."""
         limit = self.plan["timeout"]
-        begun = asked = time.monotonic()
-        deadline = None if limit is None else begun + limit
+        deadline = None if limit is None else time.monotonic() + limit
+        threading.Thread(target=self._ask_iris, daemon=True).start()
         stop = os.path.join(self.place, "stop")
         while True:
             self.tree.reap()
@@ -131,16 +144,22 @@ class Replica:
                 self._notice()
                 self.tree.end(_GRACE)
                 return "preempted"
-            now = time.monotonic()
-            if deadline is not None and now >= deadline:
+            if deadline is not None and time.monotonic() >= deadline:
                 self.tree.end(_LIMIT_GRACE)
                 return "timed_out"
-            if now - begun < _ASKS_FOR and now - asked >= _ASKS_EVERY:
-                asked = now
-                if self.controller.has_ended_this():
-                    self.tree.end(_LIMIT_GRACE)
-                    return "ended"
+            if self._ended_there.is_set():
+                self.tree.end(_LIMIT_GRACE)
+                return "ended"
             time.sleep(PAUSE)
+
+    def _ask_iris(self) -> None:
+        """Look whether Iris has ended the attempt; on a thread, for a controller may not answer."""
+        deadline = time.monotonic() + _ASKS_FOR
+        while time.monotonic() < deadline:
+            time.sleep(_ASKS_EVERY)
+            if self.controller.has_ended_this():
+                self._ended_there.set()
+                return
 
     def _on_terminate(self, number: int, frame: "Any") -> None:
         self.terminated = True
