@@ -78,9 +78,9 @@ class ServedActor:
                 if number >= known.next:
                     known.early[number] = call
             while known.next in known.early:
-                call = known.early.pop(known.next)
-                self._begin(known, known.next, call)
-                known.next += 1
+                number = known.next
+                known.next += 1  # first: whatever fails from here on, the call is not begun once more
+                self._begin(known, number, known.early.pop(number))
         return self.incarnation
 
     def results(
@@ -111,14 +111,22 @@ class ServedActor:
 
         try:
             method, args, kwargs = pickle.loads(call)
-            # In order, here; what it gives is waited for on a thread of its own.
-            ref = None if method in (NEXT, CLOSE) else getattr(self._handle, method)(*args, **kwargs)
+            if method in (NEXT, CLOSE):  # each stream is read by one consumer, and waits on one thread
+                asked = (lambda: self._of_stream(method, *args)), method, end
+                threading.Thread(target=self._answer, args=asked, daemon=True).start()
+                return
+            ref = getattr(self._handle, method)(*args, **kwargs)  # in order, here
         except BaseException as error:  # noqa: BLE001 - it is the caller's
-            # On another thread: this one holds the lock.
-            threading.Thread(target=end, args=(False, _packed(error)), daemon=True).start()
+            end(False, _packed(error))
             return
-        find = (lambda: self._of_stream(method, *args)) if ref is None else (lambda: self._value(ref))
-        threading.Thread(target=self._answer, args=(find, method, end), daemon=True).start()
+
+        def answer(_: object = None) -> None:
+            self._answer(lambda: self._value(ref), method, end)
+
+        if isinstance(ref, ObjectStream):
+            answer()
+        else:  # on the actor's own thread: a call that waits there has none here
+            self._context._future(ref).add_done_callback(answer)
 
     def _answer(self, find: Callable[[], Any], method: str, end: Callable[[bool, bytes], None]) -> None:
         try:

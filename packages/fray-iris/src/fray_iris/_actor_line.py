@@ -121,7 +121,8 @@ class ActorLine:
                     self._open[number] = self._queue.pop(0)[1]
                 self._sent += len(calls)
                 self._wake.notify_all()
-            self._deliver(first, calls)
+                incarnation = self._incarnation
+            self._deliver(first, calls, incarnation)
 
     def _resolved_call(self, method: str, args: Any, kwargs: Any, context: Any) -> bytes:
         def value(each: Any) -> Any:
@@ -130,21 +131,23 @@ class ActorLine:
         resolved = tuple(map(value, args)), {name: value(each) for name, each in kwargs.items()}
         return _packed(self.label, method, *resolved)
 
-    def _deliver(self, first: int, calls: list[bytes]) -> None:
+    def _deliver(self, first: int, calls: list[bytes], incarnation: str | None) -> None:
+        """Send calls to one incarnation of the actor alone: one that took them may die with its answer."""
         for pause in poll_delays(shortest=0.05, longest=1.0):
             if self._dead is not None:
                 return
             try:
-                took = self._ask("submit", self._caller, first, calls, self._incarnation)
+                if incarnation is None:
+                    incarnation = self._incarnation = self._ask("renew")
+                took = self._ask("submit", self._caller, first, calls, incarnation)
             except Exception:  # noqa: BLE001 - whether it is gone is asked of Iris
                 if not self._lives():
                     return
                 self._address = None
                 time.sleep(pause)
                 continue
-            if self._incarnation not in (None, took):
+            if took != incarnation:
                 self._restarted(took)
-            self._incarnation = took
             return
 
     # --- on the way back ---
@@ -156,6 +159,7 @@ class ActorLine:
                 if self._dead is not None:
                     return
                 taken, self._taken = self._taken, []
+                known = self._incarnation
             began = time.monotonic()
             try:
                 incarnation, results = self._ask("results", self._caller, taken, _PATIENCE)
@@ -165,7 +169,7 @@ class ActorLine:
                 self._address = None
                 time.sleep(0.2)
                 continue
-            if self._incarnation not in (None, incarnation):
+            if known is not None and incarnation not in (known, self._incarnation):
                 self._restarted(incarnation)
             for number, worked, data in results:
                 self._settle(number, worked, data)

@@ -1,0 +1,134 @@
+"""Calls of named actors between their two sides, with the transport of Iris left out."""
+
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fray import ActorDiedError, create_context
+from fray.testing.cluster import until
+from fray_iris._actor_host import ServedActor
+from fray_iris._actor_line import ActorLine
+
+PATIENCE = 60.0
+JOB = "/ada/actor-1"
+
+
+class Gated:
+    """Counts its calls, and waits in those that are to."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def count(self) -> int:
+        self.calls += 1
+        return self.calls
+
+    def wait_for(self, gate: int) -> int:
+        assert GATES[gate].wait(PATIENCE)
+        return self.count()
+
+
+GATES: dict[int, threading.Event] = {}
+
+
+@pytest.fixture
+def gate() -> int:
+    GATES[len(GATES)] = threading.Event()
+    return len(GATES) - 1
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[], ServedActor]]:
+    with create_context("threadpool") as context:
+        yield lambda: ServedActor(lambda: context.create_actor(Gated), context, "Gated 'one'")
+
+
+class NearIris:
+    """What a line asks of Iris: an address behind which there may be one host after the other."""
+
+    controller = "http://nowhere"
+
+    def __init__(self, host: Any) -> None:
+        self.host = host
+        self.state = "JOB_STATE_RUNNING"
+        self.lost_answer: Callable[[str], None] = lambda method: None
+
+    def endpoints(self, prefix: str, *, exact: bool) -> list[dict[str, str]]:
+        return [{"name": prefix, "address": "http://nowhere:1"}]
+
+    def status(self, job: str) -> tuple[dict[str, str], dict[str, str]]:
+        return {"state": self.state}, {}
+
+    def call(self, request: Any) -> Any:
+        """Be Iris's actor server: call a method, and answer with its value or with its error."""
+        try:
+            value = getattr(self.host, request.method_name)(*pickle.loads(request.serialized_args))
+        except Exception as raised:
+            error = SimpleNamespace(error_type=type(raised).__name__, message=str(raised))
+            return SimpleNamespace(HasField=lambda name: True, error=error)
+        self.lost_answer(request.method_name)
+        return SimpleNamespace(HasField=lambda name: False, serialized_value=pickle.dumps(value))
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], tuple[NearIris, ActorLine]]]:
+    """Return a line to a host, as a process that has Iris would have one."""
+    connect_module, messages = ModuleType("iris.rpc.actor_connect"), ModuleType("iris.rpc.actor_pb2")
+    messages.ActorCall = SimpleNamespace  # type: ignore[attr-defined]
+    for module in (ModuleType("iris"), ModuleType("iris.rpc"), connect_module, messages):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    lines: list[ActorLine] = []
+
+    def connected(host: Any) -> tuple[NearIris, ActorLine]:
+        iris: Any = NearIris(host)
+        connect_module.ActorServiceClientSync = lambda **_: iris  # type: ignore[attr-defined]
+        lines.append(ActorLine(iris, JOB, "Gated 'one'"))
+        return iris, lines[-1]
+
+    yield connected
+    for line in lines:
+        line.die("the test is over")
+
+
+def packed(method: str, *args: Any) -> bytes:
+    return pickle.dumps((method, args, {}))
+
+
+def all_results(host: ServedActor, count: int) -> list[Any]:
+    def found() -> list[Any]:
+        results = host.results("caller", [], 1.0)[1]
+        return results if len(results) == count else []
+
+    return [pickle.loads(data) for _, _, data in until(found, "all results")]
+
+
+def test_calls_that_wait_for_their_turn_take_no_threads(serve: Callable[[], ServedActor], gate: int) -> None:
+    host = serve()
+    host.submit("caller", 0, [packed("wait_for", gate)], None)
+    before = threading.active_count()
+    host.submit("caller", 1, [packed("count")] * 50, None)
+    assert threading.active_count() <= before
+    GATES[gate].set()
+    assert all_results(host, 51) == list(range(1, 52))
+
+
+def test_a_call_whose_answer_was_lost_with_its_process_does_not_run_in_the_next(
+    serve: Callable[[], ServedActor], connect: Callable[[Any], tuple[NearIris, ActorLine]]
+) -> None:
+    first, second = serve(), serve()
+    iris, line = connect(first)
+
+    def die(method: str) -> None:
+        if method == "submit" and iris.host is first:
+            iris.host = second
+            raise ConnectionError("the process is gone")
+
+    iris.lost_answer = die
+    with pytest.raises(ActorDiedError, match="its process died"):
+        line.call("count", (), {}, None).result(PATIENCE)
+    assert line.call("count", (), {}, None).result(PATIENCE) == 1
