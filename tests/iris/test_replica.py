@@ -145,6 +145,22 @@ def test_an_attempt_ends_at_its_limit(address: str, tmp_path: Path) -> None:
     assert "ran longer than its timeout of 0.2 s" in end["message"]
 
 
+def test_a_line_that_is_written_over_is_passed_on_at_once(address: str, tmp_path: Path) -> None:
+    code = (
+        "import os, time\n"
+        "for step in range(3):\n"
+        "    os.write(1, b'step %d\\r' % step)\n"
+        f"    while step and not os.path.exists({str(tmp_path)!r} + '/go'): time.sleep(0.05)\n"
+        "os.write(1, b'\\ndone\\r\\n')"
+    )
+    process = start(address, tmp_path, code)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "step 0\n"
+    (tmp_path / "go").touch()
+    _, lines, _ = ended(process)
+    assert lines == ["step 1", "step 2", "done"]
+
+
 def test_an_answer_of_the_controller_that_is_cut_short_ends_nothing(tmp_path: Path) -> None:
     cut, asked_again = Event(), Event()
 

@@ -35,14 +35,14 @@ class Lines:
         rest = b""
         while data := os.read(source.fileno(), 1 << 16):
             rest += data
-            if rest.endswith(b"\r"):  # half of a line's end, perhaps
-                continue
-            *lines, rest = re.split(rb"\r\n|\n|\r", rest)
+            half = b"\r" if rest.endswith(b"\r") else b""  # of a line's end, perhaps
+            *lines, rest = re.split(rb"\r\n|\n|\r", rest.removesuffix(half))
             for line in lines:
                 self._pass_on(line)
             while len(rest) > _LONGEST_LINE:
                 self._pass_on(rest[:_LONGEST_LINE])
                 rest = rest[_LONGEST_LINE:]
+            rest += half
         if rest:
             self._pass_on(rest.removesuffix(b"\r"))
 
