@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fray import UnsupportedError
-from fray.backend import FAMILY, Spec, invalid, path_in_copy, runner, workspace_files
+from fray.backend import FAMILY, Spec, invalid, path_in_copy, runner
 from fray.cluster import EnvironmentConfig, JobPlan, JobRequest, TpuConfig, redacted
 from fray_iris import _in_task
+from fray_iris._bundle import zipped
 from fray_iris._in_task.words import HIDDEN_VARIABLE, PLAN
 from fray_iris._resources import constraints_to_iris, coscheduling_to_iris, resources_to_iris
 
@@ -187,17 +188,6 @@ def replica_program() -> bytes:
     with zipfile.ZipFile(packed, "w") as archive:
         for name, text in files.items():
             archive.writestr(zipfile.ZipInfo(name), text)  # of no date: the same bytes for each job
-    return packed.getvalue()
-
-
-def zipped(workspace: Path) -> bytes:
-    """Return the files of a workspace, those of a snapshot, as Iris's workers unpack them."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in workspace_files(workspace):
-            relative = os.fspath(path)
-            if (workspace / relative).is_file():
-                archive.write(workspace / relative, relative)
     return packed.getvalue()
 
 
