@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from fray import ActorDiedError, create_context
+from fray import ActorDiedError, FrayError, create_context
 from fray.testing.cluster import until
 from fray_iris._actor_host import ServedActor
 from fray_iris._actor_line import ActorLine
+from fray_iris._connection import Iris
 
 PATIENCE = 60.0
 JOB = "/ada/actor-1"
@@ -115,6 +116,33 @@ def test_calls_that_wait_for_their_turn_take_no_threads(serve: Callable[[], Serv
     assert threading.active_count() <= before
     GATES[gate].set()
     assert all_results(host, 51) == list(range(1, 52))
+
+
+def test_a_call_in_a_process_without_iris_says_so(serve: Callable[[], ServedActor]) -> None:
+    line = ActorLine(Iris("http://127.0.0.1:1"), JOB, "Gated 'one'")
+    for _ in range(2):
+        with pytest.raises(ImportError, match="marin-iris"):
+            line.call("count", (), {}, None).result(PATIENCE)
+    line.die("the test is over")
+
+
+def test_a_call_that_the_server_refuses_each_time_fails_alone(
+    serve: Callable[[], ServedActor], connect: Callable[[Any], tuple[NearIris, ActorLine]]
+) -> None:
+    host = serve()
+    _, line = connect(host)
+    assert line.call("count", (), {}, None).result(PATIENCE) == 1
+    submit = host.submit
+
+    def refuse(caller: str, first: int, calls: list[bytes], incarnation: str | None) -> str:
+        if b"refused" in calls[0]:
+            raise ValueError("no such call")
+        return submit(caller, first, calls, incarnation)
+
+    host.submit = refuse  # type: ignore[method-assign]
+    with pytest.raises(FrayError, match="no such call"):
+        line.call("count", ("refused",), {}, None).result(PATIENCE)
+    assert line.call("count", (), {}, None).result(PATIENCE) == 2
 
 
 def test_a_call_whose_answer_was_lost_with_its_process_does_not_run_in_the_next(

@@ -13,16 +13,23 @@ from fray import ActorDiedError, FrayError
 from fray.backend import dumps, poll_delays, unpack_exception
 from fray.job import ObjectRef
 from fray_iris._actor_host import ENDPOINT, SERVED
-from fray_iris._connection import Iris
+from fray_iris._connection import Iris, RefusedError
 from fray_iris._states import ENDED_JOBS
 
 _AT_ONCE = 100  # calls that are sent together
 _PATIENCE = 1.0  # seconds that the actor's server keeps a question for results
 _LONGEST = 30.0
 _GONE = "its job has ended"
+_TRIES = 5  # of a request that the actor's server answers with an error
+
+_Permanent = (ImportError, RefusedError)
 
 _lock = threading.Lock()
 _lines: dict[tuple[str, str, bool], "ActorLine"] = {}
+
+
+class AnsweredError(FrayError):
+    """An error that the actor's server answered a request with; no method's, which is a result."""
 
 
 class ActorLine:
@@ -36,7 +43,7 @@ class ActorLine:
 
     def __init__(self, iris: Iris, job: str, label: str) -> None:
         self.iris, self.job, self.label = iris, job, label
-        self._caller = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._caller = _new_caller()
         self._queue: list[tuple[Any, Future[Any]]] = []
         self._open: dict[int, Future[Any]] = {}
         self._taken: list[int] = []
@@ -121,8 +128,8 @@ class ActorLine:
                     self._open[number] = self._queue.pop(0)[1]
                 self._sent += len(calls)
                 self._wake.notify_all()
-                incarnation = self._incarnation
-            self._deliver(first, calls, incarnation)
+                caller, incarnation = self._caller, self._incarnation
+            self._deliver(caller, first, calls, incarnation)
 
     def _resolved_call(self, method: str, args: Any, kwargs: Any, context: Any) -> bytes:
         def value(each: Any) -> Any:
@@ -131,19 +138,18 @@ class ActorLine:
         resolved = tuple(map(value, args)), {name: value(each) for name, each in kwargs.items()}
         return _packed(self.label, method, *resolved)
 
-    def _deliver(self, first: int, calls: list[bytes], incarnation: str | None) -> None:
+    def _deliver(self, caller: str, first: int, calls: list[bytes], incarnation: str | None) -> None:
         """Send calls to one incarnation of the actor alone: one that took them may die with its answer."""
-        for pause in poll_delays(shortest=0.05, longest=1.0):
-            if self._dead is not None:
+        for failed, pause in enumerate(poll_delays(shortest=0.05, longest=1.0), 1):
+            if self._dead is not None or self._caller != caller:
                 return
             try:
                 if incarnation is None:
                     incarnation = self._incarnation = self._ask("renew")
-                took = self._ask("submit", self._caller, first, calls, incarnation)
-            except Exception:  # noqa: BLE001 - whether it is gone is asked of Iris
-                if not self._lives():
+                took = self._ask("submit", caller, first, calls, incarnation)
+            except Exception as error:  # noqa: BLE001 - whether it is gone is asked of Iris
+                if not self._goes_on(error, failed):
                     return
-                self._address = None
                 time.sleep(pause)
                 continue
             if took != incarnation:
@@ -153,22 +159,23 @@ class ActorLine:
     # --- on the way back ---
 
     def _collect(self) -> None:
+        failed = 0
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._open or self._dead is not None)
                 if self._dead is not None:
                     return
                 taken, self._taken = self._taken, []
-                known = self._incarnation
+                caller, known = self._caller, self._incarnation
             began = time.monotonic()
             try:
-                incarnation, results = self._ask("results", self._caller, taken, _PATIENCE)
-            except Exception:  # noqa: BLE001 - whether it is gone is asked of Iris
-                if not self._lives():
-                    return
-                self._address = None
-                time.sleep(0.2)
+                incarnation, results = self._ask("results", caller, taken, _PATIENCE)
+            except Exception as error:  # noqa: BLE001 - whether it is gone is asked of Iris
+                failed += 1
+                if self._goes_on(error, failed):
+                    time.sleep(0.2)
                 continue
+            failed = 0
             if known is not None and incarnation not in (known, self._incarnation):
                 self._restarted(incarnation)
             for number, worked, data in results:
@@ -203,17 +210,44 @@ class ActorLine:
         for future in left:
             future.set_exception(ActorDiedError(self.label, "its process died, and it was started again"))
 
+    def _goes_on(self, error: Exception, failed: int) -> bool:
+        """Whether a request that failed is to be sent again; where that is of no use, calls fail.
+
+        Args:
+            failed: How often it has failed by now.
+        """
+        self._address = None
+        if isinstance(error, AnsweredError) and failed >= _TRIES:
+            self._fail(error)
+            return False
+        try:
+            if isinstance(error, _Permanent):
+                raise error
+            return self._lives()
+        except _Permanent as permanent:
+            self._fail(permanent)
+            return False
+
+    def _fail(self, error: Exception) -> None:
+        """Fail the calls on their way; later ones are those of a new caller, from whom none is missing."""
+        with self._wake:
+            left, self._open = list(self._open.values()), {}
+            self._caller, self._taken = _new_caller(), []
+        for future in left:
+            future.set_exception(error)
+
     def _ask(self, method: str, *args: Any, address: str | None = None) -> Any:
+        address = address or self._resolved()  # which says what is missing where there is no Iris
         connect = importlib.import_module("iris.rpc.actor_connect")
         actor_pb2 = importlib.import_module("iris.rpc.actor_pb2")
         client = connect.ActorServiceClientSync(
-            address=address or self._resolved(), timeout_ms=int(_LONGEST * 1000), accept_compression=[]
+            address=address, timeout_ms=int(_LONGEST * 1000), accept_compression=[]
         )
         answer = client.call(
             actor_pb2.ActorCall(actor_name=SERVED, method_name=method, serialized_args=pickle.dumps(args))
         )
         if answer.HasField("error"):
-            raise FrayError(f"{self.label}: {answer.error.error_type}: {answer.error.message}")
+            raise AnsweredError(f"{self.label}: {answer.error.error_type}: {answer.error.message}")
         return pickle.loads(answer.serialized_value)
 
     def _resolved(self, *, wait: bool = True) -> str:
@@ -232,6 +266,8 @@ class ActorLine:
         """Whether the actor's job runs; where it does not, all calls fail."""
         try:
             answer = self.iris.status(self.job)
+        except _Permanent:
+            raise
         except Exception:  # noqa: BLE001 - a controller that is away for a while ends no actor
             return True
         if answer is not None and answer[0].get("state") not in ENDED_JOBS:
@@ -239,6 +275,10 @@ class ActorLine:
         error = "" if answer is None else answer[0].get("error", "")
         self.die(f"{_GONE}: {error}" if error else _GONE)
         return False
+
+
+def _new_caller() -> str:
+    return f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
 def _packed(label: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

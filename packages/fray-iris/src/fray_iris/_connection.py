@@ -30,6 +30,10 @@ class AlreadyThere(Exception):  # noqa: N818 - an answer, and no fault
     """Iris has a job of this name."""
 
 
+class RefusedError(ClusterUnavailableError):
+    """The controller answers, and does nothing for this process: to ask again is of no use."""
+
+
 class Iris:
     """A connection to a controller; it connects at its first use, and any thread may use it.
 
@@ -226,7 +230,7 @@ class Iris:
         if error.code is code.ALREADY_EXISTS:
             return AlreadyThere(message)
         if _TOO_OLD in message:
-            return ClusterUnavailableError(
+            return RefusedError(
                 f"the Iris controller {self.controller} refuses this marin-iris, because it was built too "
                 f"long ago "
                 f"({_revision_date() or 'no date of build is known'}): {message} Install the marin-iris that "
@@ -238,7 +242,7 @@ class Iris:
         if error.code in (code.INVALID_ARGUMENT, code.RESOURCE_EXHAUSTED):
             return ValueError(f"Iris refuses this ({method}): {message}")
         if error.code in (code.UNAUTHENTICATED, code.PERMISSION_DENIED):
-            return ClusterUnavailableError(
+            return RefusedError(
                 f"the Iris controller {self.controller} does not let this user ({method}): {message}; "
                 "set IRIS_TOKEN, or log in as Iris says"
             )
