@@ -1,6 +1,7 @@
 """Calls of named actors between their two sides, with the transport of Iris left out."""
 
 import pickle
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -160,3 +161,32 @@ def test_a_call_whose_answer_was_lost_with_its_process_does_not_run_in_the_next(
     with pytest.raises(ActorDiedError, match="its process died"):
         line.call("count", (), {}, None).result(PATIENCE)
     assert line.call("count", (), {}, None).result(PATIENCE) == 1
+
+
+HOSTING = """
+import os, pickle, sys
+from types import ModuleType, SimpleNamespace
+from fray.job import ActorOptions
+from fray_iris import _actor_host as host
+
+class Failing:
+    def __init__(self):
+        raise ValueError("no such model")
+    def predict(self):
+        return 1
+
+server = ModuleType("iris.actor.server")
+server.ActorServer = lambda host: SimpleNamespace(register=print, serve_background=lambda: 1)
+sys.modules["iris.actor.server"] = server
+host.Iris = lambda address: SimpleNamespace(register=print)
+host._ANSWERED_WITHIN = 0.2
+os.environ |= {"IRIS_TASK_ID": "/ada/actor-1/0:0", "IRIS_CONTROLLER_ADDRESS": "http://nowhere"}
+made = pickle.dumps((Failing, (), {}))
+host.host_actor(made, ActorOptions(), "Failing 'one'", {"predict": False}, host.Owner())
+"""
+
+
+def test_the_job_of_an_actor_that_cannot_be_made_fails() -> None:
+    ended = subprocess.run([sys.executable, "-c", HOSTING], capture_output=True, text=True, timeout=PATIENCE)
+    assert ended.returncode == 1
+    assert ended.stderr.endswith("its constructor raised ValueError: no such model\n")

@@ -9,11 +9,13 @@ import importlib
 import json
 import os
 import pickle
+import sys
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from fray import ActorDiedError, create_context
 from fray.backend import dumps, pack_exception
@@ -30,6 +32,8 @@ SERVED = "fray"  # what Iris's server calls the one thing that it serves here
 _OWNER_EVERY = 2.0  # seconds between two looks at the job that made the actor
 OWNER_SILENT = 60.0
 """Seconds after which a program that made the actor, and is not a job, is taken for dead."""
+_ANSWERED_WITHIN = 10.0
+"""Seconds that callers of an actor that could not be made have to find out why."""
 _POLLERS = 16  # of the 32 threads of Iris's server, those that may wait for results
 
 
@@ -97,6 +101,17 @@ class ServedActor:
                 self._changed.wait_for(lambda: known.results, timeout=patience)
                 self._polling -= 1
             return self.incarnation, [(number, *result) for number, result in known.results.items()]
+
+    @property
+    def dead(self) -> bool:
+        """Whether the actor could not be made."""
+        return bool(self._handle._endpoint.actor.dead)
+
+    def why_dead(self) -> BaseException:
+        """Return what a call raises of an actor that is dead."""
+        actor = self._handle._endpoint.actor
+        error: BaseException = actor._death.load()
+        return error
 
     def renew(self) -> str:
         """Note that the program that made the actor lives."""
@@ -187,8 +202,18 @@ def host_actor(
         }
     )
     while _is_wanted(iris, host, owner):
+        if host.dead:
+            _fail(host)
         time.sleep(_OWNER_EVERY)
     os._exit(0)  # nobody is there to wait for what it still does
+
+
+def _fail(host: ServedActor) -> NoReturn:
+    """End as a job that failed, so that its name is free, or it is started again."""
+    time.sleep(_ANSWERED_WITHIN)
+    traceback.print_exception(host.why_dead())
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _is_wanted(iris: Iris, host: ServedActor, owner: Owner) -> bool:
