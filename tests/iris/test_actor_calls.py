@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fray import ActorDiedError, FrayError, create_context
+from fray.backend import unpack_exception
 from fray.testing.cluster import until
 from fray_iris._actor_host import ServedActor
 from fray_iris._actor_line import ActorLine
@@ -59,6 +60,7 @@ class NearIris:
         self.host = host
         self.state = "JOB_STATE_RUNNING"
         self.lost_answer: Callable[[str], None] = lambda method: None
+        self.taken: list[int] = []
 
     def endpoints(self, prefix: str, *, exact: bool) -> list[dict[str, str]]:
         return [{"name": prefix, "address": "http://nowhere:1"}]
@@ -68,8 +70,11 @@ class NearIris:
 
     def call(self, request: Any) -> Any:
         """Be Iris's actor server: call a method, and answer with its value or with its error."""
+        arguments = pickle.loads(request.serialized_args)
+        if request.method_name == "results":
+            self.taken += arguments[1]
         try:
-            value = getattr(self.host, request.method_name)(*pickle.loads(request.serialized_args))
+            value = getattr(self.host, request.method_name)(*arguments)
         except Exception as raised:
             error = SimpleNamespace(error_type=type(raised).__name__, message=str(raised))
             return SimpleNamespace(HasField=lambda name: True, error=error)
@@ -161,6 +166,30 @@ def test_a_call_whose_answer_was_lost_with_its_process_does_not_run_in_the_next(
     with pytest.raises(ActorDiedError, match="its process died"):
         line.call("count", (), {}, None).result(PATIENCE)
     assert line.call("count", (), {}, None).result(PATIENCE) == 1
+
+
+def test_a_caller_says_that_it_has_taken_its_last_result(
+    serve: Callable[[], ServedActor], connect: Callable[[Any], tuple[NearIris, ActorLine]]
+) -> None:
+    iris, line = connect(serve())
+    assert line.call("count", (), {}, None).result(PATIENCE) == 1
+    until(lambda: iris.taken == [0], "the actor may drop it")
+
+
+def test_results_that_nobody_takes_are_dropped_in_the_end(
+    serve: Callable[[], ServedActor], gate: int
+) -> None:
+    host = serve()
+    host.submit("caller", 0, [packed("count"), packed("wait_for", gate)], None)
+    host.forget_silent(0.0, 0.0)  # one call still runs
+    GATES[gate].set()
+    assert all_results(host, 2) == [1, 2]
+    host.forget_silent(0.0, 60.0)
+    assert all_results(host, 2) == [1, 2]
+    host.forget_silent(0.0, 0.0)
+    for _, worked, data in host.results("caller", [], 0.0)[1]:
+        assert not worked
+        assert "did not take it" in str(unpack_exception(pickle.loads(data)))
 
 
 HOSTING = """

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from fray import ActorDiedError, create_context
+from fray import ActorDiedError, FrayError, create_context
 from fray.backend import dumps, pack_exception
 from fray.job import ActorOptions, ObjectStream
 from fray_iris._connection import Iris
@@ -32,6 +32,7 @@ SERVED = "fray"  # what Iris's server calls the one thing that it serves here
 _OWNER_EVERY = 2.0  # seconds between two looks at the job that made the actor
 OWNER_SILENT = 60.0
 """Seconds after which a program that made the actor, and is not a job, is taken for dead."""
+_GIVEN_UP = 600.0  # seconds after which a caller that does not take its results has died
 _ANSWERED_WITHIN = 10.0
 """Seconds that callers of an actor that could not be made have to find out why."""
 _POLLERS = 16  # of the 32 threads of Iris's server, those that may wait for results
@@ -56,6 +57,8 @@ class Caller:
         self.next: int | None = None  # what it sends first says it
         self.early: dict[int, bytes] = {}
         self.results: dict[int, tuple[bool, bytes]] = {}
+        self.running = 0
+        self.seen_at = time.monotonic()
 
 
 class ServedActor:
@@ -76,13 +79,14 @@ class ServedActor:
         if incarnation not in (None, self.incarnation):
             return self.incarnation
         with self._changed:
-            known = self._callers.setdefault(caller, Caller())
+            known = self._known(caller)
             known.next = first if known.next is None else known.next
             for number, call in enumerate(calls, first):
                 if number >= known.next:
                     known.early[number] = call
             while known.next in known.early:
                 number = known.next
+                known.running += 1
                 known.next += 1  # first: whatever fails from here on, the call is not begun once more
                 self._begin(known, number, known.early.pop(number))
         return self.incarnation
@@ -93,7 +97,7 @@ class ServedActor:
         """Return what calls have given that were not taken yet, after a while nothing."""
         self.renewed_at = time.monotonic()
         with self._changed:
-            known = self._callers.setdefault(caller, Caller())
+            known = self._known(caller)
             for number in taken:
                 known.results.pop(number, None)
             if self._polling < _POLLERS:
@@ -101,6 +105,28 @@ class ServedActor:
                 self._changed.wait_for(lambda: known.results, timeout=patience)
                 self._polling -= 1
             return self.incarnation, [(number, *result) for number, result in known.results.items()]
+
+    def forget_silent(self, silent: float = OWNER_SILENT, given_up: float = _GIVEN_UP) -> None:
+        """Forget callers that were silent for so many seconds, and have taken all their results.
+
+        Args:
+            given_up: Seconds after which the results of others are dropped; one that returns gets an error.
+        """
+        lost = _packed(FrayError(f"{self._label}: the result was dropped, its caller did not take it"))
+        with self._changed:
+            for name, known in list(self._callers.items()):
+                quiet = time.monotonic() - known.seen_at
+                if known.running or quiet < silent:
+                    continue
+                if not known.results and not known.early:
+                    del self._callers[name]
+                elif quiet >= given_up:
+                    known.results = dict.fromkeys(known.results, (False, lost))
+
+    def _known(self, name: str) -> Caller:
+        known = self._callers.setdefault(name, Caller())
+        known.seen_at = time.monotonic()
+        return known
 
     @property
     def dead(self) -> bool:
@@ -121,6 +147,7 @@ class ServedActor:
     def _begin(self, caller: Caller, number: int, call: bytes) -> None:
         def end(worked: bool, data: bytes) -> None:
             with self._changed:
+                caller.running -= 1
                 caller.results[number] = worked, data
                 self._changed.notify_all()
 
@@ -204,6 +231,7 @@ def host_actor(
     while _is_wanted(iris, host, owner):
         if host.dead:
             _fail(host)
+        host.forget_silent()
         time.sleep(_OWNER_EVERY)
     os._exit(0)  # nobody is there to wait for what it still does
 

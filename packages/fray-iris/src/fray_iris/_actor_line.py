@@ -162,14 +162,15 @@ class ActorLine:
         failed = 0
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._open or self._dead is not None)
+                self._wake.wait_for(lambda: self._open or self._taken or self._dead is not None)
                 if self._dead is not None:
                     return
+                patience = _PATIENCE if self._open else 0.0  # else it says what was taken, and no more
                 taken, self._taken = self._taken, []
                 caller, known = self._caller, self._incarnation
             began = time.monotonic()
             try:
-                incarnation, results = self._ask("results", caller, taken, _PATIENCE)
+                incarnation, results = self._ask("results", caller, taken, patience)
             except Exception as error:  # noqa: BLE001 - whether it is gone is asked of Iris
                 failed += 1
                 if self._goes_on(error, failed):
