@@ -59,7 +59,9 @@ def address() -> Iterator[str]:
 def start(address: str, folder: Path, code: str, **fields: Any) -> "subprocess.Popen[str]":
     """Start the one replica of a job as Iris does, with a Python that sees the standard library alone."""
     (folder / "workspace").mkdir()
-    environment = create_environment(folder / "workspace", env_vars=fields.pop("env_vars", {}))
+    environment = create_environment(
+        folder / "workspace", env_vars=fields.pop("env_vars", {}), pip_packages=fields.pop("packages", [])
+    )
     program = Entrypoint.from_binary("python", ["-c", code])
     cluster: Any = create_cluster("iris", controller=address, user="ada")
     made = cluster.launch_request(JobRequest("job", program, environment=environment, **fields))
@@ -104,6 +106,28 @@ def test_a_failure_brings_the_last_lines_without_secrets(address: str, tmp_path:
     code_, _, end = ended(start(address, tmp_path, code, env_vars={"WORD": "abracadabra"}))
     assert (code_, end["reason"], end["exit_code"]) == (3, "exited", 3)
     assert end["message"] == "replica 0 exited with code 3\nits last lines:\n  the word is ***"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "missing"),
+    [
+        ("no-such-package", True),
+        ("no-such-package[extra] >= 1.0", True),
+        ("no-such-package @ https://example.org/it-1.0.tar.gz", True),
+        ("git+https://example.org/org/repo.git@main", False),
+        ("https://example.org/pkg-1.0.tar.gz", False),
+        ("./libs/core", False),
+        ("libs/core", False),
+        ("no-such-package; sys_platform == 'win32'", False),
+        ("pkg-1.0-py3-none-any.whl", False),
+    ],
+)
+def test_a_package_that_a_worker_has_not_installed_is_named(
+    address: str, tmp_path: Path, requirement: str, missing: bool
+) -> None:
+    _, _, end = ended(start(address, tmp_path, "pass", packages=[requirement]))
+    assert end["reason"] == ("could_not_start" if missing else "exited")
+    assert not missing or f"{requirement!r} was asked for" in end["message"]
 
 
 def test_a_tree_ends_when_its_worker_asks_for_it(address: str, tmp_path: Path) -> None:

@@ -77,7 +77,8 @@ def check_environment(plan: "dict[str, Any]") -> None:
     for requirement in plan["packages"]:
         name = distribution_name(requirement)
         try:
-            distribution(name)
+            if name is not None:
+                distribution(name)
         except (PackageNotFoundError, ValueError):
             raise CouldNotStart(
                 f"{requirement!r} was asked for and is not installed in the task: this worker of Iris "
@@ -96,13 +97,14 @@ def with_controller(spec: str, address: str) -> str:
     )
 
 
-def distribution_name(requirement: str) -> str:
-    """Return the name of the distribution that a requirement requests."""
-    name, at, _ = requirement.partition("@")
-    if at and "/" not in name:
-        return name.strip()
-    if "://" in requirement or requirement.startswith((".", "/")):
-        file = requirement.rstrip("/").rpartition("/")[2]
-        return file.split("-")[0] if file.endswith(".whl") else file.removesuffix(".tar.gz")
-    found = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
-    return found.group() if found else requirement
+def distribution_name(requirement: str) -> "str | None":
+    """Return the name that a requirement begins with; None where it names none, or may not hold here.
+
+    What a bare URL or a path installs is called as its project says. A marker is read by installers alone.
+    """
+    requirement, _, marker = requirement.strip().partition(";")
+    found = re.match(
+        r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[^]]*\]\s*)?(?=$|[(<>=!~@])", requirement
+    )
+    name = re.split(r"[\s\[]", found.group())[0] if found and not marker.strip() else None
+    return None if name is None or name.endswith((".whl", ".gz", ".zip")) else name
