@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Semaphore, Thread
 from typing import Any
 
 import pytest
 
 from fray import create_cluster
-from fray.cluster import Entrypoint, JobRequest, create_environment
+from fray.cluster import Entrypoint, JobRequest, ResourceConfig, create_environment
 
 ENDED = "fray-replica-ended "
 QUIET = "fray-replica-flush"  # for a worker of Iris that reads ahead
@@ -229,3 +229,28 @@ def test_a_controller_that_does_not_answer_delays_no_end(tmp_path: Path) -> None
         code_, _, end = ended(process, within=20.0)
         over.set()
     assert (code_, end["reason"]) == (143, "preempted")
+
+
+def test_a_replica_that_failed_waits_for_another_that_was_started_again(tmp_path: Path) -> None:
+    listed, other_ended = Semaphore(0), Event()
+
+    class Listing(Controller):
+        def answer(self) -> None:
+            if not self.path.endswith("ListTasks"):
+                super().answer()
+                return
+            state = "SUCCEEDED" if other_ended.is_set() else "RUNNING"
+            earlier = 'fray-replica-state {"attempt": 0, "ended": {"reason": "stopped"}}'
+            task = {"taskId": "/ada/other/1", "currentAttemptId": 1, "state": f"TASK_STATE_{state}"}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"tasks": [{**task, "statusTextSummaryMd": earlier}]}).encode())
+            listed.release()
+
+    with serving(Listing) as address:
+        process = start(address, tmp_path, "raise SystemExit(3)", resources=ResourceConfig(replicas=2))
+        for _ in range(3):
+            assert listed.acquire(timeout=PATIENCE), "it ended, and Iris would end the other"
+        other_ended.set()
+        code_, _, end = ended(process)
+    assert (code_, end["reason"]) == (3, "exited")

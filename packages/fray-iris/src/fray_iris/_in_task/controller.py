@@ -104,4 +104,15 @@ class Controller:
 
 def is_over(task: "dict[str, Any]") -> bool:
     """Whether a replica has ended, or failed for good and waits for the others."""
-    return task.get("state") in _OVER or '"ended"' in task.get("statusTextSummaryMd", "")
+    return task.get("state") in _OVER or "ended" in said_by(task)
+
+
+def said_by(task: "dict[str, Any]") -> "dict[str, Any]":
+    """Return what the present attempt at a task has said; nothing where the text is an earlier one's."""
+    _, _, text = task.get("statusTextSummaryMd", "").partition(STATE)
+    try:
+        said, _ = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return {}
+    earlier = not isinstance(said, dict) or said.get("attempt", 0) < int(task.get("currentAttemptId", 0))
+    return {} if earlier else said

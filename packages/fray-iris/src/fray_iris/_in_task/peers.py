@@ -4,7 +4,7 @@ import os
 import socket
 import time
 
-from fray_iris._in_task.controller import Controller, CouldNotStart, is_over
+from fray_iris._in_task.controller import Controller, CouldNotStart, is_over, said_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Peers:
                 others = self._controller.other_tasks()
             except CouldNotStart:
                 return
-            if all(is_over(task) or '"met"' in task.get("statusTextSummaryMd", "") for task in others):
+            if all(is_over(task) or "met" in said_by(task) for task in others):
                 return
             time.sleep(0.1)
 
