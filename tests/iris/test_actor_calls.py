@@ -12,7 +12,9 @@ import pytest
 
 from fray import ActorDiedError, FrayError, create_context
 from fray.backend import unpack_exception
+from fray.job import ActorOptions
 from fray.testing.cluster import until
+from fray_iris import _named_actors
 from fray_iris._actor_host import ServedActor
 from fray_iris._actor_line import ActorLine
 from fray_iris._connection import Iris
@@ -61,9 +63,14 @@ class NearIris:
         self.state = "JOB_STATE_RUNNING"
         self.lost_answer: Callable[[str], None] = lambda method: None
         self.taken: list[int] = []
+        self.renewed: list[str] = []
+        self.address = "http://nowhere:1"
 
     def endpoints(self, prefix: str, *, exact: bool) -> list[dict[str, str]]:
-        return [{"name": prefix, "address": "http://nowhere:1"}]
+        return [{"name": prefix, "address": self.address}]
+
+    def jobs(self, prefix: str) -> list[dict[str, str]]:
+        return []
 
     def status(self, job: str) -> tuple[dict[str, str], dict[str, str]]:
         return {"state": self.state}, {}
@@ -71,6 +78,8 @@ class NearIris:
     def call(self, request: Any) -> Any:
         """Be Iris's actor server: call a method, and answer with its value or with its error."""
         arguments = pickle.loads(request.serialized_args)
+        if request.method_name == "renew":
+            self.renewed.append(self.address)
         if request.method_name == "results":
             self.taken += arguments[1]
         try:
@@ -93,7 +102,14 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], tuple[N
 
     def connected(host: Any) -> tuple[NearIris, ActorLine]:
         iris: Any = NearIris(host)
-        connect_module.ActorServiceClientSync = lambda **_: iris  # type: ignore[attr-defined]
+
+        def client(address: str, **_: Any) -> NearIris:
+            if address != iris.address:
+                raise ConnectionError("nobody is there any more")
+            found: NearIris = iris
+            return found
+
+        connect_module.ActorServiceClientSync = client  # type: ignore[attr-defined]
         lines.append(ActorLine(iris, JOB, "Gated 'one'"))
         return iris, lines[-1]
 
@@ -190,6 +206,34 @@ def test_results_that_nobody_takes_are_dropped_in_the_end(
     for _, worked, data in host.results("caller", [], 0.0)[1]:
         assert not worked
         assert "did not take it" in str(unpack_exception(pickle.loads(data)))
+
+
+def test_an_actor_that_was_started_again_elsewhere_is_renewed_there(
+    serve: Callable[[], ServedActor], connect: Callable[[Any], tuple[NearIris, ActorLine]]
+) -> None:
+    iris, line = connect(serve())
+    line.renew()
+    iris.address = "http://nowhere:2"
+    for _ in range(2):  # the first finds that nobody is there
+        line.renew()
+    assert iris.renewed == ["http://nowhere:1", "http://nowhere:2"]
+
+
+def test_an_actor_that_a_task_of_a_program_made_is_renewed(
+    serve: Callable[[], ServedActor],
+    connect: Callable[[Any], tuple[NearIris, ActorLine]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FRAY_JOB_ID", raising=False)
+    monkeypatch.setattr(_named_actors, "OWNER_SILENT", 0.3)
+    iris, _ = connect(serve())
+    cluster: Any = SimpleNamespace(
+        iris=iris, iris_name="/ada/{}".format, launch_as=lambda *_: None, terminate=lambda *_, **__: None
+    )
+    actors = _named_actors.NamedActors(cluster, "family", owns=False)
+    actor = actors.make(Gated, (), {}, ActorOptions(name="one"))
+    until(lambda: len(iris.renewed) >= 2, "the actor knows that the program lives")
+    actors.kill(actor)
 
 
 HOSTING = """

@@ -19,6 +19,7 @@ from fray_iris._states import ENDED_JOBS
 _AT_ONCE = 100  # calls that are sent together
 _PATIENCE = 1.0  # seconds that the actor's server keeps a question for results
 _LONGEST = 30.0
+_RENEWS_FOR = 5.0  # seconds, so that several fit into the time after which an actor ends by itself
 _GONE = "its job has ended"
 _TRIES = 5  # of a request that the actor's server answers with an error
 
@@ -89,9 +90,9 @@ class ActorLine:
     def renew(self) -> None:
         """Let the actor know that the program that made it lives."""
         try:
-            self._ask("renew", address=self._resolved(wait=False))
+            self._ask("renew", address=self._resolved(wait=False), timeout=_RENEWS_FOR)
         except Exception:  # noqa: BLE001 - it is not up yet, or gone: its callers find out
-            return
+            self._address = None  # where it was; it may have been started again
 
     # --- on the way there ---
 
@@ -237,12 +238,12 @@ class ActorLine:
         for future in left:
             future.set_exception(error)
 
-    def _ask(self, method: str, *args: Any, address: str | None = None) -> Any:
+    def _ask(self, method: str, *args: Any, address: str | None = None, timeout: float = _LONGEST) -> Any:
         address = address or self._resolved()  # which says what is missing where there is no Iris
         connect = importlib.import_module("iris.rpc.actor_connect")
         actor_pb2 = importlib.import_module("iris.rpc.actor_pb2")
         client = connect.ActorServiceClientSync(
-            address=address, timeout_ms=int(_LONGEST * 1000), accept_compression=[]
+            address=address, timeout_ms=int(timeout * 1000), accept_compression=[]
         )
         answer = client.call(
             actor_pb2.ActorCall(actor_name=SERVED, method_name=method, serialized_args=pickle.dumps(args))

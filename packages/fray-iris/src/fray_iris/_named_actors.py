@@ -10,7 +10,7 @@ from concurrent.futures import wait
 from typing import Any
 
 from fray import ActorAlreadyExistsError, ActorDiedError, ActorNotFoundError
-from fray.backend import callable_name, dumps, is_generator_function
+from fray.backend import callable_name, dumps, is_generator_function, map_in_threads
 from fray.cluster import CpuConfig, Entrypoint, GpuConfig, JobId, JobRequest, ResourceConfig
 from fray.job import ActorOptions, Lifetime, actor_methods
 from fray_iris._actor_host import OWNER_SILENT, Owner, host_actor
@@ -20,6 +20,7 @@ from fray_iris._cluster import IrisCluster
 from fray_iris._connection import AlreadyThere
 from fray_iris._states import ENDED_JOBS
 
+_BEATS_AT_ONCE = 32  # actors that are notified side by side
 _TRIES = 20  # generations of one name that are tried, where others make the same actor at the same time
 
 
@@ -59,9 +60,8 @@ class NamedActors:
             except AlreadyThere:
                 continue  # another was faster: the actor is its
             actor = IrisActor(self.cluster.iris, self.cluster.iris_name(job_id), label, methods)
-            if self._owns and options.lifetime is not Lifetime.DETACHED:
-                self._own[actor.job] = actor
-                self._beat()
+            if options.lifetime is not Lifetime.DETACHED:
+                self._keep(actor)
             return actor
         raise ActorDiedError(label, f"its job ended {_TRIES} times while others made it")
 
@@ -80,6 +80,7 @@ class NamedActors:
     def kill(self, actor: IrisActor) -> None:
         """End an actor; its callers get the error at once."""
         self._own.pop(actor.job, None)
+        _of_tasks.pop(actor.job, None)
         end_lines(actor.iris, actor.job, "it was killed")
         job_id = actor.job.partition("/")[2].partition("/")[2]
         self.cluster.terminate(job_id, grace=0.0)
@@ -94,8 +95,7 @@ class NamedActors:
 
     def renew(self) -> None:
         """Let the actors that were made here know that this program lives."""
-        for actor in list(self._own.values()):
-            actor.line.renew()
+        _renew(self._own)
 
     def _request(
         self, made: bytes, options: ActorOptions, label: str, methods: dict[str, bool]
@@ -140,6 +140,13 @@ class NamedActors:
         depth = prefix.count("/")
         return [job for job in self.cluster.iris.jobs(prefix) if job["job_id"].count("/") == depth]
 
+    def _keep(self, actor: IrisActor) -> None:
+        if self._owns:
+            self._own[actor.job] = actor
+            self._beat()
+        elif not os.environ.get("FRAY_JOB_ID"):
+            _keep_for_tasks(actor)
+
     def _beat(self) -> None:
         """Let the actors of this program know that it lives; those of a job query Iris."""
         if not self._beating and not os.environ.get("FRAY_JOB_ID"):
@@ -158,3 +165,42 @@ def _beat(actors: "weakref.ref[NamedActors]") -> None:
             return
         alive.renew()
         del alive
+
+
+_of_tasks: dict[str, IrisActor] = {}  # by job, made by tasks of a program: they live as long as this process
+_beating = False
+_lock = threading.Lock()
+
+
+def _keep_for_tasks(actor: IrisActor) -> None:
+    """Let an actor live that a task made: the context that the task saw ends with it."""
+    global _beating
+    with _lock:
+        _of_tasks[actor.job] = actor
+        first, _beating = not _beating, True
+    if first:
+        threading.Thread(target=_beat_for_tasks, name="fray-iris-alive", daemon=True).start()
+
+
+def _beat_for_tasks() -> None:
+    global _beating
+    while True:
+        time.sleep(OWNER_SILENT / 6)
+        _renew(_of_tasks)
+        with _lock:
+            if not _of_tasks:
+                _beating = False
+                return
+
+
+def _renew(actors: dict[str, IrisActor]) -> None:
+    map_in_threads(lambda actor: actor.line.renew(), list(actors.values()), _BEATS_AT_ONCE, "fray-iris-renew")
+
+
+def _forget() -> None:
+    """In a forked child: the actors are its parent's."""
+    global _of_tasks, _beating, _lock
+    _of_tasks, _beating, _lock = {}, False, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
