@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from fray import ActorDiedError, FrayError, create_context
+from fray import ActorDiedError, FrayError, create_cluster, create_context
 from fray.backend import unpack_exception
+from fray.cluster import Entrypoint, JobId, JobRequest
 from fray.job import ActorOptions
 from fray.testing.cluster import until
 from fray_iris import _named_actors
 from fray_iris._actor_host import ServedActor
 from fray_iris._actor_line import ActorLine
-from fray_iris._connection import Iris
+from fray_iris._connection import AlreadyThere, Iris
 
 PATIENCE = 60.0
 JOB = "/ada/actor-1"
@@ -234,6 +235,21 @@ def test_an_actor_that_a_task_of_a_program_made_is_renewed(
     actor = actors.make(Gated, (), {}, ActorOptions(name="one"))
     until(lambda: len(iris.renewed) >= 2, "the actor knows that the program lives")
     actors.kill(actor)
+
+
+def test_a_launch_whose_answer_was_lost_is_the_launchers_own() -> None:
+    launched: dict[str, Any] = {}
+
+    def launch(request: Any, files: Any, bundle: Any) -> str:
+        launched.setdefault(request["name"], request)
+        raise AlreadyThere("there is one")  # as Iris says to a second try
+
+    cluster: Any = create_cluster("iris", controller="http://127.0.0.1:1", user="ada", shared_files=True)
+    cluster.iris = SimpleNamespace(launch=launch, status=lambda name: ({}, launched[name]))
+    request, job_id = JobRequest("actor", Entrypoint.from_binary("true")), JobId("actor-1")
+    cluster.launch_as(request, job_id)
+    with pytest.raises(AlreadyThere):
+        cluster.launch_as(request, job_id)
 
 
 HOSTING = """

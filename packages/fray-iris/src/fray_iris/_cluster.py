@@ -203,9 +203,14 @@ class IrisCluster(ClusterBase):
         try:
             self.iris.launch(made.request, made.files, made.bundle)
         except AlreadyThere:
-            if plan.job_id in self._agreed:
+            # The answer to a first try may have been lost; who made an id alone need not ask.
+            if plan.job_id in self._agreed and not self._has_launched(made.request):
                 raise
-            # Nobody else has made this id: the answer to a first try was lost.
+
+    def _has_launched(self, request: Mapping[str, Any]) -> bool:
+        """Whether the job of a name is that of this very request, which is noted with a word of its own."""
+        answer = self.iris.status(request["name"])
+        return answer is not None and list(answer[1].get("submit_argv", ())) == request["submit_argv"]
 
     # --- reading ---
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from fray import UnsupportedError
 from fray.backend import FAMILY, Spec, invalid, path_in_copy, runner
@@ -198,7 +199,12 @@ def _hosts(request: JobRequest) -> int:
 
 
 def _about(plan: JobPlan) -> dict[str, Any]:
-    return {**plan.shown, "submitted_at": plan.submitted_at, "family": plan.environ.get(FAMILY)}
+    return {
+        **plan.shown,
+        "submitted_at": plan.submitted_at,
+        "family": plan.environ.get(FAMILY),
+        "launch": uuid4().hex,
+    }
 
 
 def _plan_file(
