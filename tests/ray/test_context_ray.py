@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -319,6 +320,13 @@ def test_references_inside_the_items_of_streams_stay_alive(context: JobContext) 
                     streams.append(stream)
         answers = [context.run(totals, context, parts[start::4]) for start in range(4)]
         assert sum(map(sum, context.get(answers))) == 4 * 500 * sum(range(12))
+
+
+def test_waiting_for_many_of_which_some_are_repeated_takes_linear_time(context: JobContext) -> None:
+    refs = [context.put(1), *[context.put(2)] * 50_000]
+    start = time.thread_time()
+    assert context.wait(refs, num_returns=len(refs)) == (refs, [])
+    assert time.thread_time() - start < 5
 
 
 def test_making_a_context_joins_nothing() -> None:

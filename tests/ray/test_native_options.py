@@ -43,6 +43,18 @@ def test_a_task_with_several_results_has_a_reference_for_each(context: JobContex
     assert context.get([quotient, rest]) == [3, 1]
 
 
+def test_a_task_without_results_has_no_reference_and_disturbs_no_other(
+    ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    options = TaskOptions(backend={"ray": {"num_returns": 0}})
+    marks = [tmp_path / "first", tmp_path / "second"]
+    with create_context(f"ray?address={ray_cluster.address}") as context:
+        # The second call takes the short way into Ray.
+        assert [context.create_task(mark.touch, options=options) for mark in marks] == [None, None]
+        until(lambda: all(mark.exists() for mark in marks), "both have run")
+        assert context.get(context.run(abs, -1)) == 1
+
+
 def test_rays_own_options_choose_the_node_and_retry_exceptions(
     ray_cluster: LocalRayCluster, context: JobContext, tmp_path: Path
 ) -> None:

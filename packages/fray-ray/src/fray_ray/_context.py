@@ -250,6 +250,8 @@ class RayContext(ContextBase):
     def _note(self, answer: Any, args: tuple[Any, ...], actor_call: str | None) -> None:
         if isinstance(answer, ray.ObjectRefGenerator):
             close_when_dropped(answer)
+        if answer is None:  # what Ray's num_returns=0 gives: nothing to wait for
+            return
         if self._connection is not None:  # a copy in a worker is never shut down, and need not remember
             self._pending.add(answer, args, actor_call)
         elif isinstance(answer, ray.ObjectRef):

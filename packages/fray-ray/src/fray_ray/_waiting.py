@@ -35,10 +35,10 @@ def _wait_for_repeated(refs: list[Any], wanted: int, timeout: float | None) -> t
     """Wait where a reference is in the list more than once, which Ray refuses."""
     distinct = list(dict.fromkeys(refs))
     found, _ = _wait(distinct, max(1, wanted - (len(refs) - len(distinct))), timeout)
-    places = [place for place, ref in enumerate(refs) if ref in set(found)][:wanted]
-    return [refs[place] for place in places], [
-        ref for place, ref in enumerate(refs) if place not in set(places)
-    ]
+    ready = set(found)
+    places = [place for place, ref in enumerate(refs) if ref in ready][:wanted]
+    taken = set(places)
+    return [refs[place] for place in places], [ref for place, ref in enumerate(refs) if place not in taken]
 
 
 def _split(refs: list[Any], chosen: list[Any]) -> tuple[list[Any], list[Any]]:

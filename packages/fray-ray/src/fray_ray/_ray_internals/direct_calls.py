@@ -60,7 +60,7 @@ def _task_options(said: dict[str, Any], strategy: Any) -> tuple[Any, ...]:
     """Return the arguments of `submit_task` behind those of the function, in order."""
     retried = said["retry_exceptions"]
     listed = isinstance(retried, list | tuple)
-    number = said["num_returns"] or 1
+    number = _or(said["num_returns"], 1)
     return (
         said["name"] or "",
         _STREAMING if number == "streaming" else number,
