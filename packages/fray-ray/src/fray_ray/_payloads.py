@@ -1,16 +1,46 @@
 """Functions on their way to the workers: pickled once where that is safe, stored once where large."""
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import ray
 
 from fray.backend import callable_name, captures, dumps, same_captures
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 _INLINE = 64 * 1024  # bytes that travel with each call; what is larger is put into the object store once
 _KEPT = 256
+_KEPT_BYTES = 64 * 1024 * 1024
+
+
+class Latest(Generic[K, V]):
+    """The values added last, so many of them and of so many bytes together; the very last in any case."""
+
+    def __init__(self, most: int = _KEPT, most_bytes: int = _KEPT_BYTES) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._kept: dict[K, tuple[V, int]] = {}
+
+    def get(self, key: K) -> V | None:
+        """Return the value that is kept for a key."""
+        kept = self._kept.get(key)
+        return None if kept is None else kept[0]
+
+    def add(self, key: K, value: V, size: int) -> None:
+        """Keep a value, and so many fewer of the earlier ones."""
+        self._kept.pop(key, None)
+        self._kept[key] = value, size
+        entries = list(self._kept.items())  # a copy: threads and finalizers come in between
+        too_many = len(entries) - self._most
+        too_large = sum(size for _, (_, size) in entries) - self._most_bytes
+        for old, (_, size) in entries[:-1]:
+            if too_many <= 0 and too_large <= 0:
+                return
+            self._kept.pop(old, None)
+            too_many -= 1
+            too_large -= size
 
 
 class Payloads:
@@ -22,8 +52,8 @@ class Payloads:
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        self._pickled: dict[tuple[int, bool], tuple[Any, tuple[Any, ...], Any]] = {}
-        self._stored: OrderedDict[bytes, Any] = OrderedDict()
+        self._pickled: Latest[tuple[int, bool], tuple[Any, tuple[Any, ...], Any]] = Latest()
+        self._stored: Latest[bytes, Any] = Latest()
 
     def of(self, target: Callable[..., Any], accelerated: bool) -> Any:
         """Return what a worker needs to call `target`: bytes, or the reference of stored ones."""
@@ -35,16 +65,13 @@ class Payloads:
         payload = data if len(data) < _INLINE else self._store(data)
         captured = captures(target)
         if captured is not None:
-            if len(self._pickled) >= _KEPT:
-                self._pickled.clear()
-            self._pickled[key] = target, captured, payload
+            self._pickled.add(key, (target, captured, payload), len(data))
         return payload
 
     def _store(self, data: bytes) -> Any:
         digest = hashlib.sha256(data).digest()
-        if digest not in self._stored:
-            self._stored[digest] = ray.put(data)
-            if len(self._stored) > _KEPT:
-                self._stored.popitem(last=False)
-        self._stored.move_to_end(digest)
-        return self._stored[digest]
+        ref = self._stored.get(digest)
+        if ref is None:
+            ref = ray.put(data)
+        self._stored.add(digest, ref, len(data))  # the last one now, if it was not
+        return ref

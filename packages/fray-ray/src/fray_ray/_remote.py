@@ -10,7 +10,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import ray
@@ -19,6 +19,7 @@ from fray import use_context
 from fray.backend import strip_frames, unpack_exception
 from fray_ray import _coroutines, _job_kv, _lending
 from fray_ray._errors import portable
+from fray_ray._payloads import Latest
 from fray_ray._ray_internals.errors import bound_error_texts
 from fray_ray._stream_refs import produced
 
@@ -39,12 +40,18 @@ def run_stream(payload: bytes, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
     yield from stream(lambda: loaded(payload), args, kwargs)
 
 
-@lru_cache(maxsize=64)
+_loaded: Latest[bytes, tuple[Any, Any]] = Latest(most=64)
+
+
 def loaded(payload: bytes) -> tuple[Any, Any]:
-    """Unpickle a function and its context, once for all calls in this worker."""
+    """Unpickle a function and its context, once for all calls in this worker while it keeps them."""
+    known = _loaded.get(payload)
+    if known is not None:
+        return known
     _jobs_variables()  # before anything of the user's is imported
     target, context, accelerated = pickle.loads(payload)
     _choose_jax_platform(accelerated)
+    _loaded.add(payload, (target, context), len(payload))
     return target, context
 
 
