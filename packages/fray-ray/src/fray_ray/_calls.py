@@ -6,6 +6,7 @@ from typing import Any
 
 import ray
 
+from fray import SerializationError
 from fray.backend import callable_name, dumps, named_arguments
 from fray.job import TaskOptions
 from fray_ray._options import STREAM_BUFFER, task_options, uses_accelerator
@@ -89,3 +90,16 @@ def explain_unpicklable(target: Any, args: tuple[Any, ...], kwargs: dict[str, An
     for what, value in named_arguments(target, args, kwargs):
         if not isinstance(value, ray.ObjectRef):
             dumps(value, what)
+
+
+def put(value: Any, what: str) -> Any:
+    """Store a value in the cluster's object store and return its reference.
+
+    Args:
+        what: What the value is, for the SerializationError where it cannot be pickled.
+    """
+    try:
+        return ray.put(value)
+    except Exception as error:
+        dumps(value, what)
+        raise SerializationError(what, str(error)) from error

@@ -9,13 +9,12 @@ from weakref import WeakValueDictionary
 import ray
 from ray import exceptions as rx
 
-from fray import ContextClosedError, SerializationError
+from fray import ContextClosedError
 from fray.backend import (
     ACTOR_SECONDS,
     ContextCapabilities,
     MapPace,
     check_count,
-    dumps,
     end_at_exit,
     is_generator_function,
     name_given_up,
@@ -24,7 +23,7 @@ from fray.backend import (
 from fray.job import ActorHandle, ActorOptions, ContextBase, ObjectRef, ObjectStream, TaskOptions
 from fray_ray import _lending
 from fray_ray._actors import Actors, RayEndpoint
-from fray_ray._calls import Calls, explain_unpicklable
+from fray_ray._calls import Calls, explain_unpicklable, put
 from fray_ray._cancelling import cancel, close_when_dropped, interrupt
 from fray_ray._connection import Connection, cluster_resources, family_namespace
 from fray_ray._errors import translate
@@ -139,11 +138,7 @@ class RayContext(ContextBase):
     def put(self, obj: Any, /) -> Any:
         """Store a value in the cluster's object store; see `JobContext.put`."""
         self._connect()
-        try:
-            ref = ray.put(obj)
-        except Exception as error:
-            dumps(obj, "the object given to put()")
-            raise SerializationError("the object given to put()", str(error)) from error
+        ref = put(obj, "the object given to put()")
         hold(ref)
         return ref
 

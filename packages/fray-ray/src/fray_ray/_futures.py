@@ -1,6 +1,7 @@
 """Futures of the standard library, made of references and turned into references."""
 
 import itertools
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -10,6 +11,7 @@ import ray
 from fray import TaskCancelledError
 from fray.backend import pack_exception
 from fray_ray import _lending
+from fray_ray._calls import put
 from fray_ray._cancelling import cancel
 from fray_ray._errors import translate
 from fray_ray._io_thread import off_io_thread, settling
@@ -54,6 +56,7 @@ class PendingPromises:
 
     def __init__(self) -> None:
         self._actor: Any = None
+        self._lock = threading.RLock()  # a finalizer may come in between
         self._numbers = itertools.count()
 
     def argument(self, future: "Future[Any]") -> Any:
@@ -62,25 +65,36 @@ class PendingPromises:
             return future.ref
         if future.done() and not future.cancelled() and future.exception() is None:
             return future.result()
-        if self._actor is None:
-            self._actor = ray.remote(Promises).options(num_cpus=0, max_concurrency=_AT_A_TIME).remote()
-        number = next(self._numbers)
-        ref = self._actor.wait.remote(number)
-        future.add_done_callback(lambda done: self._keep(number, done))
+        actor, number = self._holder(), next(self._numbers)
+        ref = actor.wait.remote(number)
+        future.add_done_callback(lambda done: self._keep(actor, number, done))
         return ref
 
     def close(self) -> None:
         """End the actor; nobody waits for a promise any more."""
-        if self._actor is not None:
-            ray.kill(self._actor)
-            self._actor = None
+        with self._lock:
+            actor, self._actor = self._actor, None
+        if actor is not None:
+            ray.kill(actor)
 
-    def _keep(self, number: int, future: "Future[Any]") -> None:
-        actor = self._actor
-        if actor is None:
+    def _holder(self) -> Any:
+        with self._lock:
+            if self._actor is None:
+                made = ray.remote(Promises).options(num_cpus=0, max_concurrency=_AT_A_TIME).remote()
+                self._actor = self._actor or made
+            return self._actor
+
+    def _keep(self, actor: Any, number: int, future: "Future[Any]") -> None:
+        if self._actor is None:
             return
+        value, packed = None, None
         try:
-            value, packed = future.result(), None
+            value = _by_reference(future.result())
         except BaseException as error:  # noqa: BLE001 - the failure of the future is the task's, whatever it is
-            value, packed = None, pack_exception(error)
-        actor.keep.remote(number, value, packed)
+            packed = pack_exception(error)
+        # In a list, for Ray would wait for the reference, and not make the call where its task fails.
+        actor.keep.remote(number, [value], packed)
+
+
+def _by_reference(value: Any) -> Any:
+    return value if isinstance(value, ray.ObjectRef) else put(value, "the value of a future")

@@ -124,12 +124,12 @@ class Promises:
 
     async def wait(self, number: int) -> Any:
         """Return the value once it is there."""
-        value, packed = await self._promise(number)
+        kept, packed = await self._promise(number)
         del self._promised[number]
         if packed is not None:
             raise portable(unpack_exception(packed))
-        return value
+        return await kept[0]
 
-    async def keep(self, number: int, value: Any, packed: bytes | None) -> None:
-        """Give the value, or the exception."""
-        self._promise(number).set_result((value, packed))
+    async def keep(self, number: int, kept: list[Any], packed: bytes | None) -> None:
+        """Give the reference of the value, alone in a list, or the exception."""
+        self._promise(number).set_result((kept, packed))
