@@ -78,13 +78,17 @@ class Connection:
 
     def _start(self, namespace: str | None) -> None:
         self._owned_dir = tempfile.mkdtemp(prefix="fray-", dir="/tmp")
-        ray.init(
-            "local",
-            namespace=namespace,
-            include_dashboard=False,
-            logging_level=logging.WARNING,
-            _temp_dir=self._owned_dir,
-        )
+        try:
+            ray.init(
+                "local",
+                namespace=namespace,
+                include_dashboard=False,
+                logging_level=logging.WARNING,
+                _temp_dir=self._owned_dir,
+            )
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the cluster that this connection started; one that was joined stays joined."""

@@ -104,7 +104,7 @@ class RayContext(ContextBase):
 
     def _set_up(self, identity: str, namespace: str | None, options: dict[str, Any]) -> None:
         self._identity, self._namespace, self._options = identity, namespace, options
-        self._closed = False
+        self._closed = self._ended = False
         self._pending = Pending()
         self._calls, self._payloads = Calls(options), Payloads(self)
         self._promises = PendingPromises()
@@ -295,7 +295,7 @@ class RayContext(ContextBase):
     def at_program_end(self, failed: bool) -> None:
         """Wait for tasks, and for a while for calls of actors; for nothing where the program failed."""
         connection = self._connection
-        if connection is None or self._closed or not connection.opened or not ray.is_initialized():
+        if connection is None or self._ended or not connection.opened or not ray.is_initialized():
             return
         if failed:
             interrupt(self._pending.all()[::-1])
@@ -305,6 +305,7 @@ class RayContext(ContextBase):
         self._let_go()
 
     def _let_go(self) -> None:
+        self._ended = True
         interrupt(list(self._pending.streams))
         self._actors.end()
         self._promises.close()

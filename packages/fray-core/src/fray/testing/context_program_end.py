@@ -42,6 +42,17 @@ class ProgramEndContract(ContextFixtures):
         assert (done.returncode, done.stderr) == (0, "")
         assert notes.note("mark").read()
 
+    def test_a_program_that_ends_well_waits_for_tasks_of_a_context_that_takes_no_more(
+        self, spec: str, notes: NoteServer
+    ) -> None:
+        if not self.can.program_end:
+            self.moot("program_end")
+            return
+        body = "context.run(touch, mark, 0.5)\ncontext.shutdown(wait=False)"
+        _, done = self.run_program(spec, body, notes.note("mark"))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert notes.note("mark").read()
+
     def test_a_program_that_raises_waits_for_nothing(self, spec: str, notes: NoteServer) -> None:
         if not self.can.program_end or self.can.inline:
             self.moot("program_end")
