@@ -180,16 +180,14 @@ class RayContext(ContextBase):
             raise ValueError(f"cancel takes what run() returned, got {ref!r}")
         cancelled = cancel(ref)
         if cancelled and isinstance(ref, ray.ObjectRef):
-            self._cancel_takers(ref)
+            # Ray notifies a dependent of the failure when its turn to run has come; this one need not wait
+            # for that.
+            interrupt(self._pending.takers(ref))
         return cancelled
 
-    def _cancel_takers(self, ref: Any) -> None:
-        # Ray notifies a dependent of the failure when its turn to run has come; this one need not wait for
-        # that.
-        takers = self._pending.takers(ref)
-        interrupt(takers)
-        for taker in takers:
-            self._cancel_takers(taker)
+    def _interrupt_all(self) -> None:
+        self._pending.look()
+        interrupt(self._pending.all()[::-1])
 
     def _cancel_all(self, refs: list[Any]) -> None:
         interrupt(refs[::-1])
@@ -287,7 +285,7 @@ class RayContext(ContextBase):
         if not self._connection.opened or not ray.is_initialized():
             return
         if cancel_pending:
-            interrupt(self._pending.all()[::-1])
+            self._interrupt_all()
         if wait:
             self._pending.drain()
             self._let_go()
@@ -298,7 +296,7 @@ class RayContext(ContextBase):
         if connection is None or self._ended or not connection.opened or not ray.is_initialized():
             return
         if failed:
-            interrupt(self._pending.all()[::-1])
+            self._interrupt_all()
         elif late := self._pending.drain(actor_seconds=ACTOR_SECONDS):
             name_given_up(late)
         self._closed = True
@@ -306,6 +304,7 @@ class RayContext(ContextBase):
 
     def _let_go(self) -> None:
         self._ended = True
+        self._pending.close()
         interrupt(list(self._pending.streams))
         self._actors.end()
         self._promises.close()

@@ -102,6 +102,22 @@ class ShutdownContract(ContextFixtures):
                 context.create_task(tasks.touch, mark, value())
         assert all(mark.read() for mark in marks)
 
+    def test_leaving_the_block_waits_for_a_task_whose_taker_was_cancelled(
+        self, spec: str, gate: Note, notes: NoteServer
+    ) -> None:
+        if self.can.inline:
+            gate.open()
+        with create_context(spec) as context:
+            mark = notes.note("mark")
+            taken = context.run(tasks.touch, mark, context.create_task(tasks.hold, gate))
+            cancelled = context.cancel(context.run(repr, taken))
+            assert cancelled is not self.can.inline
+            del taken
+            opening = threading.Timer(0.5, gate.open)
+            opening.start()
+        opening.join()
+        assert mark.read()
+
     def test_tasks_may_still_run_tasks_while_the_block_is_left(self, spec: str) -> None:
         with create_context(spec) as context:
             ref = context.run(tasks.sum_of_tasks, 20)
