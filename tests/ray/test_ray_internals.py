@@ -27,6 +27,7 @@ from fray_ray._ray_internals.calls import (
     class_name,
     method_signatures,
     on_completed,
+    on_ready,
     stream_ref,
     task_sender,
     was_made_here,
@@ -427,6 +428,16 @@ def test_who_waits_for_a_reference_is_called(cluster: LocalRayCluster) -> None:
     found: list[Any] = []
     on_completed(add.remote(1), found.append)
     until(lambda: found == [1], "the callback ran")
+
+
+def test_who_waits_for_a_reference_without_its_value_is_called(cluster: LocalRayCluster) -> None:
+    found: list[BaseException | None] = []
+    failing = add.remote("not a number")
+    for ref in (add.remote(1), failing):
+        on_ready(ref, found.append)
+    until(lambda: found == [None, None], "both callbacks ran")
+    on_ready(failing, found.append)
+    until(lambda: found == [None] * 3, "so did the one of what is there already")
 
 
 # --- errors ---

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -14,28 +13,45 @@ from fray_ray import _lending
 from fray_ray._calls import put
 from fray_ray._cancelling import cancel
 from fray_ray._errors import translate
-from fray_ray._io_thread import off_io_thread, settling
+from fray_ray._io_thread import settling
+from fray_ray._ray_internals.calls import on_ready
 from fray_ray._remote import Promises
+from fray_ray._waiting_threads import WaitingThreads
 
+_threads = WaitingThreads()
 _AT_A_TIME = 100_000  # promises of one context that may be waited for
 
 
 class RayFuture(Future[Any]):
-    """The future of a reference; passed to a task, it is that reference again."""
+    """The future of a reference; passed to a task, it is that reference again.
+
+    Its value is unpickled, and its callbacks are called, on threads of `_threads`: both may use the context,
+    and wait.
+    """
 
     def __init__(self, ref: Any) -> None:
         super().__init__()
         self.ref = ref
         _lending.note([ref])
-        ref.future().add_done_callback(settling(self._settle))
-
-    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        """Call a function with the future when it is done; it may use the context, and wait."""
-        super().add_done_callback(off_io_thread(fn))
+        if _threads.start():
+            on_ready(ref, lambda error: _threads.run(lambda: self._fetch(error)))
+        else:  # the program has ended: Ray's own thread has to do
+            ref.future().add_done_callback(settling(self._settle))
 
     def cancel(self) -> bool:
         """Cancel the task, as the context's `cancel` does: one that runs is interrupted."""
         return self.cancelled() or (cancel(self.ref) and super().cancel())
+
+    def _fetch(self, error: BaseException | None) -> None:
+        fetched: Future[Any] = Future()
+        if error is not None:
+            fetched.set_exception(error)
+        else:
+            try:
+                fetched.set_result(ray.get(self.ref))
+            except BaseException as failure:  # noqa: BLE001 - it is raised in the caller
+                fetched.set_exception(failure)
+        self._settle(fetched)
 
     def _settle(self, source: "Future[Any]") -> None:
         _lending.forget([self.ref])

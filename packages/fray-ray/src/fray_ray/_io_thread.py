@@ -1,12 +1,10 @@
 """The thread on which Ray records what happened: what must, and what must not, run on it.
 
 Ray 2.60 aborts a program in which one thread cancels a task while this one books its end (`Check failed:
-it != submissible_tasks_.end()`, `submitted_task_ref_count > 0`), so tasks are cancelled on it. A callback
-of the user's may wait for other tasks, for which everything on it would wait as well: it runs on another.
+it != submissible_tasks_.end()`, `submitted_task_ref_count > 0`), so tasks are cancelled on it. What is the
+user's may wait for other tasks, for which everything on it would wait as well: `_waiting_threads` runs that.
 """
 
-import logging
-import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -20,11 +18,9 @@ T = TypeVar("T")
 
 _LONGEST_TURN = 60.0  # seconds; what runs there takes microseconds
 
-_log = logging.getLogger("fray.ray")
 _here = threading.local()
 _lock = threading.RLock()  # a finalizer may come in between
 _there: dict[tuple[str, str], Any] = {}
-_callbacks: queue.SimpleQueue[tuple[Callable[[Any], Any], Any]] | None = None
 
 
 def on_io_thread(act: Callable[[], T]) -> T:
@@ -60,7 +56,7 @@ def _ref_that_is_there() -> Any:
 
 
 def settling(settle: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Wrap what settles a future on Ray's thread, so that `off_io_thread` knows where it is."""
+    """Wrap what runs on Ray's thread, so that `on_io_thread` knows where it is."""
 
     def run(source: Any) -> None:
         _here.is_io = True
@@ -70,36 +66,3 @@ def settling(settle: Callable[[Any], None]) -> Callable[[Any], None]:
             _here.is_io = False
 
     return run
-
-
-def off_io_thread(callback: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """Wrap a callback of a future: called on Ray's thread, it runs on one for callbacks."""
-
-    def run(future: Any) -> None:
-        if getattr(_here, "is_io", False):
-            _waiting_callbacks().put((callback, future))
-        else:
-            callback(future)
-
-    return run
-
-
-def _waiting_callbacks() -> "queue.SimpleQueue[tuple[Callable[[Any], Any], Any]]":
-    global _callbacks
-    with _lock:
-        if _callbacks is None:
-            _callbacks = queue.SimpleQueue()
-            threading.Thread(
-                target=_run_callbacks, args=(_callbacks,), name="fray-callbacks", daemon=True
-            ).start()
-        return _callbacks
-
-
-def _run_callbacks(waiting: "queue.SimpleQueue[tuple[Callable[[Any], Any], Any]]") -> None:
-    while True:
-        callback, future = waiting.get()
-        try:
-            callback(future)
-        except Exception:  # noqa: BLE001 - as the standard library does it
-            _log.exception("a callback of %r failed", future)
-        del callback, future

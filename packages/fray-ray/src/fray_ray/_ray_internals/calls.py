@@ -79,3 +79,12 @@ def on_completed(ref: Any, callback: Callable[[Any], object]) -> None:
     Read in Ray 2.60.
     """
     ref._on_completed(callback)
+
+
+def on_ready(ref: Any, callback: Callable[[BaseException | None], object]) -> None:
+    """Have a function called, on Ray's own thread or on this one, as soon as a value or an exception exists.
+
+    Neither is fetched or unpickled for that. The function's argument says why this will not be known; None
+    where all is well. Read in Ray 2.60.
+    """
+    ref._on_ready(callback)
