@@ -19,7 +19,6 @@ from fray_queue.testing import (
     ItemAddress,
     Listing,
     file_listing,
-    item_log,
     seal_batch,
     seal_payload,
 )
@@ -254,7 +253,7 @@ class Schedule:
         world = self.world
         for request in world.late:
             request()
-        world.now += 10 * item_log.GRACE
+        world.now += 10 * file_listing.GRACE
         world.believed.clear()
         world.skews[-1] = 0.0
         world.chance.random = lambda: 0.99  # type: ignore[method-assign]
@@ -271,7 +270,7 @@ class Schedule:
         if gone:
             raise Violation(f"lost: {gone}")
         for _ in range(2):
-            world.now += 10 * item_log.GRACE
+            world.now += 10 * file_listing.GRACE
             last.claims.take(LEASE_SECONDS)
         if world.files:
             raise Violation(f"files stay: {sorted(world.files)}")
