@@ -1,7 +1,6 @@
 """Write a log: in segments, within a limit, on a disk that may be full."""
 
 import errno
-import math
 import os
 import time
 
@@ -281,7 +280,7 @@ class _Index:
         # A clock that was set back gets rows again too.
         if not self._next - row_interval(self._rows) <= now < self._next:
             # Rounded up: nothing before the offset was written later than the row says.
-            self._add(f"{math.ceil(now * 1000) / 1000:.3f} {offset} {self._lines}\n".encode())
+            self._add(f"{-(-now * 1000 // 1) / 1000:.3f} {offset} {self._lines}\n".encode())
             self._rows += 1
             self._next = now + row_interval(self._rows)
         self._lines += data.count(b"\n")
