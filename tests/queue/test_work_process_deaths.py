@@ -14,7 +14,7 @@ import pytest
 from at_work import at_work
 from queue_processes import wait_until
 
-from fray import WorkerDiedError
+from fray import TaskError, WorkerDiedError
 from fray_queue import MemoryQueue
 
 
@@ -180,8 +180,8 @@ def test_what_the_pool_cannot_load_of_a_worker_fails_its_item_alone(in_workers: 
     """It may be of a class that only workers can import."""
     queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
     with at_work(queue, in_workers.answer_in_a_foreign_class, processes=True) as summary:
-        for item in ("return", "raise"):
-            with pytest.raises(ImportError, match="only workers"):
+        for item, error in (("return", ImportError), ("raise", TaskError)):
+            with pytest.raises(error, match="only workers"):
                 queue.push(item, reply=True).result(30)
         queue.push("return")  # nobody waits for it: it need not be loaded
         assert queue.push("b", reply=True).result(30) == "b"
