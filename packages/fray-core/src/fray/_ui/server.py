@@ -1,18 +1,16 @@
 """The server of the page, in a thread of its own; on this machine alone."""
 
 import asyncio
-import contextlib
 import os
 import secrets
-import threading
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from fray._ui.hosts import HostCheck, is_loopback
+from fray._ui.server_thread import ServerThread
 from fray._values.checks import invalid
 from fray._values.errors import UnsupportedError
 
@@ -56,9 +54,7 @@ class UiServer:
         self._host, self._port = host, port
         self._token = token or os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
         self._clusters, self._queues, self._allowed = dict(clusters), dict(queues or {}), tuple(allowed_hosts)
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
+        self._server = ServerThread(self._serve, "fray-ui")
 
     @property
     def url(self) -> str:
@@ -80,23 +76,11 @@ class UiServer:
         """Listen; returns when a browser can connect."""
         if find_spec("aiohttp") is None:
             raise UnsupportedError("the page needs aiohttp: pip install 'fray-core[ui]'")
-        ready: Future[int] = Future()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), name="fray-ui")
-        self._thread.start()
-        try:
-            self._port = ready.result()
-        except BaseException:
-            self._thread.join()
-            raise
+        self._port = self._server.start()
 
     def stop(self) -> None:
         """Listen no more; calls of clusters that are under way are not waited for."""
-        thread, self._thread = self._thread, None
-        if thread is None or self._loop is None or self._stopping is None:
-            return
-        with contextlib.suppress(RuntimeError):  # it ended by itself
-            self._loop.call_soon_threadsafe(self._stopping.set)
-        thread.join()
+        self._server.stop()
 
     def __enter__(self) -> "UiServer":
         self.start()
@@ -107,22 +91,12 @@ class UiServer:
     ) -> None:
         self.stop()
 
-    def _serve(self, ready: "Future[int]") -> None:
-        """Run the server; what keeps it from starting is raised where it was started."""
-        try:
-            asyncio.run(self._run(ready))
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
-
-    async def _run(self, ready: "Future[int]") -> None:
+    async def _serve(self, listens_at: Callable[[int], None], stopping: asyncio.Event) -> None:
         from aiohttp import web
 
         from fray._ui.pages import Pages
         from fray._ui.request_check import RequestCheck
 
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         check, pages = (
             RequestCheck(HostCheck(self._host, self._allowed), self._token),
             Pages(self._clusters, self._queues),
@@ -135,8 +109,8 @@ class UiServer:
             await web.TCPSite(runner, self._host, self._port).start()
             port: int = runner.addresses[0][1]
             check.cookie = f"fray-ui-{port}"
-            ready.set_result(port)
-            await self._stopping.wait()
+            listens_at(port)
+            await stopping.wait()
         finally:
             pages.close()
             await runner.cleanup()

@@ -224,6 +224,7 @@ if TYPE_CHECKING:
     from fray._ui.answers import part_answer
     from fray._ui.hosts import HostCheck, is_loopback, is_same_origin
     from fray._ui.server import UiServer
+    from fray._ui.server_thread import ServerThread
     from fray._values.brief_threads import BriefThreads
     from fray._values.capabilities import (
         Capabilities,
@@ -352,6 +353,7 @@ __all__ = [
     "RunnerActor",
     "RunnerCall",
     "Scope",
+    "ServerThread",
     "SettleJob",
     "SourceState",
     "Spec",
@@ -698,6 +700,7 @@ _HOMES = {
     "TreeKill": "_jobs.process_tree",
     "UiServer": "_ui.server",
     "HostCheck": "_ui.hosts",
+    "ServerThread": "_ui.server_thread",
     "is_loopback": "_ui.hosts",
     "is_same_origin": "_ui.hosts",
     "part_answer": "_ui.answers",

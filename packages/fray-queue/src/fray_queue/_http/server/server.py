@@ -1,13 +1,10 @@
 """A server of many named queues, in a thread of its own."""
 
 import asyncio
-import contextlib
 import logging
 import re
 import ssl
-import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,7 +13,7 @@ import uvloop
 from aiohttp import web
 
 from fray import FrayError
-from fray.backend import is_loopback
+from fray.backend import ServerThread, is_loopback
 from fray_queue._engines.opening import engine_at
 from fray_queue._http.client.queue import HttpQueue, token_from_environment
 from fray_queue._http.protocol.limits import Limits
@@ -105,9 +102,8 @@ class HttpQueueServer:
         else:
             lease_clock = process_clock() if clock is None else manual_clock(clock)
             self._open_store = in_sqlite(store, limits=self._limits, clock=lease_clock)
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
+        # uvloop takes a fifth less time for a request.
+        self._server = ServerThread(self._serve, "fray-queue-server", loop_factory=uvloop.new_event_loop)
 
     @property
     def url(self) -> str:
@@ -129,19 +125,11 @@ class HttpQueueServer:
 
     def start(self) -> "HttpQueueServer":
         """Listen; returns when clients can connect."""
-        if self._thread is not None:
+        if self._server.started:
             raise ValueError("the server is started already; make another one for a second start")
         if self._token is None:  # one of before is good for the clients that have it
             self._token = kept_token(self._port) or new_token()
-        ready: Future[int] = Future()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), name="fray-queue-server")
-        self._thread.start()
-        try:
-            self._port = ready.result()
-        except BaseException:
-            self._thread.join()
-            self._thread = None
-            raise
+        self._port = self._server.start()
         if self._makes_token:
             self._keep_token()
         return self
@@ -155,14 +143,9 @@ class HttpQueueServer:
 
     def stop(self) -> None:
         """Stop listening, write what is pending, and end the thread."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        if self._loop is not None and self._stopping is not None:
-            with contextlib.suppress(RuntimeError):  # it ended by itself
-                self._loop.call_soon_threadsafe(self._stopping.set)
-        thread.join()
-        if self._makes_token and self._any_port:  # nobody will find another server there
+        if (
+            self._server.stop() and self._makes_token and self._any_port
+        ):  # nobody will find another server there
             forget_token(self._port)
 
     def new_queue(
@@ -195,18 +178,9 @@ class HttpQueueServer:
     ) -> None:
         self.stop()
 
-    def _serve(self, ready: "Future[int]") -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # takes a fifth less for a request
-            runner.run(self._run(ready))
-
-    async def _run(self, ready: "Future[int]") -> None:
-        try:
-            self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-            auth = Auth(self.token, file=self._tokens)
-            registry = QueueRegistry(self._open_store, limits=self._limits)
-        except BaseException as error:  # noqa: BLE001 - it belongs to the caller of start
-            ready.set_exception(error)
-            return
+    async def _serve(self, listens_at: Callable[[int], None], stopping: asyncio.Event) -> None:
+        auth = Auth(self.token, file=self._tokens)
+        registry = QueueRegistry(self._open_store, limits=self._limits)
         dispatch = Dispatch(Api(registry).handlers(), RequestCheck(self._host, auth, self._allowed_hosts))
         server = ListeningServer(
             dispatch,
@@ -220,14 +194,10 @@ class HttpQueueServer:
             await runner.setup()
             site = web.TCPSite(runner, self._host, self._port, ssl_context=self._tls())
             await site.start()
-            ready.set_result(runner.addresses[0][1])
-            await self._stopping.wait()
+            listens_at(runner.addresses[0][1])
+            await stopping.wait()
             registry.closing = True
             registry.wake_all()
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
         finally:
             for chore in chores:
                 chore.cancel()
