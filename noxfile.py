@@ -230,7 +230,7 @@ def package_session(
 
 
 package_session("fray-resources")
-package_session("fray-core")
+package_session("fray-core", options=SIDE_BY_SIDE)
 package_session("fray-local", more=("joblib",), options=SIDE_BY_SIDE)  # which leaves processes behind
 # No pip: jobs' environments are made with uv then, as on every cluster whose own was. `ray_oldest` has pip.
 # Files in the order of their names: the last ones give the cluster TPU slices, which others do not expect.
