@@ -1,5 +1,6 @@
 """Jobs that run after others: `after=`."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,25 @@ class DependencyContract(ClusterFixtures):
             assert f"run after job {before}" in str(info.error_message)
             assert info.tasks[0].attempt == 0
         assert not ran.exists()
+
+    def test_a_job_that_is_seen_to_have_ended_says_at_once_how(
+        self, cluster: Cluster, tmp_path: Path
+    ) -> None:
+        if not self.has_dependencies(cluster):
+            self.moot("capabilities.dependencies")
+            return
+        code = f"{WAITS_FOR_FILE}\n    raise SystemExit(3)"
+        first = launch(cluster, program(code, tmp_path / "go", tmp_path / "said"), "first")
+        waiting = {launch(cluster, program("pass"), after=[first]) for _ in range(10)}
+        (tmp_path / "go").touch()
+        ended: dict[JobId, set[ExitReason | None]] = {}
+        deadline = time.monotonic() + self.PATIENCE
+        while set(ended) != waiting and time.monotonic() < deadline:
+            # Without a pause: what is wrong between two writes stands for a millisecond.
+            infos = [info for info in cluster.list_jobs() if info.job_id in waiting and info.finished]
+            for info in infos:
+                ended.setdefault(info.job_id, set()).add(info.tasks[0].reason)
+        assert ended == {job_id: {ExitReason.DEPENDENCY_FAILED} for job_id in waiting}
 
     def test_a_job_after_one_that_is_unknown_is_refused(self, cluster: Cluster) -> None:
         if not self.has_dependencies(cluster):

@@ -31,6 +31,7 @@ from fray_ray._head.record import JobRecord
 from fray_ray._head.replica_log import complete_log
 from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.usage_file import usage_file
+from fray_ray._job_table import state_metadata
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._plan import Plan, job_config
 from fray_ray._queued_job import QueuedJob
@@ -202,7 +203,7 @@ class ScheduledJob:
         plan, info = self._plan, self._board.final()
         good = info.status is JobStatus.SUCCEEDED
         kept = None if good else await aside(for_retry, plan, self._queued.runtime_env)
-        await self._ray_job.settle(info.status, info.error_message)
+        await self._ray_job.settle(info.status, info.error_message, state_metadata(info))
         self._board.finish(info, kept)
         if plan.on_exit is not None and not self._record.told:
             self._record.told = True

@@ -152,8 +152,15 @@ class RayJob:
             f"the process of the job on the head ended: {entry.message}" if entry.status in TERMINAL else None
         )
 
-    async def settle(self, status: JobStatus, message: str | None) -> None:
-        """Have the entry of a job that Ray never ran say how it ended, and wait for one that Ray runs."""
+    async def settle(
+        self, status: JobStatus, message: str | None, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Have the entry of a job that Ray never ran say how it ended, and wait for one that Ray runs.
+
+        Args:
+            metadata: Goes into that entry in the same write: who reads that the job has ended wants to
+                know how.
+        """
         if self._submitting is not None:
             await self._submitting
         self.show_waiting()
@@ -163,9 +170,9 @@ class RayJob:
             return
         entry: dict[str, Any] | None = table_entry(self._submission)
         if entry is not None:
-            write_table_entry(
-                self._submission, settled_table_entry(entry, _RAYS.get(status, "FAILED"), message or "")
-            )
+            entry["metadata"] = {**(entry.get("metadata") or {}), **(metadata or {})}
+            settled = settled_table_entry(entry, _RAYS.get(status, "FAILED"), message or "")
+            write_table_entry(self._submission, settled)
 
     def tell(self, status: JobStatus) -> None:
         """Have the process end as the job did."""
