@@ -99,7 +99,8 @@ class ActorOptions:
         name: Unique in the context's namespace; others find the actor by it.
         get_if_exists: Return the living actor of that name instead of raising; needs a name.
         lifetime: `Lifetime.JOB` or `Lifetime.DETACHED`.
-        resources: As in `TaskOptions`. No CPU is reserved by default, because actors coordinate.
+        resources: As in `TaskOptions`, reserved as long as the actor lives. No CPU is reserved by default,
+            because actors coordinate.
         preemptible: False keeps the actor off nodes that can be preempted.
         max_concurrency: Calls that may run at the same time; 1 runs them one by one, in order. By default
             1, and 1,000 for a class with an async method, whose calls share one event loop.

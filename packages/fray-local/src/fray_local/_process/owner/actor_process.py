@@ -9,10 +9,11 @@ from typing import Any
 
 from fray.backend import EngineEndpoint, dispatch, identity_of, note_kept
 from fray_local._process.owner.actor_directory import ActorRecord
+from fray_local._process.owner.actor_reservations import ActorReservation
 from fray_local._process.owner.calls import CallState, packs_values
 from fray_local._process.owner.event_loop import EventLoop
-from fray_local._process.owner.interfaces import OwnerContext, Runner
-from fray_local._process.owner.resources import PLAIN
+from fray_local._process.owner.interfaces import OwnerContext, Reserving, Runner
+from fray_local._process.owner.resources import PLAIN, Needs, environment
 from fray_local._process.owner.serial_queue import SerialQueue
 from fray_local._process.owner.worker_connection import WorkerConnection
 from fray_local._process.protocol.values import Budget
@@ -29,6 +30,9 @@ class ActorProcess:
     Args:
         start_worker: Starts the process, or connects to one of another program.
         own: The process ends with the context.
+        reserving: Where the actor's reservation is made.
+        needs: What it reserves as long as it lives.
+        label: Of the actor, in messages.
     """
 
     interrupts = True
@@ -40,8 +44,15 @@ class ActorProcess:
         start_worker: Callable[["ActorProcess"], WorkerConnection],
         *,
         own: bool,
+        reserving: Reserving,
+        needs: Needs = PLAIN,
+        label: str = "",
     ) -> None:
-        self.is_own = own
+        self.is_own, self._reserving, self._needs = own, reserving, needs
+        self._reservation = (
+            ActorReservation(needs, label, self._granted, self._refused) if needs.amounts else None
+        )
+        self._constructs: list[Any] = []  # which wait for that
         self.actor: Any = None  # set by who makes it, which needs this first
         self.listener: socket.socket | None = None  # where others call it; kept for the next process
         self._loop, self._budget, self._start_worker = loop, budget, start_worker
@@ -74,6 +85,11 @@ class ActorProcess:
         """Let the process end: at once, or after the calls that it has, as at the context's end."""
         self._serial.run(partial(self._end, kill))
 
+    @property
+    def environ(self) -> dict[str, str]:
+        """The variables that the process is started with."""
+        return environment(self._needs, [] if self._reservation is None else self._reservation.gpus)
+
     def close(self, *, wait: bool) -> None:
         """End at the context's end."""
         self.end(kill=False)
@@ -99,14 +115,33 @@ class ActorProcess:
             turn = next(self._turns) if call.state is None else call.state.order
             payload = call.payload  # None: it was killed meanwhile
             call.state = CallState(payload and payload.function, PLAIN, turn)
-        claimed = self._claimed(call for call in calls if call.kind == "construct")
+        self._waiting += [call for call in calls if call.kind != "construct"]
+        self._constructs += [call for call in calls if call.kind == "construct"]
+        reservation = self._reservation
+        if reservation is not None and not reservation.held and self._constructs:
+            self._reserving.reserve(reservation)
+        else:
+            self._send()
+
+    def _granted(self) -> None:
+        """There is room for the actor."""
+        self._serial.run(self._send)
+
+    def _refused(self, error: Exception) -> None:
+        """There never will be."""
+        dispatch(self.actor.die("it could not be made: {cause}", error))
+
+    def _send(self) -> None:
+        if self._retired:
+            return
+        constructs, self._constructs = self._constructs, []
+        claimed = self._claimed(constructs)
         if claimed:
             try:
                 self._worker = self._start_worker(self)
             except Exception as error:  # noqa: BLE001 - no more descriptors, say
                 dispatch(self.actor.die(f"its process could not be started: {error}"))
                 return
-        self._waiting += [call for call in calls if call.kind != "construct"]
         if self._worker is not None:
             waiting, self._waiting = sorted(self._waiting, key=_turn), []
             claimed += self._claimed(waiting)
@@ -169,6 +204,9 @@ class ActorProcess:
         if self.listener is not None:
             self.listener.close()
         self._waiting.clear()  # they were answered
+        self._constructs.clear()
+        if self._reservation is not None:
+            self._reserving.release(self._reservation)
         self._gone.set()
 
 

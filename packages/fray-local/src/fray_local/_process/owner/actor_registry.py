@@ -10,11 +10,12 @@ from weakref import WeakSet, WeakValueDictionary
 
 from fray import ActorAlreadyExistsError, ActorNotFoundError, UnsupportedError
 from fray.backend import PackedCall, dispatch
-from fray.job import ActorHandle, ActorOptions, Lifetime, TaskOptions
+from fray.job import ActorHandle, ActorOptions, Lifetime
 from fray_local._process.owner.actor_directory import DEFAULT, ActorDirectory, ActorRecord, family, new_record
 from fray_local._process.owner.actor_process import ActorProcess, ProcessEndpoint
 from fray_local._process.owner.fork_server_client import import_path
 from fray_local._process.owner.interfaces import OwnerContext, Runner
+from fray_local._process.owner.resources import PLAIN, Needs
 from fray_local._process.owner.shared_actors import SharedActorConnection
 from fray_local._process.owner.shared_actors import kill as kill_at
 from fray_local._process.owner.worker_connection import WorkerConnection
@@ -63,11 +64,11 @@ class ActorRegistry:
             ActorAlreadyExistsError: The name is taken and `get_if_exists` is not set.
         """
         self._runner.ensure_started()
-        self._runner.machine.needs_of(TaskOptions(resources={"CPU": 0, **options.resources}))
+        needs = self._runner.machine.needs_of_actor(options)
         name = options.name
         existing = None if name is None else self._find(name)
         if existing is None:
-            made = self._new(title, methods, options, asynchronous=asynchronous)
+            made = self._new(title, methods, options, needs, asynchronous=asynchronous)
             existing = None if name is None else self._name(name, made)
             if existing in (None, made) and self._construct(made, packed, caller):
                 if name is None:
@@ -202,14 +203,20 @@ class ActorRegistry:
         return new_record(
             self.directory.namespace,
             options.name or f"unnamed-{uuid.uuid4().hex[:8]}",
-            f"{title}({options.name!r})" if options.name else title,
+            _label(title, options),
             dict(methods),
             detached=detached,
             concurrency=options.concurrency(asynchronous),
         )
 
     def _new(
-        self, title: str, methods: Mapping[str, bool], options: ActorOptions, *, asynchronous: bool
+        self,
+        title: str,
+        methods: Mapping[str, bool],
+        options: ActorOptions,
+        needs: Needs,
+        *,
+        asynchronous: bool,
     ) -> ProcessEndpoint:
         record = self._record(title, methods, options, asynchronous=asynchronous)
         detached = options.lifetime is Lifetime.DETACHED
@@ -218,7 +225,7 @@ class ActorRegistry:
             if detached
             else partial(self._start_own, options.concurrency(asynchronous))
         )
-        return self._endpoint(title, methods, options, start_worker, record, own=not detached)
+        return self._endpoint(title, methods, options, start_worker, record, own=not detached, needs=needs)
 
     def _connect(self, directory: ActorDirectory, name: str) -> ProcessEndpoint | None:
         found = directory.find(name)
@@ -245,13 +252,22 @@ class ActorRegistry:
         record: ActorRecord | None,
         *,
         own: bool,
+        needs: Needs = PLAIN,
     ) -> ProcessEndpoint:
-        context = self._context
-        process = ActorProcess(self._runner.loop, self._runner.budget, start_worker, own=own)
+        context, runner = self._context, self._runner
+        process = ActorProcess(
+            runner.loop,
+            runner.budget,
+            start_worker,
+            own=own,
+            reserving=runner.scheduler,
+            needs=needs,
+            label=_label(title, options),
+        )
         actor = context.engine.new_actor(title, methods, options, runner=process)
         process.actor = actor
         self._processes.add(process)
-        endpoint = ProcessEndpoint(actor, process, context, self._runner, record)
+        endpoint = ProcessEndpoint(actor, process, context, runner, record)
         if endpoint.address is not None:
             self._at[endpoint.address] = endpoint
         if options.name is not None or own:
@@ -266,7 +282,7 @@ class ActorRegistry:
             runner.fork_servers,
             process,
             runner.requests,
-            dict(os.environ),
+            process.environ,
             concurrency,
             process.listener and process.listener.dup(),
         )
@@ -278,7 +294,11 @@ class ActorRegistry:
         runner = self._runner
         ours, theirs = socket.socketpair()
         given = [theirs.detach(), listener.detach()]
-        env = {**os.environ, "FRAY_JOB_DIR": "detached", "FRAY_ACTOR_CONCURRENCY": str(record.concurrency)}
+        env = {
+            **process.environ,
+            "FRAY_JOB_DIR": "detached",
+            "FRAY_ACTOR_CONCURRENCY": str(record.concurrency),
+        }
         log = os.fspath(self.directory.log_path(record.name))
         runner.fork_servers.start_detached(StartDetached(env, import_path(), log), given, Closing(given))
         return SharedActorConnection(runner.loop, ours, process, runner.budget, record.concurrency)
@@ -288,3 +308,7 @@ class ActorRegistry:
             self._forget(name, endpoint)
         if record is not None:
             ActorDirectory(record.namespace).remove(record)
+
+
+def _label(title: str, options: ActorOptions) -> str:
+    return f"{title}({options.name!r})" if options.name else title

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from fray import TaskOptions
 from fray.backend import Engine, PackedCall
 from fray.job import ActorHandle
+from fray_local._process.owner.actor_reservations import ActorReservation
 from fray_local._process.owner.event_loop import EventLoop
 from fray_local._process.owner.fork_server_client import ForkServers
 from fray_local._process.owner.resources import Resources
@@ -67,6 +68,16 @@ class Registry(Protocol):
         """Return the endpoint of an actor that could not be made."""
 
 
+class Reserving(Protocol):
+    """Reserves for actors; see `Scheduler`."""
+
+    def reserve(self, reservation: ActorReservation) -> None:
+        """Have what an actor needs reserved for it, as soon as there is room."""
+
+    def release(self, reservation: ActorReservation) -> None:
+        """End a reservation, or its wait."""
+
+
 class Runner(Protocol):
     """Starts processes and hands them calls; see `ProcessRunner`."""
 
@@ -78,6 +89,10 @@ class Runner(Protocol):
     @property
     def requests(self) -> Requests:
         """What answers its workers."""
+
+    @property
+    def scheduler(self) -> Reserving:
+        """What reserves for its actors."""
 
     @property
     def registry(self) -> Registry:

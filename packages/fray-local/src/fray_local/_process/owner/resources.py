@@ -1,11 +1,13 @@
-"""What a task needs of this machine, and what is free of it."""
+"""What a task or an actor needs of this machine, and what is free of it."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fray import TaskOptions, UnsupportedError
+from fray.job import ActorOptions
 from fray_local._machine import gpu_ids, memory_bytes
 
 _PARTS = 10_000
@@ -17,7 +19,7 @@ _OWN = ", or give ProcessContext resources={...} of your own"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Needs:
-    """What a call reserves while it runs; equal ones are one object.
+    """What a call reserves while it runs, or an actor while it lives; equal ones are one object.
 
     Args:
         cpu: In parts of one.
@@ -67,9 +69,25 @@ class Resources:
         self._known: dict[tuple[Any, ...], Needs] = {}
         self._free = {name: _parts(amount) for name, amount in self._total.items()}
         self.cpu = self._free.pop("CPU")
+        self._of_actors: Counter[str] = Counter()
 
-    def needs_of(self, options: TaskOptions) -> Needs:
+    def needs_of_actor(self, options: ActorOptions) -> Needs:
+        """Return what an actor reserves as long as it lives: all that it requests but CPUs.
+
+        CPUs are compared only, because an actor that waits for calls uses none: programs have more actors
+        than a laptop has CPUs.
+
+        Raises:
+            UnsupportedError: As for a task.
+        """
+        self.needs_of(TaskOptions(resources={"CPU": 0, **options.resources}), "an actor")
+        return self.needs_of(TaskOptions(resources={**options.resources, "CPU": 0}))
+
+    def needs_of(self, options: TaskOptions, asker: str = "a task") -> Needs:
         """Return what a task's options request.
+
+        Args:
+            asker: Requests it, in messages.
 
         Raises:
             UnsupportedError: This machine, or this backend, has no such thing, or never so much of it.
@@ -84,7 +102,7 @@ class Resources:
             )
         amounts = {"CPU": 1.0, **options.resources}
         for name, amount in amounts.items():
-            self._check(name, amount)
+            self._check(name, amount, asker)
         key = (
             _parts(amounts.pop("CPU")),
             tuple(sorted((name, _parts(amount)) for name, amount in amounts.items() if amount)),
@@ -94,17 +112,17 @@ class Resources:
         )
         return self._known.setdefault(key, Needs(*key))
 
-    def _check(self, name: str, amount: float) -> None:
+    def _check(self, name: str, amount: float, asker: str) -> None:
         total = self._total.get(name, 0.0)
         if amount > total:
             known = ", ".join(f"{key}={value:g}" for key, value in self._total.items())
             raise UnsupportedError(
-                f"a task asks for {name}={amount:g} and this context has {known}; "
+                f"{asker} asks for {name}={amount:g} and this context has {known}; "
                 f"ask for less{'' if name in _OF_THE_MACHINE else _OWN}"
             )
         if name == "GPU" and amount != int(amount):
             raise UnsupportedError(
-                f"a task asks for GPU={amount:g}; here a GPU belongs to one task as a whole"
+                f"{asker} asks for GPU={amount:g}; here a GPU belongs to one task or actor as a whole"
             )
 
     def fits(self, needs: Needs) -> bool:
@@ -118,12 +136,33 @@ class Resources:
             self._free[name] -= amount
         return [self._gpus.pop(0) for _ in range(needs.gpus)]
 
+    def take_for_actor(self, needs: Needs) -> list[str]:
+        """Reserve until the end of an actor; return the ids of the GPUs, if any."""
+        self._of_actors.update(dict(needs.amounts))
+        return self.take(needs)
+
+    def give_back_of_actor(self, needs: Needs, gpus: list[str]) -> None:
+        """End such a reservation."""
+        self._of_actors.subtract(dict(needs.amounts))
+        self.give_back(needs, gpus)
+
+    def wait_for_actors(self, needs: Needs) -> bool:
+        """Whether there is no room before an actor has ended, whatever tasks end."""
+        return any(
+            _parts(self._total[name]) - self._of_actors[name] < amount for name, amount in needs.amounts
+        )
+
     def give_back(self, needs: Needs, gpus: list[str]) -> None:
         """End a reservation."""
         self.cpu += needs.cpu
         for name, amount in needs.amounts:
             self._free[name] += amount
         self._gpus += gpus
+
+
+def in_words(needs: Needs) -> str:
+    """Return amounts as users write them, CPUs left out."""
+    return ", ".join(f"{name}={amount / _PARTS:g}" for name, amount in needs.amounts)
 
 
 def _parts(amount: float) -> int:

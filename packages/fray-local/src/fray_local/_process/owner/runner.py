@@ -111,6 +111,7 @@ class ProcessRunner:
                 self._start_worker,
                 self.fork_servers.expect_more,
                 self._max_tasks,
+                lambda: self._context.engine.scope.closing,
             ),
         )
         self._started = True

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any
 
 from fray.backend import dispatch
+from fray_local._process.owner.actor_reservations import ActorReservation, ActorReservations
 from fray_local._process.owner.calls import died
 from fray_local._process.owner.event_loop import EventLoop
 from fray_local._process.owner.resources import Needs, Resources, environment
@@ -24,6 +25,7 @@ from fray_local._process.owner.worker_slot import Decisions, WorkerSlot, idle_si
 _AHEAD_SECONDS = 0.01  # of work that a worker may have beyond the task it runs
 _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead is bounded
 _STUCK_SECONDS = 0.01  # without an end, after which the calls that were sent ahead are recalled
+_LOOK_SECONDS = 1.0  # between looks for what waits for the end of an actor
 _SPARE_SECONDS = 5.0  # that a worker beyond the size, made because others waited, is kept warm
 
 
@@ -38,16 +40,19 @@ class Scheduler:
         start_worker: Callable[["Scheduler", dict[str, str]], WorkerConnection],
         expect_more: Callable[[], None],
         max_tasks_per_worker: int | None,
+        is_closing: Callable[[], bool],
     ) -> None:
+        self._is_closing = is_closing
         self._size, self._free, self._loop, self._start_worker = size, resources, loop, start_worker
         self._most_tasks, self._expect_more = max_tasks_per_worker, expect_more
         self._serial = SerialQueue()
+        self._actors = ActorReservations(resources)
         self._lines: dict[Needs, deque[Any]] = {}
         self._slots: dict[WorkerConnection, WorkerSlot] = {}
         self._idle: dict[tuple[Any, ...], list[WorkerSlot]] = {}
         self._busy: dict[Needs, set[WorkerSlot]] = {}
         self._retiring: set[WorkerConnection] = set()
-        self._ticking = self._trimming = False
+        self._ticking = self._trimming = self._looking = False
         self._ends = count(1)
         self._closed = False
         self._empty = threading.Event()
@@ -72,6 +77,16 @@ class Scheduler:
                 worker.kill()
 
         self._serial.run(act)
+
+    # The side of the actors, each of which has its own process.
+
+    def reserve(self, reservation: ActorReservation) -> None:
+        """Have what an actor needs reserved for it, as soon as there is room."""
+        self._serial.run(partial(self._reserve, reservation))
+
+    def release(self, reservation: ActorReservation) -> None:
+        """End a reservation, or its wait."""
+        self._serial.run(partial(self._release, reservation))
 
     # The workers' side; see `WorkerOwner`.
 
@@ -110,6 +125,14 @@ class Scheduler:
         # Nothing is sent ahead from here: the next end of a task sends many at once instead.
         if room:
             self._carry_out(self._decide(ahead=False))
+
+    def _reserve(self, reservation: ActorReservation) -> None:
+        self._actors.add(reservation)
+        self._carry_out(self._decide(ahead=False))
+
+    def _release(self, reservation: ActorReservation) -> None:
+        self._actors.remove(reservation)
+        self._carry_out(self._decide())
 
     def _close(self) -> None:
         self._closed = True
@@ -187,6 +210,8 @@ class Scheduler:
     def _decide(self, decisions: Decisions | None = None, *, ahead: bool = True) -> Decisions:
         """Decide which waiting calls go where: older ones first, whose CPUs no younger one takes."""
         decisions = Decisions() if decisions is None else decisions
+        if self._actors.waits:
+            decisions.granted += self._actors.grant()
         lines = list(self._lines.items())
         if len(lines) > 1:
             lines.sort(key=lambda one: one[1][0].state.order)
@@ -200,6 +225,9 @@ class Scheduler:
                 reserved += needs.cpu
                 ahead = False  # a younger one that is sent ahead keeps the CPUs that this one waits for
         self._free.cpu += reserved
+        if self._actors.in_the_way and not self._looking and (self._lines or self._actors.waits):
+            self._looking = True
+            self._later(_LOOK_SECONDS, self._look)
         return decisions
 
     def _decide_line(self, needs: Needs, line: deque[Any], decisions: Decisions, ahead: bool) -> None:
@@ -329,6 +357,8 @@ class Scheduler:
             self._retire(worker)
         for call, error in decisions.lost:
             dispatch(call.fail(error))
+        for reservation in decisions.granted:
+            reservation.granted()
 
     def _retire(self, worker: WorkerConnection) -> None:
         slot = self._slots.pop(worker, None)
@@ -347,6 +377,24 @@ class Scheduler:
         self._ticking = bool(ahead)
         if ahead:
             self._later(_STUCK_SECONDS, partial(self._ask_back, {slot: slot.last_end for slot in ahead}))
+
+    def _look(self) -> None:
+        """Say what waits for the end of an actor; fail it where actors end after it."""
+        actors, waiting = self._actors.blocked(self._lines)
+        lines = [(needs, self._lines[needs][0].label, needs) for needs in waiting]
+        blocked = [*lines, *((one, one.label, one.needs) for one in actors)]
+        self._actors.say(blocked)
+        self._looking = bool(blocked)
+        if blocked:
+            self._later(_LOOK_SECONDS, self._look)
+        if not self._is_closing():
+            return
+        for needs, _, _ in lines:
+            for call in self._lines.pop(needs):
+                if call.claim():
+                    dispatch(call.fail(self._actors.error(call.label, needs)))
+        for one in actors:
+            one.refused(self._actors.error(one.label, one.needs))
 
     def _trim(self) -> None:
         """Retire the workers beyond the size that were idle for long; those used last are the last to go."""

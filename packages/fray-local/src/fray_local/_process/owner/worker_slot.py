@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fray import WorkerDiedError
+from fray_local._process.owner.actor_reservations import ActorReservation
 from fray_local._process.owner.resources import Needs
 from fray_local._process.owner.worker_connection import WorkerConnection
 
@@ -16,6 +17,7 @@ class Decisions:
     given: list[tuple[WorkerConnection, list[Any]]] = field(default_factory=list)
     retired: list[WorkerConnection] = field(default_factory=list)
     lost: list[tuple[Any, WorkerDiedError]] = field(default_factory=list)
+    granted: list[ActorReservation] = field(default_factory=list)
 
 
 class WorkerSlot:
