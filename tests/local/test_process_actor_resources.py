@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -168,3 +169,22 @@ def test_what_would_wait_for_the_contexts_own_end_fails() -> None:
     with pytest.raises(ActorDiedError, match=r"the context ends, and Member needs licence=1"):
         context.get(call)
     assert actor is not None
+
+
+def test_a_task_that_still_runs_may_make_room_while_the_context_ends(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+
+    def use_and_end() -> None:
+        from fray import get_job_context
+
+        actor = holder(get_job_context())
+        (tmp_path / "held").touch()
+        gate.wait()
+        get_job_context().kill(actor)
+
+    with create_context("process", max_workers=2, resources=LICENCE) as context:
+        context.run(use_and_end)
+        until((tmp_path / "held").exists, "the actor has it")
+        task = context.create_task(abs, -2, options=TASK)
+        threading.Timer(3.0, gate.open).start()  # beyond the first looks at what waits
+    assert context.get(task) == 2

@@ -154,6 +154,8 @@ class ActorProcess:
     def _end(self, kill: bool) -> None:
         worker, first = self._worker, not self._retired
         self._retired = True
+        if self._reservation is not None:
+            self._reservation.ends = True
         if worker is None:
             self._leave()  # never started
         elif kill:

@@ -7,12 +7,15 @@ context ends, because its own actors end after everything else.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from fray import DeadlockError
+from fray.backend import dispatch
 from fray_local._process.owner.resources import Needs, Resources, in_words
 
+_LOOK_SECONDS = 1.0  # between looks for what waits for an actor's end
 _SILENT_SECONDS = 5.0  # of waiting for an actor's end, after which it is said
 _log = logging.getLogger("fray.process")
 
@@ -26,34 +29,39 @@ class ActorReservation:
         refused: Called instead where there never will be.
     """
 
-    __slots__ = ("gpus", "granted", "held", "label", "needs", "refused")
+    __slots__ = ("ends", "gpus", "granted", "held", "label", "needs", "refused")
 
     def __init__(
         self, needs: Needs, label: str, granted: Callable[[], None], refused: Callable[[Exception], None]
     ) -> None:
         self.needs, self.label, self.granted, self.refused = needs, label, granted, refused
         self.held = False
+        self.ends = False  # the actor's process is asked to end
         self.gpus: list[str] = []
 
 
 class ActorReservations:
-    """All of a context; changed in the scheduler's serial queue only."""
+    """All of a context; changed in the scheduler's serial queue only.
 
-    def __init__(self, free: Resources) -> None:
-        self._free = free
+    Args:
+        lines: The tasks that wait, by what they need.
+        later: Has a function called in the serial queue after so many seconds.
+        is_stuck: Says whether the context is ending, and nothing runs in it that could end an actor.
+    """
+
+    def __init__(
+        self,
+        free: Resources,
+        lines: dict[Needs, deque[Any]],
+        later: Callable[[float, Callable[[], None]], None],
+        is_stuck: Callable[[], bool],
+    ) -> None:
+        self._free, self._lines, self._later, self._is_stuck = free, lines, later, is_stuck
         self._waiting: list[ActorReservation] = []
         self._held: list[ActorReservation] = []
+        self._looking = False
+        self._was_stuck = False  # at the last look
         self._since: dict[Any, float] = {}  # when each that waits for an actor's end was found to; inf: told
-
-    @property
-    def in_the_way(self) -> bool:
-        """Whether anything is reserved that something may wait for."""
-        return bool(self._held)
-
-    @property
-    def waits(self) -> bool:
-        """Whether one waits for room."""
-        return bool(self._waiting)
 
     def add(self, reservation: ActorReservation) -> None:
         """Take one that is to have room."""
@@ -84,22 +92,49 @@ class ActorReservations:
         elif reservation in self._waiting:
             self._waiting.remove(reservation)
 
-    def blocked(self, lines: Iterable[Needs]) -> tuple[list[ActorReservation], list[Needs]]:
-        """Return what only the end of an actor makes room for: actors, and tasks by what they need."""
-        waits = self._free.wait_for_actors
-        return [one for one in self._waiting if waits(one.needs)], [needs for needs in lines if waits(needs)]
+    def watch(self) -> None:
+        """Look for what waits for the end of an actor, as long as anything may."""
+        if self._held and not self._looking and (self._lines or self._waiting):
+            self._looking = True
+            self._later(_LOOK_SECONDS, self._look)
 
-    def say(self, blocked: Iterable[tuple[Any, str, Needs]]) -> None:
+    def _look(self) -> None:
+        tasks = [needs for needs in self._lines if self._free.waits_for_actors(needs)]
+        actors = [one for one in self._waiting if self._free.waits_for_actors(one.needs)]
+        self._say(
+            [
+                *((needs, self._lines[needs][0].label, needs) for needs in tasks),
+                *((one, one.label, one.needs) for one in actors),
+            ]
+        )
+        stuck = bool(tasks or actors) and self._is_stuck() and not any(one.ends for one in self._held)
+        # Twice: that a task has ended is known a moment before the end of an actor that only it could call.
+        if stuck and self._was_stuck:
+            self._fail(tasks, actors)
+        self._was_stuck = stuck
+        self._looking = False
+        if tasks or actors:
+            self.watch()
+
+    def _say(self, blocked: list[tuple[Hashable, str, Needs]]) -> None:
         """Name what waits for long, once."""
         now = time.monotonic()
         since = {key: self._since.get(key, now) for key, _, _ in blocked}
         for key, label, needs in blocked:
             if now - since[key] >= _SILENT_SECONDS:
                 since[key] = float("inf")
-                _log.warning("%s", self.problem(label, needs))
+                _log.warning("%s", self._problem(label, needs))
         self._since = since
 
-    def problem(self, label: str, needs: Needs) -> str:
+    def _fail(self, tasks: list[Needs], actors: list[ActorReservation]) -> None:
+        for needs in tasks:
+            for call in self._lines.pop(needs):
+                if call.claim():
+                    dispatch(call.fail(self._error(call.label, needs)))
+        for one in actors:
+            one.refused(self._error(one.label, one.needs))
+
+    def _problem(self, label: str, needs: Needs) -> str:
         """Say what waits for what."""
         names = {name for name, _ in needs.amounts}
         holders = [
@@ -112,6 +147,6 @@ class ActorReservations:
             "them with kill(handle), or give the context more"
         )
 
-    def error(self, label: str, needs: Needs) -> DeadlockError:
+    def _error(self, label: str, needs: Needs) -> DeadlockError:
         """Return that of what waits for an actor that ends only after it."""
-        return DeadlockError(f"the context ends, and {self.problem(label, needs)}")
+        return DeadlockError(f"the context ends, and {self._problem(label, needs)}")

@@ -146,7 +146,7 @@ class Resources:
         self._of_actors.subtract(dict(needs.amounts))
         self.give_back(needs, gpus)
 
-    def wait_for_actors(self, needs: Needs) -> bool:
+    def waits_for_actors(self, needs: Needs) -> bool:
         """Whether there is no room before an actor has ended, whatever tasks end."""
         return any(
             _parts(self._total[name]) - self._of_actors[name] < amount for name, amount in needs.amounts

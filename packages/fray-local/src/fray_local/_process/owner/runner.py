@@ -111,10 +111,15 @@ class ProcessRunner:
                 self._start_worker,
                 self.fork_servers.expect_more,
                 self._max_tasks,
-                lambda: self._context.engine.scope.closing,
+                self._is_stuck,
             ),
         )
         self._started = True
+
+    def _is_stuck(self) -> bool:
+        """Whether the context is ending, and no call of it has a worker."""
+        engine = self._context.engine
+        return engine.scope.closing and not any(map(_has_worker, engine.open_calls()))
 
     def _start_worker(self, scheduler: Scheduler, env: dict[str, str]) -> WorkerConnection:
         return WorkerProcess(self.loop, self.fork_servers, scheduler, self.requests, env)
@@ -278,6 +283,10 @@ class _NeverWaits:
 
 def _refuse_to_wait() -> None:
     set_lender(_NeverWaits())
+
+
+def _has_worker(call: Any) -> bool:
+    return call.state is not None and call.state.worker is not None
 
 
 def _cancel(call: Any) -> None:

@@ -25,7 +25,6 @@ from fray_local._process.owner.worker_slot import Decisions, WorkerSlot, idle_si
 _AHEAD_SECONDS = 0.01  # of work that a worker may have beyond the task it runs
 _SHORTEST = 20e-6  # that a task is taken to last, so that the number sent ahead is bounded
 _STUCK_SECONDS = 0.01  # without an end, after which the calls that were sent ahead are recalled
-_LOOK_SECONDS = 1.0  # between looks for what waits for the end of an actor
 _SPARE_SECONDS = 5.0  # that a worker beyond the size, made because others waited, is kept warm
 
 
@@ -40,19 +39,18 @@ class Scheduler:
         start_worker: Callable[["Scheduler", dict[str, str]], WorkerConnection],
         expect_more: Callable[[], None],
         max_tasks_per_worker: int | None,
-        is_closing: Callable[[], bool],
+        is_stuck: Callable[[], bool],
     ) -> None:
-        self._is_closing = is_closing
         self._size, self._free, self._loop, self._start_worker = size, resources, loop, start_worker
         self._most_tasks, self._expect_more = max_tasks_per_worker, expect_more
         self._serial = SerialQueue()
-        self._actors = ActorReservations(resources)
         self._lines: dict[Needs, deque[Any]] = {}
         self._slots: dict[WorkerConnection, WorkerSlot] = {}
         self._idle: dict[tuple[Any, ...], list[WorkerSlot]] = {}
         self._busy: dict[Needs, set[WorkerSlot]] = {}
         self._retiring: set[WorkerConnection] = set()
-        self._ticking = self._trimming = self._looking = False
+        self._actors = ActorReservations(resources, self._lines, self._later, is_stuck)
+        self._ticking = self._trimming = False
         self._ends = count(1)
         self._closed = False
         self._empty = threading.Event()
@@ -210,8 +208,7 @@ class Scheduler:
     def _decide(self, decisions: Decisions | None = None, *, ahead: bool = True) -> Decisions:
         """Decide which waiting calls go where: older ones first, whose CPUs no younger one takes."""
         decisions = Decisions() if decisions is None else decisions
-        if self._actors.waits:
-            decisions.granted += self._actors.grant()
+        decisions.granted += self._actors.grant()
         lines = list(self._lines.items())
         if len(lines) > 1:
             lines.sort(key=lambda one: one[1][0].state.order)
@@ -225,9 +222,7 @@ class Scheduler:
                 reserved += needs.cpu
                 ahead = False  # a younger one that is sent ahead keeps the CPUs that this one waits for
         self._free.cpu += reserved
-        if self._actors.in_the_way and not self._looking and (self._lines or self._actors.waits):
-            self._looking = True
-            self._later(_LOOK_SECONDS, self._look)
+        self._actors.watch()
         return decisions
 
     def _decide_line(self, needs: Needs, line: deque[Any], decisions: Decisions, ahead: bool) -> None:
@@ -377,24 +372,6 @@ class Scheduler:
         self._ticking = bool(ahead)
         if ahead:
             self._later(_STUCK_SECONDS, partial(self._ask_back, {slot: slot.last_end for slot in ahead}))
-
-    def _look(self) -> None:
-        """Say what waits for the end of an actor; fail it where actors end after it."""
-        actors, waiting = self._actors.blocked(self._lines)
-        lines = [(needs, self._lines[needs][0].label, needs) for needs in waiting]
-        blocked = [*lines, *((one, one.label, one.needs) for one in actors)]
-        self._actors.say(blocked)
-        self._looking = bool(blocked)
-        if blocked:
-            self._later(_LOOK_SECONDS, self._look)
-        if not self._is_closing():
-            return
-        for needs, _, _ in lines:
-            for call in self._lines.pop(needs):
-                if call.claim():
-                    dispatch(call.fail(self._actors.error(call.label, needs)))
-        for one in actors:
-            one.refused(self._actors.error(one.label, one.needs))
 
     def _trim(self) -> None:
         """Retire the workers beyond the size that were idle for long; those used last are the last to go."""
