@@ -10,6 +10,7 @@ import pytest
 
 from fray.cluster import (
     Cluster,
+    Entrypoint,
     ExitReason,
     JobInfo,
     JobRequest,
@@ -138,6 +139,14 @@ def test_a_replica_that_slurm_ends_for_its_memory_is_said_to_be_so(
     assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.OUT_OF_MEMORY)
     assert "more memory than it asked for" in str(info.error_message)
     assert "oom_kill event" in str(info.error_message)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_that_a_signal_ends_is_not_said_to_have_exited(cluster: Cluster, number: int) -> None:
+    """Also by those that Fray and Slurm send themselves."""
+    job_id = launch(cluster, Entrypoint.from_binary("sh", ["-c", f"kill -{number:d} $$"]))
+    (task,) = cluster.wait(job_id, timeout=PATIENCE).tasks
+    assert (task.reason, task.exit_code) == (ExitReason.SIGNALLED, -number)
 
 
 def test_a_job_that_somebody_cancels_is_stopped(

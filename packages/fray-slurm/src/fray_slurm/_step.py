@@ -195,7 +195,9 @@ def end_as(code: int) -> NoReturn:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the other has left its own
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
+            # SIGTERM is blocked here, and another thread takes what the whole process gets.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [-code])
+        signal.pthread_kill(threading.get_ident(), -code)
         time.sleep(1.0)
     sys.exit(code if code >= 0 else 128 - code)
 
