@@ -40,7 +40,7 @@ def ended(cluster: Cluster, recorded: RecordedSlurm, queue: str) -> JobInfo:
         ("77|PREEMPTED|1:00|None", "failed", "preempted", "room for another"),
         ("77|CANCELLED by 1000|1:00|None", "stopped", "stopped", "by user 1000"),
         ("77|CANCELLED+|1:00|None", "stopped", "stopped", "not through Fray"),
-        ("77|CANCELLED|1:00|DependencyNeverSatisfied", "failed", "could_not_start", "did not succeed"),
+        ("77|CANCELLED|1:00|DependencyNeverSatisfied", "failed", "dependency_failed", "did not succeed"),
         ("77|FAILED|1:00|BadConstraints", "failed", "could_not_start", "constraints"),
         ("77|LAUNCH_FAILED|1:00|None", "failed", "could_not_start", "launched"),
         ("77|REVOKED|1:00|None", "failed", "lost", "federation"),
@@ -62,6 +62,7 @@ def test_every_end_has_a_reason_and_words(
         ("96:0", "lost", "supervisor .* was killed"),
         ("97:0", "could_not_start", "all nodes must share"),
         ("3:0", "lost", "exited with code 3"),
+        ("0:53", "could_not_start", "could not write into the folder of records"),
         ("0:9", "lost", "signal 9"),
     ],
 )

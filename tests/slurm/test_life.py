@@ -10,6 +10,7 @@ import pytest
 
 from fray.cluster import (
     Cluster,
+    Entrypoint,
     ExitReason,
     JobInfo,
     JobRequest,
@@ -138,6 +139,30 @@ def test_a_replica_that_slurm_ends_for_its_memory_is_said_to_be_so(
     assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.OUT_OF_MEMORY)
     assert "more memory than it asked for" in str(info.error_message)
     assert "oom_kill event" in str(info.error_message)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_that_a_signal_ends_is_not_said_to_have_exited(cluster: Cluster, number: int) -> None:
+    """Also by those that Fray and Slurm send themselves."""
+    job_id = launch(cluster, Entrypoint.from_binary("sh", ["-c", f"kill -{number:d} $$"]))
+    (task,) = cluster.wait(job_id, timeout=PATIENCE).tasks
+    assert (task.reason, task.exit_code) == (ExitReason.SIGNALLED, -number)
+
+
+def test_what_a_process_of_the_same_id_noted_on_another_node_is_not_this_replicas(
+    slurm: LocalSlurm, cluster: Cluster, tmp_path: Path, number_of: Callable[[str], str]
+) -> None:
+    """Each node has ids of its own, and a container the small ones."""
+    exits = Entrypoint.from_binary("sh", ["-c", "exit 3"])
+    job_id = launch(cluster, exits, backend={"slurm": {"begin": "now+3600"}})
+    last = int(Path("/proc/sys/kernel/ns_last_pid").read_text())
+    largest = int(Path("/proc/sys/kernel/pid_max").read_text())
+    said = json.dumps({"step": "1.0", "run": "1 restarted 0", "failure": "of an earlier run"})
+    for number in range(last, last + 5000):  # the ids that come next, once more from small ones
+        note = tmp_path / "records" / job_id / "slurm" / f"replica-0.{number % largest}.json"
+        note.write_text(said)
+    slurm.run("scontrol", "update", f"JobId={number_of(job_id)}", "StartTime=now")
+    assert "exited with code 3" in str(cluster.wait(job_id, timeout=PATIENCE).error_message)
 
 
 def test_a_job_that_somebody_cancels_is_stopped(

@@ -1,6 +1,5 @@
 """Run Slurm's commands. Every call of one is here, so that they can be counted."""
 
-import getpass
 import os
 import subprocess
 import time
@@ -81,7 +80,7 @@ class SlurmClient:
     def queue(self) -> dict[str, SlurmJob]:
         """Return all jobs of this user that Slurm remembers, ended ones too: one call."""
         # -r: a line for each task of an array, also of those that wait.
-        command = ["squeue", "-h", "-r", "-t", "all", "-u", getpass.getuser(), "-o", QUEUE_FORMAT]
+        command = ["squeue", "-h", "-r", "-t", "all", "-u", _own_user(), "-o", QUEUE_FORMAT]
         return read_queue(self._run(command))
 
     def accounts(self, jobs: Iterable[str], since: float) -> dict[str, SlurmJob]:
@@ -160,7 +159,7 @@ class SlurmClient:
     def _by_name(self, name: str) -> str | None:
         """Look a job up by its name; a sbatch that failed or timed out may have been accepted."""
         # %F: of tasks it is the number of their array; %i is `101_[0-99]` of those that wait.
-        command = ["squeue", "-h", "-t", "all", "-u", getpass.getuser(), f"--name={name}", "-o", "%F"]
+        command = ["squeue", "-h", "-t", "all", "-u", _own_user(), f"--name={name}", "-o", "%F"]
         try:
             found = job_number(self._run(command))
         except (ClusterUnavailableError, SlurmError):
@@ -207,6 +206,11 @@ class SlurmClient:
 
 
 _CHANGE_OUTPUT = ("SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SLURM_CLUSTERS", "SBATCH_", "SLURM_TIME_FORMAT")
+
+
+def _own_user() -> str:
+    # By number: USER and LOGNAME may be another's, as after su; then all jobs would be missing.
+    return str(os.getuid())
 
 
 def _local_time(seconds: float) -> str:

@@ -41,7 +41,7 @@ from fray_slurm._arrays import arrays_of_replicas
 from fray_slurm._client import SlurmClient
 from fray_slurm._diagnosis import check_slurm
 from fray_slurm._ending import SlurmEnd
-from fray_slurm._jobs import ENVIRONMENTS, has_run, members_of, names_by_number
+from fray_slurm._jobs import ENVIRONMENTS, has_run, members_of
 from fray_slurm._launches import SlurmLaunches, array_script, batch_command
 from fray_slurm._ray_in_allocation import runtime_of, with_runtime
 from fray_slurm._readings import SlurmJob
@@ -190,6 +190,7 @@ class SlurmCluster(SlurmLaunches):
         if self.poll(job_id).finished:
             return
         self._scans.pop(record.path, None)
+        self._table.expect_change()  # what has no number yet may have one by now
         members = members_of(record)
         if members:
             self._terminate_members(record, members, grace)
@@ -225,7 +226,8 @@ class SlurmCluster(SlurmLaunches):
         """Stop members of a sweep, or replicas: those that wait by one call, those that run side by side."""
         own: Mapping[str, SlurmJob] = {}
         with contextlib.suppress(ClusterUnavailableError):  # then they are cancelled below
-            own = self._unfinished(names_by_number(each for each in members if not each.written().finished))
+            unfinished = (each for each in members if not each.written().finished)
+            own = self._unfinished(self._names_by_number(unfinished))
             arrays = {number.partition("_")[0] for number, job in own.items() if job.state in WAITING}
             if arrays:
                 self._client.cancel(*sorted(arrays), pending=True)
@@ -234,7 +236,7 @@ class SlurmCluster(SlurmLaunches):
         for member in members:
             if not member.written().finished:
                 (never if settle_stopped(member) else left).append(member)
-        unsupervised = [number for number in names_by_number(never) if number in own]
+        unsupervised = [number for number in self._names_by_number(never) if number in own]
         if unsupervised:  # also one whose batch step is just starting
             with contextlib.suppress(ClusterUnavailableError):
                 self._client.cancel(*unsupervised)
@@ -258,7 +260,7 @@ class SlurmCluster(SlurmLaunches):
 
         One question to Slurm for all of them. A number that another job has by now is left alone.
         """
-        names = names_by_number(records)
+        names = self._names_by_number(records)
         started = time.monotonic()
         cancelled_at = started + _ENDS_WITHIN
         for pause in poll_delays(shortest=0.05, longest=0.5):

@@ -12,14 +12,24 @@ from fray import ClusterUnavailableError, JobNotFoundError
 from fray.backend import JobRecord, info_of_replicas, sweep_info
 from fray.cluster import DirectoryCluster, JobInfo, JobStatus
 from fray_slurm._after import failed_before, not_started
-from fray_slurm._allocation import ALLOCATION, JOB, NOT_SUCCEEDED, path_of, read, read_allocation
+from fray_slurm._allocation import ALLOCATION, FOLDER, JOB, NOT_SUCCEEDED, path_of, read, read_allocation
 from fray_slurm._client import SlurmClient, SlurmError
 from fray_slurm._readings import SlurmJob
-from fray_slurm._states import ENDED, WAITING, End, end_of, forgotten, is_of_step, pending_reason
+from fray_slurm._states import (
+    ENDED,
+    WAITING,
+    End,
+    end_of,
+    forgotten,
+    is_of_step,
+    never_submitted,
+    pending_reason,
+)
 from fray_slurm._watch import JobTable, found_job
 
 ENVIRONMENTS = ".environments"  # in the folder of records
 _SCAN_SHARE = 20.0  # of the time that a look at many records took, until the next one
+_SUBMITS_WITHIN = 300.0  # seconds in which Slurm answers sbatch, or sbatch gives up
 _SETTLES_WITHIN = 30.0  # seconds in which a last status crosses a network file system
 
 
@@ -70,10 +80,12 @@ class SlurmJobs(DirectoryCluster):
         return found
 
     def _state_of_one(self, record: JobRecord, info: JobInfo) -> JobInfo:
-        noted = read(path_of(os.fspath(record.path), JOB))
+        noted = self._noted(record)
         number, never = noted.get("id"), noted.get("never")
+        if never is not None:
+            return _ended(info, not_started(never))
         if number is None:
-            return info if never is None else _ended(info, not_started(never))
+            return self._unsubmitted(record, info)
         job = self._table.look(number, info.submitted_at or time.time(), _name(record, noted))
         if job is None:
             if not self._table.is_gone(number):
@@ -91,6 +103,43 @@ class SlurmJobs(DirectoryCluster):
         if not any(task.attempt for task in fresh.tasks):
             end = failed_before(self._predecessors(record.job_id), self._info) or end
         return _ended(fresh, end)
+
+    def _noted(self, record: JobRecord) -> dict[str, Any]:
+        """Return what was noted of a record's Slurm job, with its number as soon as Slurm has it.
+
+        Its launcher may have been killed before it had noted the number; the name was noted before.
+        """
+        noted = read(path_of(os.fspath(record.path), JOB))
+        if "name" in noted and "id" not in noted:
+            number = self._table.number(noted["name"])
+            if number is not None:
+                task = noted.get("task")
+                noted["id"] = number if task is None else f"{number}_{task}"
+        return noted
+
+    def _unsubmitted(self, record: JobRecord, info: JobInfo) -> JobInfo:
+        """Return the state of a job that Slurm has not taken: lost, where its launcher must have ended."""
+        folders = [record.path]
+        if record.path.parent != self._records.folder:  # a member: each submission shows that it goes on
+            folders.append(record.path.parent.parent)
+        begun = max(_changed_at(each / FOLDER) for each in folders)
+        if time.time() - max(begun, info.submitted_at or 0.0) < _SUBMITS_WITHIN:
+            return info
+        if self._table.error is not None:
+            return self._unanswered(info)
+        fresh = record.written()
+        if fresh.finished or "id" in self._noted(record):
+            return fresh
+        return _ended(fresh, never_submitted())
+
+    def _names_by_number(self, records: Iterable[JobRecord]) -> dict[str, str | None]:
+        """Return the numbers of records' Slurm jobs, each with its name: a number may be another job's.
+
+        A slurmctld that has lost jobs gives their numbers to others. None where the name is not known, or the
+        number is enough, because the job has started.
+        """
+        noted = [(record, self._noted(record)) for record in records]
+        return {job["id"]: _name(record, job) for record, job in noted if job.get("id") is not None}
 
     def _look_at_members(self, record: JobRecord, info: JobInfo) -> JobInfo:
         members, run = [], run_of(record)
@@ -112,11 +161,6 @@ class SlurmJobs(DirectoryCluster):
     def _current(self, info: JobInfo) -> JobInfo | None:
         return self._info(info.job_id)
 
-    def _number(self, record: JobRecord) -> str | None:
-        """Return the number of a record's Slurm job; None while it is being submitted."""
-        number: str | None = read(path_of(os.fspath(record.path), JOB)).get("id")
-        return number
-
     def _unanswered(self, info: JobInfo) -> JobInfo:
         if self._table.error is None or info.status is not JobStatus.PENDING:
             return info
@@ -126,7 +170,7 @@ class SlurmJobs(DirectoryCluster):
         """Return those of these Slurm jobs that have not ended, by number: one call.
 
         Args:
-            names: What `names_by_number` returned; a job of another name is not one of them.
+            names: What `_names_by_number` returned; a job of another name is not one of them.
         """
         jobs = self._client.queue() if names else {}
         found = {number: found_job(jobs, number, name) for number, name in names.items()}
@@ -157,16 +201,6 @@ def members_of(record: JobRecord) -> list[JobRecord]:
     return record.children() if record.written().is_sweep else record.replicas()
 
 
-def names_by_number(records: Iterable[JobRecord]) -> dict[str, str | None]:
-    """Return the numbers of records' Slurm jobs, each with its name: a number may be another job's by now.
-
-    A slurmctld that has lost jobs gives their numbers to others. None where the name is not known, or the
-    number is enough, because the job has started.
-    """
-    noted = [(record, read(path_of(os.fspath(record.path), JOB))) for record in records]
-    return {job["id"]: _name(record, job) for record, job in noted if job.get("id") is not None}
-
-
 def run_of(sweep: JobRecord) -> int:
     """Return how often a sweep was run again."""
     return int(read(path_of(os.fspath(sweep.path), JOB)).get("run", 0))
@@ -178,8 +212,14 @@ def has_run(record: JobRecord) -> bool:
     return number is not None and _runs(record, number)
 
 
+def _changed_at(folder: Path) -> float:
+    with contextlib.suppress(OSError):
+        return folder.stat().st_mtime
+    return 0.0
+
+
 def _name(record: JobRecord, noted: Mapping[str, Any]) -> str | None:
-    """Return what the Slurm job of a record is called, unless its number is enough: see `names_by_number`."""
+    """Return what the Slurm job of a record is called, unless its number is enough."""
     name: str | None = noted.get("name")
     return None if _runs(record, noted["id"]) else name
 

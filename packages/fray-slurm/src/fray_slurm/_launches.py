@@ -26,8 +26,8 @@ from fray_slurm._after import dependency, failed_before
 from fray_slurm._allocation import FOLDER, JOB, OPTIONS, RECORD, SCRIPT, SECRETS, path_of, read, write
 from fray_slurm._arrays import Array, arrays_of, arrays_of_replicas, in_order
 from fray_slurm._client import SlurmError
-from fray_slurm._jobs import SlurmJobs, members_of, names_by_number, run_of
-from fray_slurm._script import batch_script
+from fray_slurm._jobs import SlurmJobs, members_of, run_of
+from fray_slurm._script import batch_script, log_path
 from fray_slurm._settings import SlurmSettings
 from fray_slurm._shared_folder import check_shared
 from fray_slurm._states import End
@@ -85,14 +85,28 @@ class SlurmLaunches(SlurmJobs):
         options = {**options, **after, "job-name": name}
         script = batch_script(options, [*batch_command(), record, *command], record)
         Path(path_of(record, SCRIPT)).write_text(script)
+        write(path_of(record, JOB), {"name": name})  # by which it is found, should this process be killed now
         number, _, cluster = self._client.submit(script, name).partition(";")
         write(path_of(record, JOB), {"id": number, "cluster": cluster or None, "name": name})
+        self._withdraw_stopped(Path(record), number)
         return number
 
-    def _unfinished_number(self, job_id: str) -> str | None:
-        """Return the number of a job that has not ended; None where it has none yet: the supervisor looks."""
-        info = self._info(job_id)
-        return None if info is None or info.finished else self._number(self._records.find(job_id))
+    def _withdraw_stopped(self, record: Path, number: str) -> None:
+        """Take out of the queue what was stopped while it was being submitted."""
+        if JobRecord(record, JobId(record.name)).written().finished:
+            with contextlib.suppress(SlurmError, ClusterUnavailableError):  # it ends when it starts
+                self._client.cancel(number, pending=True)
+
+    def _unfinished_numbers(self, job_id: str) -> list[str]:
+        """Return the numbers under which Slurm has what is left of a job: of a sweep, those of its arrays.
+
+        What has no number yet is none of them: the supervisor looks.
+        """
+        record = self._records.find(job_id)
+        members = members_of(record)
+        left = [each for each in members or [record] if not self._state(each).finished]
+        numbers = self._names_by_number(left)
+        return sorted({number.partition("_")[0] for number in numbers} if members else numbers)
 
     def _start_replicas(self, job_id: str, replicas: Sequence[int]) -> None:
         record = self._records.path(job_id)
@@ -140,13 +154,13 @@ class SlurmLaunches(SlurmJobs):
             if not any(map(self._is_taken, before)):
                 break
             time.sleep(pause)
-        numbers = [number for number in map(self._unfinished_number, before) if number is not None]
+        numbers = [number for job_id in before for number in self._unfinished_numbers(job_id)]
         return None, {"dependency": dependency(numbers)} if numbers else NONE
 
     def _is_taken(self, job_id: str) -> bool:
         """Whether another job has the number of a job by now, which is about to be known as lost."""
         record = self._records.find(job_id)
-        names = names_by_number(record.replicas() or [record])
+        names = self._names_by_number(record.replicas() or [record])
         return any(self._table.is_taken(number, name) for number, name in names.items())
 
     # --- sweeps ---
@@ -201,10 +215,13 @@ class SlurmLaunches(SlurmJobs):
         record = members.parent
         script = array_script(name, array, members, options)
         (record / FOLDER / f"script-{array.members[0]}.sh").write_text(script)
+        paths = {array.task(each): path_of(os.fspath(members / str(each)), JOB) for each in array.members}
+        for task, path in paths.items():
+            write(path, {"name": name, "task": task})  # as in `_submit_job`
         number, _, cluster = self._client.submit(script, name).partition(";")
-        for position in array.members:
-            noted = {"id": f"{number}_{array.task(position)}", "cluster": cluster or None}
-            write(path_of(os.fspath(members / str(position)), JOB), noted | {"name": name})
+        for task, path in paths.items():
+            write(path, {"id": f"{number}_{task}", "cluster": cluster or None, "name": name})
+        self._withdraw_stopped(record, number)
         return number
 
     def _submit_late(
@@ -213,6 +230,7 @@ class SlurmLaunches(SlurmJobs):
         """Submit a member that runs after others: a job of its own, with its own dependency."""
         own = os.fspath(record / MEMBERS / str(position))
         member = f"{sweep.job_id}/{position}"
+        os.utime(record / FOLDER)  # those that follow are not lost: see `SlurmJobs._unsubmitted`
         return self._submit_job(member, own, options, supervisor_command(own, import_paths()), again=again)
 
     # --- again ---
@@ -246,7 +264,7 @@ class SlurmLaunches(SlurmJobs):
         """Wait until Slurm has nothing more of what is to run again, and forget the numbers of that."""
         family = members_of(record) or [record]
         ended = [each for each in family if each.written().status is not JobStatus.SUCCEEDED]
-        names = names_by_number(ended)
+        names = self._names_by_number(ended)
         deadline = time.monotonic() + _LEAVES_WITHIN
         for pause in poll_delays(shortest=0.1, longest=1.0):
             if not self._unfinished(names) or time.monotonic() > deadline:
@@ -275,7 +293,8 @@ def batch_command() -> list[str]:
 def array_script(name: str, array: Array, members: Path, options: Options = NONE) -> str:
     """Return the script of an array: each task supervises the record that has its number in `members`."""
     record = members.parent
-    own = {"job-name": name, "array": array.option, "output": f"{record / FOLDER}/slurm-%A_%a.log"}
+    output = log_path(os.fspath(record / FOLDER), "slurm-%A_%a.log")
+    own = {"job-name": name, "array": array.option, "output": output}
     which = ["--member", os.fspath(members), str(array.base)]
     command = [*batch_command(), *which, *supervisor_command(RECORD, import_paths())]
     return batch_script(own | dict(array.options) | dict(options), command, os.fspath(record))

@@ -28,7 +28,7 @@ def directives(
     preempted = "requeue" if request.max_retries_preemption else "no-requeue"
     options: dict[str, str | None] = {
         "job-name": job_id,
-        "output": f"{folder}/slurm.log",
+        "output": log_path(folder, "slurm.log"),
         "open-mode": "append",  # a requeued job would else truncate what it wrote before
         preempted: None,
         "kill-on-invalid-dep": "yes",
@@ -51,17 +51,27 @@ def batch_script(options: Mapping[str, str | None], command: Sequence[str], fold
         f"#SBATCH --{name}{'' if value is None else f'={_quoted(value)}'}" for name, value in options.items()
     ]
     here = shlex.quote(folder)
-    complaint = f"fray: $(hostname) does not see {folder}: the folder of records must be shared by all nodes"
+    complaint = f"does not see {folder}: the folder of records must be shared by all nodes"
+    complain = f'echo "fray: $(hostname)" {shlex.quote(complaint)} >&2'
     return "\n".join(
         [
             "#!/bin/sh",
             *lines,
             "export SLURM_EXPORT_ENV=ALL",  # srun would else give its steps no environment at all
-            f"[ -d {here} ] || {{ echo {shlex.quote(complaint)} >&2; exit {MISSING_FOLDER}; }}",
+            f"[ -d {here} ] || {{ {complain}; exit {MISSING_FOLDER}; }}",
             f"exec {shlex.join(command)}",
             "",
         ]
     )
+
+
+def log_path(folder: str, name: str) -> str:
+    """Return the path of a batch step's own output.
+
+    Args:
+        name: May have Slurm's patterns, such as `%A`; a `%` in the folder is none.
+    """
+    return f"{folder.replace('%', '%%')}/{name}"
 
 
 def submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -141,5 +151,8 @@ def _comment(labels: Mapping[str, str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote as sbatch reads its directives, which is not as a shell does."""
-    return text if not set(text) & set(" \t\"'#;") else f"'{text}'"
+    """Quote as sbatch reads its directives, which is not as a shell does: `\\` counts inside quotes, too."""
+    if not set(text) & set(" \t\"'#;\\"):
+        return text
+    inside = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{inside}'"

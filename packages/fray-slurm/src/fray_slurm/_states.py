@@ -17,6 +17,8 @@ ENDED = frozenset(
     }
 )
 
+_NO_OUTPUT = 53  # the "signal" of a batch step whose --output its node could not open
+
 # Reasons of pending jobs, as squeue prints them.
 _WAITS = {
     "": "waiting for Slurm to look at it",
@@ -73,7 +75,9 @@ def end_of(job: SlurmJob) -> End | None:
     why = f" ({job.reason})" if job.reason else ""
     if job.state == "CANCELLED":
         if job.reason in _NEVER:
-            return End(failed, ExitReason.COULD_NOT_START, f"{name} was cancelled: {_NEVER[job.reason]}{why}")
+            unmet = job.reason == "DependencyNeverSatisfied"
+            reason = ExitReason.DEPENDENCY_FAILED if unmet else ExitReason.COULD_NOT_START
+            return End(failed, reason, f"{name} was cancelled: {_NEVER[job.reason]}{why}")
         who = f" by user {job.by}" if job.by else ""
         return End(JobStatus.STOPPED, ExitReason.STOPPED, f"{name} was cancelled{who}, not through Fray")
     if job.state == "FAILED":
@@ -97,6 +101,12 @@ def end_of(job: SlurmJob) -> End | None:
 def is_of_step(job: SlurmJob) -> bool:
     """Whether a job failed by its batch step, not by something that Slurm could not do for it."""
     return job.reason not in _NEVER
+
+
+def never_submitted() -> End:
+    """Describe a job whose launcher was killed after it had made the record, and before Slurm had the job."""
+    message = "the process that launched it ended before Slurm had taken the job; retry runs it"
+    return End(JobStatus.FAILED, ExitReason.LOST, message)
 
 
 def forgotten(job_id: str, *, started: bool) -> End:
@@ -127,6 +137,12 @@ def _failure(job: SlurmJob, name: str, why: str) -> End:
         return End(failed, ExitReason.LOST, f"the supervisor of {name} was killed")
     if job.exit_code == MISSING_FOLDER:
         text = f"{name}: the node does not see the folder of records, which all nodes must share"
+        return End(failed, ExitReason.COULD_NOT_START, text)
+    if job.signal == _NO_OUTPUT:
+        text = (
+            f"{name}: the node could not write into the folder of records, which all nodes must share, and "
+            "where the job must be able to write"
+        )
         return End(failed, ExitReason.COULD_NOT_START, text)
     if job.signal:  # Slurm's own reason is then JobLaunchFailure, which it was not
         return End(failed, ExitReason.LOST, f"the supervisor of {name} was ended by signal {job.signal}")

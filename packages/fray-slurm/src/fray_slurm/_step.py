@@ -9,6 +9,7 @@ does not end either, until the batch step is ended too: the supervisor asks Slur
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import resource
@@ -195,7 +196,9 @@ def end_as(code: int) -> NoReturn:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the other has left its own
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
+            # SIGTERM is blocked here, and another thread takes what the whole process gets.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [-code])
+        signal.pthread_kill(threading.get_ident(), -code)
         time.sleep(1.0)
     sys.exit(code if code >= 0 else 128 - code)
 
@@ -240,6 +243,9 @@ def main() -> None:
     if os.environ["FRAY_ATTEMPT"] != "1":
         end_earlier_steps(record, replica, run_id(allocation.variables))
     note = path_of(record, f"replica-{replica}.{os.getpid()}.json")
+    for stale in (note, f"{note}.told"):  # of a run on another node, which had a process of the same id
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(stale)  # noqa: PTH108
     there = [*bare_command("fray_slurm._on_node", sys.path), note, *program]
     command = srun_command(allocation, replica, gres, there)
     end_as(Step(allocation, note, command, step_environment(dict(os.environ), allocation, replica)).run())

@@ -47,6 +47,7 @@ class JobTable:
         self._shortest, self._longest = shortest, max(shortest, longest)
         self._lock = threading.Lock()
         self._jobs: dict[str, SlurmJob] = {}
+        self._numbers: dict[str | None, str] = {}  # of jobs and arrays, by their names
         self._missing: dict[str, _Missing] = {}
         self._unfinished: set[str] = set()  # of these, those that have not ended by the accounting
         self._ended: dict[str, SlurmJob] = {}
@@ -80,6 +81,13 @@ class JobTable:
                 self._ended[job_id] = job
             return job
 
+    def number(self, name: str) -> str | None:
+        """Return the number of the job or array of this name, by the last answer."""
+        with self._lock:
+            if self._clock() >= self._next:
+                self._ask()
+            return self._numbers.get(name)
+
     def is_gone(self, job_id: str) -> bool:
         """Whether neither the queue nor the accounting has had a job for long enough to be sure."""
         with self._lock:
@@ -112,6 +120,7 @@ class JobTable:
         else:
             changed = found != self._jobs
             self.error, self._jobs, self.answered_at = None, found, now
+            self._numbers = {job.name: number.partition("_")[0] for number, job in found.items()}
             self._pause = self._shortest if changed else min(self._longest, self._pause * _GROWTH)
         self._next = self._clock() + self._pause
 
