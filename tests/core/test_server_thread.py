@@ -70,8 +70,9 @@ def test_where_no_thread_can_be_started_nothing_is_left_to_stop(monkeypatch: pyt
         raise RuntimeError("can't start new thread")
 
     server = ServerThread(serve, "server")
-    with monkeypatch.context() as patch, pytest.raises(NoThreadError, match="'server' was not started"):
+    with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        server.start()
+        with pytest.raises(NoThreadError, match="'server' was not started"):
+            server.start()
     assert not server.started
     assert not server.stop()
