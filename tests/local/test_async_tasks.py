@@ -2,6 +2,8 @@
 
 import asyncio
 import contextvars
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -51,3 +53,23 @@ def test_an_inline_async_generator_is_closed_inside_a_running_loop() -> None:
             assert seen == ["closed"]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("spec", ["sync", "threadpool", "process"])
+def test_one_that_is_left_open_at_the_end_of_the_program_says_nothing(spec: str) -> None:
+    program = """
+import sys
+from fray import create_context
+async def count():
+    try:
+        for number in range(1000):
+            yield number
+    finally:
+        print("closed")
+context = create_context(sys.argv[1])
+stream = context.run(count)
+assert context.get(next(stream)) == 0
+"""
+    command = [sys.executable, "-c", program, spec]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")

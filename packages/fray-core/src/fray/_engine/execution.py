@@ -1,5 +1,6 @@
 """Running a call on the calling thread: what every runner in this process does."""
 
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -229,9 +230,9 @@ def run_coroutine(coroutine: Any, context: Context) -> Any:
 
 def _beside_a_loop(run_loop: Callable[[], Any]) -> Any:
     """Return what a function returns that runs an event loop, in another thread where this one's own runs."""
-    import asyncio
-
-    if asyncio._get_running_loop() is None:
+    # Not imported: what is dropped at the very end of the program comes here too, where no import works.
+    events = sys.modules.get("asyncio.events")
+    if events is None or events._get_running_loop() is None:
         return run_loop()
     outcomes: Future[Any] = Future()
 
