@@ -37,7 +37,7 @@ class Frozen(Exception):
 
 
 class Noted(Exception):
-    __notes__ = ("of the class",)
+    __notes__ = ("of the class",)  # type: ignore[assignment]
 
 
 def travel(error: BaseException) -> BaseException:
