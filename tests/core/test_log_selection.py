@@ -201,6 +201,25 @@ def test_a_log_without_times_is_read_since_its_last_byte_or_refused(tmp_path: Pa
         follow_logs(lambda: info, lambda replica, attempt, offset: b"", since=1.0)
 
 
+def test_a_time_is_looked_for_while_the_last_segment_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "replica-0.attempt-1.log"
+    path.write_bytes(b"a line\n")
+    stat, looks = os.stat, []
+
+    def drop_before_the_second_look(name: object, **options: object) -> os.stat_result:
+        if name == os.fspath(path):
+            looks.append(name)
+            if len(looks) == 2:
+                path.unlink()
+        return stat(name, **options)  # type: ignore[call-overload,no-any-return]
+
+    monkeypatch.setattr(os, "stat", drop_before_the_second_look)
+    assert LogReader(path).since(1.0) == 0
+    assert len(looks) == 2
+
+
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match=r"grep must be a regular expression, got '\('"):
         follow_logs(lambda: job(1), lambda replica, attempt, offset: b"", grep="(")
