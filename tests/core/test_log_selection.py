@@ -7,6 +7,7 @@ import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from written_logs import KIB, CountedReader, job, monitor, numbered, written
@@ -206,14 +207,15 @@ def test_a_time_is_looked_for_while_the_last_segment_is_dropped(
 ) -> None:
     path = tmp_path / "replica-0.attempt-1.log"
     path.write_bytes(b"a line\n")
-    stat, looks = os.stat, []
+    stat = os.stat
+    looks: list[str] = []
 
-    def drop_before_the_second_look(name: object, **options: object) -> os.stat_result:
+    def drop_before_the_second_look(name: Any, **options: Any) -> os.stat_result:
         if name == os.fspath(path):
             looks.append(name)
             if len(looks) == 2:
                 path.unlink()
-        return stat(name, **options)  # type: ignore[call-overload,no-any-return]
+        return stat(name, **options)
 
     monkeypatch.setattr(os, "stat", drop_before_the_second_look)
     assert LogReader(path).since(1.0) == 0
