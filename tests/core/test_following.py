@@ -20,3 +20,19 @@ def test_replicas_that_a_gang_has_only_when_it_starts_again_are_followed_too() -
     states = chain([info(1), info(1)], repeat(grown))
     lines = list(follow_logs(lambda: next(states), read, interval=0.001))
     assert lines == ["first", "[replica-0] second", "[replica-1] beside it"]
+
+
+def test_a_tail_leaves_the_line_that_is_being_written_to_what_follows() -> None:
+    """Also a line of what prepares a job, and one of a replica that has started since the job was polled."""
+    logs = {(None, 1): bytearray(b"resolving\nbuilding a wh"), (0, 1): bytearray(b"start")}
+
+    def read(replica: int | None, attempt: int, offset: int) -> bytes:
+        return bytes(logs.get((replica, attempt), b"")[offset:])
+
+    pending = info(0, status=JobStatus.PENDING)
+    states = chain([pending] * 3, repeat(info(1, status=JobStatus.SUCCEEDED)))
+    stream = iter(follow_logs(lambda: next(states), read, tail=5, interval=0.001))
+    assert next(stream) == "resolving"
+    logs[None, 1] += b"eel\n"
+    logs[0, 1] += b"ed\n"
+    assert list(stream) == ["building a wheel", "started"]

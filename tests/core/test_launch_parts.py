@@ -168,10 +168,12 @@ def test_ignore_rules_without_git_are_those_of_git(tmp_path: Path) -> None:
         "#note", "star*", "starless", "blank ", "bracket]", "x^", "Upper", "lower", "z[", "-dash",
     ):  # fmt: skip
         (folder / name).touch()
+    (folder / "in").mkdir()
+    (folder / "in" / "side").touch()
     for rule in (
         "*.py[cod]", "secrets-[0-9].txt", "secrets-[!0-9].txt", "secrets-[^a-z-].txt", "secrets-[z-a].txt",
         "\\!kept", "\\#note", "star\\*", "blank\\ ", "blank ", "lower  ", "bracket[]]", "[[:upper:]]*",
-        "[]-a]*", "x[\\^]", "[^]a-z]*", "z\\[", "[-x]*", " lower",
+        "[]-a]*", "x[\\^]", "[^]a-z]*", "z\\[", "[-x]*", " lower", "z[", "[[:punct:]]*", "in[+-9]side",
     ):  # fmt: skip
         (folder / ".gitignore").write_text(f"{rule}\n")
         found = workspace_files(folder)

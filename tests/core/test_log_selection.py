@@ -7,6 +7,7 @@ import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from written_logs import KIB, CountedReader, job, monitor, numbered, written
@@ -199,6 +200,26 @@ def test_a_log_without_times_is_read_since_its_last_byte_or_refused(tmp_path: Pa
     assert list(monitor(tmp_path, info, since=1001)) == []
     with pytest.raises(UnsupportedError, match="when a line was written"):
         follow_logs(lambda: info, lambda replica, attempt, offset: b"", since=1.0)
+
+
+def test_a_time_is_looked_for_while_the_last_segment_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "replica-0.attempt-1.log"
+    path.write_bytes(b"a line\n")
+    stat = os.stat
+    looks: list[str] = []
+
+    def drop_before_the_second_look(name: Any, **options: Any) -> os.stat_result:
+        if name == os.fspath(path):
+            looks.append(name)
+            if len(looks) == 2:
+                path.unlink()
+        return stat(name, **options)
+
+    monkeypatch.setattr(os, "stat", drop_before_the_second_look)
+    assert LogReader(path).since(1.0) == 0
+    assert len(looks) == 2
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:

@@ -3,6 +3,7 @@
 import pickle
 import threading
 import traceback
+from dataclasses import dataclass
 
 import pytest
 
@@ -28,6 +29,15 @@ class Mute(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+class Noted(Exception):
+    __notes__ = ("of the class",)  # type: ignore[assignment]
 
 
 def travel(error: BaseException) -> BaseException:
@@ -96,6 +106,15 @@ def test_one_that_cannot_travel_is_reported(error: BaseException, message: str) 
     assert copy.type_name.endswith(type(error).__name__)
     assert copy.message.startswith(message)
     assert "raise error" in copy.traceback
+
+
+@pytest.mark.parametrize("error", [Frozen(3), Noted("x")], ids=lambda error: type(error).__name__)
+def test_one_that_takes_no_note_brings_its_traceback_and_its_cause(error: BaseException) -> None:
+    BaseException.__setattr__(error, "__cause__", ValueError("cause"))
+    copy = travel(error)
+    assert type(copy) is type(error)
+    assert (str(copy), copy.args, str(copy.__cause__)) == (str(error), error.args, "cause")
+    assert "raise error" in "".join(traceback.format_exception(copy))
 
 
 def test_a_cycle_of_causes_ends() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fray.backend import ServerThread
+from fray.backend import NoThreadError, ServerThread
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -60,3 +60,19 @@ def test_ctrl_c_while_it_starts_ends_it() -> None:
     interrupter.join()
     assert ended.is_set()
     assert not server.started
+
+
+def test_where_no_thread_can_be_started_nothing_is_left_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(listens_at: Callable[[int], None], stopping: asyncio.Event) -> None:
+        listens_at(8000)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    server = ServerThread(serve, "server")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(NoThreadError, match="'server' was not started"):
+            server.start()
+    assert not server.started
+    assert not server.stop()

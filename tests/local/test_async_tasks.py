@@ -2,6 +2,10 @@
 
 import asyncio
 import contextvars
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -51,3 +55,60 @@ def test_an_inline_async_generator_is_closed_inside_a_running_loop() -> None:
             assert seen == ["closed"]
 
     asyncio.run(main())
+
+
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize("streams", [False, True], ids=["coroutine", "generator"])
+def test_ctrl_c_stops_an_inline_one_inside_a_running_loop(*, streams: bool) -> None:
+    waits, seen = threading.Event(), []
+
+    async def hold() -> None:
+        waits.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            seen.append("stopped")
+
+    async def hold_in_a_generator() -> AsyncIterator[int]:
+        await hold()
+        yield 1
+
+    async def main() -> None:
+        context = create_context("sync")
+        if streams:
+            context.get(next(iter(context.run(hold_in_a_generator))))  # type: ignore[call-overload]
+        else:
+            context.get(context.run(hold))
+
+    def interrupt() -> None:
+        assert waits.wait(20)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    loop = asyncio.new_event_loop()  # as in a notebook: `asyncio.run` would have its own way with Ctrl-C
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(main())
+    interrupter.join()
+    assert seen == ["stopped"]
+    loop.close()
+
+
+@pytest.mark.parametrize("spec", ["sync", "threadpool", "process"])
+def test_one_that_is_left_open_at_the_end_of_the_program_says_nothing(spec: str) -> None:
+    program = """
+import sys
+from fray import create_context
+async def count():
+    try:
+        for number in range(1000):
+            yield number
+    finally:
+        print("closed")
+context = create_context(sys.argv[1])
+stream = context.run(count)
+assert context.get(next(stream)) == 0
+"""
+    command = [sys.executable, "-c", program, spec]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")

@@ -197,6 +197,20 @@ def test_a_file_of_another_user_that_cannot_be_read_is_passed_over(work: Path) -
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_in_a_folder_that_was_removed_the_files_of_the_user_count(work: Path) -> None:
+    folder = work / "removed"
+    folder.mkdir()
+
+    def run(*args: str) -> "subprocess.CompletedProcess[str]":
+        folder.mkdir(exist_ok=True)
+        command = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *COMMAND, *args]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (run("list").returncode, run("list").stderr) == (0, "")
+    refused = run("run", "--dry-run", "true")
+    assert (refused.returncode, refused.stderr) == (1, "Error: [Errno 2] No such file or directory\n")
+
+
 def test_every_key_is_listed_with_its_variable(work: Path) -> None:
     rows = {row.split()[0]: row.split() for row in fray("config", "keys", cwd=work).stdout.splitlines()}
     assert rows["run.cpu"][1] == "FRAY_RUN_CPU"

@@ -64,7 +64,11 @@ def settings() -> Settings:
     Raises:
         SettingsError: A file cannot be read, or has a key that is not known.
     """
-    return _settings(os.getcwd(), os.fspath(user_file()))  # noqa: PTH109 - a key of the cache
+    try:
+        folder = os.getcwd()  # noqa: PTH109 - a key of the cache
+    except OSError:
+        folder = ""  # it was removed: no project's file is above it
+    return _settings(folder, os.fspath(user_file()))
 
 
 def user_file() -> Path:

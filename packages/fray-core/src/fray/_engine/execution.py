@@ -1,9 +1,11 @@
 """Running a call on the calling thread: what every runner in this process does."""
 
+import sys
 import threading
 import types
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -211,10 +213,8 @@ class _AsyncGenerator(_Generator):
         self._run(self._generator.aclose())
 
     def _run(self, awaitable: Any) -> Any:
-        async def run() -> Any:
-            return await awaitable
-
-        return _beside_a_loop(lambda: self._runner.run(run(), context=self._context))
+        awaited = _Awaited(awaitable)
+        return _beside_a_loop(lambda: self._runner.run(awaited.run(), context=self._context), awaited.stop)
 
     def __del__(self) -> None:
         _beside_a_loop(self._runner.close)
@@ -224,14 +224,39 @@ def run_coroutine(coroutine: Any, context: Context) -> Any:
     """Return what a coroutine returns, run to its end in an event loop of its own."""
     import asyncio  # 10 ms that a program of plain functions does not pay
 
-    return _beside_a_loop(lambda: context.run(asyncio.run, coroutine))
+    awaited = _Awaited(coroutine)
+    return _beside_a_loop(lambda: context.run(asyncio.run, awaited.run()), awaited.stop)
 
 
-def _beside_a_loop(run_loop: Callable[[], Any]) -> Any:
-    """Return what a function returns that runs an event loop, in another thread where this one's own runs."""
-    import asyncio
+class _Awaited:
+    """Something that one thread awaits, and another may stop."""
 
-    if asyncio._get_running_loop() is None:
+    def __init__(self, awaitable: Any) -> None:
+        self._awaitable = awaitable
+        self._task: Any = None
+
+    async def run(self) -> Any:
+        from asyncio import current_task
+
+        self._task = current_task()
+        return await self._awaitable
+
+    def stop(self) -> None:
+        """Cancel it, from another thread."""
+        if self._task is not None:
+            with suppress(RuntimeError):  # its loop has ended meanwhile
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+
+
+def _beside_a_loop(run_loop: Callable[[], Any], stop: Callable[[], None] | None = None) -> Any:
+    """Return what a function returns that runs an event loop, in another thread where this one's own runs.
+
+    Args:
+        stop: Ends it there when Ctrl-C ends the wait here.
+    """
+    # Not imported: what is dropped at the very end of the program comes here too, where no import works.
+    events = sys.modules.get("asyncio.events")
+    if events is None or events._get_running_loop() is None:
         return run_loop()
     outcomes: Future[Any] = Future()
 
@@ -245,6 +270,10 @@ def _beside_a_loop(run_loop: Callable[[], Any]) -> Any:
     thread.start()
     try:
         return outcomes.result()
+    except BaseException:
+        if stop is not None and not outcomes.done():
+            stop()
+        raise
     finally:
         thread.join()
 

@@ -90,7 +90,7 @@ def pack_exception(error: BaseException, *, traceback_text: str | None = None) -
     """
     import cloudpickle
 
-    text = traceback_text if traceback_text is not None else "".join(traceback.format_exception(error))
+    text = _formatted(error) if traceback_text is None else traceback_text
     if isinstance(error, TaskError):  # which keeps the one that it has
         text = ""
     chain: list[tuple[str, bytes]] = []
@@ -110,15 +110,14 @@ def unpack_exception(data: bytes) -> BaseException:
     chain, text = pickle.loads(data)
     errors = [_unpack_one(packed, text) for _, packed in chain]
     for (link, _), error, cause in zip(chain, errors, errors[1:], strict=False):
-        if link == "cause":
-            error.__cause__ = cause
-        else:
-            error.__context__ = cause
+        # Not by its own `__setattr__`, nor `add_note` below, which uses it: that of a frozen class refuses.
+        BaseException.__setattr__(error, f"__{link}__", cause)
     first: BaseException = errors[0]
     if text:
         _forget_tracebacks(first)
         if not isinstance(first, TaskError):
-            first.add_note(f"{_TRACEBACK}{text.rstrip()}")
+            notes = _notes(first)
+            vars(first)["__notes__"] = [*(notes or ()), f"{_TRACEBACK}{text.rstrip()}"]
     return first
 
 
@@ -147,9 +146,22 @@ def _forget_tracebacks(first: BaseException) -> None:
         left += error.__cause__, error.__context__
         if isinstance(error, BaseExceptionGroup):
             left += error.exceptions
-        notes = getattr(error, "__notes__", None)
-        if isinstance(notes, list):
+        notes = _notes(error)
+        if notes is not None:
             notes[:] = [note for note in notes if not str(note).startswith(_TRACEBACK)]
+
+
+def _notes(error: BaseException) -> list[Any] | None:
+    notes = vars(error).get("__notes__")
+    return notes if isinstance(notes, list) else None
+
+
+def _formatted(error: BaseException, *, chain: bool = True) -> str:
+    """Return the traceback of an exception; of one whose attributes raise, what it is."""
+    try:
+        return "".join(traceback.format_exception(error, chain=chain))
+    except Exception:  # noqa: BLE001 - that a task has failed must be known nevertheless
+        return f"{_qualified(error)}: {_message(error)}\n"
 
 
 def _link(error: BaseException) -> str:
@@ -183,7 +195,7 @@ def _pack_one(error: BaseException, text: str | None) -> bytes:
         except Exception:  # noqa: BLE001, S112 - whatever a user's __reduce__ or __init__ raises, the next way is tried
             continue
     if text is None:
-        text = "".join(traceback.format_exception(error, chain=False))
+        text = _formatted(error, chain=False)
     return pickle.dumps(TaskError(_qualified(error), _message(error), text))
 
 
@@ -199,7 +211,7 @@ class _Rebuilt:
 
 def _rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
     error = kind.__new__(kind, *args)
-    error.args = args
+    BaseException.__setattr__(error, "args", args)  # as in `unpack_exception`
     error.__dict__.update(state)
     return error
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
+from fray._values.threads import NoThreadError, start_thread
+
 Serve = Callable[[Callable[[int], None], asyncio.Event], Coroutine[Any, Any, None]]
 """Listens, says at which port, serves until the event is set, and closes what it has opened."""
 
@@ -38,10 +40,13 @@ class ServerThread:
         ready: Future[int] = Future()
         self._begun.clear()
         self._thread = threading.Thread(target=self._run, args=(ready,), name=self._name)
-        self._thread.start()
         try:
+            start_thread(self._thread)
             return ready.result()
-        except BaseException:  # Ctrl-C, too
+        except NoThreadError:
+            self._thread = None
+            raise
+        except BaseException:  # Ctrl-C, too, which may come when the thread has been started
             self.stop()
             raise
 

@@ -113,19 +113,14 @@ class _Part:
             lines = self._chosen.of(self._splitter.finish())
             self._next()
             return lines, True
-        # A look without following ends with the line in the making.
-        over = info.finished or not self._chosen.follow
-        over = over or (self.replica is None and info.status is not JobStatus.PENDING)
-        return (self._chosen.of(self._splitter.finish()) if over else []), False
+        return ([] if self._grows(info) else self._chosen.of(self._splitter.finish())), False
 
     def tail(self, info: JobInfo) -> LogTail:
         """Return the lines until now, of which the last ones can be taken, and continue after them."""
-        latest = self._latest(info)
-        self._attempt = max(latest, 1)
+        self._attempt = max(self._latest(info), 1)
         self._log = self._open_log(self.replica, self._attempt)
         end = self._log.end()
-        growing = self._attempt == latest and not info.finished and self._chosen.follow
-        self._offset = last_line_end(self._log, end) if growing else end
+        self._offset = last_line_end(self._log, end) if self._grows(info) else end
         return LogTail(self._backwards(self._log, self._attempt, self._offset), self._chosen.matches)
 
     def _backwards(self, log: LogSource, attempt: int, end: int) -> Iterator[LogRange]:
@@ -141,6 +136,11 @@ class _Part:
 
     def _at_end(self) -> bool:
         return self._until is not None and self._offset >= self._until
+
+    def _grows(self, info: JobInfo) -> bool:
+        """Whether to wait for the end of a line in the making; a look without following ends with it."""
+        over = self.replica is None and info.status is not JobStatus.PENDING  # the replicas have started
+        return self._chosen.follow and not info.finished and not over
 
     def _latest(self, info: JobInfo) -> int:
         if self.replica is None or self.replica >= len(info.tasks):

@@ -155,9 +155,11 @@ class LogReader:
     def _since_by_file_times(self, time: float) -> int:
         """For a log without an index: it took no second, or is of 0.1.0; it has the time of its last byte."""
         self._look()
-        if self._segments and os.stat(self._segments[-1].path).st_mtime < time - _CLOCK_TICK:
-            return self.end()
-        return 0
+        try:
+            over = self._segments and os.stat(self._segments[-1].path).st_mtime < time - _CLOCK_TICK
+        except FileNotFoundError:  # dropped meanwhile: more was written
+            return 0
+        return self.end() if over else 0
 
 
 class OffsetLog:

@@ -185,7 +185,9 @@ _TOKEN = re.compile(
 )
 _MEMBER = re.compile(r"\[:(?P<named>\w+):\]|(?P<low>\\.|.)(?:-(?P<high>\\.|.))?", re.DOTALL)
 _NAMED_CLASSES = {"alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "lower": "a-z", "upper": "A-Z",
-                  "xdigit": "0-9a-fA-F", "space": r"\s", "blank": r" \t"}  # fmt: skip
+                  "xdigit": "0-9a-fA-F", "space": r"\s", "blank": r" \t", "punct": r"!-/:-@\[-`{-~",
+                  "cntrl": r"\x00-\x1f\x7f", "graph": "!-~", "print": " -~"}  # fmt: skip
+_NO_CHARACTER = "(?!)"
 
 # What a path must be, whether it is kept after all, whether the rule is for folders alone.
 _Rule = tuple[re.Pattern[str], bool, bool]
@@ -244,7 +246,8 @@ def _token(token: re.Match[str]) -> str:
         return _characters(token["members"], negated=bool(token["negated"]))
     if token["escaped"] is not None:
         return re.escape(token["escaped"])
-    return {"*": "[^/]*", "?": "[^/]"}.get(token["plain"], re.escape(token["plain"]))
+    wildcards = {"*": "[^/]*", "?": "[^/]", "[": _NO_CHARACTER}  # of a class without its end git fits nothing
+    return wildcards.get(token["plain"], re.escape(token["plain"]))
 
 
 def _characters(members: str, *, negated: bool) -> str:
@@ -259,7 +262,7 @@ def _characters(members: str, *, negated: bool) -> str:
             found += f"{re.escape(low)}-{re.escape(high)}"
     if negated:
         return f"[^/{found}]"
-    return f"[{found}]" if found else "(?!)"
+    return f"(?!/)[{found}]" if found else _NO_CHARACTER
 
 
 def _walk(folder: Path, rules: _Rules, prefix: str = "") -> Iterator[str]:
