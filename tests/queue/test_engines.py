@@ -1,6 +1,7 @@
 """Queues on engines under harm: lost answers, cut connections, forks, engines that are killed or stopped."""
 
 import asyncio
+import multiprocessing
 import os
 import pickle
 import threading
@@ -250,6 +251,21 @@ def test_a_forked_child_has_connections_of_its_own(rig: Rig) -> None:
     assert os.waitpid(pid, 0)[1] == 0
     queue.done_many(mine)
     assert [lease.item for lease in queue.pop_many(20)] == [*range(10, 20), "of the child"]
+    queue.close()
+
+
+def test_a_child_that_is_forked_while_the_queue_is_opened_opens_it(rig: Rig) -> None:
+    queue = open_any(rig.url())
+    child = multiprocessing.get_context("fork").Process(target=queue.push, args=("of the child",))
+    with queue._opening, warnings.catch_warnings():  # as another thread may have it, while the engine is away
+        warnings.simplefilter("ignore")  # Python warns of fork in a process with threads
+        child.start()
+    child.join(30)
+    ended = child.exitcode
+    child.kill()
+    child.join()
+    assert ended == 0
+    assert queue.pop().item == "of the child"
     queue.close()
 
 

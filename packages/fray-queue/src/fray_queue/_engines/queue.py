@@ -1,5 +1,6 @@
 """A queue on an engine: what is the same for all of them."""
 
+import os
 import secrets
 import threading
 import time
@@ -92,7 +93,7 @@ class EngineQueue(QueueBase[T]):
         self._given = check_bounds(max_attempts, max_size, max_dead)
         self._settings: Settings | None = None
         self._is_stored: tuple[bool, str] | None = None
-        self._opening = threading.Lock()
+        self._opening, self._pid = threading.Lock(), os.getpid()
         self._idempotency_keys = KeyPool()
         self._store: EngineStore = self._connect()
 
@@ -178,6 +179,8 @@ class EngineQueue(QueueBase[T]):
         ) from last
 
     def _open(self) -> Settings:
+        if self._pid != os.getpid():  # forked, perhaps while another thread waited for the engine
+            self._opening, self._pid = threading.Lock(), os.getpid()
         with self._opening:
             if self._settings is None:
                 self._settings = self._patiently(lambda store: store.open(self._given))
