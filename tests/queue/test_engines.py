@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,31 @@ def test_leases_are_timed_by_the_engines_clock(rig: Rig, monkeypatch: pytest.Mon
     assert queue.pop() is None
     queue.done(lease)
     queue.close()
+
+
+def test_a_queue_that_is_made_again_is_used_after_one_error(rig: Rig) -> None:
+    url = rig.url()
+    with open_any(url) as queue, open_any(url) as other:
+        queue.push("of the first")
+        held = queue.pop()
+        other.delete()
+        for _ in range(2):
+            with pytest.raises(QueueUnavailableError, match="deleted"):
+                queue.push("of none")
+        assert not other.exists()
+        other.push("of the second")
+        with pytest.raises(QueueUnavailableError, match="deleted"):
+            queue.pop()
+        assert queue.pop().item == "of the second"
+        with pytest.raises(LeaseExpiredError):
+            queue.done(held)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(queue.pop, wait=30.0)
+            other.push("of the second, too")
+            assert waiting.result(40).item == "of the second, too"
+        ticket = queue.push("answered", reply=True)
+        other.done(other.pop(), result="so")
+        assert ticket.result(timeout=30) == "so"
 
 
 def test_a_queue_that_was_deleted_says_so_to_who_has_it_open(rig: Rig) -> None:
