@@ -128,7 +128,9 @@ class Listing:
                     yield None
 
     def _unseen(self, seen: set[str]) -> list[View]:
-        views = [view for bucket, view in self._views.items() if bucket not in seen]
+        views = list(self._views.values())  # most calls find what they look for in the first
+        if seen:
+            views = [view for view in views if view.bucket not in seen]
         return views or ([self._open(self._unopened.pop())] if self._unopened else [])
 
     def refresh(self, now: float) -> None:
