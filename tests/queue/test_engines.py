@@ -1,9 +1,9 @@
 """Queues on engines under harm: lost answers, cut connections, forks, engines that are killed or stopped."""
 
 import asyncio
-import multiprocessing
 import os
 import pickle
+import socket
 import threading
 import time
 import warnings
@@ -17,6 +17,7 @@ from cli_checks import check_verbs
 from cutting_proxy import CuttingProxy
 from engine_servers import PostgresServer, Program, RedisServer, fresh_name
 from engine_torture import EngineTorture
+from queue_processes import check_forked
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray.queue import open_queue
@@ -280,18 +281,18 @@ def test_a_forked_child_has_connections_of_its_own(rig: Rig) -> None:
     queue.close()
 
 
-def test_a_child_that_is_forked_while_the_queue_is_opened_opens_it(rig: Rig) -> None:
-    queue = open_any(rig.url())
-    child = multiprocessing.get_context("fork").Process(target=queue.push, args=("of the child",))
-    with queue._opening, warnings.catch_warnings():  # as another thread may have it, while the engine is away
-        warnings.simplefilter("ignore")  # Python warns of fork in a process with threads
-        child.start()
-    child.join(30)
-    ended = child.exitcode
-    child.kill()
-    child.join()
-    assert ended == 0
-    assert queue.pop().item == "of the child"
+def test_a_child_that_is_forked_while_another_thread_opens_the_queue_waits_for_no_lock(rig: Rig) -> None:
+    def push() -> None:
+        with pytest.raises(QueueUnavailableError):
+            queue.push("to an engine that does not answer")
+
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        queue = open_any(rig.url(port=silent.getsockname()[1]), timeout=2.0)
+        pushing = pool.submit(push)
+        connection, _ = silent.accept()
+        with connection:
+            check_forked(push)
+            pushing.result(30)
     queue.close()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import pytest
 from pools import Pools
-from queue_processes import wait_until
+from queue_processes import check_forked, wait_until
 from wall_clock import WallClock, check_leases_last
 
 from fray import QueueUnavailableError, UnsupportedError, WrongProcessError
@@ -237,7 +237,6 @@ def test_what_a_forked_child_pushes_outlasts_the_end_of_its_parents_use(tmp_path
 
 
 def test_a_child_that_is_forked_while_threads_work_can_work_as_well(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
     stop = threading.Event()
 
     def work() -> None:
@@ -255,14 +254,7 @@ def test_a_child_that_is_forked_while_threads_work_can_work_as_well(tmp_path: Pa
             thread.start()
         try:
             for _ in range(20):
-                process = context.Process(target=child)
-                process.start()
-                process.join(20)
-                alive = process.is_alive()
-                process.kill()
-                process.join()
-                assert not alive, "the child waits for a lock of the parent's"
-                assert process.exitcode == 0
+                check_forked(child)
         finally:
             stop.set()
             for thread in threads:
