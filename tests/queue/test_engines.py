@@ -3,10 +3,12 @@
 import asyncio
 import os
 import pickle
+import socket
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from cli_checks import check_verbs
 from cutting_proxy import CuttingProxy
 from engine_servers import PostgresServer, Program, RedisServer, fresh_name
 from engine_torture import EngineTorture
+from queue_processes import check_forked
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray.queue import open_queue
@@ -143,6 +146,31 @@ def test_leases_are_timed_by_the_engines_clock(rig: Rig, monkeypatch: pytest.Mon
     queue.close()
 
 
+def test_a_queue_that_is_made_again_is_used_after_one_error(rig: Rig) -> None:
+    url = rig.url()
+    with open_any(url) as queue, open_any(url) as other:
+        queue.push("of the first")
+        held = queue.pop()
+        other.delete()
+        for _ in range(2):
+            with pytest.raises(QueueUnavailableError, match="deleted"):
+                queue.push("of none")
+        assert not other.exists()
+        other.push("of the second")
+        with pytest.raises(QueueUnavailableError, match="deleted"):
+            queue.pop()
+        assert queue.pop().item == "of the second"
+        with pytest.raises(LeaseExpiredError):
+            queue.done(held)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(queue.pop, wait=30.0)
+            other.push("of the second, too")
+            assert waiting.result(40).item == "of the second, too"
+        ticket = queue.push("answered", reply=True)
+        other.done(other.pop(), result="so")
+        assert ticket.result(timeout=30) == "so"
+
+
 def test_a_queue_that_was_deleted_says_so_to_who_has_it_open(rig: Rig) -> None:
     url = rig.url()
     one, other = (open_any(url) for _ in range(2))
@@ -250,6 +278,21 @@ def test_a_forked_child_has_connections_of_its_own(rig: Rig) -> None:
     assert os.waitpid(pid, 0)[1] == 0
     queue.done_many(mine)
     assert [lease.item for lease in queue.pop_many(20)] == [*range(10, 20), "of the child"]
+    queue.close()
+
+
+def test_a_child_that_is_forked_while_another_thread_opens_the_queue_waits_for_no_lock(rig: Rig) -> None:
+    def push() -> None:
+        with pytest.raises(QueueUnavailableError):
+            queue.push("to an engine that does not answer")
+
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        queue = open_any(rig.url(port=silent.getsockname()[1]), timeout=2.0)
+        pushing = pool.submit(push)
+        connection, _ = silent.accept()
+        with connection:
+            check_forked(push)
+            pushing.result(30)
     queue.close()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from pools import Pools
+from queue_processes import check_forked
 
 from fray.queue import LeaseExpiredError, open_queue
 from fray.testing.queue import (
@@ -160,6 +161,30 @@ def test_a_forked_child_is_not_taken_for_its_parent(tmp_path: Path) -> None:
     assert lease.item == 2
     queue.done(lease)
     assert queue.size() == 2
+
+
+def test_a_child_that_is_forked_during_a_listing_can_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue: FileQueue[int] = FileQueue(tmp_path / "q", fsync=False)
+    queue.push_many(range(2))
+    parent, listing, go, names = os.getpid(), threading.Event(), threading.Event(), LocalStore.names
+
+    def slowly(store: LocalStore, folder: str) -> list[str]:
+        if os.getpid() == parent and folder:
+            listing.set()
+            assert go.wait(60)
+        return names(store, folder)
+
+    monkeypatch.setattr(LocalStore, "names", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        popping = pool.submit(queue.pop)
+        assert listing.wait(30)
+        check_forked(queue.pop)
+        go.set()
+        lease = popping.result(30)
+    assert lease is not None
+    assert lease.item == 1
 
 
 def test_of_threads_that_finish_one_lease_one_gets_an_error(

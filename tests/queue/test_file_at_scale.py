@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 import tracemalloc
 import uuid
 from collections import Counter
@@ -134,8 +135,9 @@ def test_leases_are_extended_beside_each_other(
     assert [each.item for each in longer if not isinstance(each, Exception)] == [each.item for each in leases]
 
 
+@pytest.mark.parametrize(("call", "answer"), [("dead_letters", []), ("size", 1)])
 def test_a_listing_that_takes_long_holds_no_extension_up(
-    queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch
+    queue: FileQueue[Any], monkeypatch: pytest.MonkeyPatch, call: str, answer: Any
 ) -> None:
     queue.push("x")
     lease = queue.pop(60.0)
@@ -149,11 +151,40 @@ def test_a_listing_that_takes_long_holds_no_extension_up(
 
     monkeypatch.setattr(FsspecStore, "tree", slowly)
     with ThreadPoolExecutor(1) as pool:
-        letters = pool.submit(queue.dead_letters)
+        found = pool.submit(getattr(queue, call))
         assert listing.wait(30)
         assert queue.extend(lease, 600.0).item == "x"
         go.set()
-        assert letters.result(30) == []
+        assert found.result(30) == answer
+
+
+@pytest.mark.parametrize("call", ["pop", "peek"])
+def test_listings_of_many_buckets_hold_no_extension_up(
+    url: str, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    clock = ManualClock()
+    with FileQueue[Any](url, clock=clock) as other, FileQueue[Any](url, clock=clock) as queue:
+        for number in range(20):
+            other.push(number)
+            clock.advance(11.0)  # the next goes into a bucket of its own
+        (lease,) = queue.pop_many(1, 10_000.0)
+        assert len(other.pop_many(19, 10_000.0)) == 19
+        listed, names = [threading.Event() for _ in range(20)], FsspecStore.names
+
+        def slowly(store: FsspecStore, folder: str) -> list[str]:
+            if folder:
+                next(each for each in listed if not each.is_set()).set()
+                time.sleep(0.1)
+            return names(store, folder)
+
+        monkeypatch.setattr(FsspecStore, "names", slowly)
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(getattr(queue, call))
+            assert listed[0].wait(30)
+            assert queue.extend(lease, 600.0).item == 0
+            assert not listed[-1].is_set(), "it was held up until all was listed"
+            monkeypatch.setattr(FsspecStore, "names", names)
+            assert found.result(30) is None
 
 
 def test_a_lease_that_another_client_extended_is_good_after_this_one_forgot_it(url: str) -> None:

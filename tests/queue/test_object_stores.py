@@ -30,7 +30,7 @@ from fray.testing.queue import (
     check_queue_machine,
 )
 from fray_queue import FileQueue
-from fray_queue.testing import file_queue
+from fray_queue.testing import FsspecStore, file_queue
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -298,3 +298,18 @@ def test_an_item_takes_at_most_six_requests_on_the_wire(moto: str, monkeypatch: 
         requests = (proxy.answered - before) / count
     print(f"\nS3: {requests:.2f} HTTP requests per item, listings and deletions included")
     assert requests <= 6.25  # six, and what is listed every five seconds
+
+
+@pytest.mark.parametrize("bucket", ["bucket", "arn:aws:s3:us-west-2:123456789012:accesspoint/point"])
+def test_objects_of_an_access_point_are_deleted_as_those_of_a_bucket(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, str, Any]] = []
+
+    async def call(fs: object, method: str, *, Bucket: str, Delete: Any) -> dict[str, Any]:
+        made.append((method, Bucket, [each["Key"] for each in Delete["Objects"]]))
+        return {}
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", call)
+    FsspecStore(f"s3://{bucket}/queues/tasks", {"anon": True}, timeout=5.0).delete(["one", "two"])
+    assert made == [("delete_objects", bucket, ["queues/tasks/one", "queues/tasks/two"])]

@@ -15,10 +15,10 @@ from typing import Any
 import apsw
 import pytest
 from pools import Pools
-from queue_processes import wait_until
+from queue_processes import check_forked, wait_until
 from wall_clock import WallClock, check_leases_last
 
-from fray import QueueUnavailableError, UnsupportedError
+from fray import QueueUnavailableError, UnsupportedError, WrongProcessError
 from fray.queue import open_queue
 from fray.testing.queue import (
     MakeQueue,
@@ -211,6 +211,70 @@ def test_a_forked_child_opens_the_file_anew(tmp_path: Path) -> None:
     queue.push("after")
     assert [lease.item for lease in queue.pop_many(3)] == ["before the fork", "after"]
     queue.close()
+
+
+def test_what_a_forked_child_pushes_outlasts_the_end_of_its_parents_use(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    pushed, closed = context.Event(), context.Event()
+
+    def child() -> None:
+        queue.push("while the parent has it open")
+        pushed.set()
+        assert closed.wait(30)
+        queue.push("after")  # into a log that SQLite removed
+
+    with SqliteQueue[str](tmp_path / "q.db") as queue:
+        queue.push("before")
+        process = context.Process(target=child)
+        process.start()
+        assert pushed.wait(30)
+    closed.set()
+    process.join(60)
+    assert process.exitcode == 0
+    with SqliteQueue[str](tmp_path / "q.db") as queue:
+        items = [lease.item for lease in queue.pop_many(4)]
+    assert items == ["before", "while the parent has it open", "after"]
+
+
+def test_a_child_that_is_forked_while_threads_work_can_work_as_well(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            for lease in queue.pop_many(5):
+                queue.release(lease)
+
+    def child() -> None:
+        assert queue.pop() is not None
+
+    with SqliteQueue[int](tmp_path / "q.db") as queue:
+        queue.push_many(range(100))
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(20):
+                check_forked(child)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+def test_a_child_that_is_forked_within_a_call_is_refused(tmp_path: Path) -> None:
+    def child() -> None:
+        for queue in (parents, SqliteQueue[int](tmp_path / "q.db")):
+            with pytest.raises(WrongProcessError, match="fork while no call is under way"):
+                queue.push(2)
+
+    with SqliteQueue[int](tmp_path / "q.db") as parents:
+        parents.push(1)
+        process = multiprocessing.get_context("fork").Process(target=child)
+        with parents._opened.store().at_work:  # as another thread may have it, for long
+            process.start()
+        process.join(60)
+        assert process.exitcode == 0
+        assert parents.size() == 1
 
 
 def test_a_waiting_pop_notices_another_process(tmp_path: Path) -> None:

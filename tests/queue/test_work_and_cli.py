@@ -406,6 +406,25 @@ def test_a_process_that_a_command_leaves_in_the_background_holds_no_item(
         assert ticket.result(timeout=30) == "300000"
 
 
+def test_a_pool_whose_output_nobody_reads_any_more_ends_and_its_items_go_back(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/q.db"
+    command = [sys.executable, "-m", "fray", "queue", "work", url, "--", "sh", "-c"]
+    script = f"read item; echo $item >> {tmp_path}/ran; echo $item"
+    with SqliteQueue[str](tmp_path / "q.db", max_attempts=3) as queue:
+        queue.push("read\n")
+        with subprocess.Popen([*command, script], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            try:
+                assert process.stdout.readline() == b"read\n"
+                process.stdout.close()
+                queue.push_many(["lost\n", "left\n"])
+                assert process.wait(30) == 1
+            finally:
+                process.kill()
+        assert (tmp_path / "ran").read_text() == "read\nlost\n"
+        assert (queue.size(), queue.dead_letters()) == (2, [])
+
+
 def test_importing_the_package_loads_neither_fsspec_nor_aiohttp() -> None:
     code = "import sys, fray.queue, fray_queue; assert not {'fsspec', 'aiohttp', 'click'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))

@@ -10,7 +10,7 @@ import pytest
 from hastened_loop import HastenedLoop
 from queue_processes import ServerProcess
 
-from fray import QueueUnavailableError
+from fray import QueueUnavailableError, SerializationError
 from fray.queue import Lease
 from fray.testing.queue_unreadable import Newer, UnreadablePromises
 from fray_queue import (
@@ -246,6 +246,34 @@ def test_a_function_that_panics_fails_its_item_alone(kind: str) -> None:
     assert [tickets[0].result(10), tickets[2].result(10)] == [0, 2]
     with pytest.raises(RuntimeError, match="PanicError: called `unwrap`"):
         tickets[1].result(10)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_what_panics_when_it_is_pickled_fails_its_item_alone(tmp_path: Path, processes: bool) -> None:
+    class PanicError(BaseException):
+        """As libraries that are written in Rust raise it: it is no Exception."""
+
+    class Panics:
+        def __reduce__(self) -> Any:
+            raise PanicError("cannot borrow as mutable")
+
+    class FailsAndPanics(Exception):
+        def __reduce__(self) -> Any:
+            raise PanicError("cannot borrow as mutable")
+
+    def fn(item: int) -> Any:
+        if item == 1:
+            raise FailsAndPanics("an error that holds what cannot be pickled")
+        return Panics() if item == 2 else item
+
+    with SqliteQueue[int](tmp_path / "q.db", max_attempts=1) as queue:
+        tickets = queue.push_many(range(4), reply=True)
+        work(queue, fn, processes=processes, stop_when_empty=True)
+        assert [tickets[0].result(10), tickets[3].result(10)] == [0, 3]
+        with pytest.raises(Exception, match="an error that holds what cannot be pickled"):
+            tickets[1].result(10)
+        with pytest.raises(SerializationError, match="cannot borrow"):
+            tickets[2].result(10)
 
 
 class TestUnreadableItems(UnreadablePromises):

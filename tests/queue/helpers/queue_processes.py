@@ -1,10 +1,12 @@
 """Real processes for the queue tests: servers and workers, ended by their process id."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,3 +81,17 @@ def take_all(path: str, options: dict[str, Any]) -> list[tuple[int, int]]:
             taken.append((lease.item, lease.attempt))
             queue.done(lease)
     return taken
+
+
+def check_forked(act: Callable[[], object]) -> None:
+    """Do something in a forked child, which must end, and well."""
+    child = multiprocessing.get_context("fork").Process(target=act)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of fork in a process with threads
+        child.start()
+    child.join(30)
+    ended = child.exitcode
+    child.kill()
+    child.join()
+    assert ended is not None, "the child waits for ever"
+    assert ended == 0

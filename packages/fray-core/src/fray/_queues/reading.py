@@ -56,9 +56,9 @@ def _readable(
 def read_lease(lease: Lease[bytes]) -> Lease[Any] | str:
     """Return a lease with its item unpickled; where that fails, the text of the error."""
     try:
-        item = pickle.loads(lease.item)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the item's class raises
-        return describe(error)
+        item = _loaded(lease.item)
+    except _UnreadableError as error:
+        return str(error)
     return Lease(
         item,
         lease.lease_id,
@@ -78,9 +78,9 @@ def read_item(payload: bytes, item_id: str) -> Any:
         UnreadableItemError: It cannot be unpickled in this process.
     """
     try:
-        return pickle.loads(payload)
-    except (Exception, SystemExit) as error:
-        raise UnreadableItemError(item_id, describe(error)) from error
+        return _loaded(payload)
+    except _UnreadableError as error:
+        raise UnreadableItemError(item_id, str(error)) from error.__cause__
 
 
 def dead_letter(
@@ -92,10 +92,29 @@ def dead_letter(
 ) -> DeadLetter[Any]:
     """Make a dead letter; one whose item cannot be unpickled here holds its bytes and the error."""
     try:
-        item = pickle.loads(payload)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a letter that cannot be read hides no other
-        item = UnreadableItem(payload, describe(error))
+        item = _loaded(payload)
+    except _UnreadableError as error:  # a letter that cannot be read hides no other
+        item = UnreadableItem(payload, str(error))
     return DeadLetter(item, item_id, attempts, history, reason)
+
+
+class _UnreadableError(Exception):
+    """An item cannot be unpickled here; its text says why."""
+
+
+def _loaded(payload: bytes) -> Any:
+    """Unpickle an item.
+
+    Raises:
+        _UnreadableError: Its class raised something: SystemExit counts, and so does what derives from
+            BaseException alone, such as the panic of a library in Rust. A KeyboardInterrupt is raised.
+    """
+    try:
+        return pickle.loads(payload)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _UnreadableError(describe(error)) from error
 
 
 def describe(error: BaseException) -> str:

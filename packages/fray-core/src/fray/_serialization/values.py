@@ -14,6 +14,9 @@ from fray._values.errors import SerializationError, TaskError
 
 _CHAIN_LIMIT = 8  # causes of causes that travel with an exception
 _TRACEBACK = "\nTraceback where it was raised:\n"  # begins the note with what was formatted elsewhere
+# Everything else that a class raises when it is pickled or unpickled concerns this value alone, including
+# what derives from BaseException alone, such as the panic of a library in Rust.
+_ENDS_PROGRAMS = (KeyboardInterrupt, SystemExit)
 
 
 def dumps(value: Any, what: str) -> bytes:
@@ -29,9 +32,9 @@ def dumps(value: Any, what: str) -> bytes:
 
     try:
         data: bytes = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    except SerializationError:
+    except (SerializationError, *_ENDS_PROGRAMS):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise SerializationError(what, f"{type(error).__name__}: {error}") from error
     return data
 
@@ -124,7 +127,9 @@ def unpack_exception(data: bytes) -> BaseException:
 def _unpack_one(packed: bytes, text: str) -> BaseException:
     try:
         error: BaseException = pickle.loads(packed)
-    except Exception as failure:  # noqa: BLE001 - whatever a class does or misses when it is unpickled
+    except _ENDS_PROGRAMS:
+        raise
+    except BaseException as failure:  # noqa: BLE001 - whatever a class does or misses when it is unpickled
         return TaskError(
             "Exception", f"it cannot be rebuilt here ({type(failure).__name__}: {failure})", text
         )
@@ -192,7 +197,9 @@ def _pack_one(error: BaseException, text: str | None) -> bytes:
             # Classes of `__main__` travel by value and come back as another class of the same name.
             if type(copy).__qualname__ == type(error).__qualname__ and str(copy) == str(error):
                 return data
-        except Exception:  # noqa: BLE001, S112 - whatever a user's __reduce__ or __init__ raises, the next way is tried
+        except _ENDS_PROGRAMS:
+            raise
+        except BaseException:  # noqa: BLE001, S112 - whatever a user's __reduce__ or __init__ raises, the next way is tried
             continue
     if text is None:
         text = _formatted(error, chain=False)

@@ -114,6 +114,16 @@ class UnreadablePromises(QueueFixtures):
         queue.push_many([Newer("a"), "good"])
         assert take(queue).item == "good"
 
+    def test_an_item_that_panics_is_unreadable(
+        self, queue: Queue[Any], unreadable: list[BaseException]
+    ) -> None:
+        class PanicError(BaseException):
+            """As libraries that are written in Rust raise it: it is no Exception."""
+
+        unreadable[:] = [PanicError("called `unwrap` on a `None` value")]
+        queue.push_many([Newer("a"), "good"])
+        assert take(queue).item == "good"
+
     def test_an_interrupt_gives_back_what_was_in_hand(
         self, queue: Queue[Any], unreadable: list[BaseException]
     ) -> None:

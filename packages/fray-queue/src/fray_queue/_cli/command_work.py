@@ -38,6 +38,8 @@ class Command:
     def __init__(self, arguments: tuple[str, ...], time_limit: float | None) -> None:
         self._arguments, self._time_limit = arguments, time_limit
         self._encoding = locale.getpreferredencoding(do_setlocale=False)
+        self.unread: BrokenPipeError | None = None
+        """Why the output of commands can be written no more."""
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
 
@@ -75,13 +77,21 @@ class Command:
             _kill(process)
             raise
         output = b"".join(written)
-        click.echo(output, nl=False)
+        self._show(output)
         if not in_time:
             raise CommandFailedError(f"{self._arguments[0]} ran for more than {self._time_limit:g} s")
         if process.returncode:
             raise CommandFailedError(f"{self._arguments[0]} {_ending(process.returncode)}")
         answer = output.decode(self._encoding, errors="replace")
         return answer.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
+
+    def _show(self, output: bytes) -> None:
+        """Write what a command wrote; where nobody reads it any more, end the pool, whose items go back."""
+        try:
+            click.echo(output, nl=False)
+        except BrokenPipeError as error:
+            self.unread = error
+            raise SystemExit(1) from error
 
     def kill_all(self) -> None:
         """Kill what still runs, with all that it started."""
@@ -150,7 +160,8 @@ def work(
     JSON. The item is done when COMMAND ends with exit code 0, and goes back to the queue otherwise. What
     it wrote to its standard output is the reply, as text, to a push with `reply=True`; where it fails for
     good they get an error that says how it ended. Processes that it leaves in the background are not waited
-    for. Unpickles what others pushed: trust them.
+    for. If nobody reads its output any more (`| head`), the pool ends, and the item goes back. Unpickles what
+    others pushed: trust them.
 
     fray queue work sqlite:q.db -- convert {} -resize 50% out.png
     """
@@ -171,6 +182,8 @@ def work(
         )
     except KeyboardInterrupt:
         summary = None
+    except SystemExit:
+        raise run.unread or SystemExit(1) from None
     finally:
         run.kill_all()
         if hasattr(opened, "close"):

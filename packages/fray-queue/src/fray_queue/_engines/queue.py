@@ -1,13 +1,15 @@
 """A queue on an engine: what is the same for all of them."""
 
+import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, Self, TypeVar
 
-from fray import LeaseExpiredError, QueueUnavailableError
+from fray import FrayError, LeaseExpiredError, QueueUnavailableError
 from fray.backend import (
     Answer,
     PushOptions,
@@ -29,7 +31,7 @@ from fray.queue import DeadLetter, Lease, QueueBase, QueueFullError, Reply
 from fray_queue._checks import check_bounds, check_name, no_room_within
 from fray_queue._codec import encode_many
 from fray_queue._engines.idempotency import IdempotencyKey, KeyPool
-from fray_queue._engines.store import Counts, EngineStore, Letter, TransientError, Wanted
+from fray_queue._engines.store import Counts, DeletedQueueError, EngineStore, Letter, TransientError, Wanted
 from fray_queue._errors import NoRoomError
 from fray_queue._items import Settings
 from fray_queue._leases import extended
@@ -92,7 +94,7 @@ class EngineQueue(QueueBase[T]):
         self._given = check_bounds(max_attempts, max_size, max_dead)
         self._settings: Settings | None = None
         self._is_stored: tuple[bool, str] | None = None
-        self._opening = threading.Lock()
+        self._opening, self._pid = threading.Lock(), os.getpid()
         self._idempotency_keys = KeyPool()
         self._store: EngineStore = self._connect()
 
@@ -137,7 +139,11 @@ class EngineQueue(QueueBase[T]):
         """Make a request, again and again while the engine is away."""
         if self._settings is None:
             self._open()
-        return self._patiently(request)
+        try:
+            return self._patiently(request)
+        except DeletedQueueError:
+            self._note_deleted()
+            raise
 
     def _change(self, request: Callable[[EngineStore, IdempotencyKey], R]) -> R:
         """Make a request that the engine does once, though it is repeated."""
@@ -151,9 +157,17 @@ class EngineQueue(QueueBase[T]):
                 answer = self._again(lambda store: request(store, key), error)
         except Exception as error:
             self._idempotency_keys.give_back_after(key, error)
+            if isinstance(error, DeletedQueueError):
+                self._note_deleted()
             raise
         self._idempotency_keys.give_back(key)
         return answer
+
+    def _note_deleted(self) -> None:
+        """Have the next call open the queue that has the name of a deleted one by now; it makes none."""
+        with suppress(FrayError):
+            if self._store.exists():
+                self._settings = None
 
     def _patiently(self, request: Callable[[EngineStore], R]) -> R:
         try:
@@ -178,6 +192,8 @@ class EngineQueue(QueueBase[T]):
         ) from last
 
     def _open(self) -> Settings:
+        if self._pid != os.getpid():  # forked, perhaps while another thread waited for the engine
+            self._opening, self._pid = threading.Lock(), os.getpid()
         with self._opening:
             if self._settings is None:
                 self._settings = self._patiently(lambda store: store.open(self._given))

@@ -61,8 +61,15 @@ class Claims(Survey):
                 return [claim]
 
     def _next(self, *, look_now: bool) -> Spot | None:
-        with self._lock:
-            return self._listing.next(self._clock(), look_now=look_now)
+        found = self._listing.find(self._clock, look_now=look_now)
+        while True:
+            with self._lock:
+                try:
+                    spot = next(found)
+                except StopIteration:
+                    return None
+            if spot is not None:
+                return spot
 
     def _claim(self, spot: Spot, lease_timeout: float) -> Claim | None:
         """Try to lease one item; None when it turns out to be busy, dead or gone."""

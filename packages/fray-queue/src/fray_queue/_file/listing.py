@@ -8,7 +8,7 @@ late (most are finished by then), or at once when there is nothing else to take.
 import math
 import random
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from fray_queue._errors import QueueRemovedError
@@ -103,28 +103,38 @@ class Listing:
         self._listed_at = -math.inf
         self._spread = 1.0
 
-    def next(self, now: float, *, look_now: bool = False) -> Spot | None:
-        """Return an item to try and hide it until `note` is called; None when a `refresh` is due.
+    def find(self, clock: Callable[[], float], *, look_now: bool = False) -> Iterator[Spot | None]:
+        """Find an item to try and hide it until `note` is called; without one a `refresh` is due.
+
+        It yields nothing after a listing that found none, so that its caller can release the lock: to list
+        all buckets of a long queue takes minutes, and extensions need the lock.
 
         Args:
             look_now: ItemLog that are unknown are worth a try, too.
         """
-        if now - self._listed_at > FRESH_FOR:
+        if (now := clock()) - self._listed_at > FRESH_FOR:
             self._list_root(now)
-        for view in list(self._views.values()):
-            if now - view.listed_at > FRESH_FOR:
-                self._list_bucket(view, now, look_now=look_now)
-            if spot := self._pick(view, now):
-                return spot
-        while self._unopened:
-            view = self._open(self._unopened.pop())
-            self._list_bucket(view, now, look_now=look_now)
-            if spot := self._pick(view, now):
-                return spot
-        return None
+        seen: set[str] = set()
+        while views := self._unseen(seen):
+            for view in views:
+                seen.add(view.bucket)
+                now = clock()
+                listed = now - view.listed_at > FRESH_FOR
+                if listed:
+                    self._list_bucket(view, now, look_now=look_now)
+                if spot := self._pick(view, now):
+                    yield spot
+                elif listed:
+                    yield None
+
+    def _unseen(self, seen: set[str]) -> list[View]:
+        views = list(self._views.values())  # most calls find what they look for in the first
+        if seen:
+            views = [view for view in views if view.bucket not in seen]
+        return views or ([self._open(self._unopened.pop())] if self._unopened else [])
 
     def refresh(self, now: float) -> None:
-        """See what buckets there are; `next` lists them again, and only as many as it needs."""
+        """See what buckets there are; `find` lists them again, and only as many as it needs."""
         self._list_root(now)
 
     def spots(self, now: float, tree: dict[str, list[str]] | None = None) -> list[Spot]:
@@ -137,28 +147,26 @@ class Listing:
             self._list_bucket(view, now, look_now=True, names=tree.get(view.bucket, []))
         return [view.spots[item] for view in self._views.values() for item in sorted(view.spots)]
 
-    def countable(self, now: float) -> tuple[int, list[Spot]]:
-        """Return how many items are in buckets that nobody touched, and every other item and batch."""
+    def countable(self, now: float) -> tuple[int, list[str]] | None:
+        """Return how many items are in buckets that nobody touched, and the other buckets; None: list all."""
         if self._listed_at == -math.inf:
             self._list_root(now)
         if self.full is None or len(self._views) + len(self._unopened) <= FEW:
-            return 0, self.spots(now)
+            return None
         counts = self.full.counts()
         self._list_root(now)  # after the counts: they hold for what it shows
-        buckets = sorted([*self._views, *self._unopened])
+        buckets = self.buckets()
         others = [bucket for bucket in buckets if bucket not in counts]
         if len(others) > FEW + len(buckets) // 4:  # a bucket a listing; all names are about four a listing
-            return 0, self.spots(now)
-        untouched = sum(counts.get(bucket, 0) for bucket in buckets)
-        return untouched, [spot for bucket in others for spot in self._spots_of(bucket, now)]
+            return None
+        return sum(counts.get(bucket, 0) for bucket in buckets), others
 
-    def in_line(self, now: float) -> Iterator[Spot]:
-        """Return items and batches in order, bucket by bucket, from new listings."""
-        self._list_root(now)
-        for bucket in sorted([*self._views, *self._unopened]):
-            yield from self._spots_of(bucket, now)
+    def buckets(self) -> list[str]:
+        """Return the buckets of the last listing of the root, in order."""
+        return sorted([*self._views, *self._unopened])
 
-    def _spots_of(self, bucket: str, now: float) -> list[Spot]:
+    def spots_of(self, bucket: str, now: float) -> list[Spot]:
+        """Return the items and batches of a bucket, in order, from a new listing."""
         view = self._views.get(bucket) or self._open(bucket)
         self._list_bucket(view, now, look_now=True)
         return [view.spots[item] for item in sorted(view.spots)]

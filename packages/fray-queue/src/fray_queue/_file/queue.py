@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
 from fray import LeaseExpiredError, UnsupportedError
 from fray.backend import (
@@ -118,9 +119,10 @@ class FileQueue(QueueBase[T]):
         self._skew = max_clock_skew if max_clock_skew is not None else 0.0 if self._local else _REMOTE_SKEW
         check_seconds("max_clock_skew", self._skew, zero=True)
         self._clock = clock
-        self._start(max_attempts)
+        self._start()
+        _open.add(self)
 
-    def _start(self, max_attempts: int | None) -> None:
+    def _start(self) -> None:
         self._entered, self._bucket = False, ""
         self._full: FullBuckets | None = None
         # One file for many items saves requests. On a disk a link costs less than the record of a batch.
@@ -133,7 +135,7 @@ class FileQueue(QueueBase[T]):
             listing,
             clock=self._clock,
             skew=self._skew,
-            max_attempts=max_attempts,
+            max_attempts=self._options["max_attempts"],
             remove=self._cleanup.remove,
             share=_SHARE if self._local else 0.0,
         )
@@ -414,6 +416,18 @@ class FileQueue(QueueBase[T]):
                 if self._clock is time.time:
                     compare_clocks(self._store, new_nonce(), self._skew)
                 self._entered = True
+
+
+_open: "WeakSet[FileQueue[Any]]" = WeakSet()
+
+
+def _leave_behind() -> None:
+    """Have a forked child begin again: a thread of its parent may have held a lock, say for a listing."""
+    for queue in list(_open):
+        queue._start()
+
+
+os.register_at_fork(after_in_child=_leave_behind)
 
 
 def _checked_path(path: str | Path) -> str:

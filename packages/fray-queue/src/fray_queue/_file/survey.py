@@ -1,6 +1,6 @@
 """Look at the items of a FileQueue without taking one, and change what an operator requests."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from fray_queue._errors import DamagedError
 from fray_queue._file.batches import Batches
@@ -26,9 +26,10 @@ class Survey(Batches):
     def count(self) -> tuple[int, int]:
         """Count the items that are neither finished, dead nor set aside, and those that a pop could take."""
         with self._lock:
-            untouched, spots = self._listing.countable(self._clock())
+            found = self._listing.countable(self._clock())
+        untouched, buckets = found or (0, [])
         size = pending = untouched
-        for spot in spots:
+        for spot in self._spots() if found is None else self._spots_of(buckets):
             if spot.number == 0:  # what nobody has leased needs no look
                 size, pending = size + (spot.address.count or 1), pending + (spot.address.count or 1)
                 continue
@@ -47,12 +48,9 @@ class Survey(Batches):
 
     def _first_of(self, wanted: Callable[[Spot, bool], bool]) -> tuple[ItemAddress, int, bytes] | None:
         with self._lock:
-            line = self._listing.in_line(self._clock())
-        while True:
-            with self._lock:
-                spot = next(line, None)
-            if spot is None:
-                return None
+            self._listing.refresh(self._clock())
+            buckets = self._listing.buckets()
+        for spot in self._spots_of(buckets):
             for each, free in self._look_at(spot):
                 try:
                     data = self.payload(each) if wanted(each, free) else None
@@ -60,6 +58,7 @@ class Survey(Batches):
                     continue
                 if data is not None:
                     return each.address, each.index, data
+        return None
 
     def payload(self, spot: Spot) -> bytes | None:
         """Return what an item holds; None when it is finished.
@@ -97,6 +96,12 @@ class Survey(Batches):
         tree = self._store.tree()  # which takes long with many items, and `extend` needs the lock
         with self._lock:
             return self._listing.spots(self._clock(), tree)
+
+    def _spots_of(self, buckets: Sequence[str]) -> Iterator[Spot]:
+        for bucket in buckets:
+            with self._lock:  # for one listing at a time, as above
+                spots = self._listing.spots_of(bucket, self._clock())
+            yield from spots
 
     def _look_at(self, spot: Spot) -> list[tuple[Spot, bool]]:
         return self._survey_batch(spot) if spot.address.count else self._survey_one(spot)

@@ -85,6 +85,9 @@ class PostgresStore:
         bounds = (settings.max_attempts, settings.max_size, settings.max_dead)
         opening = f"SELECT * FROM fray.open_{schema.VERSION}(%s, %s, %s::int4, %s::int4, %s::int4)"
         ((number, _, tag, *found, _, _),) = self._execute(opening, self._name, secrets.token_hex(4), *bounds)
+        if number != self._number and self._listener is not None:  # of the queue that had the name before
+            self._listener.stop()
+            self._listener = None
         self._number, self._tag = number, tag
         return Settings(*found)
 

@@ -100,7 +100,8 @@ class GroupCommit:
         self.failure: str | None = None
         """Why the log could not be flushed; then the store is to be opened again."""
         self._waiting: deque[CommitRequest[Any]] = deque()
-        self._committing = threading.Lock()
+        self.at_work = threading.Lock()
+        """Held by the thread that uses the store."""
         self._syncing = threading.Lock()
         self._commits = self._synced = 0
 
@@ -109,7 +110,7 @@ class GroupCommit:
         request = CommitRequest(operation, durable=durable, grows=grows)
         self._waiting.append(request)
         try:
-            with self._committing:
+            with self.at_work:
                 if not request.settled:
                     self._commit_all()
                     self._commits += 1
@@ -124,7 +125,7 @@ class GroupCommit:
 
     def look(self, reading: Callable[[QueueStore], R]) -> R:
         """Read in a transaction that writes nothing."""
-        with self._committing, named_errors(self._store.file.path), self._store.reading():
+        with self.at_work, named_errors(self._store.file.path), self._store.reading():
             return reading(self._store)
 
     def _sync(self, commits: int) -> None:
@@ -163,5 +164,9 @@ class GroupCommit:
 
     def close(self) -> None:
         """Release the store."""
-        with self._committing:
-            self._store.file.close()
+        with self.at_work:
+            self.close_held()
+
+    def close_held(self) -> None:
+        """Release the store; the caller holds `at_work`."""
+        self._store.file.close()

@@ -1,5 +1,6 @@
 """A queue of a file as one process has it open: its transactions, and what wakes its threads."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
 
-from fray import QueueUnavailableError
+from fray import QueueUnavailableError, WrongProcessError
 from fray.backend import poll_until
 from fray_queue._checks import MOST_DEAD
 from fray_queue._errors import QueueExistsError, QueueNotFoundError
@@ -22,6 +23,7 @@ from fray_queue._sqlite.store import QueueStore
 R = TypeVar("R")
 
 _LONGEST_PAUSE = 0.02  # seconds between two looks of a waiting pop; a look takes some 20 us
+_FORK_WAITS = 5.0  # seconds for the transactions of other threads; then the child cannot use the queue
 
 
 class OpenedQueue:
@@ -40,6 +42,7 @@ class OpenedQueue:
         self._commits: GroupCommit | None = None
         self._arrival = threading.Condition()
         self._changes = 0  # by this process: what its waiting pops need not poll for
+        self._held: threading.Lock | None = None  # while the process forks
 
     def run(
         self, operation: Callable[[QueueStore, QueueRow], R], *, durable: bool = True, grows: bool = False
@@ -63,6 +66,7 @@ class OpenedQueue:
 
     def store(self) -> GroupCommit:
         """Return the store, opened if need be: again, where the disk failed."""
+        self._check_usable()
         commits = self._commits
         if commits is None or commits.failure is not None:
             with self.opening:
@@ -132,39 +136,94 @@ class OpenedQueue:
 
     def exists(self) -> bool:
         """Return whether the file has the queue; makes neither."""
+        self._check_usable()
         if self._commits is not None:
             return True
         if not Path(self._path).exists():
             return False
-        store = QueueStore(StoreFile(self._path, self._lease_clock(), timeout=self._timeout), shared=True)
-        try:
-            with named_errors(self._path), store.reading():
-                return self._name in store.names()
-        finally:
-            store.file.close()
+        with self.opening:
+            store = QueueStore(StoreFile(self._path, self._lease_clock(), timeout=self._timeout), shared=True)
+            try:
+                with named_errors(self._path), store.reading():
+                    return self._name in store.names()
+            finally:
+                store.file.close()
 
     def close(self) -> None:
         """Release the file; the next call opens it again."""
         with self.opening:
             commits, self._commits = self._commits, None
-        if commits is not None:
-            commits.close()
+            if commits is not None:
+                commits.close()
+
+    # --- forks ---
+
+    def _check_usable(self) -> None:
+        if _left_in_use and self._path in _left_in_use:
+            raise WrongProcessError(
+                f"another thread used {self._path!r} when this process was forked, and SQLite takes its "
+                "locks for this process's own: fork while no call is under way, or start the process by spawn"
+            )
+
+    def hold_for_fork(self) -> None:
+        """Have no thread use the file until `continue_in_parent` or `leave_behind`, if that is possible.
+
+        SQLite keeps one account of a file's locks for all connections of a process. With the parent's in
+        it, a child's own take no locks: others remove the log that it writes to, and its items with it. So
+        the child closes the parent's connection first, which must not be at work then.
+        """
+        lock = self.opening if self._commits is None else self._commits.at_work
+        if lock.acquire(timeout=_FORK_WAITS):
+            self._held = lock
+
+    def continue_in_parent(self) -> None:
+        """Let threads use the file again."""
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+
+    def leave_behind(self) -> None:
+        """Begin again in a forked child, without the parent's connection."""
+        commits, held = self._commits, self._held
+        self._start()
+        if held is None:
+            _left_in_use.add(self._path)
+            _inherited.append(commits)
+        elif commits is not None:
+            with contextlib.suppress(Exception):  # the next call opens the file, and raises what is wrong
+                commits.close_held()
 
 
 _open: "WeakSet[OpenedQueue]" = WeakSet()
-# Of a forked child's parent: to close them would take the parent's locks away.
-_inherited: list[GroupCommit] = []
+_fork = threading.Lock()  # one thread forks at a time
+_forking: list[OpenedQueue] = []
+# Of a forked child's parent: files, and connections, that another thread was using.
+_left_in_use: set[str] = set()
+_inherited: list[GroupCommit | None] = []
+
+
+def _hold() -> None:
+    _fork.acquire()
+    _forking[:] = _open
+    for queue in _forking:
+        queue.hold_for_fork()
+
+
+def _continue_in_parent() -> None:
+    for queue in _forking:
+        queue.continue_in_parent()
+    _forking.clear()
+    _fork.release()
 
 
 def _leave_behind() -> None:
-    """Have a forked child open its files again: SQLite's connections and locks belong to one process."""
-    for queue in list(_open):
-        if queue._commits is not None:
-            _inherited.append(queue._commits)
-        queue._start()
+    for queue in _forking:
+        queue.leave_behind()
+    _forking.clear()
+    _fork.release()
 
 
-os.register_at_fork(after_in_child=_leave_behind)
+os.register_at_fork(before=_hold, after_in_parent=_continue_in_parent, after_in_child=_leave_behind)
 
 
 def _queue(store: QueueStore, name: str) -> QueueRow:

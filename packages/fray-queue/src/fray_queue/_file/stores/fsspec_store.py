@@ -146,8 +146,8 @@ class FsspecStore:
 
     def _refused_by_s3(self, paths: list[str]) -> list[str]:
         """Delete objects of a bucket; return those that S3 kept, which s3fs's own `rm` does not tell."""
-        bucket = self._root.partition("/")[0]
-        keys = [{"Key": path.partition("/")[2]} for path in paths]
+        bucket = self._fs.split_path(paths[0])[0]  # an access point's name has a slash
+        keys = [{"Key": path.removeprefix(f"{bucket}/")} for path in paths]
         answer = self._ask(
             "call_s3", "delete_objects", Bucket=bucket, Delete={"Objects": keys, "Quiet": True}
         )

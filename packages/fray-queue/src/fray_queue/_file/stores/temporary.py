@@ -44,7 +44,9 @@ class TemporaryFiles:
         return path
 
     def remove(self) -> None:
-        """Remove what is left."""
+        """Remove what is left; in a forked child nothing: it is the parent's."""
+        if self.process != os.getpid():
+            return
         with self._lock:
             for folder in self._folders:
                 shutil.rmtree(folder, ignore_errors=True)

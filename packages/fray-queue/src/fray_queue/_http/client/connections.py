@@ -139,11 +139,12 @@ class Connections:
             await self.ask(Request("POST", request.withdraw, body, "application/json"))
 
     def _borrow(self) -> _Line:
+        if self._pid != os.getpid():  # a forked child must not speak on its parent's sockets
+            inherited, self._idle = self._idle, []
+            self._lock, self._pid = threading.Lock(), os.getpid()  # another thread may have held it
+            for line in inherited:
+                _hang_up(line)  # which the parent does not notice: it has the same sockets open
         with self._lock:
-            if self._pid != os.getpid():  # a forked child must not speak on its parent's sockets
-                for line in self._idle:
-                    _hang_up(line)  # which the parent does not notice: it has the same sockets open
-                self._idle, self._pid = [], os.getpid()
             return self._idle.pop() if self._idle else _Line()
 
     def close(self) -> None:
