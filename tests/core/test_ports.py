@@ -1,10 +1,14 @@
 """Ports that are held for a job: no other process of the host is given them until they are let go."""
 
+import os
 import socket
 import subprocess
 import sys
 
+import pytest
+
 from fray.backend import HeldPorts, free_ports
+from fray.job import register_endpoint
 
 # So many of 12,000 that two processes would meet often, if they did not know of each other.
 COUNT = 300
@@ -53,3 +57,15 @@ def test_a_port_on_which_somebody_listens_now_is_given_up_for_another() -> None:
         other = held.again(port)
     held.close()
     assert other != port
+
+
+def test_an_endpoint_without_an_address_says_which_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAY_JOB_ID", "serve-1")
+    with pytest.raises(ValueError, match="ports=\\('http',\\)"):
+        register_endpoint("llm/v1")
+    for name, value in {"PORT_HTTP": "7001", "PORT_METRICS": "7002", "HOST_ADDRESS": "10.0.0.7"}.items():
+        monkeypatch.setenv(f"FRAY_{name}", value)
+    with pytest.raises(ValueError, match="address=") as caught:
+        register_endpoint("llm/v1")
+    advised = str(caught.value).partition("address=")[2]
+    assert eval(advised, {"os": os}) == "10.0.0.7:7001"

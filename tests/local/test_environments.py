@@ -149,6 +149,18 @@ def test_extras_of_no_project_are_an_error_that_says_so(cluster: LocalCluster, w
     assert "no pyproject.toml" in message
 
 
+@pytest.mark.parametrize("built", [True, False])
+def test_an_extra_that_the_project_does_not_have_is_an_error_that_names_those_it_has(
+    cluster: LocalCluster, workspace: Path, built: bool
+) -> None:
+    project = '[project]\nname = "workspace"\nversion = "0"\noptional-dependencies = { "For.Tpu" = [] }\n'
+    build = '[build-system]\nrequires = ["no-such-build-tool"]\n' if built else ""
+    (workspace / "pyproject.toml").write_text(project + build)
+    environment = create_environment(workspace=workspace, extras=["for_tpu", "tpus"])
+    _, message = fail(cluster, launch(cluster, program("pass"), environment=environment))
+    assert "has no extra 'tpus'; it has for-tpu" in message
+
+
 def test_a_job_is_pending_while_its_environment_is_built_and_can_be_stopped(
     cluster: LocalCluster, workspace: Path, tmp_path: Path
 ) -> None:

@@ -60,3 +60,40 @@ def test_the_context_that_was_chosen_wins(monkeypatch: pytest.MonkeyPatch) -> No
 
     job_id = launch(cluster, show)
     assert list(cluster.monitor(job_id)) == ["SyncContext"]
+
+
+class Holder:
+    """Holds references, as an actor that hands out weights does."""
+
+    def __init__(self, references: list[object]) -> None:
+        self.references = references
+
+    def all(self) -> list[object]:
+        return self.references
+
+
+@pytest.mark.timeout(120)
+def test_a_reference_that_another_job_gets_is_an_error_that_says_what_to_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FRAY_CONTEXT_SPEC", raising=False)
+
+    def publish() -> None:
+        from fray import JobRequest, current_cluster
+
+        context = get_job_context()
+        weights = context.put([0.5])
+        context.get(context.create_actor(Holder, [weights], name="weights").all())
+        info = current_cluster().wait(current_cluster().launch(JobRequest("rollout", fetch)))
+        print(info.error_message)
+
+    def fetch() -> None:
+        context = get_job_context()
+        context.get(context.get_actor("weights").all())
+
+    cluster = LocalCluster(overcommit=True)
+    job_id = launch(cluster, publish)
+    cluster.wait(job_id, timeout=60, raise_on_failure=True)
+    message = "\n".join(cluster.monitor(job_id))
+    assert "WrongProcessError: a reference of process" in message
+    assert "pass the value itself" in message

@@ -190,6 +190,42 @@ def test_a_replica_learns_that_its_host_goes(tmp_path: Path) -> None:
     cluster.terminate(job_id, grace=0.0)
 
 
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_replica_that_checks_its_notice_needs_no_handler_and_can_be_stopped(
+    tmp_path: Path, noticed: bool
+) -> None:
+    cluster = LocalCluster(simulate="tpu", cpus=4)
+    up, saved = tmp_path / "up", tmp_path / "saved"
+
+    def train() -> None:
+        import multiprocessing
+        import time
+
+        from fray.job import preemption_notice
+
+        notice = preemption_notice()
+        loader = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+        loader.start()
+        up.touch()
+        while not notice.is_set():
+            time.sleep(0.01)
+        saved.touch()
+        loader.terminate()  # which has a copy of the handler
+        loader.join()
+
+    job_id = launch(
+        cluster, train, resources=ResourceConfig.with_tpu("v5litepod-4"), max_retries_preemption=0
+    )
+    until(up.exists, "the replica is up")
+    started = time.monotonic()
+    if noticed:
+        preempt(job_id, grace=120.0, cluster=cluster)
+    else:
+        cluster.terminate(job_id, grace=120.0)
+    assert time.monotonic() - started < 60, "it ended by itself, not when its time was up"
+    assert saved.exists() == noticed
+
+
 def test_children_and_keys_of_a_job_are_its_own(cluster: LocalCluster) -> None:
     def parent() -> None:
         from fray.cluster import Entrypoint, JobRequest, current_cluster

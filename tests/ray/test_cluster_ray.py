@@ -169,6 +169,64 @@ def test_a_job_shares_named_actors_with_the_jobs_below_it(cluster: RayCluster) -
     assert "total 5" in list(cluster.monitor(info.job_id))
 
 
+def test_jobs_that_one_program_launches_side_by_side_share_named_actors(cluster: RayCluster) -> None:
+    def train() -> None:
+        import time
+
+        from fray import get_job_context
+
+        class Weights:
+            version = 0
+
+            def publish(self, version: int) -> None:
+                self.version = version
+
+            def latest(self) -> int:
+                return self.version
+
+        context = get_job_context()
+        weights = context.create_actor(Weights, name="side-by-side")
+        while context.get(weights.latest()) == 0:
+            time.sleep(0.05)
+        print("version", context.get(weights.latest()))
+
+    def rollout() -> None:
+        import time
+
+        from fray import ActorNotFoundError, get_job_context
+
+        def publish(version: int) -> None:
+            here = get_job_context()
+            here.get(here.get_actor("side-by-side").publish(version))
+
+        context = get_job_context()
+        while True:
+            try:
+                context.get_actor("side-by-side")
+                break
+            except ActorNotFoundError:  # the other job is on its way
+                time.sleep(0.05)
+        context.get(context.run(publish, 7))  # a task of the job is of its family, too
+
+    half = ResourceConfig(cpu=0.5, ram="64m")
+    first, second = (cluster.launch(JobRequest(fn.__name__, fn, resources=half)) for fn in (train, rollout))
+    for info in cluster.wait([first, second], timeout=200):
+        assert info.status is JobStatus.SUCCEEDED, info.error_message
+    assert list(cluster.monitor(first)) == ["version 7"]
+
+
+def test_the_context_that_a_jobs_variables_name_is_the_one_it_finds(cluster: RayCluster) -> None:
+    def look() -> None:
+        from fray import get_job_context
+
+        print(get_job_context().namespace)  # type: ignore[attr-defined]
+
+    environment = create_environment(env_vars={"FRAY_CONTEXT_SPEC": "ray?namespace=theirs"})
+    info = run(cluster, Entrypoint(callable=look), environment=environment, resources=ResourceConfig(cpu=0.5))
+    assert info.status is JobStatus.SUCCEEDED, info.error_message
+    assert list(cluster.monitor(info.job_id)) == ["theirs"]
+
+
 def test_a_jobs_tasks_find_its_variables_and_whose_they_are(cluster: RayCluster) -> None:
     def look() -> str:
         import os

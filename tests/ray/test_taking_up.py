@@ -103,7 +103,7 @@ def test_lines_that_are_in_the_log_are_not_written_again(tmp_path: Path) -> None
     for piece in (b"c\nd of wh", b"ich all is written\n"):
         log.write(piece)
     assert path.read_bytes() == before + b"[replica-1] d of which all is written\n"
-    assert log.last_lines() == "; its last lines:\n  a\n  b\n  c\n  d of which all is written"
+    assert log.last_lines() == "\nits last lines:\n  a\n  b\n  c\n  d of which all is written"
 
 
 def test_the_mark_of_an_attempt_is_written_once(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import ray
 
 from fray import ClusterUnavailableError, UnsupportedError
+from fray.backend import FAMILY
 from fray.cluster import parent_job
 from fray_ray._finding import knock
 from fray_ray._ray_internals.addresses import as_ray_says
@@ -148,4 +149,6 @@ def cluster_resources() -> dict[str, float]:
 def family_namespace() -> str:
     """Return where the actors of this process are named: with its job's family, or as its connection sets."""
     job = parent_job()
-    return job.partition("/")[0] if job else str(ray.get_runtime_context().namespace)
+    if job is None:
+        return str(ray.get_runtime_context().namespace)
+    return os.environ.get(FAMILY) or job.partition("/")[0]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ray import cloudpickle
 
 from fray import WorkerDiedError
-from fray.backend import callable_name, check_count, dumps, unpack_exception
+from fray.backend import FAMILY, callable_name, check_count, dumps, unpack_exception
 from fray.cluster import Entrypoint, ExitReason, JobStatus, ResourceConfig, TpuConfig
 from fray_ray._connection import Connection
 from fray_ray._head.job import new_machine
@@ -32,6 +32,7 @@ _OF_THE_JOB = (
     "FRAY_JOB_ID",
     "FRAY_CLUSTER_SPEC",
     "FRAY_CONTEXT_SPEC",
+    FAMILY,
     JOB_CONFIG,
     "RAY_OVERRIDE_JOB_RUNTIME_ENV",
 )

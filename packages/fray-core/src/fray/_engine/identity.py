@@ -92,6 +92,9 @@ def note_kept(thing: Any) -> None:
         _pickling.kept.append(thing)
 
 
+_WORDS = {"EngineRef": "reference", "EngineStream": "stream", "ActorHandle": "handle of an unnamed actor"}
+
+
 def find_by_identity(process: str, pid: int, key: Any, kind: str) -> Any:
     """Return the thing that a pickle names.
 
@@ -105,8 +108,9 @@ def find_by_identity(process: str, pid: int, key: Any, kind: str) -> Any:
         if _foreign_finder is not None:
             return _foreign_finder(process, pid, key, kind)
         raise WrongProcessError(
-            f"a {kind} of process {pid} arrived in process {os.getpid()}; what one process holds in memory "
-            "does not travel: make the context in the job (get_job_context()), or use 'process' or 'ray'"
+            f"a {_WORDS.get(kind, kind)} of process {pid} arrived in process {os.getpid()}, which is another "
+            "program or job: it belongs to the context that made it, which lives there; pass the value "
+            "itself, name the actor, or make the context in the job (get_job_context())"
         )
     try:
         return thing_by_key[key]

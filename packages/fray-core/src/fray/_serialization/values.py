@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from fray._serialization.pickler import cloud_dumps
 from fray._values.errors import SerializationError, TaskError
 
 _CHAIN_LIMIT = 8  # causes of causes that travel with an exception
@@ -28,15 +29,12 @@ def dumps(value: Any, what: str) -> bytes:
     Raises:
         SerializationError: It cannot be pickled.
     """
-    import cloudpickle  # 20 ms that a program without process boundaries does not pay
-
     try:
-        data: bytes = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        return cloud_dumps(value, pickle.HIGHEST_PROTOCOL)
     except (SerializationError, *_ENDS_PROGRAMS):
         raise
     except BaseException as error:
         raise SerializationError(what, f"{type(error).__name__}: {error}") from error
-    return data
 
 
 def dumps_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -91,8 +89,6 @@ def pack_exception(error: BaseException, *, traceback_text: str | None = None) -
 
     One that cannot travel becomes a TaskError with its type's name, message and traceback.
     """
-    import cloudpickle
-
     text = _formatted(error) if traceback_text is None else traceback_text
     if isinstance(error, TaskError):  # which keeps the one that it has
         text = ""
@@ -101,8 +97,7 @@ def pack_exception(error: BaseException, *, traceback_text: str | None = None) -
     while seen is not None and len(chain) < _CHAIN_LIMIT:
         chain.append((_link(seen), _pack_one(seen, text) if seen is error else _pack_cause(seen, text)))
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
-    data: bytes = cloudpickle.dumps((chain, text))
-    return data
+    return cloud_dumps((chain, text))
 
 
 def unpack_exception(data: bytes) -> BaseException:
@@ -188,11 +183,9 @@ def _pack_one(error: BaseException, text: str | None) -> bytes:
     Args:
         text: The traceback where it becomes a TaskError; None: its own, without its causes'.
     """
-    import cloudpickle
-
     for form in (lambda: error, lambda: _Rebuilt(error)):
         try:
-            data: bytes = cloudpickle.dumps(form(), protocol=pickle.HIGHEST_PROTOCOL)
+            data = cloud_dumps(form(), pickle.HIGHEST_PROTOCOL)
             copy = pickle.loads(data)
             # Classes of `__main__` travel by value and come back as another class of the same name.
             if type(copy).__qualname__ == type(error).__qualname__ and str(copy) == str(error):

@@ -211,6 +211,7 @@ if TYPE_CHECKING:
     from fray._queues.reading import dead_letter, describe, read_item, read_lease, take_readable
     from fray._serialization.captures import captures, found_by_name, is_importable, same_captures
     from fray._serialization.functions import is_async_class, is_async_function, is_generator_function
+    from fray._serialization.pickler import function_pickler
     from fray._serialization.values import (
         callable_name,
         dumps,
@@ -424,6 +425,7 @@ __all__ = [
     "follow_members",
     "found_by_name",
     "free_ports",
+    "function_pickler",
     "future_as_ref",
     "gang_runtime",
     "guarded",
@@ -736,6 +738,7 @@ _HOMES = {
     "disown_in_children": "_engine.forks",
     "dispatch": "_engine.calls",
     "dumps": "_serialization.values",
+    "function_pickler": "_serialization.pickler",
     "dumps_call": "_serialization.values",
     "ACTOR_SECONDS": "_contexts.exits",
     "end_at_exit": "_contexts.exits",

@@ -156,6 +156,8 @@ class FailureContract(ClusterFixtures):
         info = self.fail(cluster, Entrypoint.from_callable(fail))
         assert info.error_message is not None
         assert "ValueError: the contract's boom" in info.error_message
+        assert f'cluster_life.py", line {fail.__code__.co_firstlineno + 1}, in fail' in info.error_message
+        assert info.error_message.splitlines()[0] == "replica 0 exited with code 1"
 
     def test_a_signal_is_distinguished_from_an_exit(self, cluster: Cluster) -> None:
         info = self.fail(cluster, program("import os; print('bye', flush=True); os.kill(os.getpid(), 9)"))

@@ -113,6 +113,14 @@ class ErrorContract(ContextFixtures):
         assert "in fail" in text
         assert "raise ValueError(message)" in text
 
+        def fail_here() -> None:  # which no worker can import
+            raise ValueError("broken here")
+
+        with pytest.raises(ValueError, match="broken here") as caught:
+            context.get(context.run(fail_here))
+        text = "".join(traceback.format_exception(caught.value))
+        assert f'context_tasks.py", line {fail_here.__code__.co_firstlineno + 1}, in fail_here' in text
+
     def test_an_exception_with_a_constructor_of_its_own_arrives_whole(self, context: JobContext) -> None:
         with pytest.raises(ValueError, match="7: no luck") as caught:
             context.get(context.run(tasks.fail_with_code, 7))

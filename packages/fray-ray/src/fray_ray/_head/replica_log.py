@@ -112,7 +112,7 @@ class ReplicaLog:
         if not self._last:
             return "; it wrote nothing"
         text = redacted("\n".join(self._last), self._secrets)
-        return "; its last lines:" + "".join(f"\n  {line}" for line in text.split("\n"))
+        return "\nits last lines:" + "".join(f"\n  {line}" for line in text.split("\n"))
 
     def _is_written(self) -> bool:
         """Whether the next line is in the log already."""

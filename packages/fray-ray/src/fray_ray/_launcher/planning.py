@@ -66,7 +66,6 @@ class Planner:
             "FRAY_JOB_ID": str(job_id),
             "FRAY_REPLICA_COUNT": str(choices[0] * hosts),
             "FRAY_CLUSTER_SPEC": self.spec,
-            "FRAY_CONTEXT_SPEC": "ray",
             FAMILY: os.environ.get(FAMILY) or own_family(),
         }
         if job_id.sweep is not None:
@@ -83,7 +82,7 @@ class Planner:
             labels=labels_of(request.resources),
             command=None if entrypoint.callable is not None else entrypoint.command,
             payload=payload_of(entrypoint, workspace if ships else None),
-            environ=dict(environment.env_vars) | own | dict(variables),
+            environ={"FRAY_CONTEXT_SPEC": "ray"} | dict(environment.env_vars) | own | dict(variables),
             secrets=tuple(environment.env_vars.values()),
             confidential=tuple(environment.env_vars.keys() - own.keys() - variables.keys()),
             cwd=None if ships else os.fspath(workspace),

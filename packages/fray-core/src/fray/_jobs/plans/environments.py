@@ -9,6 +9,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -125,10 +126,27 @@ def _unlocked(workspace: str, extras: list[str]) -> list[str]:
 
     with open(os.path.join(workspace, "pyproject.toml"), "rb") as file:
         project = tomllib.load(file)
+    _check_extras(project.get("project", {}), extras, workspace)
     packaged = project.get("tool", {}).get("uv", {}).get("package", "build-system" in project)
     if packaged:
         return ["--editable", f".[{','.join(extras)}]" if extras else "."]
     return ["-r", "pyproject.toml", *(word for extra in extras for word in ("--extra", extra))]
+
+
+def _check_extras(project: dict[str, Any], extras: list[str], workspace: str) -> None:
+    """End the build for an extra that the project does not have: of one that it builds, uv only warns."""
+    if not project or "optional-dependencies" in project.get("dynamic", ()):
+        return  # only its build says which there are
+    known = {_normalized(name) for name in project.get("optional-dependencies", {})}
+    unknown = [extra for extra in extras if _normalized(extra) not in known]
+    if unknown:
+        has = ", ".join(sorted(known)) or "none"
+        raise SystemExit(f"the project in {workspace} has no extra {unknown[0]!r}; it has {has}")
+
+
+def _normalized(name: str) -> str:
+    """The name of an extra as packaging tools compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _add_cloudpickle(path: str, source: str) -> None:

@@ -67,9 +67,14 @@ def _address_of(name: str) -> str:
     given = {key: value for key, value in os.environ.items() if key.startswith(PORT_VARIABLE)}
     port = given.get(port_variable(name)) or (next(iter(given.values())) if len(given) == 1 else None)
     if port is None:
-        asked = ", ".join(sorted(given)) or "none"
-        raise ValueError(
-            f"endpoint {name!r} needs an address: the job asked for no port of that name (it has {asked}); "
-            f"give address=, or launch it with ports=({name!r},)"
-        )
+        raise ValueError(f"endpoint {name!r} needs an address: {_advice(sorted(given))}")
     return f"{os.environ.get(HOST_ADDRESS) or socket.gethostname()}:{port}"
+
+
+def _advice(given: list[str]) -> str:
+    if not given:
+        return "the job asked for no port; launch it with ports=('http',), or give address="
+    return (
+        f"none of the replica's ports ({', '.join(given)}) has that name; give "
+        f"address=f\"{{os.environ['{HOST_ADDRESS}']}}:{{os.environ['{given[0]}']}}\""
+    )

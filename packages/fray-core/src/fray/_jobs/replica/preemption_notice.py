@@ -1,13 +1,17 @@
 """The notice that a replica gets when its host is taken away."""
 
 import os
+import signal
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from fray._values.delays import poll_until
 
 NOTICE_VARIABLE = "FRAY_PREEMPTION_NOTICE"
 _LONGEST_PAUSE = 0.1  # seconds between two looks
+_BEHIND = 0.2  # seconds by which a notice may come after its SIGTERM
 
 
 class PreemptionNotice:
@@ -48,6 +52,30 @@ def preemption_notice() -> PreemptionNotice:
     """Return the notice of this replica, which is set when its host will be taken away.
 
     It works the same on every cluster whose hosts can be taken away. A program that checks it can save its
-    state in time. The replica gets SIGTERM as well. Outside of a job the notice is never set.
+    state in time. Outside of a job the notice is never set.
+
+    With the notice the replica gets SIGTERM, which would end it before it can check. So a first call from the
+    main thread of a replica that has no handler for SIGTERM installs one. It lets this process go on if there
+    is a notice; any other SIGTERM ends it as before. A handler of your own, installed before or after the
+    call, takes its place.
     """
-    return PreemptionNotice(os.environ.get(NOTICE_VARIABLE))
+    path = os.environ.get(NOTICE_VARIABLE)
+    notice = PreemptionNotice(path)
+    if path is not None and threading.current_thread() is threading.main_thread():
+        _outlive_the_signal_of(notice)
+    return notice
+
+
+def _outlive_the_signal_of(notice: PreemptionNotice) -> None:
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+    owner = os.getpid()
+
+    def on_sigterm(number: int, _: Any) -> None:
+        # Not in a forked child, which others end by this signal: multiprocessing's, say, and wait for it.
+        if os.getpid() == owner and notice.wait(_BEHIND):
+            return
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, on_sigterm)

@@ -16,7 +16,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fray import SerializationError
-from fray.backend import callable_name, captures, dumps_call, is_importable, keeping, same_captures
+from fray.backend import (
+    callable_name,
+    captures,
+    dumps_call,
+    function_pickler,
+    is_importable,
+    keeping,
+    same_captures,
+)
 from fray_local._process.protocol.values import LARGE, Blob, Budget, lay_out
 
 Position = int | str
@@ -201,12 +209,12 @@ def _pickler_class() -> Any:
     try:
         import hashlib  # noqa: F401 - loaded here for `serialized_function`
 
-        import cloudpickle  # 20 ms that a worker of plain numbers and text does not pay
+        base: Any = function_pickler()  # 20 ms that a worker of plain numbers and text does not pay
     finally:
         if collecting:
             gc.enable()
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    class Pickler(base):  # type: ignore[misc]
         """cloudpickle, which lets what belongs to a module that no worker can import travel by value."""
 
         def reducer_override(self, obj: Any) -> Any:
