@@ -4,6 +4,7 @@ Every backend pickles through here, so that what cannot travel is named the same
 and an exception arrives as its own type wherever that is possible.
 """
 
+import functools
 import inspect
 import pickle
 import traceback
@@ -16,6 +17,17 @@ _CHAIN_LIMIT = 8  # causes of causes that travel with an exception
 _TRACEBACK = "\nTraceback where it was raised:\n"  # begins the note with what was formatted elsewhere
 
 
+@functools.cache
+def load_cloudpickle() -> Any:
+    """Import cloudpickle, and let cached functions of `__main__` travel with it."""
+    import cloudpickle  # 20 ms that a program without process boundaries does not pay
+
+    from fray._serialization.cached_functions import let_cached_functions_travel
+
+    let_cached_functions_travel(cloudpickle.CloudPickler)
+    return cloudpickle
+
+
 def dumps(value: Any, what: str) -> bytes:
     """Pickle a value with cloudpickle (closures, lambdas and `__main__` included).
 
@@ -25,8 +37,7 @@ def dumps(value: Any, what: str) -> bytes:
     Raises:
         SerializationError: It cannot be pickled.
     """
-    import cloudpickle  # 20 ms that a program without process boundaries does not pay
-
+    cloudpickle = load_cloudpickle()
     try:
         data: bytes = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except SerializationError:
@@ -88,8 +99,7 @@ def pack_exception(error: BaseException, *, traceback_text: str | None = None) -
 
     One that cannot travel becomes a TaskError with its type's name, message and traceback.
     """
-    import cloudpickle
-
+    cloudpickle = load_cloudpickle()
     text = traceback_text if traceback_text is not None else "".join(traceback.format_exception(error))
     if isinstance(error, TaskError):  # which keeps the one that it has
         text = ""
@@ -171,8 +181,7 @@ def _pack_one(error: BaseException, text: str | None) -> bytes:
     Args:
         text: The traceback where it becomes a TaskError; None: its own, without its causes'.
     """
-    import cloudpickle
-
+    cloudpickle = load_cloudpickle()
     for form in (lambda: error, lambda: _Rebuilt(error)):
         try:
             data: bytes = cloudpickle.dumps(form(), protocol=pickle.HIGHEST_PROTOCOL)

@@ -1,6 +1,7 @@
 """Rules 7 and 11: what travels, and what is refused."""
 
 import enum
+import functools
 import pickle
 import threading
 from typing import Any
@@ -64,6 +65,14 @@ class SharingContract(ContextFixtures):
         assert returned is Color.RED
         assert context.get(context.put(Color.RED)) is Color.RED
         assert context.get(context.run(look, context.run(lambda: Color.RED)))[0]
+
+    def test_a_cached_function_that_no_worker_can_import_runs(self, context: JobContext) -> None:
+        @functools.cache
+        def power(number: int) -> int:
+            return 2 * power(number - 1) if number else 1
+
+        assert context.get(context.run(power, 10)) == 1024
+        assert context.get([context.run(lambda: power(5)), context.run(lambda: power(6))]) == [32, 64]
 
     @needs("named_actors")
     def test_the_current_context_inside_a_task_is_the_one_that_runs_it(self, context: JobContext) -> None:

@@ -16,7 +16,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fray import SerializationError
-from fray.backend import callable_name, captures, dumps_call, is_importable, keeping, same_captures
+from fray.backend import (
+    callable_name,
+    captures,
+    dumps_call,
+    is_importable,
+    keeping,
+    load_cloudpickle,
+    same_captures,
+)
 from fray_local._process.protocol.values import LARGE, Blob, Budget, lay_out
 
 Position = int | str
@@ -202,6 +210,8 @@ def _pickler_class() -> Any:
         import hashlib  # noqa: F401 - loaded here for `serialized_function`
 
         import cloudpickle  # 20 ms that a worker of plain numbers and text does not pay
+
+        load_cloudpickle()
     finally:
         if collecting:
             gc.enable()
