@@ -431,3 +431,15 @@ def test_importing_the_package_loads_neither_fsspec_nor_aiohttp() -> None:
     code = "import sys; from fray_queue import FileQueue, Limits"
     code += "; assert not {'fsspec', 'aiohttp'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_option_that_a_queue_does_not_keep_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["queue", "create", f"file:{tmp_path / 'tasks'}", "--max-attempts", "2"]) == 1
+    assert "max_attempts=2" in capsys.readouterr().err
+    assert not (tmp_path / "tasks").exists()
+    for worker in (open_queue(f"file:{tmp_path / 'tasks'}?max_attempts=1") for _ in range(2)):
+        worker.push("item")
+        worker.release(worker.pop())
+        assert len(list(worker.dead_letters())) >= 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import pytest
 import ray as typed_ray
 import requests
@@ -32,6 +33,7 @@ from fray_ray._ray_internals.calls import (
     task_sender,
     was_made_here,
 )
+from fray_ray._ray_internals.class_identity import share_class_ids
 from fray_ray._ray_internals.dashboard import (
     NODES,
     DashboardClient,
@@ -451,3 +453,15 @@ def test_long_texts_of_failures_are_cut_in_the_middle() -> None:
     assert len(said) < 20_000
     assert "first" in said
     assert said.rstrip().endswith("last")
+
+
+# --- classes ---
+
+
+def test_a_class_has_one_id_in_both_copies_of_cloudpickle() -> None:
+    class Local:
+        pass
+
+    share_class_ids()
+    assert ray.cloudpickle.loads(cloudpickle.dumps(Local)) is Local
+    assert cloudpickle.loads(ray.cloudpickle.dumps(Local)) is Local

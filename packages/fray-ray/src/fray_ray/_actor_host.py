@@ -13,10 +13,9 @@ import ray
 
 from fray import get_job_context, set_job_ctx
 from fray.backend import callable_name, is_async_class, is_generator_function, strip_frames
-from fray_ray import _coroutines
 from fray_ray._errors import portable
 from fray_ray._options import STREAM_BUFFER
-from fray_ray._remote import call, loaded, stream
+from fray_ray._remote import call, loaded, returned, stream, without_generator
 
 _INTERRUPTED = (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)  # how Ray ends a call
 
@@ -54,8 +53,7 @@ def _alone(payload: bytes) -> tuple[Any, Any]:
 def _called(name: str) -> Callable[..., Any]:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            result = getattr(self._fray_instance, name)(*args, **kwargs)
-            return _coroutines.run(result) if inspect.iscoroutine(result) else result
+            return returned(getattr(self._fray_instance, name), args, kwargs)
         except KeyboardInterrupt:  # how Ray cancels
             raise
         except BaseException as error:  # noqa: BLE001 - the call's failure is the caller's to see
@@ -75,8 +73,11 @@ def _streamed(name: str) -> Callable[..., Any]:
 def _awaited(name: str) -> Callable[..., Any]:
     async def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            result = getattr(self._fray_instance, name)(*args, **kwargs)
-            return await result if inspect.isawaitable(result) else result
+            target = getattr(self._fray_instance, name)
+            result = target(*args, **kwargs)
+            if inspect.isawaitable(result):
+                result = await result
+            return without_generator(target, result)
         except _INTERRUPTED:
             raise
         except BaseException as error:  # noqa: BLE001 - as above

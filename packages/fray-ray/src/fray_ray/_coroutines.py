@@ -7,7 +7,7 @@ The main thread of a coroutine runs its event loop, and Ray lends a worker's CPU
 import asyncio
 import contextlib
 import selectors
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterator
 from typing import Any
 
 import ray
@@ -21,16 +21,41 @@ _PAUSE = 0.005  # seconds that a waiter for a reference which is there has to no
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a task's coroutine to its end, as `asyncio.run` does."""
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_Selector())) as runner:
-        loop = runner.get_loop()
+    with _runner() as runner:
+        return _run_on(runner, coroutine)
 
-        def wake() -> None:
-            """Leave the selector, to find what is awaited now."""
-            with contextlib.suppress(RuntimeError):  # it has just ended
-                loop.call_soon_threadsafe(lambda: None)
 
-        with _lending.waking(wake):
-            return runner.run(coroutine)
+def iterate(items: AsyncGenerator[Any, None]) -> Iterator[Any]:
+    """Yield the items of a task's async generator, in one event loop that runs while an item is made."""
+    with _runner() as runner:
+        try:
+            while (item := _run_on(runner, _awaited(anext(items, _END)))) is not _END:
+                yield item
+        finally:
+            _run_on(runner, _awaited(items.aclose()))
+
+
+_END = object()
+
+
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+def _runner() -> asyncio.Runner:
+    return asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_Selector()))
+
+
+def _run_on(runner: asyncio.Runner, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    loop = runner.get_loop()
+
+    def wake() -> None:
+        """Leave the selector, to find what is awaited now."""
+        with contextlib.suppress(RuntimeError):  # it has just ended
+            loop.call_soon_threadsafe(lambda: None)
+
+    with _lending.waking(wake):
+        return runner.run(coroutine)
 
 
 class _Selector(selectors.DefaultSelector):

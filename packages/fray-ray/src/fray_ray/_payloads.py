@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import ray
 
 from fray.backend import callable_name, captures, dumps, same_captures
+from fray_ray._ray_internals.class_identity import share_class_ids
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -14,6 +15,8 @@ V = TypeVar("V")
 _INLINE = 64 * 1024  # bytes that travel with each call; what is larger is put into the object store once
 _KEPT = 256
 _KEPT_BYTES = 64 * 1024 * 1024
+
+share_class_ids()  # before a function is pickled here, and before a worker loads one
 
 
 class Latest(Generic[K, V]):

@@ -15,8 +15,8 @@ from typing import Any
 
 import ray
 
-from fray import use_context
-from fray.backend import strip_frames, unpack_exception
+from fray import SerializationError, use_context
+from fray.backend import callable_name, strip_frames, unpack_exception
 from fray_ray import _coroutines, _job_kv, _lending
 from fray_ray._errors import portable
 from fray_ray._payloads import Latest
@@ -60,8 +60,7 @@ def call(load: Callable[[], tuple[Any, Any]], args: Any, kwargs: Any) -> Any:
     try:
         target, context = load()
         with use_context(context):
-            result = target(*args, **kwargs)
-            return _coroutines.run(result) if inspect.iscoroutine(result) else result
+            return returned(target, args, kwargs)
     except KeyboardInterrupt:  # how Ray cancels
         raise
     except BaseException as error:  # noqa: BLE001 - the task's failure, whatever it is, is the caller's to see
@@ -69,12 +68,31 @@ def call(load: Callable[[], tuple[Any, Any]], args: Any, kwargs: Any) -> Any:
     raise failure
 
 
+def returned(target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a function and return its result, of a coroutine what it returns in the end."""
+    result = target(*args, **kwargs)
+    return without_generator(target, _coroutines.run(result) if inspect.iscoroutine(result) else result)
+
+
+def without_generator(target: Callable[..., Any], result: Any) -> Any:
+    """Return a result; refuse a generator, which Ray would take for several results, and keep the first."""
+    if inspect.isgenerator(result):
+        what = f"the result of {callable_name(target)}()"
+        raise SerializationError(what, "TypeError: cannot pickle 'generator' object")
+    return result
+
+
+def _iterator(items: Any) -> Any:
+    """Return the generator itself, or one that yields what an async generator yields."""
+    return _coroutines.iterate(items) if hasattr(items, "__anext__") else items
+
+
 def stream(load: Callable[[], tuple[Any, Any]], args: Any, kwargs: Any) -> Iterator[Any]:
     """Yield what a generator function yields; see `call`."""
     failure: BaseException | None = None
     try:
         target, context = load()
-        with use_context(context), closing(target(*args, **kwargs)) as items:
+        with use_context(context), closing(_iterator(target(*args, **kwargs))) as items:
             # No `yield from`: Ray resumes generators with `send`, which not every iterator takes.
             for item in produced(iter(items)):  # noqa: UP028
                 yield item

@@ -207,17 +207,30 @@ class _AsyncGenerator(_Generator):
         self._runner = asyncio.Runner()
 
     def next(self) -> Any:
-        return self._run(anext(self._generator, _END))
+        item = _END
+        try:
+            item = self._run(anext(self._generator, _END))
+        finally:
+            if item is _END:  # it has ended, or failed
+                self._close_loop()
+        return item
 
     def close(self) -> None:
-        self._run(self._generator.aclose())
+        try:
+            self._run(self._generator.aclose())
+        finally:
+            self._close_loop()
+
+    def _close_loop(self) -> None:
+        """Close the loop: a failure's traceback may keep it in a cycle, which is collected in any order."""
+        _beside_a_loop(self._runner.close)
 
     def _run(self, awaitable: Any) -> Any:
         awaited = _Awaited(awaitable)
         return _beside_a_loop(lambda: self._runner.run(awaited.run(), context=self._context), awaited.stop)
 
     def __del__(self) -> None:
-        _beside_a_loop(self._runner.close)
+        self._close_loop()
 
 
 def run_coroutine(coroutine: Any, context: Context) -> Any:

@@ -1,4 +1,4 @@
-"""The pickler of functions that travel by value: cloudpickle, with the places of code in their files."""
+"""The pickler of functions that travel by value: cloudpickle, and what it leaves out."""
 
 import functools
 import types
@@ -10,7 +10,7 @@ _FILE_NAME = 10  # the position of `filename` among the arguments of `types.Code
 
 @functools.cache
 def function_pickler() -> Any:
-    """Return cloudpickle's `Pickler`, of which functions keep the name of their file.
+    """Return cloudpickle's `Pickler`; functions keep the name of their file, and cached ones travel too.
 
     cloudpickle 3.1.3 and later replace that name, so that equal code has equal pickles. A traceback has then
     neither the file nor its lines, and `inspect.getsource` fails, which compilers of kernels call.
@@ -18,6 +18,8 @@ def function_pickler() -> Any:
     Made at the first call: a program without process boundaries does not pay the 20 ms of the import.
     """
     import cloudpickle
+
+    from fray._serialization.cached_functions import CachedFunction, reduce_cached
 
     reducers = cloudpickle.Pickler.dispatch_table
     reduce_code = reducers[types.CodeType]
@@ -30,14 +32,15 @@ def function_pickler() -> Any:
 
     class FunctionPickler(cloudpickle.Pickler):  # type: ignore[misc]
         dispatch_table: ClassVar = ChainMap(
-            {types.CodeType: with_file_name}, cloudpickle.Pickler.dispatch_table
+            {types.CodeType: with_file_name, CachedFunction: reduce_cached},
+            cloudpickle.Pickler.dispatch_table,
         )
 
     return FunctionPickler
 
 
 def cloud_dumps(value: Any, protocol: int | None = None) -> bytes:
-    """Do what `cloudpickle.dumps` does; functions keep the name of their file."""
+    """Do what `cloudpickle.dumps` does, with `function_pickler`."""
     import io
 
     with io.BytesIO() as file:

@@ -1,7 +1,10 @@
 """Rules 7 and 11: what travels, and what is refused."""
 
+import enum
+import functools
 import pickle
 import threading
+from typing import Any
 
 import pytest
 
@@ -47,6 +50,29 @@ class SharingContract(ContextFixtures):
 
         counter = context.create_actor(Counter)
         assert context.get(context.create_actor(Forwarder, counter).forward()) == 1
+
+    def test_a_class_that_no_worker_can_import_is_the_same_class_everywhere(
+        self, context: JobContext
+    ) -> None:
+        class Color(enum.Enum):  # like a class of `__main__`
+            RED = 1
+
+        def look(color: Color) -> tuple[bool, Color]:
+            return color is Color.RED, Color.RED
+
+        arrived, returned = context.get(context.run(look, Color.RED))
+        assert arrived
+        assert returned is Color.RED
+        assert context.get(context.put(Color.RED)) is Color.RED
+        assert context.get(context.run(look, context.run(lambda: Color.RED)))[0]
+
+    def test_a_cached_function_that_no_worker_can_import_runs(self, context: JobContext) -> None:
+        @functools.cache
+        def power(number: int) -> int:
+            return 2 * power(number - 1) if number else 1
+
+        assert context.get(context.run(power, 10)) == 1024
+        assert context.get([context.run(lambda: power(5)), context.run(lambda: power(6))]) == [32, 64]
 
     @needs("named_actors")
     def test_the_current_context_inside_a_task_is_the_one_that_runs_it(self, context: JobContext) -> None:
@@ -111,6 +137,15 @@ class SerializationContract(ContextFixtures):
             assert context.get(ref).locked() is False
             return
         with pytest.raises(SerializationError, match=r"result of .*lock"):
+            context.get(ref)
+
+    def test_a_result_that_is_a_generator_is_no_other_result(self, context: JobContext) -> None:
+        ref: Any = context.run(lambda: (number for number in range(3)))  # no generator function: no stream
+        if not self.can.serializes:
+            self.moot("serializes")
+            assert list(context.get(ref)) == [0, 1, 2]
+            return
+        with pytest.raises(SerializationError, match=r"result of .*lambda.*generator"):
             context.get(ref)
 
     def test_what_is_put_and_cannot_be_pickled_is_refused(self, context: JobContext) -> None:

@@ -1,9 +1,13 @@
 """Rule 5: generator tasks."""
 
+import asyncio
 import itertools
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+from fray import get_job_context
 from fray._contracts.context import JobContext
 from fray._values.errors import TaskCancelledError
 from fray.testing import tasks
@@ -67,6 +71,20 @@ class StreamContract(ContextFixtures):
             yield 2
 
         assert [context.get(item) for item in context.run(pair)] == [1, 2]  # type: ignore[attr-defined]
+
+    def test_an_async_generator_is_a_stream(self, context: JobContext) -> None:
+        async def double(numbers: object) -> AsyncIterator[int]:
+            for item in numbers:  # type: ignore[attr-defined]
+                await asyncio.sleep(0)
+                yield 2 * await get_job_context().aget(item)
+            raise ValueError("no more")
+
+        stream: Any = context.run(double, [context.put(1), context.put(2)])
+        assert [context.get(next(stream)) for _ in range(2)] == [2, 4]
+        with pytest.raises(ValueError, match="no more"):
+            context.get(next(stream))
+        with pytest.raises(StopIteration):
+            next(stream)
 
     def test_wait_returns_when_an_item_the_end_or_an_error_is_there(
         self, context: JobContext, gate: Note

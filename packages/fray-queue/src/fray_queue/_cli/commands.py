@@ -103,7 +103,13 @@ def create(url: str, max_attempts: int | None, max_size: int | None, access: Acc
     """Make the queue at URL, or confirm its options."""
     given = {"max_attempts": max_attempts, "max_size": max_size}
     options = {name: value for name, value in given.items() if value is not None}
-    open_at(url, access, create=True, **options).size()
+    opened = open_at(url, access, create=True, **options)
+    if max_attempts is not None and not hasattr(type(opened), "max_attempts"):
+        raise UnsupportedError(
+            f"the queue at {url!r} does not keep max_attempts: give each program that opens it a URL with "
+            f"the option max_attempts={max_attempts}"
+        )
+    opened.size()
     click.echo(f"{url} is there")
 
 

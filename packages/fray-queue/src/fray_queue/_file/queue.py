@@ -67,7 +67,8 @@ class FileQueue(QueueBase[T]):
 
     Args:
         path: A local folder, or the URL of a store that creates files exclusively (`gs:`, `s3:`, `abfs:`).
-        max_attempts: Leases that may end without `done` before an item goes to the dead letters.
+        max_attempts: Leases that may end without `done` before an item goes to the dead letters. The folder
+            does not keep it: give it to every program that opens the queue.
         fsync: On a local disk, whether `push` returns only when the item survives a power failure.
         max_clock_skew: Seconds by which the clocks of two workers may differ. A lease is taken over when that
             much has passed after its end. By default 0 on a local disk, 2 on an object store.
