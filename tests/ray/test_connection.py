@@ -209,6 +209,28 @@ def test_a_head_that_hangs_is_given_up() -> None:
             RayCluster(address, answer_timeout=0.2)
 
 
+def test_a_ray_that_does_not_come_up_is_a_cluster_that_is_not_there() -> None:
+    code = """
+        import ray
+        from fray import ClusterUnavailableError, create_context
+
+        def init(*_, **__):  # what it raises after 30 s on a machine that is too busy
+            raise Exception("The current node timed out during startup.")
+
+        ray.init = init
+        with create_context("ray?local=true") as context:
+            try:
+                context.put(1)
+            except ClusterUnavailableError as error:
+                print(error)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert run.stdout == (
+        "no Ray could be started on this machine: The current node timed out during startup.\n"
+    )
+
+
 def test_ray_client_is_refused_with_what_to_do_instead() -> None:
     with pytest.raises(UnsupportedError, match="fray run"):
         create_context("ray?address=ray://127.0.0.1:10001")

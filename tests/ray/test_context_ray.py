@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -125,6 +126,35 @@ def test_a_worker_that_dies_is_reported(context: JobContext, tmp_path: Path) -> 
     with pytest.raises(WorkerDiedError):
         context.get(context.create_task(die, options=TaskOptions(max_retries=1)))
     assert (tmp_path / "runs").read_text() == "xxx"
+
+
+def test_sigterm_ends_a_worker_and_is_no_failure_of_its_task(context: JobContext, tmp_path: Path) -> None:
+    """Its handler, which is Ray's, raises SystemExit in the task: as its failure it would end the caller."""
+    ran = tmp_path / "ran"
+
+    def terminate(runs: int) -> str:
+        with ran.open("a") as file:
+            file.write("x")
+        if len(ran.read_text()) <= runs:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return ran.read_text()
+
+    class Terminated:
+        def terminate(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    class Leaving:
+        async def leave(self) -> None:
+            ray.actor.exit_actor()
+
+    with pytest.raises(WorkerDiedError):
+        context.get(context.run(terminate, 1), timeout=60)
+    again = context.create_task(terminate, 2, options=TaskOptions(max_retries=1))
+    assert context.get(again, timeout=60) == "xxx"
+    with pytest.raises(ActorDiedError, match="SIGTERM"):
+        context.get(context.create_actor(Terminated).terminate(), timeout=60)
+    with pytest.raises(ActorDiedError, match="exit_actor"):
+        context.get(context.create_actor(Leaving).leave(), timeout=60)
 
 
 def test_an_actor_that_restarts_begins_anew(context: JobContext) -> None:

@@ -1,6 +1,7 @@
 """What fray-ray uses beyond Ray's public API does in this Ray what it did in the one it was read in."""
 
 import os
+import signal
 import socket
 import sys
 import time
@@ -44,7 +45,7 @@ from fray_ray._ray_internals.dashboard import (
     upload_workspace,
 )
 from fray_ray._ray_internals.environment import ADDRESS, JOB_CONFIG, is_of_one_process
-from fray_ray._ray_internals.errors import bound_error_texts
+from fray_ray._ray_internals.errors import bound_error_texts, ends_worker
 from fray_ray._ray_internals.family import drivers_of, kill_actors, living_actors_of
 from fray_ray._ray_internals.kv import (
     delete_table_entry,
@@ -453,6 +454,18 @@ def test_long_texts_of_failures_are_cut_in_the_middle() -> None:
     assert len(said) < 20_000
     assert "first" in said
     assert said.rstrip().endswith("last")
+
+
+def test_how_ray_ends_a_worker_is_not_how_a_program_exits(cluster: LocalRayCluster) -> None:
+    def terminated() -> bool:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except SystemExit as error:
+            return ends_worker(error)
+        raise AssertionError("Ray's handler raises at once")
+
+    assert ray.get(ray.remote(terminated).remote(), timeout=60)
+    assert not ends_worker(SystemExit(1))
 
 
 # --- classes ---

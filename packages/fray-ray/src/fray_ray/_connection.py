@@ -87,8 +87,10 @@ class Connection:
                 logging_level=logging.WARNING,
                 _temp_dir=self._owned_dir,
             )
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, Exception):  # of no type of its own where a process is not up in time
+                raise ClusterUnavailableError(f"no Ray could be started on this machine: {error}") from error
             raise
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from fray import (
     WorkerDiedError,
 )
 from fray.backend import pack_exception, unpack_exception
+from fray_ray._ray_internals.errors import ends_worker
 
 _PACKED = "_fray_packed"
 _DIED = (
@@ -43,7 +44,7 @@ class WrappedError(Exception):
 
 def portable(error: BaseException) -> BaseException:
     """Return what a worker raises for the exception of a task."""
-    if isinstance(error, rx.RayError):
+    if isinstance(error, rx.RayError) or ends_worker(error):
         return error
     packed = pack_exception(error)
     wrapped = WrappedError(packed, f"{type(error).__name__}: {error!r}")

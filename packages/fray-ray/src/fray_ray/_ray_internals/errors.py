@@ -9,6 +9,15 @@ from ray.exceptions import RayTaskError
 _HEAD, _TAIL = 4_000, 12_000  # characters of an error's text: the last failure, and the first one
 
 
+def ends_worker(error: BaseException) -> bool:
+    """Whether Ray has raised an exception so that its worker ends: on SIGTERM, or in `ray.actor.exit_actor`.
+
+    Read in Ray 2.60. It is a SystemExit with a message for the raylet. Ray reports the end of the worker, and
+    a task that may be retried runs again; as the failure of a task it would be the caller's SystemExit.
+    """
+    return isinstance(error, SystemExit) and hasattr(error, "ray_terminate_msg")
+
+
 def bound_error_texts() -> None:
     """Let the text of a failure that runs down a chain of tasks stop growing.
 
