@@ -16,8 +16,10 @@ from fray._engine.calls import _thread, dispatch, shutting_down
 from fray._engine.refs import EngineRef, LocalError, PickledValue, outcome, ref_of_future
 from fray._serialization.values import dumps_call, pack_exception, unpack_exception
 from fray._values.errors import TaskCancelledError
+from fray._values.threads import NoThreadError, start_thread
 
 _END = object()
+_BEGINS_WITHIN = 1.0  # seconds in which a thread that was started runs
 _packed_call = tuple.__new__  # a third of what a NamedTuple's own constructor takes
 _PLAIN = frozenset({int, str, float, bool, bytes, list, dict, tuple, set, type(None)})
 
@@ -247,15 +249,19 @@ class _Awaited:
     def __init__(self, awaitable: Any) -> None:
         self._awaitable = awaitable
         self._task: Any = None
+        self._stopped = False
 
     async def run(self) -> Any:
         from asyncio import current_task
 
         self._task = current_task()
+        if self._stopped:
+            self._task.cancel()
         return await self._awaitable
 
     def stop(self) -> None:
-        """Cancel it, from another thread."""
+        """Cancel it, from another thread, also where it has not begun."""
+        self._stopped = True
         if self._task is not None:
             with suppress(RuntimeError):  # its loop has ended meanwhile
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
@@ -272,23 +278,29 @@ def _beside_a_loop(run_loop: Callable[[], Any], stop: Callable[[], None] | None 
     if events is None or events._get_running_loop() is None:
         return run_loop()
     outcomes: Future[Any] = Future()
+    begun = threading.Event()
 
     def run() -> None:
+        begun.set()
         try:
             outcomes.set_result(run_loop())
         except BaseException as error:  # noqa: BLE001 - it is raised where the caller waits
             outcomes.set_exception(error)
 
     thread = threading.Thread(target=run, name="fray-coroutine", daemon=True)
-    thread.start()
     try:
+        start_thread(thread)
         return outcomes.result()
+    except NoThreadError:
+        raise
     except BaseException:
         if stop is not None and not outcomes.done():
             stop()
+        begun.wait(_BEGINS_WITHIN)  # Ctrl-C may have come before there was a thread, or before it ran
         raise
     finally:
-        thread.join()
+        if begun.is_set():
+            thread.join()
 
 
 def resolved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

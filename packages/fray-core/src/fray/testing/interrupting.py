@@ -38,16 +38,20 @@ def struck(act: Callable[[], Any], point: int, module: str) -> int:
     """Run `act`, and raise KeyboardInterrupt at its so many-th point in a module; return how many it came to.
 
     The points are those where the interpreter runs signal handlers, but for the ends of loops: where a
-    function begins, and where a call of one that is written in C has returned.
+    function begins, and where a call of one that is written in C has returned. Those in a finalizer are left
+    out: what is raised there Python only reports.
     """
     points = 0
 
     def profile(frame: Any, event: str, _argument: Any) -> None:
         nonlocal points
-        if event in ("call", "c_return") and module in frame.f_globals.get("__name__", ""):
-            points += 1
-            if points == point:
-                raise KeyboardInterrupt
+        if event not in ("call", "c_return") or module not in frame.f_globals.get("__name__", ""):
+            return
+        if _in_finalizer(frame):
+            return
+        points += 1
+        if points == point:
+            raise KeyboardInterrupt
 
     before = sys.getprofile()
     sys.setprofile(profile)
@@ -56,3 +60,11 @@ def struck(act: Callable[[], Any], point: int, module: str) -> int:
     finally:
         sys.setprofile(before)
     return points
+
+
+def _in_finalizer(frame: Any) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_globals.get("__name__") == "weakref":
+            return True
+        frame = frame.f_back
+    return False
