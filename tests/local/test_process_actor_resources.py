@@ -13,6 +13,7 @@ import pytest
 from fray import ActorDiedError, DeadlockError, TaskOptions, UnsupportedError, create_context
 from fray.job import ActorOptions, JobContext
 from fray.testing.gates import Gate, until
+from fray.testing.tasks import add
 
 pytestmark = pytest.mark.timeout(120)
 LICENCE = {"licence": 1}
@@ -94,7 +95,7 @@ def _answers(context: JobContext, actor: Any) -> bool:
 
 def test_a_task_waits_until_the_actor_has_ended(context: JobContext) -> None:
     actor = holder(context)
-    task = context.create_task(abs, -2, options=TASK)
+    task = context.create_task(add, 1, options=TASK)
     assert waits(context, task)
     context.kill(actor)
     assert context.get(task, timeout=PATIENCE) == 2
@@ -117,7 +118,7 @@ def test_an_actor_that_a_task_makes_reserves_as_well(context: JobContext) -> Non
         return holder(get_job_context())
 
     actor = context.get(context.run(make), timeout=PATIENCE)
-    task = context.create_task(abs, -2, options=TASK)
+    task = context.create_task(add, 1, options=TASK)
     assert waits(context, task)
     context.kill(actor)
     assert context.get(task, timeout=PATIENCE) == 2
@@ -139,7 +140,7 @@ def test_an_actor_that_is_killed_while_it_waits_takes_nothing(context: JobContex
     context.kill(first)
     assert context.get(third.pid(), timeout=PATIENCE)
     context.kill(third)
-    assert context.get(context.create_task(abs, -2, options=TASK), timeout=PATIENCE) == 2
+    assert context.get(context.create_task(add, 1, options=TASK), timeout=PATIENCE) == 2
 
 
 def test_more_actors_than_cpus_run(context: JobContext) -> None:
@@ -150,11 +151,11 @@ def test_more_actors_than_cpus_run(context: JobContext) -> None:
 
 def test_what_waits_for_an_actor_says_so(context: JobContext, caplog: pytest.LogCaptureFixture) -> None:
     actor = holder(context, name="first")
-    task = context.create_task(abs, -2, options=TASK)
+    task = context.create_task(add, 1, options=TASK)
     with caplog.at_level(logging.WARNING, "fray.process"):
         until(lambda: caplog.messages, "it says so")
     (message,) = caplog.messages
-    assert "abs() needs licence=1, which living actors hold: Member('first') (licence=1)" in message
+    assert "add() needs licence=1, which living actors hold: Member('first') (licence=1)" in message
     context.kill(actor)
     assert context.get(task, timeout=PATIENCE) == 2
 
@@ -162,9 +163,9 @@ def test_what_waits_for_an_actor_says_so(context: JobContext, caplog: pytest.Log
 def test_what_would_wait_for_the_contexts_own_end_fails() -> None:
     with create_context("process", max_workers=2, resources=LICENCE) as context:
         actor = holder(context)
-        task = context.create_task(abs, -2, options=TASK)
+        task = context.create_task(add, 1, options=TASK)
         call = context.create_actor(Member, options=ActorOptions(resources=LICENCE)).pid()
-    with pytest.raises(DeadlockError, match=r"the context ends, and abs\(\) needs licence=1"):
+    with pytest.raises(DeadlockError, match=r"the context ends, and add\(\) needs licence=1"):
         context.get(task)
     with pytest.raises(ActorDiedError, match=r"the context ends, and Member needs licence=1"):
         context.get(call)
@@ -185,6 +186,6 @@ def test_a_task_that_still_runs_may_make_room_while_the_context_ends(tmp_path: P
     with create_context("process", max_workers=2, resources=LICENCE) as context:
         context.run(use_and_end)
         until((tmp_path / "held").exists, "the actor has it")
-        task = context.create_task(abs, -2, options=TASK)
+        task = context.create_task(add, 1, options=TASK)
         threading.Timer(3.0, gate.open).start()  # beyond the first looks at what waits
     assert context.get(task) == 2

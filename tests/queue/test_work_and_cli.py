@@ -441,5 +441,7 @@ def test_an_option_that_a_queue_does_not_keep_is_refused(
     assert not (tmp_path / "tasks").exists()
     for worker in (open_queue(f"file:{tmp_path / 'tasks'}?max_attempts=1") for _ in range(2)):
         worker.push("item")
-        worker.release(worker.pop())
+        lease = worker.pop()
+        assert lease is not None
+        worker.release(lease)
         assert len(list(worker.dead_letters())) >= 1
