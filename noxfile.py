@@ -321,7 +321,7 @@ def ui(session: nox.Session) -> None:
     """Does the page show what is there, in a real browser, and refuse what no page of ours requests?"""
     install_programs(session, BROWSER)
     session.install(*wheels("fray-local", "fray-queue"), *group("test"), "selenium")
-    run_tests(session, "tests/ui")
+    run_tests(session, "tests/ui", *SIDE_BY_SIDE)
 
 
 @nox.session
@@ -470,7 +470,7 @@ def docs(session: nox.Session) -> None:
         "docs",
         str(NOX_DIR / "site"),
     )
-    run_tests(session, "tests/docs")
+    run_tests(session, "tests/docs", *SIDE_BY_SIDE)
 
 
 @nox.session
