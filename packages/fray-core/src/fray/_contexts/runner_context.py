@@ -120,7 +120,7 @@ class TaskRunnerContext(ContextBase):
             self.engine.scope.check_owner()
             ready = block_until_ready(refs, needed, timeout)
         elif len(ready) < needed:
-            sources_of(refs)  # a look asks, too: of a stream that makes no item unasked nothing would ever come
+            sources_of(refs)  # a look asks, too: some streams make no item unasked
             ready = ready_positions(refs, needed)
         if len(ready) == 1:  # the common call, in a loop over many: one copy instead of a test for each
             pending = list(refs)

@@ -16,6 +16,7 @@ from fray.backend import (
     boot_id,
     liveness_of,
     post_to_supervisor,
+    release_lock,
     replace_file,
     to_json,
     wait_for_lock,
@@ -121,7 +122,7 @@ class AdmissionFile(NamedTuple):
         try:
             claims, granted = self._change(add)
         finally:
-            os.close(lock)
+            release_lock(lock)
         _tell(granted)
         return next(entered for entered in claims if entered.record == claim.record)
 
@@ -135,7 +136,7 @@ class AdmissionFile(NamedTuple):
         try:
             granted = [] if self._clear_where_alone(record) else self._change(remove)[1]
         finally:
-            os.close(lock)
+            release_lock(lock)
         _tell(granted)
 
     def claims(self) -> list[Claim]:
