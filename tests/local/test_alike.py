@@ -9,6 +9,7 @@ import pytest
 from fray import (
     ActorOptions,
     JobContext,
+    SerializationError,
     TaskOptions,
     create_context,
     get_job_context,
@@ -110,3 +111,19 @@ class TestMaps:
         with pytest.raises(type(bad)):
             seen.extend(values)
         assert seen == list(range(50))
+
+
+class Panicking:
+    """Raises when it is pickled, as libraries in Rust do."""
+
+    def __reduce__(self) -> str:
+        raise BaseException("panic")
+
+
+@pytest.mark.parametrize("spec", ["threadpool?check_serialization=true", "process?max_workers=1"])
+def test_what_panics_while_it_is_pickled_is_named(spec: str) -> None:
+    with create_context(spec) as context:
+        with pytest.raises(SerializationError, match=r"result of .*panic"):
+            context.get(context.run(Panicking), timeout=60)
+        with pytest.raises(SerializationError, match=r"argument 1 .*panic"):
+            context.run(repr, Panicking())
