@@ -50,7 +50,7 @@ def train(steps: int = 1) -> None: ...
         ({"entrypoint": ""}, "is not a module"),
         ({"entrypoint": None}, "entrypoint must be .* got None"),
         ({"entrypoint_args": "--lr"}, "args must be a list of arguments, got '--lr'"),
-        ({"entrypoint_args": [1]}, "each word of a command must be text without NUL, got 1"),
+        ({"entrypoint_args": [1]}, "each word of a command must be text without NUL .*, got 1"),
         ({"entrypoint": Entrypoint.from_binary("ls"), "entrypoint_args": ["-l"]}, r"got \('-l',\)"),
         ({"resources": {"cpu": 1}}, "resources must be a ResourceConfig"),
         ({"environment": {"A": "1"}}, "environment must be"),
@@ -86,6 +86,7 @@ def test_a_wrong_field_of_a_request_is_named_with_its_value(fields: dict[str, An
         ({"callable": 3}, "callable must be"),
         ({"binary": ""}, "binary must be"),
         ({"binary": "a\0b"}, "without NUL"),
+        ({"binary": "echo", "args": ["\ud800"]}, r"half of a character, got '\\ud800'"),
         ({"binary": "ls", "function_args": {"a": 1}}, r"function_args go with callable=, got \['a'\]"),
     ],
 )

@@ -296,6 +296,34 @@ def test_a_request_of_another_kind_does_not_wait_behind() -> None:
     assert [claim.job for claim in granted] == ["0", "9"]
 
 
+def gpu_claim(number: int, *gpu_ids: str, need: int = 1) -> Claim:
+    return claims_of([(0, False)], 4)[0]._replace(
+        record=str(number),
+        job=str(number),
+        ticket=number,
+        need=Amounts(gpu=need),
+        room=Amounts(gpu=len(gpu_ids)),
+        gpu_ids=gpu_ids,
+    )
+
+
+def test_launchers_that_use_other_gpus_do_not_wait_for_one_another() -> None:
+    """As with another `CUDA_VISIBLE_DEVICES` in each of two terminals."""
+    claims = [gpu_claim(1, "0"), gpu_claim(2, "1"), gpu_claim(3, "0"), gpu_claim(4, "0", "1", "2")]
+    assert [claim.gpus for claim in admit(claims)] == [("0",), ("1",), ("2",)]
+    assert [claim.job for claim in claims if not claim.granted] == ["3"]
+
+
+def test_what_waits_for_gpus_keeps_its_own_from_younger_jobs() -> None:
+    claims = [gpu_claim(1, "0"), gpu_claim(2, "0", "1", need=2), gpu_claim(3, "1"), gpu_claim(4, "2")]
+    assert [claim.job for claim in admit(claims)] == ["1", "4"]
+
+
+def test_a_gpu_by_another_kind_of_name_may_be_any() -> None:
+    claims = [gpu_claim(1, "GPU-8f"), gpu_claim(2, "0"), gpu_claim(3, "0", "1")]
+    assert [claim.job for claim in admit(claims)] == ["1"]
+
+
 def test_bad_options_and_requests_are_named() -> None:
     with pytest.raises(ValueError, match="cpus must be"):
         LocalCluster(cpus=0)

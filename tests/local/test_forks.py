@@ -171,3 +171,40 @@ def test_a_child_of_a_task_does_not_speak_for_its_worker() -> None:
     assert (right, code, others) == ("True", "0", "[False, 2]")
     assert "forked child" in said
     assert "get_job_context()" in said
+
+
+def test_a_fork_in_the_middle_of_a_launch_holds_up_no_job(tmp_path: Path) -> None:
+    """As where a data loader starts its workers while another thread launches a job."""
+    done = run(
+        """
+        import os, signal, sys, threading
+        from fray.cluster import Entrypoint, JobRequest, create_cluster
+
+        os.environ["FRAY_STATE_DIR"] = sys.argv[1]
+        cluster = create_cluster("local")
+        request = JobRequest("quick", Entrypoint.from_binary("true", []))
+        children, launching = [], True
+
+        def fork(event, arguments):
+            if event == "os.rename" and launching:  # of the job's record, say
+                child = os.fork()
+                if not child:
+                    signal.pause()
+                children.append(child)
+
+        sys.addaudithook(fork)
+        try:
+            job = cluster.launch(request, key="one")
+            launching = False
+            print(cluster.wait(job, timeout=30).status)
+            print(cluster.launch(request, key="one") == job)
+            print(cluster.wait(cluster.launch(request), timeout=30).status)
+            cluster.remove(job)
+        finally:
+            print(len(children) > 2)
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+        """,
+        str(tmp_path),
+    )
+    assert (done.stdout, done.stderr) == ("succeeded\nTrue\nsucceeded\nTrue\n", "")

@@ -31,3 +31,19 @@ def test_a_program_that_waits_streams_all_lines(run_script: Callable[..., str]) 
         """
     )
     assert printed == f"{SHOWN}\nend\n"
+
+
+def test_what_a_task_prints_in_another_process_is_shown(run_script: Callable[..., str]) -> None:
+    printed = run_script(
+        """
+        from fray import create_context
+
+        def write():
+            print("before")
+            print("tick \\u2713")
+
+        with create_context("process?max_workers=1") as context:
+            context.get(context.run(write))
+        """
+    )
+    assert printed == f"before\n{SHOWN}\n"

@@ -1,5 +1,6 @@
 """What workers are for: parallel, isolated, killed without harm."""
 
+import ctypes
 import itertools
 import os
 import signal
@@ -187,6 +188,30 @@ class TestStopping:
             ref = context.create_task(deaf)
             started.wait()
             assert context.cancel(ref)
+            assert context.get(context.run(abs, -2), timeout=30) == 2
+
+    def test_what_is_cancelled_behind_a_task_does_not_end_that_one(self, tmp_path: Path) -> None:
+        """Short tasks are sent ahead; behind one that holds the interpreter they cannot be given back."""
+        pipe, started = tmp_path / "pipe", Gate(tmp_path / "started")
+        os.mkfifo(pipe)
+
+        def maybe_hold(hold: bool) -> str:
+            if hold:
+                started.open()
+                os.close(ctypes.PyDLL(None).open(os.fsencode(pipe), os.O_RDONLY))  # waits for a writer
+            return "done"
+
+        with create_context("process", max_workers=1) as context:
+            for _ in range(3):  # until it is known that they are short
+                context.get([context.run(maybe_hold, False) for _ in range(50)])
+            # The end of the first ones is when others are sent ahead.
+            refs = [context.run(maybe_hold, index == 3) for index in range(24)]
+            held, behind = refs[3], refs[4:]
+            started.wait()
+            assert all(map(context.cancel, behind))
+            assert context.wait([held], timeout=3) == ([], [held])  # longer than a cancelled task may take
+            pipe.write_text("")
+            assert context.get(held, timeout=30) == "done"
             assert context.get(context.run(abs, -2), timeout=30) == 2
 
     def test_a_task_that_is_cancelled_on_its_way_to_its_worker_does_not_run_on(self) -> None:

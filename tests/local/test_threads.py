@@ -15,6 +15,7 @@ import pytest
 
 from fray import (
     ActorAlreadyExistsError,
+    ActorDiedError,
     ActorNotFoundError,
     DeadlockError,
     ObjectRef,
@@ -377,3 +378,33 @@ def test_an_exception_that_is_read_again_has_the_frames_of_its_task_alone(spec: 
     with create_context(spec) as context:
         failed = context.run(fail)
         assert len({frames() for _ in range(4)}) == 1
+
+
+def test_an_actor_that_is_killed_while_it_is_constructed_is_released() -> None:
+    constructing, go = threading.Event(), threading.Event()
+    made: list[weakref.ref[Any]] = []
+
+    class Slow:
+        def __init__(self) -> None:
+            made.append(weakref.ref(self))
+            constructing.set()
+            go.wait(60)
+
+        def answer(self) -> int:
+            return 42
+
+    def released() -> bool:
+        gc.collect()
+        return made[0]() is None
+
+    with create_context("threadpool") as context:
+        maker = threading.Thread(target=context.create_actor, args=[Slow], kwargs={"name": "slow"})
+        maker.start()
+        assert constructing.wait(60)
+        actor = context.get_actor("slow")
+        context.kill(actor)
+        go.set()
+        maker.join(60)
+        until(released, "the instance is released")
+        with pytest.raises(ActorDiedError):
+            context.get(actor.answer())

@@ -21,6 +21,10 @@ class FutureSource(Protocol):
         """Start a task; see `JobContext.run`."""
         ...
 
+    def get(self, ref: Any, /, *, timeout: float | None = None) -> Any:
+        """Return a result; see `JobContext.get`."""
+        ...
+
     def _future(self, ref: Any) -> "Future[Any]": ...
 
 
@@ -65,6 +69,8 @@ class ContextExecutor(Executor):
 
 async def get_async(context: FutureSource, ref: Any, timeout: float | None) -> Any:
     """Await a reference or a list of them; a timeout, or a cancelled awaiter, leaves the tasks running."""
+    if timeout is not None and timeout <= 0:
+        return context.get(ref, timeout=0)  # a look, as with `get`: what is there needs no turn of the loop
     try:
         async with asyncio.timeout(timeout) as limit:
             with lent():

@@ -227,7 +227,9 @@ def _chunk_runner(fn: Callable[..., Any], several: bool) -> Callable[[list[Any]]
             else:
                 for item in items:
                     append(fn(item))
-        except Exception as error:  # noqa: BLE001 - it comes out at its turn, after the values before it
+        except KeyboardInterrupt:  # of a task that was cancelled
+            raise
+        except BaseException as error:  # noqa: BLE001 - it comes out at its turn, after the values before it
             failure = Failure(error)
         if types.CoroutineType in set(map(type, values)):
             values, failure = _awaited(values, failure)
@@ -245,7 +247,9 @@ def _awaited(values: list[Any], failure: Failure | None) -> tuple[list[Any], Fai
         for value in rest:
             is_coroutine = type(value) is types.CoroutineType
             done.append(asyncio.run(value) if is_coroutine else value)
-    except Exception as error:  # noqa: BLE001 - as in run_chunk
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - as in run_chunk
         for value in rest:
             if type(value) is types.CoroutineType:
                 value.close()

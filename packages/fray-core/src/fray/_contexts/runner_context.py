@@ -24,6 +24,7 @@ from fray._engine.waiting import (
     blocking,
     ready_positions,
     seconds,
+    sources_of,
     timed_out,
 )
 from fray._serialization.functions import GENERATOR, is_async_class, is_generator_function
@@ -111,13 +112,16 @@ class TaskRunnerContext(ContextBase):
         self, refs: Sequence[R], /, num_returns: int = 1, timeout: float | None = None
     ) -> tuple[list[R], list[R]]:
         """Return the first `num_returns` ready ones and the others, in input order; see `JobContext.wait`."""
-        if num_returns < 1:
-            raise ValueError(f"num_returns must be 1 or more, got {num_returns!r}")
+        if not hasattr(num_returns, "__index__") or num_returns < 1:
+            raise ValueError(f"num_returns must be an int of 1 or more, got {num_returns!r}")
         needed = min(num_returns, len(refs))
         ready = ready_positions(refs, needed)
         if len(ready) < needed and timeout != 0:
             self.engine.scope.check_owner()
             ready = block_until_ready(refs, needed, timeout)
+        elif len(ready) < needed:
+            sources_of(refs)  # a look asks, too: some streams make no item unasked
+            ready = ready_positions(refs, needed)
         if len(ready) == 1:  # the common call, in a loop over many: one copy instead of a test for each
             pending = list(refs)
             return [pending.pop(ready[0])], pending

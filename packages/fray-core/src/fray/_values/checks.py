@@ -17,6 +17,15 @@ def plain_text(text: str) -> str:
     return str.__str__(text)
 
 
+def fits_a_program(text: str) -> bool:
+    """Whether an argument or a variable of a program can hold a text."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half of a character
+        return False
+    return "\0" not in text
+
+
 def check_count(field: str, value: Any, least: int = 0) -> int:
     """Return an int of `least` or more; refuse anything else."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:

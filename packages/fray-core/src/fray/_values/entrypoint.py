@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fray._serialization.values import callable_name
-from fray._values.checks import invalid, plain_text
+from fray._values.checks import fits_a_program, invalid, plain_text
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -102,8 +102,8 @@ class Entrypoint:
                 f"function_args go with callable=, got {sorted(self.function_args)} for a command"
             )
         for word in (self.module if self.binary is None else self.binary, *self.args):
-            if not isinstance(word, str) or "\0" in word:
-                raise invalid("each word of a command", "text without NUL", word)
+            if not isinstance(word, str) or not fits_a_program(word):
+                raise invalid("each word of a command", "text without NUL or half of a character", word)
         object.__setattr__(self, "args", tuple(map(plain_text, self.args)))
         for name in ("module", "binary"):
             if (given := getattr(self, name)) is not None:

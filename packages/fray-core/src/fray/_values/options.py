@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fray._values.checks import check_count, plain_text
+from fray._values.checks import check_count, fits_a_program, plain_text
 
 ASYNC_CONCURRENCY = 1_000  # calls of an async actor that run at the same time, by default
 
@@ -54,10 +54,13 @@ def check_env(what: str, env: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(env, Mapping):
         raise ValueError(f"{what} must be a mapping of names to text, got a {type(env).__name__}")
     for name, value in env.items():
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        if not isinstance(name, str) or not name or "=" in name or not fits_a_program(name):
             raise ValueError(f"{what}: {name!r} cannot be the name of an environment variable")
-        if not isinstance(value, str) or "\0" in value:
-            raise ValueError(f"{what}[{name!r}] must be text without NUL, got a {type(value).__name__}")
+        if not isinstance(value, str) or not fits_a_program(value):
+            kind = type(value).__name__
+            raise ValueError(
+                f"{what}[{name!r}] must be text without NUL or half of a character, got a {kind}"
+            )
     return {plain_text(name): plain_text(value) for name, value in env.items()}
 
 

@@ -143,7 +143,7 @@ if TYPE_CHECKING:
         with_variable,
     )
     from fray._jobs.processes.bare import bare_command
-    from fray._jobs.processes.file_lock import wait_for_lock
+    from fray._jobs.processes.file_lock import release_lock, wait_for_lock
     from fray._jobs.processes.memory_group import MemoryGroup, leave_group, limits_memory
     from fray._jobs.processes.oom import oom_kills
     from fray._jobs.processes.ports import HeldPorts, free_ports, port_is_free
@@ -496,6 +496,7 @@ __all__ = [
     "refuse_fields",
     "refuse_other_python",
     "refuse_python",
+    "release_lock",
     "replace_file",
     "require_api",
     "retry_delays",
@@ -833,6 +834,7 @@ _HOMES = {
     "tree_kill": "_jobs.process_tree",
     "unpack_exception": "_serialization.values",
     "value_ref": "_engine.refs",
+    "release_lock": "_jobs.processes.file_lock",
     "wait_for_lock": "_jobs.processes.file_lock",
     "warn_of_another_python": "_jobs.plans.own_environment",
     "watch_for": "_engine.waiting",

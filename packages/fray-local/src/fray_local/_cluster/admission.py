@@ -16,6 +16,7 @@ from fray.backend import (
     boot_id,
     liveness_of,
     post_to_supervisor,
+    release_lock,
     replace_file,
     to_json,
     wait_for_lock,
@@ -121,7 +122,7 @@ class AdmissionFile(NamedTuple):
         try:
             claims, granted = self._change(add)
         finally:
-            os.close(lock)
+            release_lock(lock)
         _tell(granted)
         return next(entered for entered in claims if entered.record == claim.record)
 
@@ -135,7 +136,7 @@ class AdmissionFile(NamedTuple):
         try:
             granted = [] if self._clear_where_alone(record) else self._change(remove)[1]
         finally:
-            os.close(lock)
+            release_lock(lock)
         _tell(granted)
 
     def claims(self) -> list[Claim]:
@@ -205,10 +206,11 @@ def admit(claims: list[Claim]) -> list[Claim]:
     for place, claim in sorted(enumerate(claims), key=lambda each: (not each[1].child, each[1].ticket)):
         if claim.granted:
             continue
-        if short := shortage(claim, held):
+        if short := shortage(claim, held, taken):
             # A request larger than the machine can never be granted, so it does not block the others.
             kept = [kind for kind in short if claim.need.of(kind) <= claim.room.of(kind)]
             held = held._replace(**dict.fromkeys(kept, float("inf")))
+            taken.update(claim.gpu_ids if "gpu" in kept else ())
             continue
         free = [gpu for gpu in claim.gpu_ids if gpu not in taken]
         own = tuple(free[: int(claim.need.gpu)])
@@ -219,13 +221,24 @@ def admit(claims: list[Claim]) -> list[Claim]:
     return granted
 
 
-def shortage(claim: Claim, held: Amounts) -> list[str]:
-    """Return the kinds of which there is too little left for a claim."""
-    return [
-        kind
-        for kind in _KINDS
-        if claim.need.of(kind) and held.of(kind) + claim.need.of(kind) > claim.room.of(kind) + 1e-9
-    ]
+def shortage(claim: Claim, held: Amounts, taken: set[str]) -> list[str]:
+    """Return the kinds of which there is too little left for a claim.
+
+    Args:
+        taken: The GPUs that others have, or wait for.
+    """
+    needed = ((kind, claim.need.of(kind)) for kind in _KINDS)
+    return [kind for kind, need in needed if need and need > left_for(claim, kind, held, taken) + 1e-9]
+
+
+def left_for(claim: Claim, kind: str, held: Amounts, taken: set[str]) -> float:
+    """Return how much of a kind is left of what a claim may have."""
+    if kind != "gpu" or not claim.gpu_ids:
+        return claim.room.of(kind) - held.of(kind)
+    # Another launcher may use other GPUs. One that is named otherwise (by an UUID) may be any of these.
+    numbered = claim.gpu_ids[0].isdecimal()
+    own = sum(gpu not in taken for gpu in claim.gpu_ids)
+    return own - sum(gpu.isdecimal() is not numbered for gpu in taken)
 
 
 def explain(claim: Claim, claims: list[Claim]) -> str:
@@ -234,10 +247,11 @@ def explain(claim: Claim, claims: list[Claim]) -> str:
     held = Amounts()
     for other in others:
         held = held.plus(other.need)
+    taken = {gpu for other in others for gpu in other.gpus}
     # Where there is room and it waits nevertheless, jobs launched before it have the first right.
-    kinds = shortage(claim, held) or [kind for kind in _KINDS if claim.need.of(kind)]
+    kinds = shortage(claim, held, taken) or [kind for kind in _KINDS if claim.need.of(kind)]
     parts = [
-        f"{amount(kind, claim.need.of(kind))} ({amount(kind, claim.room.of(kind) - held.of(kind))} "
+        f"{amount(kind, claim.need.of(kind))} ({amount(kind, left_for(claim, kind, held, taken))} "
         f"of {amount(kind, claim.room.of(kind))} free)"
         for kind in kinds
     ]

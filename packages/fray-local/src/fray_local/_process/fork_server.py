@@ -35,7 +35,7 @@ from fray_local._process.protocol.messages import (
     WorkerSettings,
 )
 from fray_local._process.protocol.values import raise_descriptor_limit
-from fray_local._process.protocol.wire import Reader, close_all, send_all
+from fray_local._process.protocol.wire import Reader, adopted, close_all, send_all
 from fray_local._process.worker.main import work
 
 _QUIET_MILLISECONDS = 20.0
@@ -52,7 +52,7 @@ def main(descriptor: int) -> None:
     raise_descriptor_limit()
     become_subreaper()
     gc.freeze()  # what is there now is never garbage: collections need not touch, and copy, its pages
-    ForkServer(socket.socket(fileno=descriptor)).serve()
+    ForkServer(adopted(descriptor)).serve()
 
 
 class ForkServer:

@@ -6,6 +6,7 @@ import inspect
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fray import TaskCancelledError
@@ -74,15 +75,17 @@ class EventLoopActor:
     # On the loop's thread.
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Run the loop until it is stopped; True where an exception ended it first, and the actor with it."""
+        """Run the loop until it is stopped; True where the program ended it first, and the actor with it."""
         try:
             loop.run_forever()
+            if not hasattr(self, "_unstopped"):
+                return False
+            raise RuntimeError("the actor has stopped its event loop")  # noqa: TRY301 - it dies of that, too
         except BaseException as error:  # noqa: BLE001 - SystemExit, say, of a task that the actor started
             actor = self._actor()
             if actor is not None:
                 dispatch(actor.die("its event loop ended: {cause!r}", error))
             return True
-        return False
 
     def _begin(self, call: Any) -> None:
         if call.kind == "construct":
@@ -98,26 +101,33 @@ class EventLoopActor:
         assert self._loop is not None
         task = self._loop.create_task(self._run(call), context=payload[3])
         self._tasks[call] = task
-        task.add_done_callback(lambda _: self._tasks.pop(call, None))
+        task.add_done_callback(partial(self._over, call))
+
+    def _over(self, call: Any, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(call, None)
+        if task.cancelled():  # by the program, before its first step
+            dispatch(call.fail(_cancelled(call)))
 
     async def _run(self, call: Any) -> None:
-        async with self._slots:
-            try:
-                method, args, kwargs = arguments_of(call, self._instance)
-                result = method(*args, **kwargs)
-                if call.streaming:
-                    await self._produce(call, result)
-                    result = None
-                elif inspect.isawaitable(result):
-                    result = await result
-                if not call.streaming:
-                    result = self._executor.kept(call, result)
-            except asyncio.CancelledError:
-                dispatch(call.fail(TaskCancelledError(f"{call.label} was cancelled")))
-            except BaseException as error:  # noqa: BLE001 - whatever the method raised is its result
-                dispatch(call.fail(self._executor.kept_error(error, __file__)))
-            else:
-                dispatch(call.succeed(result))
+        try:
+            async with self._slots:
+                result = await self._result(call)
+        except asyncio.CancelledError:  # by `cancel`, or by the program itself, also before its turn
+            dispatch(call.fail(_cancelled(call)))
+        except BaseException as error:  # noqa: BLE001 - whatever the method raised is its result
+            dispatch(call.fail(self._executor.kept_error(error, __file__)))
+        else:
+            dispatch(call.succeed(result))
+
+    async def _result(self, call: Any) -> Any:
+        method, args, kwargs = arguments_of(call, self._instance)
+        result = method(*args, **kwargs)
+        if call.streaming:
+            await self._produce(call, result)
+            return None
+        if inspect.isawaitable(result):
+            result = await result
+        return self._executor.kept(call, result)
 
     async def _produce(self, call: Any, generator: Any) -> None:
         if hasattr(generator, "__anext__"):
@@ -176,6 +186,10 @@ class EventLoopActor:
         thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():
             thread.join()
+
+
+def _cancelled(call: Any) -> TaskCancelledError:
+    return TaskCancelledError(f"{call.label} was cancelled")
 
 
 async def _ended(loop: asyncio.AbstractEventLoop) -> None:

@@ -317,12 +317,15 @@ class ThreadActor:
     def __init__(self, actor: Any, executor: CallExecutor) -> None:
         self._executor, self._concurrency = executor, actor.concurrency
         self._instance: Any = None
+        self._over = False
         self._pool = ThreadPool(1, f"fray-actor-{actor.name or actor.label}", self._run, lends=False)
 
     def _run(self, call: Any) -> Ready:
         ready = self._executor.run(call, self._instance)
         if call.kind == "construct":
             self._instance, call.state = call.state, None
+            if self._over:  # it was killed meanwhile
+                self._instance = None
             self._pool.resize(self._concurrency)
         return ready
 
@@ -341,6 +344,7 @@ class ThreadActor:
     def end(self, *, kill: bool) -> None:
         """Release the instance, and let the threads end after what they have."""
         del kill
+        self._over = True  # set first: the end of a constructor looks at it last
         self._instance = None
         self._pool.close(wait=False)
 

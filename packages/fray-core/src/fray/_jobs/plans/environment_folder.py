@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from fray._jobs.processes.file_lock import try_lock, wait_for_lock
+from fray._jobs.processes.file_lock import release_lock, try_lock, wait_for_lock
 
 ENVIRONMENT_LINK = "environment"  # in a record, to the environment of its job
 ENVIRONMENT_READY = ".fray-ready"  # in an environment that is complete; its time is that of the last use
@@ -22,7 +22,7 @@ def locked_environment(path: str) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(lock)
+        release_lock(lock)
 
 
 def prune_environments(
@@ -91,7 +91,7 @@ def _delete(folder: str, name: str, unused_for: float, used: Callable[[], set[st
     except OSError:
         return None
     finally:
-        os.close(lock)
+        release_lock(lock)
     return size
 
 

@@ -25,6 +25,17 @@ def wait_for_lock(path: str, on_wait: Callable[[], object] | None = None) -> int
     return file
 
 
+def release_lock(file: int) -> None:
+    """Give a lock back, and close its file.
+
+    Closing alone does not release it where a child that this process has forked meanwhile has the file open.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_UN)
+    finally:
+        os.close(file)
+
+
 def _locked(path: str, how: int) -> int | None:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Iterator
 
-from fray._jobs.processes.file_lock import try_lock
+from fray._jobs.processes.file_lock import release_lock, try_lock
 
 # Below the range that systems take the ports of outgoing connections from (Linux 32768, macOS 49152): a
 # program that connects before its peer listens could else be given that very port, and talk to itself.
@@ -109,7 +109,7 @@ def _locked_file(port: int) -> int | None:
 
 def _drop(token: "socket.socket | int") -> None:
     if isinstance(token, int):
-        os.close(token)
+        release_lock(token)
     else:
         token.close()
 

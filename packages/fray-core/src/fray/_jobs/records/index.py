@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fray._jobs.processes.file_lock import try_lock
+from fray._jobs.processes.file_lock import release_lock, try_lock
 from fray._jobs.records.files import CHILDREN
 from fray._jobs.records.housekeeping_due import COUNT, FEW, index_is_due
 from fray._jobs.records.record import JobRecord, Records
@@ -74,7 +74,7 @@ def renew(folder: str) -> None:
     try:
         _write(folder)
     finally:
-        os.close(lock)
+        release_lock(lock)
 
 
 def _write(folder: str) -> None:

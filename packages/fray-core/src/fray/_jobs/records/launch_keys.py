@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from fray._jobs.processes.file_lock import try_lock, wait_for_lock
+from fray._jobs.processes.file_lock import release_lock, try_lock, wait_for_lock
 from fray._values.checks import invalid
 from fray._values.job_states import JobId
 
@@ -61,7 +61,7 @@ def held_key(
         job_id = os.pread(file, 4096, 0).decode()
         yield LaunchKey(file, JobId(job_id) if job_id and exists(job_id) else None)
     finally:
-        os.close(file)
+        release_lock(file)
 
 
 def prune_keys(folder: Path, exists: Callable[[str], bool]) -> None:
@@ -75,4 +75,4 @@ def prune_keys(folder: Path, exists: Callable[[str], bool]) -> None:
                 if not exists(os.pread(file, 4096, 0).decode() or "?"):
                     path.unlink()
             finally:
-                os.close(file)
+                release_lock(file)

@@ -75,6 +75,12 @@ class SupervisorLock:
     def __init__(self, file: int) -> None:
         self._file = file
 
+    @staticmethod
+    def _leave_to_parent() -> None:
+        """In a forked child: a thread may fork while another one launches, and the child may live long."""
+        for lock in list(_taken_here.values()):
+            lock.close()
+
     @classmethod
     def acquire(cls, path: str) -> SupervisorLock | None:
         """Take the lock; None where another process has it."""
@@ -84,10 +90,16 @@ class SupervisorLock:
             file = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 10)
         finally:
             os.close(low)
-        if not _take(file):
-            os.close(file)
-            return None
-        return cls(file)
+        lock = _taken_here[file] = cls(file)
+        try:
+            taken = lock.take()
+        except BaseException:
+            lock.close()
+            raise
+        if taken:
+            return lock
+        lock.close()
+        return None
 
     def take(self) -> bool:
         """Take the lock of an open file; False where another process has it."""
@@ -115,8 +127,13 @@ class SupervisorLock:
     def close(self) -> None:
         """Release it, where no other process has it open."""
         if self._file >= 0:
+            _taken_here.pop(self._file, None)
             os.close(self._file)
             self._file = -1
+
+
+_taken_here: dict[int, SupervisorLock] = {}  # by `acquire`, until they are closed
+os.register_at_fork(after_in_child=SupervisorLock._leave_to_parent)
 
 
 def holder_of(path: str) -> Holder | None:

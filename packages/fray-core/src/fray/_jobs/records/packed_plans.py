@@ -10,7 +10,7 @@ from fray._values.light_tuples import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, BinaryIO
 
     from fray._jobs.plans.parts import Admission
     from fray._jobs.plans.plan import JobPlan
@@ -48,6 +48,20 @@ def packed_plan(plan: JobPlan | SweepPlan) -> bytes:
 def unpacked_plan(data: bytes) -> JobPlan:
     """Read what `packed_plan` gave."""
     plan: JobPlan = _loads(data)
+    return plan
+
+
+def plan_in(file: BinaryIO) -> JobPlan | None:
+    """Read what `packed_plan` gave from a file or a pipe, and nothing behind it; None where it is empty."""
+    try:
+        from _pickle import load
+    except ImportError:
+        from pickle import load
+
+    try:
+        plan: JobPlan = load(file)
+    except EOFError:
+        return None
     return plan
 
 

@@ -12,7 +12,7 @@ import time
 
 from fray._jobs.plans.environment_folder import size_of
 from fray._jobs.plans.values import Keep
-from fray._jobs.processes.file_lock import try_lock
+from fray._jobs.processes.file_lock import release_lock, try_lock
 from fray._jobs.records.endings import read_status
 from fray._jobs.records.files import CHILDREN, KEEP, LOCK, PLAN
 from fray._jobs.records.housekeeping_due import BETWEEN, NOTES
@@ -59,7 +59,7 @@ def prune(folder: str, keep: Keep) -> None:
         if _delete_old(folder, records, keep):
             _delete_unused(folder, keep)
     finally:
-        os.close(lock)
+        release_lock(lock)
 
 
 def delete(folder: str, name: str) -> None:

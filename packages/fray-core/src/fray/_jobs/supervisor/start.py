@@ -17,7 +17,7 @@ from fray._jobs.processes.control_group import ControlGroup
 from fray._jobs.processes.memory_group import JobGroups, MemoryGroup
 from fray._jobs.records.files import PLAN
 from fray._jobs.records.liveness import Holder, SupervisorLock, this_host
-from fray._jobs.records.packed_plans import remove_plan, unpacked_plan
+from fray._jobs.records.packed_plans import plan_in, remove_plan
 from fray._jobs.records.status_file import STATUS, read_json
 from fray._jobs.supervisor.supervisor import Supervisor
 from fray._values.job_words import JobStatus
@@ -92,10 +92,10 @@ def _read_plan(record: str) -> JobPlan | SweepPlan | None:
     """The plan, from the record or, where it is not there, from the launcher."""
     try:
         with open(os.path.join(record, PLAN), "rb") as file:
-            data = file.read()
+            plan = plan_in(file)
     except FileNotFoundError:
-        data = sys.stdin.buffer.read()
-    plan = unpacked_plan(data) if data else None
+        # Not up to its end: a child that the launching program forked meanwhile has the pipe open, too.
+        plan = plan_in(sys.stdin.buffer)
     if plan is None or plan.host_end is None:
         remove_plan(record)
     if plan is not None and plan.withheld is not None:

@@ -133,6 +133,7 @@ class ActorDirectory:
     def _connect(self, name: str) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX)
         try:
+            sock.setblocking(True)  # with a program's default timeout a busy actor would look like a dead one
             with self._reachable(self._path(name, "sock")) as reachable:
                 sock.connect(reachable)
         except BaseException:

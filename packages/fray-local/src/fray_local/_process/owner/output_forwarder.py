@@ -60,5 +60,8 @@ class OutputForwarder:
         stream = getattr(sys, self._name)
         # None under pythonw, closed at exit, a pipe whose reader is gone: losing output ends no task.
         with contextlib.suppress(AttributeError, ValueError, OSError):
-            stream.write(text)
+            try:
+                stream.write(text)
+            except UnicodeEncodeError as error:  # not even a part of it was written
+                stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
             stream.flush()

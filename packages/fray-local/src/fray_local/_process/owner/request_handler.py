@@ -205,7 +205,7 @@ class RequestHandler:
         def act() -> None:
             failed = next((ref for ref in refs if ref.state == ERROR), None)
             if failed is None:
-                request.answer(None, [blob_of(ref, self.budget) for ref in refs])
+                request.answer(True, [blob_of(ref, self.budget) for ref in refs])
             elif isinstance(failed.content, PackedError):
                 request.fail(failed.content.data)
             else:
@@ -213,6 +213,8 @@ class RequestHandler:
 
         if all(ref.state == VALUE for ref in refs) or any(ref.state == ERROR for ref in refs):
             act()
+        elif message.now:
+            request.answer(False)
         else:
             request.wait_for(sources_of(refs), len(refs), act, stop_on_error=True)
 

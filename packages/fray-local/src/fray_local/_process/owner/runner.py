@@ -186,7 +186,11 @@ class ProcessRunner:
             state.worker.resume(state.number, more)
 
     def interrupt(self, call: Any) -> None:
-        """Interrupt a call; a worker that does not stop within seconds is killed."""
+        """Interrupt a call; a worker that runs it and does not stop within seconds is killed.
+
+        One that has not come to it runs another's call, and may hold the interpreter meanwhile, so that it
+        gives nothing back.
+        """
         state: CallState | None = call.state
         worker = None if state is None else state.worker
         if state is None or worker is None:
@@ -195,8 +199,12 @@ class ProcessRunner:
         worker.cancel(number)
 
         def insist() -> None:
-            if worker.calls.get(number) is call:
+            if worker.calls.get(number) is not call:
+                return
+            if worker.runs(number):
                 worker.kill()
+            else:
+                self.loop.call_later(_STOP_SECONDS, insist)
 
         self.loop.call_later(_STOP_SECONDS, insist)
 

@@ -73,6 +73,10 @@ class WorkerProcess(WorkerConnection):
         if not output.closed:
             self._loop.watch(output.descriptor, _READ, ready)
 
+    def runs(self, number: int) -> bool:
+        """On the loop's thread: whether that is the call which it has come to."""
+        return self._mark >= 0 and last_started(os.pread(self._mark, SIZE, 0)) == number
+
     def kill(self) -> None:
         """End it now."""
         self._fork_servers.kill(self.number)
@@ -109,7 +113,8 @@ class WorkerProcess(WorkerConnection):
         self._mark_lost(self._why or _how(status), last_started(memory))
 
     def _close_files(self) -> None:
-        os.close(self._mark)
+        mark, self._mark = self._mark, -1
+        os.close(mark)
         for output in self._outputs:
             self._loop.forget(output.descriptor)
             output.close()

@@ -214,9 +214,10 @@ class CallActor(NamedTuple):
 
 
 class Get(NamedTuple):
-    """Send the values of references."""
+    """Send the values of references, and True; `now`: at once, or False where one is not there."""
 
     keys: list[Key]
+    now: bool
 
 
 class Wait(NamedTuple):

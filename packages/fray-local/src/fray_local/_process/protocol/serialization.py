@@ -180,9 +180,9 @@ def _dump(
     try:
         with keeping() as keeps:
             pickler.dump(value)
-    except SerializationError:
+    except (SerializationError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:
+    except BaseException as error:  # the panic of a library in Rust, too
         raise SerializationError(what, f"{type(error).__name__}: {error}") from error
     return stream, buffers, keeps
 

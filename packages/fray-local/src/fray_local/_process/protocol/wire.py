@@ -71,6 +71,16 @@ def send_frame(sock: socket.socket, data: bytes, descriptors: Sequence[int]) -> 
     sock.sendall(memoryview(data)[sent:])
 
 
+def adopted(descriptor: int) -> socket.socket:
+    """Return the socket of a descriptor that another process has given; it waits for as long as it takes.
+
+    What a program says by `socket.setdefaulttimeout` holds for what it gives away, too.
+    """
+    sock = socket.socket(fileno=descriptor)
+    sock.setblocking(True)
+    return sock
+
+
 class OutOfDescriptorsError(OSError):
     """Descriptors were sent that this process could not take: what came with them is lost."""
 

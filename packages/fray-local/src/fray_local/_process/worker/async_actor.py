@@ -4,6 +4,8 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from fray import TaskCancelledError
@@ -21,38 +23,59 @@ class AsyncActor:
     def __init__(self, worker: CallRunner, construct: Callable[[], Any]) -> None:
         self._worker = worker
         self._runner = asyncio.Runner()
-        self._instance = self._runner.run(_call(construct))
+        self._loop = self._runner.get_loop()
+        self._context = copy_context()  # what the constructor sets in it the calls find
+        self._instance = self._runner.run(_call(construct), context=self._context)
         self._room = asyncio.Semaphore(worker.concurrency or _CONCURRENCY)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._fed = self._dead = False
 
     def serve(self) -> None:
-        """Run calls until stopped, and those that are there to their ends."""
+        """Run calls until stopped, and those that are there to their ends.
+
+        None of the loop's tasks is ours but the calls: a program may cancel all that it finds there.
+        """
         with self._runner:
-            self._runner.run(self._serve())
+            threading.Thread(target=self._feed, name="fray-feed", daemon=True).start()
+            try:
+                self._loop.run_forever()
+            finally:
+                self._dead = not self._fed  # SystemExit, say, of a task that the actor started
+            if self._dead:
+                raise RuntimeError("the actor has stopped its event loop")
+            if self._tasks:
+                self._loop.run_until_complete(asyncio.wait(self._tasks))
 
-    async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        incoming: asyncio.Queue[IncomingCall | None] = asyncio.Queue()
+    def _feed(self) -> None:
+        """Hand calls to the loop, from a thread of its own."""
+        while True:
+            call = self._worker.early.popleft() if self._worker.early else self._worker.calls.get()
+            act = self._end if call is None else partial(self._begin, call)
+            try:
+                self._loop.call_soon_threadsafe(act, context=self._context)
+            except RuntimeError:  # the loop has ended, and the process with it
+                return
+            if call is None:
+                return
 
-        def feed() -> None:
-            while True:
-                call = self._worker.early.popleft() if self._worker.early else self._worker.calls.get()
-                loop.call_soon_threadsafe(incoming.put_nowait, call)
-                if call is None:
-                    return
+    def _end(self) -> None:
+        self._fed = True
+        self._loop.stop()
 
-        threading.Thread(target=feed, name="fray-feed", daemon=True).start()
-        while (call := await incoming.get()) is not None:
-            task = loop.create_task(self._run(call))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+    def _begin(self, call: IncomingCall) -> None:
+        task = self._loop.create_task(self._run(call))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._over, call))
+
+    def _over(self, call: IncomingCall, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # by the program, before its first step
+            self._finish(call, *_packed(call, asyncio.CancelledError()))
 
     async def _run(self, call: IncomingCall) -> None:
-        async with self._room:
-            changed = self._listen(call)
-            try:
+        try:
+            async with self._room:
+                changed = self._listen(call)
                 if call.cancelled:
                     raise asyncio.CancelledError  # noqa: TRY301 - ends as one that was cancelled later
                 if call.credits is None:
@@ -60,8 +83,13 @@ class AsyncActor:
                 else:
                     await self._yield(call, changed)
                     state, blob = END, Blob(b"")
-            except BaseException as error:  # noqa: BLE001 - whatever the call raised is its result
-                state, blob = _packed(call, error)
+        except BaseException as error:  # noqa: BLE001 - whatever the call raised is its result
+            state, blob = _packed(call, error)
+        self._finish(call, state, blob)
+
+    def _finish(self, call: IncomingCall, state: int, blob: Blob) -> None:
+        """Send the end of a call; where the loop has ended, the end of this process says it."""
+        if not self._dead:
             self._worker.finish_call(call, state, blob, 0.0)
 
     def _listen(self, call: IncomingCall) -> asyncio.Event:
@@ -107,6 +135,6 @@ async def _call(construct: Callable[[], Any]) -> Any:
 
 
 def _packed(call: IncomingCall, error: BaseException) -> tuple[int, Blob]:
-    if call.cancelled and isinstance(error, asyncio.CancelledError):
+    if isinstance(error, asyncio.CancelledError):  # by `cancel`, or by the program itself
         error = TaskCancelledError(f"{call.label()} was cancelled")
     return packed_error(error, __file__)

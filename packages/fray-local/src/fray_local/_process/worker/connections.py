@@ -1,11 +1,13 @@
 """A worker's connections: a thread for each takes in calls, cancellations, credits and answers."""
 
 import contextlib
+import errno
 import os
 import queue
 import socket
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -32,6 +34,9 @@ from fray_local._process.worker import output
 from fray_local._process.worker.incoming_calls import FunctionCache, IncomingCall
 from fray_local._process.worker.interfaces import CallRunner
 from fray_local._process.worker.outbox import Outbox
+
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+_ACCEPT_AGAIN = 0.1  # seconds; a process that is out of descriptors may close some
 
 
 class Connection:
@@ -177,7 +182,11 @@ def accept_all(worker: CallRunner, listener: socket.socket) -> None:
     while True:
         try:
             sock, _ = listener.accept()
-        except OSError:
-            return
+        except OSError as error:
+            if error.errno not in _PASSING:
+                return
+            time.sleep(_ACCEPT_AGAIN)
+            continue
+        sock.setblocking(True)  # whatever the program has said by `socket.setdefaulttimeout`
         connection = Connection(worker, sock, owner=False)
         threading.Thread(target=connection.listen, name="fray-peer", daemon=True).start()

@@ -5,6 +5,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
@@ -17,6 +18,7 @@ from fray.backend import (
     find_by_identity,
     is_async_class,
     is_generator_function,
+    seconds,
     set_foreign_finder,
     unpack_exception,
 )
@@ -63,6 +65,7 @@ from fray_local._process.worker.proxies import Owner, Proxy, RemoteEndpoint, Rem
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
+_Options = TypeVar("_Options", TaskOptions, ActorOptions)
 
 _MOST_UNASKED = 1 << 20
 """Bytes from which on `put` requests room and waits; below, the wait would be most of its time."""
@@ -140,17 +143,28 @@ class WorkerContext(ContextBase):
         missing = [ref.key for ref in refs if ref.blob is None]
         if not missing:
             return [cast("Blob", ref.blob) for ref in refs]
-        _, values = self.ask(Get(missing), timeout=timeout)
+        values = self._values_of(missing, timeout)
         arrived = dict(zip(missing, values, strict=True))
         return [arrived.get(ref.key) or cast("Blob", ref.blob) for ref in refs]
+
+    def _values_of(self, keys: list[Any], timeout: float | None) -> list[Blob]:
+        """Return the values of references once all are there; a look at the end counts, as with `wait`."""
+        limit = seconds(timeout)
+        if limit != 0:
+            with contextlib.suppress(GetTimeoutError):  # or it is the task's own, and the look raises it
+                return self.ask(Get(keys, now=False), timeout=limit)[1]
+        there, values = self.ask(Get(keys, now=True))
+        if not there:
+            raise GetTimeoutError(f"no result within {timeout} s; the tasks go on")
+        return values
 
     def wait(
         self, refs: Sequence[R], /, num_returns: int = 1, timeout: float | None = None
     ) -> tuple[list[R], list[R]]:
         """Return the first `num_returns` ready ones and the others; see `JobContext.wait`."""
         refs = list(refs)
-        if num_returns < 1:
-            raise ValueError(f"num_returns must be 1 or more, got {num_returns!r}")
+        if not hasattr(num_returns, "__index__") or num_returns < 1:
+            raise ValueError(f"num_returns must be an int of 1 or more, got {num_returns!r}")
         for ref in refs:
             if not isinstance(ref, RemoteRef | RemoteStream):
                 raise ValueError(f"wait takes what put() and run() return, got {ref!r}")
@@ -183,7 +197,7 @@ class WorkerContext(ContextBase):
         if ref.blob is not None:
             settle_future(future, ref.blob.load)
         else:
-            self.requests.ask_later(Get([ref.key]), (), hand)
+            self.requests.ask_later(Get([ref.key], now=False), (), hand)
         return future
 
     def _submit(
@@ -196,7 +210,7 @@ class WorkerContext(ContextBase):
         key = self._new_key()
         function, places = _call_details(packed, refs)
         label = options.name or callable_name(fn)
-        self._tell(Run(key, function, places, label, options, streaming), blobs=[packed.blob])
+        self._tell(Run(key, function, places, label, _for_owner(options), streaming), blobs=[packed.blob])
         return RemoteStream(self, key) if streaming else RemoteRef(self, key)
 
     def call_actor(
@@ -248,7 +262,8 @@ class WorkerContext(ContextBase):
         alone = options.name is None and options.lifetime is not Lifetime.DETACHED
         key = self._new_key() if alone and self.requests.inside_a_message() else None
         label = callable_name(cls)
-        request = CreateActor(function, places, label, methods, options, is_async_class(cls), key)
+        asynchronous = is_async_class(cls)
+        request = CreateActor(function, places, label, methods, _for_owner(options), asynchronous, key)
         if key is None:
             return self._handed(*self.ask(request, blobs=[packed.blob]))
         self._tell(request, blobs=[packed.blob])
@@ -306,6 +321,11 @@ class WorkerContext(ContextBase):
     def __reduce__(self) -> tuple[Any, ...]:
         owner = self.owner
         return find_by_identity, (owner.process, owner.pid, owner.context_key, owner.context_kind)
+
+
+def _for_owner(options: _Options) -> _Options:
+    """Return options without those of other backends, which may be objects that do not travel."""
+    return replace(options, backend={}) if options.backend else options
 
 
 def _outcome(error: Blob | None, values: list[Blob]) -> Any:

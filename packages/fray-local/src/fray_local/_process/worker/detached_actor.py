@@ -1,10 +1,10 @@
 """A detached actor's process: it has no owner, and is called by its name."""
 
 import os
-import socket
 import threading
 
 from fray.backend import leave_group
+from fray_local._process.protocol.wire import adopted
 from fray_local._process.worker import output
 from fray_local._process.worker.connections import Connection, accept_all
 from fray_local._process.worker.main import Worker
@@ -22,7 +22,7 @@ def main(creator: int, listener: int) -> None:
     leave_group()  # of the job that made it
     output.line_by_line()
     worker = Worker(None, int(os.environ.pop("FRAY_ACTOR_CONCURRENCY", "0")) or None)
-    first = Connection(worker, socket.socket(fileno=creator), owner=False)
+    first = Connection(worker, adopted(creator), owner=False)
 
     def listen_to_creator() -> None:
         first.listen()
@@ -30,7 +30,7 @@ def main(creator: int, listener: int) -> None:
             os._exit(0)
 
     threading.Thread(target=listen_to_creator, daemon=True).start()
-    accepting = socket.socket(fileno=listener)
+    accepting = adopted(listener)
     threading.Thread(target=accept_all, args=(worker, accepting), daemon=True).start()
     worker.run([], None)
     os._exit(0)

@@ -22,6 +22,7 @@ from fray_local._process.protocol.held_frames import HeldFrames
 from fray_local._process.protocol.messages import Loaded, Parked, WorkerSettings
 from fray_local._process.protocol.serialization import pack
 from fray_local._process.protocol.values import END, VALUE, Blob, Budget
+from fray_local._process.protocol.wire import adopted
 from fray_local._process.worker import output
 from fray_local._process.worker.connections import Connection, accept_all
 from fray_local._process.worker.context import WorkerContext
@@ -54,9 +55,9 @@ def work(
     """Be a worker until the owner ends it, or is gone."""
     output.redirect(stdout, stderr)
     worker = Worker(HeldFrames(mark), settings.concurrency, Surroundings(settings))
-    owner = Connection(worker, socket.socket(fileno=sock), owner=True)
+    owner = Connection(worker, adopted(sock), owner=True)
     worker.context = WorkerContext(number, Owner(*settings.owner), owner.outbox)
-    worker.run([owner], None if listener is None else socket.socket(fileno=listener))
+    worker.run([owner], None if listener is None else adopted(listener))
 
 
 class Worker:
