@@ -1,12 +1,13 @@
 """`fray queue`: look into queues, and change what is in them."""
 
+import contextlib
 import json
 import sys
 from typing import Any
 
 import click
 
-from fray import UnsupportedError
+from fray import FrayError, UnsupportedError
 from fray.backend import one_line, print_table
 from fray.queue import UnreadableItem
 from fray_queue._cli.access import Access, is_served, open_at, reaching
@@ -87,10 +88,16 @@ def pop(url: str, n: int, wait: float, access: Access, as_json: bool) -> None:
     """Take items, print them and finish them. Unpickles what others pushed: trust them."""
     opened = open_at(url, access)
     leases = opened.pop_many(n, wait=wait)
-    for lease in leases:
-        row = {"item_id": lease.item_id, "attempt": lease.attempt, "item": lease.item}
-        click.echo(json.dumps(row, default=repr) if as_json else str(lease.item))
-    sys.stdout.flush()  # what was not printed is not finished
+    try:
+        for lease in leases:
+            row = {"item_id": lease.item_id, "attempt": lease.attempt, "item": lease.item}
+            click.echo(_json_of(row, "item") if as_json else str(lease.item))
+        sys.stdout.flush()  # what was not printed is not finished
+    except BaseException:
+        for lease in leases:  # another reader need not wait for their end
+            with contextlib.suppress(FrayError):
+                opened.release(lease)
+        raise
     opened.done_many(leases)
 
 
@@ -141,7 +148,7 @@ def peek(url: str, access: Access, as_json: bool) -> None:
     if not opened.pending():
         raise SystemExit(1)
     item = opened.peek()
-    click.echo(json.dumps(item, default=repr) if as_json else text_of(item))
+    click.echo(_json_of(item) if as_json else text_of(item))
 
 
 @queue.command()
@@ -252,6 +259,14 @@ def repair(url: str, restore: bool, access: Access, as_json: bool) -> None:
     _print(rows, columns, as_json)
     if any(not each.restored for each in found):
         sys.exit(1)
+
+
+def _json_of(value: Any, key: str | None = None) -> str:
+    """Write a value, or one that is below a key, as JSON; what JSON cannot have is shown by its `repr`."""
+    try:
+        return json.dumps(value, default=repr, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):  # keys that are no text, NaN, an object inside itself
+        return json.dumps(repr(value) if key is None else {**value, key: repr(value[key])})
 
 
 def _shown(item: Any) -> str:
