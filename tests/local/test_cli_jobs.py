@@ -289,17 +289,25 @@ def test_a_terminal_gets_a_table_that_fits_it_in_colour(
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "80")
-    ours, theirs = pty.openpty()
-    with start_cli("list", stdout=theirs) as cli:
-        os.close(theirs)
-        text = b"".join(iter(lambda: read_terminal(ours), b"")).decode().replace("\r", "")
-    os.close(ours)
-    assert cli.returncode == 0
+    text = on_a_terminal("list")
     assert "\x1b[31mfailed" in text
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in on_a_terminal("list")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert max(len(line) for line in plain.splitlines()) <= 80
     assert job_id in plain
     assert "exited" in plain
+
+
+def on_a_terminal(*argv: str) -> str:
+    """Return what the command line prints on a terminal."""
+    ours, theirs = pty.openpty()
+    with start_cli(*argv, stdout=theirs) as cli:
+        os.close(theirs)
+        text = b"".join(iter(lambda: read_terminal(ours), b"")).decode().replace("\r", "")
+    os.close(ours)
+    assert cli.returncode == 0
+    return text
 
 
 def read_terminal(terminal: int) -> bytes:
@@ -307,3 +315,24 @@ def read_terminal(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # the other side is closed
         return b""
+
+
+def test_output_that_has_no_room_is_told_in_one_line(cluster: LocalCluster) -> None:
+    job_id = launch(cluster, program("print('here')"))
+    cluster.wait(job_id, timeout=30)
+    for argv in (["list"], ["logs", job_id]):
+        with Path("/dev/full").open("w") as full, start_cli(*argv, stdout=full) as cli:
+            assert cli.stderr is not None
+            told = cli.stderr.read()
+        assert told == "fray: the output is not complete: No space left on device\n"
+        assert cli.returncode == 1
+
+
+def test_a_program_without_standard_streams_may_call_it(cluster: LocalCluster) -> None:
+    """As a daemon or `fray list >&-` does."""
+    job_id = launch(cluster, program("print('here')"))
+    cluster.wait(job_id, timeout=30)
+    for argv in ("list", f"logs {job_id}"):
+        shell = f"exec {sys.executable} -m fray {argv} <&- >&-"
+        done = subprocess.run(["/bin/sh", "-c", shell], stderr=subprocess.PIPE, check=False, timeout=60)
+        assert (done.returncode, done.stderr) == (0, b"")
