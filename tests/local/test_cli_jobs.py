@@ -336,3 +336,22 @@ def test_a_program_without_standard_streams_may_call_it(cluster: LocalCluster) -
         shell = f"exec {sys.executable} -m fray {argv} <&- >&-"
         done = subprocess.run(["/bin/sh", "-c", shell], stderr=subprocess.PIPE, check=False, timeout=60)
         assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_directory_that_was_removed_under_the_shell_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    shell = f"cd {tmp_path}/gone && rmdir ../gone && exec {sys.executable} -m fray run -- true"
+    done = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == "Error: the current directory is not there any more; change to another\n"
+    assert done.returncode == 1
+
+
+def test_a_file_of_variables_is_utf_8_whatever_wrote_it(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "vars"
+    argv = ["run", "--dry-run", "--json", "--env-file", str(path), "--", "true"]
+    path.write_bytes("\ufeffA=caf\u00e9\r\nB=x\u2028y\r\n".encode())
+    assert main(argv) == 0
+    assert json.loads(capsys.readouterr().out)["environment"]["env_vars"] == ["A", "B"]
+    path.write_bytes(b"A=caf\xe9\n")
+    assert main(argv) == 2
+    assert f"{path} is to be UTF-8 text" in capsys.readouterr().err
