@@ -26,7 +26,8 @@ class _Book:
 
 
 _book = _Book()
-_places: dict[str, AbstractContextManager[Any]] = defaultdict(threading.Lock)  # where an engine's tasks run, by its name
+# Where an engine's tasks run, by its name.
+_places: dict[str, AbstractContextManager[Any]] = defaultdict(threading.Lock)
 
 
 class TaskEngine:
