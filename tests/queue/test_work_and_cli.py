@@ -453,10 +453,11 @@ def test_items_that_are_no_json_are_printed_by_their_repr(
     url = f"sqlite:{tmp_path}/q.db"
     items: list[Any] = [{(1, 2): 3}, float("nan"), b"bytes", {"a": 1}]
     open_queue(url).push_many(items)
+    assert main(["queue", "peek", url]) == 0
     assert main(["queue", "peek", url, "--json"]) == 0
     assert main(["queue", "pop", url, "--json", "-n", "4"]) == 0
-    peeked, *popped = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert peeked == "{(1, 2): 3}"
+    shown, peeked, *popped = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert shown == peeked == "{(1, 2): 3}"
     assert [row["item"] for row in popped] == ["{(1, 2): 3}", "nan", "b'bytes'", {"a": 1}]
     assert open_queue(url).size() == 0
 

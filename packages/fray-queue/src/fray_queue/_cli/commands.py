@@ -11,7 +11,7 @@ from fray import FrayError, UnsupportedError
 from fray.backend import one_line, print_table
 from fray.queue import UnreadableItem
 from fray_queue._cli.access import Access, is_served, open_at, reaching
-from fray_queue._cli.command_work import text_of, work
+from fray_queue._cli.command_work import json_of, text_of, work
 from fray_queue._cli.serve import serve
 from fray_queue._cli.tokens import tokens
 from fray_queue._extras import what_is_missing
@@ -90,8 +90,9 @@ def pop(url: str, n: int, wait: float, access: Access, as_json: bool) -> None:
     leases = opened.pop_many(n, wait=wait)
     try:
         for lease in leases:
-            row = {"item_id": lease.item_id, "attempt": lease.attempt, "item": lease.item}
-            click.echo(_json_of(row, "item") if as_json else str(lease.item))
+            item = json.loads(json_of(lease.item))
+            row = {"item_id": lease.item_id, "attempt": lease.attempt, "item": item}
+            click.echo(json.dumps(row) if as_json else str(lease.item))
         sys.stdout.flush()  # what was not printed is not finished
     except BaseException:
         for lease in leases:  # another reader need not wait for their end
@@ -148,7 +149,7 @@ def peek(url: str, access: Access, as_json: bool) -> None:
     if not opened.pending():
         raise SystemExit(1)
     item = opened.peek()
-    click.echo(_json_of(item) if as_json else text_of(item))
+    click.echo(json_of(item) if as_json else text_of(item))
 
 
 @queue.command()
@@ -259,14 +260,6 @@ def repair(url: str, restore: bool, access: Access, as_json: bool) -> None:
     _print(rows, columns, as_json)
     if any(not each.restored for each in found):
         sys.exit(1)
-
-
-def _json_of(value: Any, key: str | None = None) -> str:
-    """Write a value, or one that is below a key, as JSON; what JSON cannot have is shown by its `repr`."""
-    try:
-        return json.dumps(value, default=repr, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):  # keys that are no text, NaN, an object inside itself
-        return json.dumps(repr(value) if key is None else {**value, key: repr(value[key])})
 
 
 def _shown(item: Any) -> str:
