@@ -317,14 +317,14 @@ def read_terminal(terminal: int) -> bytes:
         return b""
 
 
-def test_output_that_has_no_room_is_told_in_one_line(cluster: LocalCluster) -> None:
+def test_output_that_has_no_room_is_reported_in_one_line(cluster: LocalCluster) -> None:
     job_id = launch(cluster, program("print('here')"))
     cluster.wait(job_id, timeout=30)
     for argv in (["list"], ["logs", job_id]):
         with Path("/dev/full").open("w") as full, start_cli(*argv, stdout=full) as cli:
             assert cli.stderr is not None
-            told = cli.stderr.read()
-        assert told == "fray: the output is not complete: No space left on device\n"
+            reported = cli.stderr.read()
+        assert reported == "fray: the output is not complete: No space left on device\n"
         assert cli.returncode == 1
 
 
