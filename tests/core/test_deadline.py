@@ -78,3 +78,40 @@ def test_a_deadline_that_passes_while_pytest_reports_fails_its_test_and_no_other
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert "INTERNALERROR" not in done.stdout + done.stderr
     assert "1 failed, 1 passed" in done.stdout, done.stdout
+
+
+HANGS_AT_ITS_END = """
+import threading
+import pytest
+from fray.testing.deadline import deadline
+
+
+class TestIt:
+    @pytest.fixture(autouse=True)
+    def _known(self):
+        self.known = True
+
+    @pytest.fixture(autouse=True)
+    def _in_time(self, _known):
+        with deadline(0.1, again=0.1):
+            yield
+
+    @pytest.fixture
+    def hanging(self):
+        yield
+        threading.Event().wait()
+
+    def test_hangs(self, hanging):
+        pass
+
+    def test_passes(self):
+        assert self.known
+"""
+
+
+def test_a_test_whose_clean_up_hangs_leaves_its_fixtures_to_no_other(tmp_path: Path) -> None:
+    """Pytest cleans up the rest only where it knows the failure; else the next test is given what is left."""
+    (tmp_path / "test_it.py").write_text(HANGS_AT_ITS_END)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert "2 passed, 1 error" in done.stdout, done.stdout

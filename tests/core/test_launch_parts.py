@@ -362,6 +362,16 @@ def test_a_program_enters_its_group_by_itself_where_it_cannot_be_started_in_it(t
     assert (tmp_path / "cgroup.procs").read_text() == "0"
 
 
+def test_a_program_that_cannot_start_is_named_whatever_its_name_is() -> None:
+    """A name need not be text: the child must end all the same, and not go on as a second supervisor."""
+    missing = os.fsdecode(b"/not/th\xe8re")
+    with pytest.raises(FileNotFoundError) as caught:
+        start_program((missing,), os.environ, "/", 2)
+    assert caught.value.filename == missing
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
 def test_a_program_does_not_start_where_its_memory_cannot_be_limited(tmp_path: Path) -> None:
     with pytest.raises(PermissionError):
         start_program(("true",), os.environ, "/", 2, limited_by=MemoryGroup(os.fspath(tmp_path)))

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fray import ActorDiedError, FrayError, create_cluster, create_context
+from fray import ActorDiedError, FrayError, UnsupportedError, create_cluster, create_context
 from fray.backend import unpack_exception
 from fray.cluster import Entrypoint, JobId, JobRequest
-from fray.job import ActorOptions
+from fray.job import ActorOptions, Lifetime
 from fray.testing.cluster import until
 from fray_iris import _named_actors
 from fray_iris._actor_host import ServedActor
@@ -255,7 +255,7 @@ def test_a_launch_whose_answer_was_lost_is_the_launchers_own() -> None:
 HOSTING = """
 import os, pickle, sys
 from types import ModuleType, SimpleNamespace
-from fray.job import ActorOptions
+from fray.job import ActorOptions, Lifetime
 from fray_iris import _actor_host as host
 
 class Failing:
@@ -279,3 +279,24 @@ def test_the_job_of_an_actor_that_cannot_be_made_fails() -> None:
     ended = subprocess.run([sys.executable, "-c", HOSTING], capture_output=True, text=True, timeout=PATIENCE)
     assert ended.returncode == 1
     assert ended.stderr.endswith("its constructor raised ValueError: no such model\n")
+
+
+def test_what_an_actor_reserves_is_asked_of_iris_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster: Any = create_cluster("iris", controller="http://nowhere", user="ada")
+    asked: list[JobRequest] = []
+    monkeypatch.setattr(cluster.iris, "jobs", lambda prefix: [])
+    monkeypatch.setattr(cluster, "launch_as", lambda request, job_id: asked.append(request))
+    actors = _named_actors.NamedActors(cluster, "here", owns=False)
+
+    def make(**options: Any) -> None:
+        actors.make(Gated, (), {}, ActorOptions(name="one", lifetime=Lifetime.DETACHED, **options))
+
+    make(resources={"GPU": 1}, backend={"iris": {"priority_band": "production"}, "ray": {"num_gpus": 1}})
+    (request,) = asked
+    assert request.resources.device.kind == "gpu"
+    assert request.backend == {"iris": {"priority_band": "production"}}
+    with pytest.raises(UnsupportedError, match=r"actor 'one' asks for 0\.5 GPUs"):
+        make(resources={"GPU": 0.5})
+    with pytest.raises(UnsupportedError, match="'one' cannot reserve licence on Iris: it has CPU, GPU,"):
+        make(resources={"licence": 1})
+    assert asked == [request]

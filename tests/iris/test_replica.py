@@ -254,3 +254,21 @@ def test_a_replica_that_failed_waits_for_another_that_was_started_again(tmp_path
         other_ended.set()
         code_, _, end = ended(process)
     assert (code_, end["reason"]) == (3, "exited")
+
+
+def test_a_controller_that_authenticates_is_shown_the_token_of_the_request(tmp_path: Path) -> None:
+    reported: list[str] = []
+
+    class Authenticating(Controller):
+        def answer(self) -> None:
+            if self.headers.get("Authorization") == "Bearer hunter2":
+                reported.append(self.path.rpartition("/")[2])
+                super().answer()
+            else:
+                self.send_error(401)
+
+    with serving(Authenticating) as address:
+        process = start(address, tmp_path, "print('up')", ports=["http"], env_vars={"IRIS_TOKEN": "hunter2"})
+        code, lines, _ = ended(process)
+    assert (code, lines) == (0, ["up"])
+    assert "SetTaskStatusText" in reported

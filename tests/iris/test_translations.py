@@ -100,6 +100,7 @@ def test_a_key_is_the_name_of_one_job() -> None:
     assert first == keyed_id("nightly run/7", None)
     assert first != keyed_id("nightly run/8", None)
     assert first.startswith("nightly-run-7-")
+    assert len(first.rpartition("-")[2]) == 6  # by which `fray` finds it, as any other
     assert keyed_id("nightly", "train-3f9a2c").startswith("train-3f9a2c/nightly-")
 
 
@@ -379,3 +380,9 @@ def test_where_iris_is_missing_the_error_says_how_to_get_it(monkeypatch: pytest.
     with pytest.raises(ImportError, match=r"marin-iris.*lib/iris"):
         cluster().poll("job-1")
     assert fray_iris.IrisCluster.capabilities.tpus
+
+
+def test_keys_that_begin_alike_are_of_different_jobs() -> None:
+    """A launch whose key gives the id of another job would start nothing."""
+    keys = [f"2026-11-26T05:00:00Z/{'experiments/' * 8}{number}" for number in range(20_000)]
+    assert len({keyed_id(key, None) for key in keys}) == len(keys)

@@ -289,17 +289,25 @@ def test_a_terminal_gets_a_table_that_fits_it_in_colour(
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "80")
-    ours, theirs = pty.openpty()
-    with start_cli("list", stdout=theirs) as cli:
-        os.close(theirs)
-        text = b"".join(iter(lambda: read_terminal(ours), b"")).decode().replace("\r", "")
-    os.close(ours)
-    assert cli.returncode == 0
+    text = on_a_terminal("list")
     assert "\x1b[31mfailed" in text
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in on_a_terminal("list")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert max(len(line) for line in plain.splitlines()) <= 80
     assert job_id in plain
     assert "exited" in plain
+
+
+def on_a_terminal(*argv: str) -> str:
+    """Return what the command line prints on a terminal."""
+    ours, theirs = pty.openpty()
+    with start_cli(*argv, stdout=theirs) as cli:
+        os.close(theirs)
+        text = b"".join(iter(lambda: read_terminal(ours), b"")).decode().replace("\r", "")
+    os.close(ours)
+    assert cli.returncode == 0
+    return text
 
 
 def read_terminal(terminal: int) -> bytes:
@@ -307,3 +315,43 @@ def read_terminal(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # the other side is closed
         return b""
+
+
+def test_output_that_has_no_room_is_reported_in_one_line(cluster: LocalCluster) -> None:
+    job_id = launch(cluster, program("print('here')"))
+    cluster.wait(job_id, timeout=30)
+    for argv in (["list"], ["logs", job_id]):
+        with Path("/dev/full").open("w") as full, start_cli(*argv, stdout=full) as cli:
+            assert cli.stderr is not None
+            reported = cli.stderr.read()
+        assert reported == "fray: the output is not complete: No space left on device\n"
+        assert cli.returncode == 1
+
+
+def test_a_program_without_standard_streams_may_call_it(cluster: LocalCluster) -> None:
+    """As a daemon or `fray list >&-` does."""
+    job_id = launch(cluster, program("print('here')"))
+    cluster.wait(job_id, timeout=30)
+    for argv in ("list", f"logs {job_id}"):
+        shell = f"exec {sys.executable} -m fray {argv} <&- >&-"
+        done = subprocess.run(["/bin/sh", "-c", shell], stderr=subprocess.PIPE, check=False, timeout=60)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_directory_that_was_removed_under_the_shell_is_named(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    shell = f"cd {tmp_path}/gone && rmdir ../gone && exec {sys.executable} -m fray run -- true"
+    done = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == "Error: the current directory is not there any more; change to another\n"
+    assert done.returncode == 1
+
+
+def test_a_file_of_variables_is_utf_8_whatever_wrote_it(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "vars"
+    argv = ["run", "--dry-run", "--json", "--env-file", str(path), "--", "true"]
+    path.write_bytes("\ufeffA=caf\u00e9\r\nB=x\u2028y\r\n".encode())
+    assert main(argv) == 0
+    assert json.loads(capsys.readouterr().out)["environment"]["env_vars"] == ["A", "B"]
+    path.write_bytes(b"A=caf\xe9\n")
+    assert main(argv) == 2
+    assert f"{path} is to be UTF-8 text" in capsys.readouterr().err

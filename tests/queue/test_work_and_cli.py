@@ -445,3 +445,32 @@ def test_an_option_that_a_queue_does_not_keep_is_refused(
         assert lease is not None
         worker.release(lease)
         assert len(list(worker.dead_letters())) >= 1
+
+
+def test_items_that_are_no_json_are_printed_by_their_repr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:{tmp_path}/q.db"
+    items: list[Any] = [{(1, 2): 3}, float("nan"), b"bytes", {"a": 1}]
+    open_queue(url).push_many(items)
+    assert main(["queue", "peek", url]) == 0
+    assert main(["queue", "peek", url, "--json"]) == 0
+    assert main(["queue", "pop", url, "--json", "-n", "4"]) == 0
+    shown, peeked, *popped = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert shown == peeked == "{(1, 2): 3}"
+    assert [row["item"] for row in popped] == ["{(1, 2): 3}", "nan", "b'bytes'", {"a": 1}]
+    assert open_queue(url).size() == 0
+
+
+def test_items_that_cannot_be_printed_are_there_for_the_next_reader(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/q.db"
+    queue = open_queue(url)
+    queue.push_many(["a", "b"])
+    command = [sys.executable, "-m", "fray", "queue", "pop", url, "-n", "2"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert queue.pending() == 2

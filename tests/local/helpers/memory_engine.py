@@ -1,9 +1,12 @@
 """A remote engine in memory, the smallest with every primitive: threads of this process are its workers."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from uuid import uuid4
 
 from fray.backend import CallFailed, EngineContext, answer, run_call
 
@@ -23,19 +26,32 @@ class _Book:
 
 
 _book = _Book()
+# Where an engine's tasks run, by its name.
+_places: dict[str, AbstractContextManager[Any]] = defaultdict(threading.Lock)
 
 
 class TaskEngine:
-    """What every engine has; a context over it has tasks and nothing else."""
+    """What every engine has; a context over it has tasks and nothing else.
+
+    One task runs at a time, and keeps its place while it waits: there is no `lend`.
+    """
 
     processes = False
+
+    def __init__(self) -> None:
+        self.name = uuid4().hex
+
+    def place(self) -> AbstractContextManager[Any]:
+        return _places[self.name]
 
     def submit(self, key: str, call: bytes, dependencies: Sequence[str], options: Any) -> None:
         value, values = _book.value(key), self.fetch(dependencies)
 
         def run() -> None:
             try:
-                value.set_result(run_call(call, values))
+                with self.place():
+                    outcome = run_call(call, values)
+                value.set_result(outcome)
             except CallFailed as error:
                 value.set_exception(error)
 
@@ -64,7 +80,10 @@ class TaskEngine:
 
 
 class MemoryEngine(TaskEngine):
-    """An engine with every primitive."""
+    """An engine with every primitive; every task has a thread of its own."""
+
+    def place(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def ask(self, worker: str, request: bytes) -> "Future[bytes]":
         return answer(request)
@@ -83,7 +102,7 @@ class MemoryEngine(TaskEngine):
         return earlier
 
     def lend(self) -> None:
-        """Every task has a thread of its own."""
+        """No place has to be freed."""
 
     def reclaim(self) -> None:
         """Nothing was lent."""

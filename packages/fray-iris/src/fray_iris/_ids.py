@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fray.cluster import JobId
 
-_KEY_LENGTH = 6
+_KEY_DIGITS = 10  # before the last part, which is as long as in every id
 
 
 class IrisTask(NamedTuple):
@@ -65,8 +65,10 @@ def keyed_id(key: str, parent: str | None) -> JobId:
     Iris refuses a second job of one name, so the key is held by the controller, and by nothing of ours.
     """
     made = JobId.new(key)
-    digest = hashlib.sha256(key.encode()).hexdigest()[:_KEY_LENGTH]
-    leaf = f"{made.rpartition('-')[0]}-{digest}"
+    slug, _, last = made.rpartition("-")
+    # Keys that begin alike may share a slug: what tells them apart is long enough for very many of them.
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    leaf = f"{slug}-{digest[:_KEY_DIGITS]}-{digest[_KEY_DIGITS:][: len(last)]}"
     return JobId(f"{parent}/{leaf}" if parent else leaf)
 
 

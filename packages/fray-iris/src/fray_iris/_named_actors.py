@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import wait
 from typing import Any
 
-from fray import ActorAlreadyExistsError, ActorDiedError, ActorNotFoundError
+from fray import ActorAlreadyExistsError, ActorDiedError, ActorNotFoundError, UnsupportedError
 from fray.backend import callable_name, dumps, is_generator_function, map_in_threads
 from fray.cluster import CpuConfig, Entrypoint, GpuConfig, JobId, JobRequest, ResourceConfig
 from fray.job import ActorOptions, Lifetime, actor_methods
@@ -21,6 +21,7 @@ from fray_iris._connection import AlreadyThere
 from fray_iris._states import ENDED_JOBS
 
 _BEATS_AT_ONCE = 32  # actors that are notified side by side
+_RESERVED = frozenset({"CPU", "GPU", "memory"})  # by the job of an actor
 _TRIES = 20  # generations of one name that are tried, where others make the same actor at the same time
 
 
@@ -44,6 +45,7 @@ class NamedActors:
     ) -> IrisActor:
         """Launch the job of an actor, or find that of its name."""
         assert options.name is not None
+        _check_resources(options)
         label = f"{callable_name(cls)} {options.name!r}"
         methods = {name: is_generator_function(method) for name, method in actor_methods(cls).items()}
         made = dumps((cls, args, kwargs), f"an argument of {callable_name(cls)}()")
@@ -116,6 +118,7 @@ class NamedActors:
             f"actor-{options.name}",
             Entrypoint.from_callable(host_actor, [made, options, label, methods, owner]),
             resources=resources,
+            backend={name: given for name, given in options.backend.items() if name == "iris"},
             max_retries_failure=options.max_restarts,
             max_retries_preemption=options.max_restarts,
         )
@@ -155,6 +158,23 @@ class NamedActors:
                 target=_beat, args=[weakref.ref(self)], name="fray-iris-alive", daemon=True
             )
             beat.start()
+
+
+def _check_resources(options: ActorOptions) -> None:
+    """Refuse what the job of an actor cannot reserve.
+
+    Raises:
+        UnsupportedError: The message says what was asked, and what can be.
+    """
+    others = sorted(options.resources.keys() - _RESERVED)
+    if others:
+        raise UnsupportedError(
+            f"the job of actor {options.name!r} cannot reserve {', '.join(others)} on Iris: "
+            f"it has {', '.join(sorted(_RESERVED))}"
+        )
+    gpus = options.resources.get("GPU", 0)
+    if gpus != int(gpus):
+        raise UnsupportedError(f"actor {options.name!r} asks for {gpus:g} GPUs: Iris grants whole ones")
 
 
 def _beat(actors: "weakref.ref[NamedActors]") -> None:

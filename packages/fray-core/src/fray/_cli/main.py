@@ -3,7 +3,9 @@
 `_EXIT_CODES` lists its exit codes; an unexpected error keeps its traceback.
 """
 
+import errno
 import io
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -105,7 +107,9 @@ def fray() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     try:
-        result: Any = fray.main(args=argv, prog_name="fray", standalone_mode=False)
+        # None: colours where the output is a terminal.
+        color = False if os.environ.get("NO_COLOR") else None
+        result: Any = fray.main(args=argv, prog_name="fray", standalone_mode=False, color=color)
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -120,8 +124,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """Run the console script."""
+    _open_closed_streams()
     out = sys.stdout
     # A job may write, or be called, what the encoding of this terminal or pipe lacks.
     if isinstance(out, io.TextIOWrapper) and out.errors in ("strict", "surrogateescape"):
         out.reconfigure(errors="backslashreplace")
-    sys.exit(main())
+    try:
+        code = main()
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        click.echo(f"fray: the output is not complete: {error.strerror}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes what is left there when it ends
+        code = 1
+    sys.exit(code)
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _open_closed_streams() -> None:
+    """Let the standard streams that this was started without read and write nothing.
+
+    Each gets its own number again: the lowest one that is free.
+    """
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")

@@ -226,10 +226,14 @@ def read_env_file(path: Path) -> dict[str, str]:
     Read it once: it may be a pipe.
 
     Raises:
-        UsageError: A line is none of these.
+        UsageError: A line is none of these, or the file is no UTF-8.
     """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # a value may have other ends of lines
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{path} is to be UTF-8 text: {error}") from error
     found = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         text = line.strip().removeprefix("export ")
         if not text or text.startswith("#"):
             continue

@@ -52,7 +52,10 @@ def one_line() -> Iterator[None]:
     except (FrayError, BrokenPipeError):  # known to all verbs
         raise
     except OSError as error:  # a certificate that is not good is also a ValueError
-        raise click.ClickException(str(error)) from error
+        # Only `getcwd` finds nothing under no name.
+        gone = isinstance(error, FileNotFoundError) and error.filename is None
+        message = "the current directory is not there any more; change to another" if gone else str(error)
+        raise click.ClickException(message) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 

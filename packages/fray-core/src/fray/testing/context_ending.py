@@ -118,6 +118,7 @@ class ShutdownContract(ContextFixtures):
         opening.join()
         assert mark.read()
 
+    @needs("nested_tasks")
     def test_tasks_may_still_run_tasks_while_the_block_is_left(self, spec: str) -> None:
         with create_context(spec) as context:
             ref = context.run(tasks.sum_of_tasks, 20)

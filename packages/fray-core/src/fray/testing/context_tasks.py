@@ -199,6 +199,7 @@ class NestingContract(ContextFixtures):
     def test_nesting_deep_on_one_worker_ends(self, narrow: JobContext) -> None:
         assert narrow.get(narrow.run(tasks.nest, self.DEPTH)) == self.DEPTH
 
+    @needs("nested_tasks")
     def test_a_task_runs_many_tasks_and_waits_for_them(self, narrow: JobContext) -> None:
         assert narrow.get([narrow.run(tasks.sum_of_tasks, 10) for _ in range(5)]) == [45] * 5
 

@@ -8,16 +8,19 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from _pytest.outcomes import OutcomeException
+
 SECONDS = 110.0
 """That a test of the kit may take."""
 _AGAIN = 10.0
 """Seconds until what hangs after that, in the clean-up of the test, fails as well."""
 
 
-class DeadlinePassedError(BaseException):
+class DeadlinePassedError(OutcomeException):
     """A test hung; the message holds the stacks of all threads when the time was up.
 
-    No `except Exception` holds it up, and Hypothesis does not look for a smaller program that hangs.
+    No `except Exception` holds it up, and Hypothesis does not look for a smaller program that hangs. Pytest
+    knows it as a failure: it cleans up the other fixtures of a test whose clean-up hangs.
     """
 
 

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import time
 import urllib.request
 
@@ -36,6 +37,7 @@ class Controller:
         self.address, self.task, self.attempt = address, task, attempt
         self.ports: dict[str, int] = {}
         self._note = note
+        self._token = os.environ.get("IRIS_TOKEN")  # of the request, for a controller that authenticates
 
     def call(self, method: str, **request: "Any") -> "dict[str, Any]":
         """Send a request to the controller.
@@ -53,10 +55,11 @@ class Controller:
         raise AssertionError  # the loop returns or raises
 
     def _ask(self, method: str, request: "dict[str, Any]", patience: float) -> "dict[str, Any]":
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
         asked = urllib.request.Request(
-            self.address.rstrip("/") + _SERVICE + method,
-            json.dumps(request).encode(),
-            {"Content-Type": "application/json"},
+            self.address.rstrip("/") + _SERVICE + method, json.dumps(request).encode(), headers
         )
         try:
             with urllib.request.urlopen(asked, timeout=patience) as answer:

@@ -112,7 +112,15 @@ def _ending(code: int) -> str:
 
 def text_of(item: Any) -> str:
     """Return an item as a command gets it: text as it is, everything else as JSON."""
-    return item if isinstance(item, str) else json.dumps(item, default=repr)
+    return item if isinstance(item, str) else json_of(item)
+
+
+def json_of(item: Any) -> str:
+    """Return an item as JSON; what JSON cannot have is shown by its `repr`."""
+    try:
+        return json.dumps(item, default=repr, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):  # keys that are no text, NaN, an object inside itself
+        return json.dumps(repr(item))
 
 
 @click.command()

@@ -1,16 +1,17 @@
 """`fray queue`: look into queues, and change what is in them."""
 
+import contextlib
 import json
 import sys
 from typing import Any
 
 import click
 
-from fray import UnsupportedError
+from fray import FrayError, UnsupportedError
 from fray.backend import one_line, print_table
 from fray.queue import UnreadableItem
 from fray_queue._cli.access import Access, is_served, open_at, reaching
-from fray_queue._cli.command_work import text_of, work
+from fray_queue._cli.command_work import json_of, text_of, work
 from fray_queue._cli.serve import serve
 from fray_queue._cli.tokens import tokens
 from fray_queue._extras import what_is_missing
@@ -87,10 +88,17 @@ def pop(url: str, n: int, wait: float, access: Access, as_json: bool) -> None:
     """Take items, print them and finish them. Unpickles what others pushed: trust them."""
     opened = open_at(url, access)
     leases = opened.pop_many(n, wait=wait)
-    for lease in leases:
-        row = {"item_id": lease.item_id, "attempt": lease.attempt, "item": lease.item}
-        click.echo(json.dumps(row, default=repr) if as_json else str(lease.item))
-    sys.stdout.flush()  # what was not printed is not finished
+    try:
+        for lease in leases:
+            item = json.loads(json_of(lease.item))
+            row = {"item_id": lease.item_id, "attempt": lease.attempt, "item": item}
+            click.echo(json.dumps(row) if as_json else str(lease.item))
+        sys.stdout.flush()  # what was not printed is not finished
+    except BaseException:
+        for lease in leases:  # another reader need not wait for their end
+            with contextlib.suppress(FrayError):
+                opened.release(lease)
+        raise
     opened.done_many(leases)
 
 
@@ -141,7 +149,7 @@ def peek(url: str, access: Access, as_json: bool) -> None:
     if not opened.pending():
         raise SystemExit(1)
     item = opened.peek()
-    click.echo(json.dumps(item, default=repr) if as_json else text_of(item))
+    click.echo(json_of(item) if as_json else text_of(item))
 
 
 @queue.command()

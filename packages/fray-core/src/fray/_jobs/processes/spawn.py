@@ -54,14 +54,15 @@ def start_program(
                 raise PermissionError(errno.EACCES, "", limited_by.path)
             os.execvpe(argv[0], argv, environ)  # noqa: S606 - no shell is the point
         except OSError as error:
-            os.write(tell, f"{error.errno} {os.fsdecode(error.filename or argv[0])}".encode())
-        os._exit(127)
+            os.write(tell, b"%d %b" % (error.errno or errno.EIO, os.fsencode(error.filename or argv[0])))
+        finally:  # the child must never continue as a second supervisor
+            os._exit(127)
 
     pid = fork_into(group)
     if pid == 0:
         become()
     os.close(tell)
-    failure = os.read(told, 4096).decode()
+    failure = os.fsdecode(os.read(told, 4096))
     os.close(told)
     if failure:
         os.waitpid(pid, 0)

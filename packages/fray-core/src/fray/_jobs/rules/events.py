@@ -144,7 +144,7 @@ class StopReplica(NamedTuple):
 
 
 class ClearReplica(NamedTuple):
-    """The main process of an attempt has ended: kill what is left in its session."""
+    """The main process of an attempt has ended, or did not start: kill what is left in its session."""
 
     replica: int
     attempt: int
