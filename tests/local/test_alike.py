@@ -96,8 +96,12 @@ class TestOptions:
         assert everywhere(context, use) == [[2, 2]] * 2
 
 
+class PanicError(BaseException):
+    """What a library in Rust raises."""
+
+
 class TestMaps:
-    @pytest.mark.parametrize("bad", [SystemExit(3), GeneratorExit()])
+    @pytest.mark.parametrize("bad", [PanicError("no room"), GeneratorExit()])
     def test_what_is_no_exception_comes_out_at_its_turn_too(
         self, context: JobContext, bad: BaseException
     ) -> None:

@@ -227,7 +227,7 @@ def _chunk_runner(fn: Callable[..., Any], several: bool) -> Callable[[list[Any]]
             else:
                 for item in items:
                     append(fn(item))
-        except KeyboardInterrupt:  # of a task that was cancelled
+        except (KeyboardInterrupt, SystemExit):  # how a task is cancelled, and how a backend ends a worker
             raise
         except BaseException as error:  # noqa: BLE001 - it comes out at its turn, after the values before it
             failure = Failure(error)
@@ -247,7 +247,7 @@ def _awaited(values: list[Any], failure: Failure | None) -> tuple[list[Any], Fai
         for value in rest:
             is_coroutine = type(value) is types.CoroutineType
             done.append(asyncio.run(value) if is_coroutine else value)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # noqa: BLE001 - as in run_chunk
         for value in rest:
