@@ -100,7 +100,7 @@ class Connections:
         for pause in chain([0.0], retry_delays(0.05, _LONGEST_PAUSE)):
             try:
                 status, answer = await self._once(line, head, request)
-                if status < 400:
+                if status < 300:  # a redirection is followed by nobody
                     return answer
                 problem = error_of(status, answer)
                 if status not in AWAY:
