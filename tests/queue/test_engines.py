@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,44 @@ def test_plain_items_and_others_are_taken_in_the_order_of_their_pushes(rig: Rig)
     assert {item_id: reply.outcome for item_id, reply in found.items()} == {ids[7]: "gone", ids[1210]: "gone"}
     assert (queue.size(), queue.pending()) == (1203, 0)
     queue.close()
+
+
+def fail_to_load(text: str) -> None:
+    raise ValueError(text)
+
+
+class FailsToLoad:
+    """An item that nobody can unpickle, for a reason of its own."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __reduce__(self) -> Any:
+        return fail_to_load, (self.text,)
+
+
+@pytest.mark.parametrize(
+    "text", ["no text: \udcff", "zero: \0", "x" * 5000], ids=["surrogate", "zero", "long"]
+)
+def test_an_error_of_any_text_gives_its_item_back(rig: Rig, text: str) -> None:
+    queue = open_any(rig.url(), max_attempts=1)
+    queue.push("x")
+    queue.release(queue.pop(), error=ValueError(text))
+    queue.push(FailsToLoad(text))
+    assert queue.pop() is None
+    errors = [letter.history[0].error for letter in queue.dead_letters()]
+    assert len(errors) == 2
+    assert all(error.startswith(f"ValueError: {text[:5]}") for error in errors)
+
+
+def test_a_key_is_any_text_that_the_engine_holds(rig: Rig) -> None:
+    queue = open_any(rig.url())
+    with suppress(ValueError):  # refused, or kept apart from others
+        assert queue.push("x", key="a\0b") == queue.push("y", key="a\0b") != queue.push("z", key="a\0c")
+    with pytest.raises(ValueError, match="surrogates"):
+        queue.push("x", key="\udcff")
+    queue.push("y", key="é")
+    assert queue.peek() in ("x", "y")
 
 
 def test_the_oldest_item_is_found_among_thousands_that_are_held(rig: Rig) -> None:

@@ -12,7 +12,15 @@ from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
 from fray_queue._engines.idempotency import IdempotencyKey
-from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Verb, Wanted, token_of
+from fray_queue._engines.store import (
+    Counts,
+    DeletedQueueError,
+    Letter,
+    Verb,
+    Wanted,
+    stored_text,
+    token_of,
+)
 from fray_queue._errors import LateRequestError, NoRoomError, QueueExistsError
 from fray_queue._items import EncodedReply, Settings
 from fray_queue._postgres import schema
@@ -130,6 +138,11 @@ class PostgresStore:
 
     def push(self, key: IdempotencyKey, payloads: Sequence[bytes], options: PushOptions) -> list[str]:
         """Store payloads, all or none; return their ids."""
+        for key_of_item in options.keys or ():
+            if key_of_item is not None and "\0" in key_of_item:
+                raise ValueError(
+                    f"PostgreSQL holds no text with a zero byte: the key {key_of_item!r} has one"
+                )
         ((ids,),) = self._run(
             "push",
             "qqoiBidddT",
@@ -288,4 +301,4 @@ def _held(lease_ids: Sequence[str]) -> tuple[list[int], list[str]]:
 
 def _text(error: str | None) -> str | None:
     """Return what the engine can hold of a text: it takes no zero byte."""
-    return None if error is None else error[:2000].replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return None if error is None else stored_text(error).replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -11,7 +11,7 @@ from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
 from fray_queue._engines.idempotency import IdempotencyKey
-from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Verb, Wanted
+from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Verb, Wanted, stored_text
 from fray_queue._errors import (
     AccessRefusedError,
     LateRequestError,
@@ -220,7 +220,7 @@ class RedisStore:
         unreadable: str | None = None,
     ) -> bool:
         """Give an item back, or set it aside; False when the lease is lost."""
-        texts = [(error or "")[:2000], failure or b"", (unreadable or "")[:2000]]
+        texts = [stored_text(error), failure or b"", stored_text(unreadable)]
         more = _UNREADABLE if unreadable else []
         return bool(
             self._run("release", key.name, key.number, *held_by(lease_id), _micro(delay), *texts, *more)
