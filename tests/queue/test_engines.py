@@ -4,6 +4,7 @@ import asyncio
 import os
 import pickle
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -149,11 +150,20 @@ def test_an_error_of_any_text_gives_its_item_back(rig: Rig, text: str) -> None:
     assert all(error.startswith(f"ValueError: {text[:5]}") for error in errors)
 
 
+def test_numbers_that_the_engine_does_not_hold_are_the_largest_that_it_does(rig: Rig) -> None:
+    queue = open_any(rig.url())
+    queue.push_many(range(3))
+    leases = queue.pop_many(sys.maxsize, lease_timeout=1e300)
+    assert [lease.item for lease in leases] == [0, 1, 2]
+    queue.release(queue.extend(leases[0], sys.float_info.max), delay=sys.float_info.max)
+    assert (queue.size(), queue.pending()) == (3, 0)
+
+
 def test_a_key_is_any_text_that_the_engine_holds(rig: Rig) -> None:
     queue = open_any(rig.url())
     with suppress(ValueError):  # refused, or kept apart from others
         assert queue.push("x", key="a\0b") == queue.push("y", key="a\0b") != queue.push("z", key="a\0c")
-    with pytest.raises(ValueError, match="surrogates"):
+    with pytest.raises(ValueError, match="key must be text"):
         queue.push("x", key="\udcff")
     queue.push("y", key="é")
     assert queue.peek() in ("x", "y")

@@ -19,7 +19,7 @@ from queue_processes import check_forked, wait_until
 from wall_clock import WallClock, check_leases_last
 
 from fray import QueueUnavailableError, UnsupportedError, WrongProcessError
-from fray.queue import open_queue
+from fray.queue import Lease, open_queue
 from fray.testing.queue import (
     MakeQueue,
     ManualClock,
@@ -52,6 +52,17 @@ class TestPoolsOnSqlite(_Sqlite, Pools):
 
 class TestSharedSqliteQueue(_Sqlite, SharedQueueContract):
     pass
+
+
+def test_a_call_that_fails_when_part_of_it_is_done_is_undone(tmp_path: Path) -> None:
+    queue: SqliteQueue[str] = SqliteQueue(tmp_path / "q.db")
+    queue.push_many(["x", "y"])
+    first, second = queue.pop_many(2)
+    strange = Lease("y", f"{second.lease_id}\udcff", second.timestamp, second.item_id, 1, second.expires_at)
+    with pytest.raises(ValueError, match="surrogates"):
+        queue.done_many([first, strange])
+    queue.done_many([first, second])
+    assert queue.size() == 0
 
 
 def test_every_history_agrees_with_the_model(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ from fray_queue._postgres.connection import Pool, pool
 from fray_queue._postgres.listening import Listener
 
 _NUMBER, _PRIORITY = itemgetter(0), itemgetter(7)  # of a row that `pop` returns
+_MOST_AT_ONCE = (1 << 31) - 1  # items; an int4
+_LONGEST_LEASE = 1e12  # seconds; its end in microseconds is an int8
 _SYNCED = ("on", "local", "remote_write", "remote_apply")
 
 
@@ -160,7 +162,8 @@ class PostgresStore:
         self, key: IdempotencyKey, n: int, lease_timeout: float, *, token: str, woken: bool
     ) -> tuple[list[Lease[bytes]], float | None]:
         """Lease items in line."""
-        rows = self._run("pop", "qqoiidt", *self._key(key), n, float(lease_timeout), token)
+        n, seconds = min(n, _MOST_AT_ONCE), min(float(lease_timeout), _LONGEST_LEASE)
+        rows = self._run("pop", "qqoiidt", *self._key(key), n, seconds, token)
         if rows and rows[0][0] is None:
             return [], rows[0][3]
         rows.sort(key=_NUMBER)  # they come in no order; most have one priority, and sorting is done at once

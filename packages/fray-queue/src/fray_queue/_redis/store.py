@@ -30,6 +30,7 @@ _FIELDS = {"attempts": "max_attempts", "size": "max_size", "dead": "max_dead"}
 _UNREADABLE = [_MICRO * round(delay) for delay in lease_machine.UNREADABLE_DELAYS]
 _MOST_LISTS = 1000  # that one waiting question looks at
 _FORGOTTEN = 60  # seconds; nobody takes what was written to a list
+_LONGEST = 1e12  # seconds; of more there are no microseconds
 _KEYS = "meta line ready held dated dead items state keys replies reply_until wake room"
 
 _NOT_ALLOWED = ("NOPERM", "The user executing the script", "ACL failure in script")  # the last is Valkey's
@@ -335,7 +336,7 @@ def _attempt(number: int, outcome: bytes, started: int, ended: int, error: bytes
 
 
 def _micro(seconds: float) -> int:
-    return round(seconds * _MICRO)
+    return round(min(seconds, _LONGEST) * _MICRO)
 
 
 def _seconds(micro: int | None) -> float | None:
