@@ -19,7 +19,7 @@ from cli_checks import check_verbs
 from cutting_proxy import CuttingProxy
 from engine_servers import PostgresServer, Program, RedisServer, fresh_name
 from engine_torture import EngineTorture
-from queue_processes import check_forked
+from queue_processes import check_forked, wait_until
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray.queue import open_queue
@@ -148,6 +148,21 @@ def test_an_error_of_any_text_gives_its_item_back(rig: Rig, text: str) -> None:
     errors = [letter.history[0].error for letter in queue.dead_letters()]
     assert len(errors) == 2
     assert all(error.startswith(f"ValueError: {text[:5]}") for error in errors)
+
+
+def test_a_lease_that_is_given_twice_is_counted_once(rig: Rig) -> None:
+    queue = open_any(rig.url())
+    queue.push_many("ab")
+    first, second = queue.pop_many(2)
+    queue.give_back([first, first])
+    assert (queue.size(), queue.pending()) == (2, 1)
+    queue.extend(second, 0.01)
+    wait_until(lambda: queue.pending() == 2)
+    assert len({lease.expires_at for lease in queue.extend_many([second, second], 60)}) == 1
+    assert (queue.size(), queue.pending()) == (2, 1)
+    with pytest.raises(LeaseExpiredError):
+        queue.done_many([second, second])
+    assert (queue.size(), queue.pending()) == (1, 1)
 
 
 def test_numbers_that_the_engine_does_not_hold_are_the_largest_that_it_does(rig: Rig) -> None:

@@ -211,12 +211,14 @@ class PostgresStore:
 
     def extend(self, lease_ids: Sequence[str], lease_timeout: float) -> list[float | None]:
         """Make leases end later; None for each that is lost."""
-        ((ends,),) = self._run("extend", "iQTd", self._number, *_held(lease_ids), float(lease_timeout))
-        return list(ends)
+        once = list(dict.fromkeys(lease_ids))  # the engine counts each place of a list
+        ((ends,),) = self._run("extend", "iQTd", self._number, *_held(once), float(lease_timeout))
+        end_of = dict(zip(once, ends, strict=True))
+        return [end_of[lease_id] for lease_id in lease_ids]
 
     def give_back(self, lease_ids: Sequence[str]) -> None:
         """Undo leases."""
-        self._run("give_back", "iQT", self._number, *_held(lease_ids))
+        self._run("give_back", "iQT", self._number, *_held(list(dict.fromkeys(lease_ids))))
 
     # --- looking ---
 
