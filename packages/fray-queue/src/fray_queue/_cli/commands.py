@@ -1,12 +1,13 @@
 """`fray queue`: look into queues, and change what is in them."""
 
+import contextlib
 import json
 import sys
 from typing import Any
 
 import click
 
-from fray import UnsupportedError
+from fray import FrayError, UnsupportedError
 from fray.backend import one_line, print_table
 from fray.queue import UnreadableItem
 from fray_queue._cli.access import Access, is_served, open_at, reaching
@@ -87,10 +88,16 @@ def pop(url: str, n: int, wait: float, access: Access, as_json: bool) -> None:
     """Take items, print them and finish them. Unpickles what others pushed: trust them."""
     opened = open_at(url, access)
     leases = opened.pop_many(n, wait=wait)
-    for lease in leases:
-        row = {"item_id": lease.item_id, "attempt": lease.attempt, "item": lease.item}
-        click.echo(json.dumps(row, default=repr) if as_json else str(lease.item))
-    sys.stdout.flush()  # what was not printed is not finished
+    try:
+        for lease in leases:
+            row = {"item_id": lease.item_id, "attempt": lease.attempt, "item": lease.item}
+            click.echo(json.dumps(row, default=repr) if as_json else _as_it_was(str(lease.item)))
+        sys.stdout.flush()
+    except BaseException:  # what was not printed is not finished, and others may have it at once
+        if hasattr(opened, "give_back"):  # else they come back when their leases end
+            with contextlib.suppress(FrayError, OSError):
+                opened.give_back(leases)
+        raise
     opened.done_many(leases)
 
 
@@ -141,7 +148,7 @@ def peek(url: str, access: Access, as_json: bool) -> None:
     if not opened.pending():
         raise SystemExit(1)
     item = opened.peek()
-    click.echo(json.dumps(item, default=repr) if as_json else text_of(item))
+    click.echo(json.dumps(item, default=repr) if as_json else _as_it_was(text_of(item)))
 
 
 @queue.command()
@@ -252,6 +259,16 @@ def repair(url: str, restore: bool, access: Access, as_json: bool) -> None:
     _print(rows, columns, as_json)
     if any(not each.restored for each in found):
         sys.exit(1)
+
+
+def _as_it_was(text: str) -> str | bytes:
+    """Return a text as `push` read it: in bytes, where some of them are none in the system's encoding."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        with contextlib.suppress(UnicodeEncodeError):
+            return text.encode(sys.stdout.encoding or "utf-8", "surrogateescape")
+    return text
 
 
 def _shown(item: Any) -> str:
