@@ -54,6 +54,16 @@ class TestSharedSqliteQueue(_Sqlite, SharedQueueContract):
     pass
 
 
+def test_a_queue_that_another_program_removed_is_not_there(tmp_path: Path) -> None:
+    queue, other = SqliteQueue[str](tmp_path / "q.db"), SqliteQueue[str](tmp_path / "q.db")
+    queue.push("x")
+    assert queue.exists()
+    other.delete()
+    assert not queue.exists()
+    other.push("y")
+    assert queue.exists()
+
+
 def test_a_call_that_fails_when_part_of_it_is_done_is_undone(tmp_path: Path) -> None:
     queue: SqliteQueue[str] = SqliteQueue(tmp_path / "q.db")
     queue.push_many(["x", "y"])
