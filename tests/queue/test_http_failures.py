@@ -59,7 +59,7 @@ def test_a_request_whose_body_was_cut_off_does_not_hold_up_its_repetition() -> N
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         address = ("127.0.0.1", server.port)
-        # A middlebox lost the first connection: the client was told, and the server was not.
+        # A middlebox lost the first connection: the client noticed, and the server did not.
         with socket.create_connection(address, 20) as first, socket.create_connection(address, 20) as second:
             first.sendall(head.encode() + body[:5])
             second.sendall(head.encode() + body)

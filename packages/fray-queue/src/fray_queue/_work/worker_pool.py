@@ -89,7 +89,7 @@ class WorkerPool:
             ending = self._loop.create_task(self._wind_down(grace, fetching, watching, settling))
             _ENDING.add(ending)
             ending.add_done_callback(_ENDING.discard)
-            await asyncio.shield(ending)  # whoever cancels once more does not wait for it
+            await asyncio.shield(ending)  # a second cancellation ends this wait, and not what it waits for
             reporter.tell()
 
     def stop(self) -> None:
