@@ -4,11 +4,13 @@ import asyncio
 import os
 import pickle
 import socket
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from cli_checks import check_verbs
 from cutting_proxy import CuttingProxy
 from engine_servers import PostgresServer, Program, RedisServer, fresh_name
 from engine_torture import EngineTorture
-from queue_processes import check_forked
+from queue_processes import check_forked, wait_until
 
 from fray import LeaseExpiredError, QueueUnavailableError
 from fray.queue import open_queue
@@ -118,6 +120,68 @@ def test_plain_items_and_others_are_taken_in_the_order_of_their_pushes(rig: Rig)
     assert {item_id: reply.outcome for item_id, reply in found.items()} == {ids[7]: "gone", ids[1210]: "gone"}
     assert (queue.size(), queue.pending()) == (1203, 0)
     queue.close()
+
+
+def fail_to_load(text: str) -> None:
+    raise ValueError(text)
+
+
+class FailsToLoad:
+    """An item that nobody can unpickle, for a reason of its own."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __reduce__(self) -> Any:
+        return fail_to_load, (self.text,)
+
+
+@pytest.mark.parametrize(
+    "text", ["no text: \udcff", "zero: \0", "x" * 5000], ids=["surrogate", "zero", "long"]
+)
+def test_an_error_of_any_text_gives_its_item_back(rig: Rig, text: str) -> None:
+    queue = open_any(rig.url(), max_attempts=1)
+    queue.push("x")
+    queue.release(queue.pop(), error=ValueError(text))
+    queue.push(FailsToLoad(text))
+    assert queue.pop() is None
+    errors = [letter.history[0].error for letter in queue.dead_letters()]
+    assert len(errors) == 2
+    assert all(error.startswith(f"ValueError: {text[:5]}") for error in errors)
+
+
+def test_a_lease_that_is_given_twice_is_counted_once(rig: Rig) -> None:
+    queue = open_any(rig.url())
+    queue.push_many("ab")
+    first, second = queue.pop_many(2)
+    queue.give_back([first, first])
+    assert (queue.size(), queue.pending()) == (2, 1)
+    queue.extend(second, 0.01)
+    wait_until(lambda: queue.pending() == 2)
+    assert len({lease.expires_at for lease in queue.extend_many([second, second], 60)}) == 1
+    assert (queue.size(), queue.pending()) == (2, 1)
+    with pytest.raises(LeaseExpiredError):
+        queue.done_many([second, second])
+    assert (queue.size(), queue.pending()) == (1, 1)
+
+
+def test_numbers_that_the_engine_does_not_hold_are_the_largest_that_it_does(rig: Rig) -> None:
+    queue = open_any(rig.url())
+    queue.push_many(range(3))
+    leases = queue.pop_many(sys.maxsize, lease_timeout=1e300)
+    assert [lease.item for lease in leases] == [0, 1, 2]
+    queue.release(queue.extend(leases[0], sys.float_info.max), delay=sys.float_info.max)
+    assert (queue.size(), queue.pending()) == (3, 0)
+
+
+def test_a_key_is_any_text_that_the_engine_holds(rig: Rig) -> None:
+    queue = open_any(rig.url())
+    with suppress(ValueError):  # refused, or kept apart from others
+        assert queue.push("x", key="a\0b") == queue.push("y", key="a\0b") != queue.push("z", key="a\0c")
+    with pytest.raises(ValueError, match="key must be text"):
+        queue.push("x", key="\udcff")
+    queue.push("y", key="é")
+    assert queue.peek() in ("x", "y")
 
 
 def test_the_oldest_item_is_found_among_thousands_that_are_held(rig: Rig) -> None:

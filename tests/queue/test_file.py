@@ -53,6 +53,17 @@ class TestSharedFileQueue(_Local, SharedQueueContract):
     pass
 
 
+def test_it_declares_what_it_can_do_as_it_is_configured(tmp_path: Path) -> None:
+    can = open_queue(f"file:{tmp_path}/q").capabilities  # type: ignore[attr-defined]
+    assert can.durable
+    assert can.shared_between_machines
+    assert not can.exact_order
+    assert not can.priorities
+    assert not FileQueue(tmp_path / "q", fsync=False).capabilities.durable
+    assert not FileQueue("memory://queues/declared").capabilities.shared_between_processes
+    assert FileQueue.capabilities.durable
+
+
 def test_every_history_agrees_with_the_model(tmp_path: Path) -> None:
     clock = ManualClock()
     numbers = itertools.count()

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from queue_proxy import SwallowingProxy
 
 from fray import FrayError
-from fray_queue import HttpQueue, HttpQueueServer
+from fray_queue import DamagedError, HttpQueue, HttpQueueServer
 
 DRAWN = settings(
     max_examples=100 * int(os.environ.get("TORTURE", "1")),
@@ -64,6 +65,55 @@ def test_refusals_of_any_shape() -> None:
                     assert str(refused.value) or body
 
         refuse()
+
+
+LOG_IN = b"<html>log in</html>"
+
+
+@pytest.mark.parametrize(
+    "head", [b"200 OK", b"204 No Content", b"301 Moved Permanently\r\nLocation: https://elsewhere/"]
+)
+def test_what_another_program_answers_with_success_is_no_success(head: bytes) -> None:
+    with HttpQueueServer() as server, SwallowingProxy(server.url) as proxy:
+        server.new_queue("q").push("x")
+        lease = HttpQueue[str](server.url, "q").pop()
+        assert lease is not None
+        body = b"" if head.startswith(b"204") else LOG_IN
+        proxy.reshape = lambda _: (
+            [b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)],
+            True,
+        )
+        with HttpQueue[str](proxy.url, "q", timeout=5) as queue:
+            calls: dict[str, Callable[[], object]] = {
+                "push": lambda: queue.push("x"),
+                "push with options": lambda: queue.push("x", priority=1),
+                "pop": queue.pop,
+                "done": lambda: queue.done(lease),
+                "release": lambda: queue.release(lease),
+                "extend": lambda: queue.extend(lease, 1.0),
+                "size": queue.size,
+                "exists": queue.exists,
+                "purge": queue.purge,
+                "dead_letters": queue.dead_letters,
+                "requeue_dead": queue.requeue_dead,
+                "delete": queue.delete,
+                "create": lambda: HttpQueue(proxy.url, "q", create=True).push("x"),
+            }
+            for name, call in calls.items():
+                with pytest.raises((FrayError, ValueError), match=r"answer|address"):
+                    pytest.fail(f"{name} returned {call()!r}")
+
+
+def test_an_answer_in_json_of_another_program_stores_nothing() -> None:
+    with HttpQueueServer() as server, SwallowingProxy(server.url) as proxy:
+        server.new_queue("q")
+        body = b'{"message": "forwarded"}'
+        proxy.reshape = lambda _: (
+            [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)],
+            True,
+        )
+        with HttpQueue[str](proxy.url, "q") as queue, pytest.raises(DamagedError, match="forwarded"):
+            queue.push("x")
 
 
 def test_answers_of_any_bytes() -> None:

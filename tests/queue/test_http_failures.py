@@ -49,6 +49,24 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_happens_twice(tmp_path: Pa
         assert proxy.swallowed > 15
 
 
+def test_a_request_whose_body_was_cut_off_does_not_hold_up_its_repetition() -> None:
+    with HttpQueueServer() as server:
+        server.new_queue("q").push("x")
+        body = b'{"n": 1, "wait": 0}'
+        head = (
+            f"POST /queues/q/pop HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nFray-Protocol: 2\r\n"
+            f"Authorization: Bearer {server.token}\r\nFray-Request: line/1\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        address = ("127.0.0.1", server.port)
+        # A middlebox lost the first connection: the client noticed, and the server did not.
+        with socket.create_connection(address, 20) as first, socket.create_connection(address, 20) as second:
+            first.sendall(head.encode() + body[:5])
+            second.sendall(head.encode() + body)
+            answer = second.recv(1 << 16)
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+
+
 def test_a_push_whose_answer_was_lost_is_stored_once_though_the_item_is_done_meanwhile(
     tmp_path: Path,
 ) -> None:

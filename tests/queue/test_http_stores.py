@@ -264,6 +264,28 @@ def test_a_limit_of_attempts_that_no_store_takes_is_refused(tmp_path: Path) -> N
         assert queue.size() == 1
 
 
+def test_a_request_that_fails_as_nobody_foresaw_is_undone_and_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = QueueStore.done
+
+    def fail(store: QueueStore, *arguments: Any) -> None:
+        done(store, *arguments)
+        raise TypeError("nobody foresaw that")
+
+    with HttpQueueServer(store=tmp_path) as server:
+        queue = server.new_queue("q")
+        queue.push_many(["x", "y"])
+        lease = queue.pop()
+        assert lease is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(QueueStore, "done", fail)
+            with pytest.raises(ValueError, match="the server failed"):
+                queue.done(lease)
+        queue.done(lease)
+        assert queue.size() == 1
+
+
 def test_a_server_whose_writer_is_gone_says_so_and_keeps_what_it_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,8 +5,10 @@ import http.client
 import json
 import logging
 import os
+import pickle
 import socket
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,18 @@ def test_a_restart_on_the_same_port_keeps_the_token(tmp_path: Path) -> None:
         queue.push("x")
     with HttpQueueServer(port=port, store=tmp_path / "store"):
         assert queue.size() == 1
+
+
+def test_a_queue_that_is_opened_before_its_server_starts_finds_the_token(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    queue = open_queue(f"http://127.0.0.1:{port}/q?create=true")
+    copy = pickle.loads(pickle.dumps(queue))
+    pusher = threading.Thread(target=queue.push, args=["x"], daemon=True)
+    pusher.start()  # its request is repeated until there is a server
+    with HttpQueueServer(port=port):
+        pusher.join(timeout=60)
+        assert copy.size() == 1
 
 
 def test_a_server_runs_where_its_token_cannot_be_written(

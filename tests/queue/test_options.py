@@ -58,6 +58,25 @@ def store_of_before(path: Path, version: int = 2) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "server", "server with a store"])
+def test_a_push_that_no_store_can_hold_leaves_the_queue_as_it_was(kind: str, tmp_path: Path) -> None:
+    with HttpQueueServer(store=tmp_path / "store" if "store" in kind else None) as server:
+        queue: Any
+        if kind == "memory":
+            queue = MemoryQueue()
+        else:
+            queue = SqliteQueue(tmp_path / "q.db") if kind == "sqlite" else server.new_queue("q")
+        with pytest.raises(ValueError, match="key must be text"):
+            queue.push_many(["a", "b"], keys=["plain", "of a file name: \udcff"])
+        ticket = queue.push("x", reply=True, reply_ttl=2**63)
+        queue.push("y", key="plain")
+        queue.push("z")
+        leases = queue.pop_many(9)
+        assert [lease.item for lease in leases] == ["x", "y", "z"]
+        queue.done(leases[0], result=1)
+        assert ticket.result(timeout=30) == 1
+
+
 def test_a_store_of_the_release_before_is_brought_up_with_all_that_is_in_it(tmp_path: Path) -> None:
     store_of_before(tmp_path / "q.db")
     now = 1000.0

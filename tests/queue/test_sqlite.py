@@ -19,7 +19,7 @@ from queue_processes import check_forked, wait_until
 from wall_clock import WallClock, check_leases_last
 
 from fray import QueueUnavailableError, UnsupportedError, WrongProcessError
-from fray.queue import open_queue
+from fray.queue import Lease, open_queue
 from fray.testing.queue import (
     MakeQueue,
     ManualClock,
@@ -52,6 +52,27 @@ class TestPoolsOnSqlite(_Sqlite, Pools):
 
 class TestSharedSqliteQueue(_Sqlite, SharedQueueContract):
     pass
+
+
+def test_a_queue_that_another_program_removed_is_not_there(tmp_path: Path) -> None:
+    queue, other = SqliteQueue[str](tmp_path / "q.db"), SqliteQueue[str](tmp_path / "q.db")
+    queue.push("x")
+    assert queue.exists()
+    other.delete()
+    assert not queue.exists()
+    other.push("y")
+    assert queue.exists()
+
+
+def test_a_call_that_fails_when_part_of_it_is_done_is_undone(tmp_path: Path) -> None:
+    queue: SqliteQueue[str] = SqliteQueue(tmp_path / "q.db")
+    queue.push_many(["x", "y"])
+    first, second = queue.pop_many(2)
+    strange = Lease("y", f"{second.lease_id}\udcff", second.timestamp, second.item_id, 1, second.expires_at)
+    with pytest.raises(ValueError, match="surrogates"):
+        queue.done_many([first, strange])
+    queue.done_many([first, second])
+    assert queue.size() == 0
 
 
 def test_every_history_agrees_with_the_model(tmp_path: Path) -> None:

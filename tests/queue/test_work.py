@@ -148,6 +148,22 @@ def test_what_was_fetched_ahead_goes_to_others_when_every_slot_is_stuck() -> Non
         pool.join(30)
 
 
+def test_an_item_that_waits_to_be_tried_again_is_not_fetched_ahead() -> None:
+    queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
+    queue.push_many(["poison", "long"])
+    calls: list[str] = []
+
+    def fn(item: str) -> None:
+        calls.append(item)
+        if item == "poison":
+            raise ValueError(item)
+        time.sleep(3.5)  # longer than what is fetched ahead is kept behind it
+
+    work(queue, fn, retries=1, retry_delay=0.5, stop_when_empty=True)
+    assert calls == ["poison", "long", "poison"]
+    assert [(letter.item, letter.attempts) for letter in queue.dead_letters()] == [("poison", 1)]
+
+
 def test_a_process_beyond_its_time_limit_is_killed_with_what_it_started(tmp_path: Path) -> None:
     queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
     queue.push_many(["slow", "a", "b"])
@@ -520,6 +536,31 @@ def test_a_cancelled_pool_gives_everything_back(kind: str, tmp_path: Path) -> No
         asyncio.run(main(queue))
         if kind != "memory":
             queue.close()
+
+
+def test_a_pool_that_is_cancelled_twice_gives_everything_back() -> None:
+    queue: MemoryQueue[int] = MemoryQueue()
+    queue.push_many(range(50))
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def fn(item: int) -> None:
+            begun.set()
+            await asyncio.sleep(600)
+
+        pool = asyncio.create_task(awork(queue, fn, concurrency=20))
+        await begun.wait()
+        pool.cancel()
+        await asyncio.sleep(0)  # it has begun to return its items
+        pool.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pool
+        async with asyncio.timeout(30):
+            while queue.pending() < 50:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
 
 
 def test_batches_of_coroutines() -> None:

@@ -375,6 +375,35 @@ def test_a_command_may_write_bytes_that_are_no_text(
         assert ticket.result(timeout=30) == "\N{SNOWMAN} \N{REPLACEMENT CHARACTER}\nend"
 
 
+def test_lines_that_are_no_text_pass_the_queue_as_they_are(tmp_path: Path) -> None:
+    line = b"caf\xe9.txt\n"
+    fray = [sys.executable, "-m", "fray", "queue"]
+    url = f"sqlite:{tmp_path}/q.db"
+    environment = {**os.environ, "PYTHONUTF8": "1"}  # as in most containers
+
+    def run(*command: str, given: bytes = b"") -> bytes:
+        done = subprocess.run(
+            [*fray, *command], input=given, capture_output=True, env=environment, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("push", "--create", url, given=2 * line)
+    assert run("work", "--stop-when-empty", url, "--", "head", "-n", "1") == line[:-1] * 2
+    run("push", url, given=line)
+    assert run("pop", url) == line
+
+
+def test_an_item_that_could_not_be_printed_goes_back(tmp_path: Path) -> None:
+    with SqliteQueue[str](tmp_path / "q.db", max_attempts=1) as queue, Path("/dev/full").open("wb") as full:
+        queue.push("x")
+        command = [sys.executable, "-m", "fray", "queue", "pop", f"sqlite:{tmp_path}/q.db"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
+        assert done.returncode == 1
+        assert b"No space left" in done.stderr
+        assert queue.pending() == 1
+
+
 def test_a_command_beyond_its_time_limit_is_killed_and_what_it_wrote_is_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -460,17 +489,3 @@ def test_items_that_are_no_json_are_printed_by_their_repr(
     assert shown == peeked == "{(1, 2): 3}"
     assert [row["item"] for row in popped] == ["{(1, 2): 3}", "nan", "b'bytes'", {"a": 1}]
     assert open_queue(url).size() == 0
-
-
-def test_items_that_cannot_be_printed_are_there_for_the_next_reader(tmp_path: Path) -> None:
-    url = f"sqlite:{tmp_path}/q.db"
-    queue = open_queue(url)
-    queue.push_many(["a", "b"])
-    command = [sys.executable, "-m", "fray", "queue", "pop", url, "-n", "2"]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
-        )
-    assert done.returncode == 1
-    assert "No space left on device" in done.stderr
-    assert queue.pending() == 2

@@ -14,6 +14,8 @@ from fray import QueueUnavailableError, SerializationError
 from fray.queue import Lease
 from fray.testing.queue_unreadable import Newer, UnreadablePromises
 from fray_queue import (
+    DamagedError,
+    FileQueue,
     HttpQueue,
     HttpQueueServer,
     Limits,
@@ -168,6 +170,14 @@ def test_what_was_never_there_is_said_at_once() -> None:
         with pytest.raises(QueueNotFoundError):
             work(queue, print)
         queue.close()
+
+
+def test_a_place_of_something_else_is_no_queue_to_wait_for(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("of somebody")
+    with pytest.raises(ValueError, match="not a queue"):
+        work(FileQueue[int](tmp_path), print)
+    with pytest.raises(DamagedError):
+        work(SqliteQueue[int](tmp_path / "notes.txt"), print)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

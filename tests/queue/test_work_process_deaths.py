@@ -3,8 +3,10 @@
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ def has_ended(pid: int) -> bool:
 def is_exchanging() -> bool:
     """Whether the pool's thread sends an item to its worker, or waits for what that says."""
     (ident,) = [thread.ident for thread in threading.enumerate() if thread.name == "fray-work-0"]
-    return sys._current_frames()[ident or 0].f_code.co_name in ("_send", "_exactly")
+    return sys._current_frames()[ident or 0].f_code.co_name in ("_send_all", "_exactly")
 
 
 def noting(note: Path) -> Callable[[str], int]:
@@ -65,6 +67,29 @@ def test_a_worker_that_dies_before_it_has_taken_its_item_fails_nothing(tmp_path:
         assert ticket.result(30) != first
     assert (summary.done, summary.failed, summary.attempts) == (2, 0, 2)
     assert note.stat().st_size == 1 + size
+
+
+@pytest.mark.parametrize("leave", ["fork", "program"])
+def test_a_worker_that_dies_fails_its_item_though_it_left_a_process_behind(
+    leave: str, tmp_path: Path
+) -> None:
+    queue: MemoryQueue[str] = MemoryQueue(max_attempts=1)
+    note = tmp_path / "note"
+
+    def fn(item: str) -> None:
+        if leave == "program":
+            left = subprocess.Popen(["sleep", "600"], close_fds=False).pid
+        elif not (left := os.fork()):
+            time.sleep(600)
+            os._exit(0)
+        note.write_text(str(left))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with at_work(queue, fn, processes=True):
+        ticket = queue.push("x", reply=True)
+        with pytest.raises(WorkerDiedError):
+            ticket.result(30)
+        wait_until(lambda: has_ended(int(note.read_text())))
 
 
 class OfOneProcess:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fray import LeaseExpiredError
-from fray_queue import AccessRefusedError
+from fray_queue import AccessRefusedError, work
 
 
 def check_rights(producer: Any, worker: Any, admin: Any, *, said: str) -> None:
@@ -24,6 +24,8 @@ def check_rights(producer: Any, worker: Any, admin: Any, *, said: str) -> None:
         with pytest.raises(AccessRefusedError, match=said) as caught:
             refused()
         assert "hush-hush" not in str(caught.value)
+    with pytest.raises(AccessRefusedError, match=said):  # a pool does not wait for rights that it never had
+        work(producer, print)
     lease = worker.pop(wait=10.0)
     worker.done(worker.extend(lease, 50.0), result="answer")
     assert ticket.result(timeout=10.0) == "answer"

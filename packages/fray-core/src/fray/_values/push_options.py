@@ -43,9 +43,10 @@ class PushOptions:
         if self.ttl is not None:
             check_seconds("ttl", self.ttl)
         for key in self.keys or ():
-            if key is not None and not (isinstance(key, str) and 0 < len(key) <= LONGEST_KEY):
-                raise invalid("key", f"text of 1 to {LONGEST_KEY} characters", key)
-        check_seconds("reply_ttl", self.reply_ttl, zero=True)
+            if key is not None and not _is_key(key):
+                raise invalid("key", f"text of 1 to {LONGEST_KEY} characters, all of which UTF-8 has", key)
+        # A float: a store keeps it as one, and there are whole numbers that are none for it.
+        object.__setattr__(self, "reply_ttl", float(check_seconds("reply_ttl", self.reply_ttl, zero=True)))
         if self.wait is not None:
             check_seconds("wait", self.wait, zero=True)
 
@@ -73,6 +74,16 @@ class PushOptions:
             "replies": ("reply=True", self.reply_ttl > 0),
         }
         return [(capability, option) for capability, (option, given) in asked.items() if given]
+
+
+def _is_key(key: object) -> bool:
+    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
+        return False
+    try:
+        key.encode()
+    except UnicodeEncodeError:  # a lone surrogate, as in a file name that is no UTF-8
+        return False
+    return True
 
 
 PLAIN = PushOptions()

@@ -47,7 +47,9 @@ class Command:
         """Run the command and return what it wrote."""
         text = text_of(item)
         placed = [text if each == _PLACE else each for each in self._arguments]
-        given = text.encode(self._encoding) if placed == list(self._arguments) else None
+        # A line that `fray queue push` read has its bytes again, as arguments have, whatever they are.
+        by_input = placed == list(self._arguments)
+        given = text.encode(self._encoding, "surrogateescape") if by_input else None
         process = subprocess.Popen(
             placed,
             stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,

@@ -9,7 +9,7 @@ import click
 
 from fray import FrayError, UnsupportedError
 from fray.backend import one_line, print_table
-from fray.queue import UnreadableItem
+from fray.queue import Lease, UnreadableItem
 from fray_queue._cli.access import Access, is_served, open_at, reaching
 from fray_queue._cli.command_work import json_of, text_of, work
 from fray_queue._cli.serve import serve
@@ -92,12 +92,11 @@ def pop(url: str, n: int, wait: float, access: Access, as_json: bool) -> None:
         for lease in leases:
             item = json.loads(json_of(lease.item))
             row = {"item_id": lease.item_id, "attempt": lease.attempt, "item": item}
-            click.echo(json.dumps(row) if as_json else str(lease.item))
-        sys.stdout.flush()  # what was not printed is not finished
-    except BaseException:
-        for lease in leases:  # another reader need not wait for their end
-            with contextlib.suppress(FrayError):
-                opened.release(lease)
+            click.echo(json.dumps(row) if as_json else _as_it_was(str(lease.item)))
+        sys.stdout.flush()
+    except BaseException:  # what was not printed is not finished, and others may have it at once
+        with contextlib.suppress(FrayError, OSError):
+            _return_unprinted(opened, leases)
         raise
     opened.done_many(leases)
 
@@ -149,7 +148,7 @@ def peek(url: str, access: Access, as_json: bool) -> None:
     if not opened.pending():
         raise SystemExit(1)
     item = opened.peek()
-    click.echo(json_of(item) if as_json else text_of(item))
+    click.echo(json_of(item) if as_json else _as_it_was(text_of(item)))
 
 
 @queue.command()
@@ -260,6 +259,24 @@ def repair(url: str, restore: bool, access: Access, as_json: bool) -> None:
     _print(rows, columns, as_json)
     if any(not each.restored for each in found):
         sys.exit(1)
+
+
+def _return_unprinted(opened: Any, leases: list[Lease[Any]]) -> None:
+    if hasattr(opened, "give_back"):
+        opened.give_back(leases)
+        return
+    for lease in leases:
+        opened.release(lease)
+
+
+def _as_it_was(text: str) -> str | bytes:
+    """Return a text as `push` read it: in bytes, where some of them are none in the system's encoding."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        with contextlib.suppress(UnicodeEncodeError):
+            return text.encode(sys.stdout.encoding or "utf-8", "surrogateescape")
+    return text
 
 
 def _shown(item: Any) -> str:

@@ -14,6 +14,9 @@ Verb = Literal["requeue", "purge", "purge_dead"]
 """What an operator requests: put dead items back in line, remove those that are not dead, remove the dead."""
 
 
+_LONGEST_ERROR = 2000  # characters
+
+
 class TransientError(FrayError, ConnectionError):
     """The engine could not be asked, or its answer was lost; the same request may be made again."""
 
@@ -159,6 +162,11 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release the connections."""
+
+
+def stored_text(error: str | None) -> str:
+    """Return what engines keep of an error: its beginning; a surrogate, which is no text, is escaped."""
+    return (error or "")[:_LONGEST_ERROR].encode("utf-8", "backslashreplace").decode()
 
 
 def token_of(lease_id: str) -> tuple[int, str]:

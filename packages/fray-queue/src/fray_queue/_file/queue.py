@@ -16,6 +16,7 @@ from fray.backend import (
     AsyncQueue,
     PollingAsyncQueue,
     PushOptions,
+    QueueCapabilities,
     check_count,
     check_error,
     check_lease,
@@ -62,6 +63,22 @@ _SHARE = 0.01  # seconds; on a disk, making a file costs several times what a li
 _POLLS_LOCAL, _POLLS_REMOTE = (0.005, 0.25), (0.1, 2.0)  # the first and the longest pause of a waiting pop
 
 
+class _Declared:
+    """Of the class, what it can at most; of an instance, as its store keeps items."""
+
+    at_most = QueueCapabilities(
+        durable=True, shared_between_processes=True, shared_between_machines=True, exact_order=False
+    )
+
+    def __get__(self, queue: "FileQueue[Any] | None", owner: type) -> QueueCapabilities:
+        if queue is None:
+            return self.at_most
+        shared = queue._store.is_shared
+        return self.at_most.but(
+            durable=queue._store.is_durable, shared_between_processes=shared, shared_between_machines=shared
+        )
+
+
 class FileQueue(QueueBase[T]):
     """A queue in a folder that workers share.
 
@@ -82,6 +99,8 @@ class FileQueue(QueueBase[T]):
     Raises:
         UnsupportedError: The file system cannot create a file exclusively.
     """
+
+    capabilities = _Declared()
 
     def __init__(
         self,

@@ -99,13 +99,14 @@ class MemoryQueue(QueueBase[T]):
         *,
         max_attempts: int | None = None,
         max_size: int | None = None,
-        max_dead: int = MOST_DEAD,
+        max_dead: int | None = None,
         timeout: float = 30.0,
     ) -> "MemoryQueue[Any]":
         """Open `memory:` (a new queue) or `memory://name` (one queue of that name in this process)."""
         name = url.partition(":")[2].strip("/")
+        most_dead = MOST_DEAD if max_dead is None else max_dead
         new: MemoryQueue[Any] = cls(
-            max_attempts=max_attempts, max_size=max_size, max_dead=max_dead, timeout=timeout
+            max_attempts=max_attempts, max_size=max_size, max_dead=most_dead, timeout=timeout
         )
         if not name:
             return new
@@ -116,7 +117,7 @@ class MemoryQueue(QueueBase[T]):
             ("max_size", queue._max_size, max_size),
             ("max_dead", queue._line.max_dead, max_dead),
         ):
-            if has != given:
+            if given is not None and has != given:
                 raise ValueError(f"{url!r} is open with {option}={has}, not {given}")
         return queue
 

@@ -12,7 +12,15 @@ from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
 from fray_queue._engines.idempotency import IdempotencyKey
-from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Verb, Wanted, token_of
+from fray_queue._engines.store import (
+    Counts,
+    DeletedQueueError,
+    Letter,
+    Verb,
+    Wanted,
+    stored_text,
+    token_of,
+)
 from fray_queue._errors import LateRequestError, NoRoomError, QueueExistsError
 from fray_queue._items import EncodedReply, Settings
 from fray_queue._postgres import schema
@@ -21,6 +29,8 @@ from fray_queue._postgres.connection import Pool, pool
 from fray_queue._postgres.listening import Listener
 
 _NUMBER, _PRIORITY = itemgetter(0), itemgetter(7)  # of a row that `pop` returns
+_MOST_AT_ONCE = (1 << 31) - 1  # items; an int4
+_LONGEST_LEASE = 1e12  # seconds; its end in microseconds is an int8
 _SYNCED = ("on", "local", "remote_write", "remote_apply")
 
 
@@ -130,6 +140,11 @@ class PostgresStore:
 
     def push(self, key: IdempotencyKey, payloads: Sequence[bytes], options: PushOptions) -> list[str]:
         """Store payloads, all or none; return their ids."""
+        for key_of_item in options.keys or ():
+            if key_of_item is not None and "\0" in key_of_item:
+                raise ValueError(
+                    f"PostgreSQL holds no text with a zero byte: the key {key_of_item!r} has one"
+                )
         ((ids,),) = self._run(
             "push",
             "qqoiBidddT",
@@ -147,7 +162,8 @@ class PostgresStore:
         self, key: IdempotencyKey, n: int, lease_timeout: float, *, token: str, woken: bool
     ) -> tuple[list[Lease[bytes]], float | None]:
         """Lease items in line."""
-        rows = self._run("pop", "qqoiidt", *self._key(key), n, float(lease_timeout), token)
+        n, seconds = min(n, _MOST_AT_ONCE), min(float(lease_timeout), _LONGEST_LEASE)
+        rows = self._run("pop", "qqoiidt", *self._key(key), n, seconds, token)
         if rows and rows[0][0] is None:
             return [], rows[0][3]
         rows.sort(key=_NUMBER)  # they come in no order; most have one priority, and sorting is done at once
@@ -195,12 +211,14 @@ class PostgresStore:
 
     def extend(self, lease_ids: Sequence[str], lease_timeout: float) -> list[float | None]:
         """Make leases end later; None for each that is lost."""
-        ((ends,),) = self._run("extend", "iQTd", self._number, *_held(lease_ids), float(lease_timeout))
-        return list(ends)
+        once = list(dict.fromkeys(lease_ids))  # the engine counts each place of a list
+        ((ends,),) = self._run("extend", "iQTd", self._number, *_held(once), float(lease_timeout))
+        end_of = dict(zip(once, ends, strict=True))
+        return [end_of[lease_id] for lease_id in lease_ids]
 
     def give_back(self, lease_ids: Sequence[str]) -> None:
         """Undo leases."""
-        self._run("give_back", "iQT", self._number, *_held(lease_ids))
+        self._run("give_back", "iQT", self._number, *_held(list(dict.fromkeys(lease_ids))))
 
     # --- looking ---
 
@@ -288,4 +306,4 @@ def _held(lease_ids: Sequence[str]) -> tuple[list[int], list[str]]:
 
 def _text(error: str | None) -> str | None:
     """Return what the engine can hold of a text: it takes no zero byte."""
-    return None if error is None else error[:2000].replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return None if error is None else stored_text(error).replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -11,7 +11,7 @@ from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
 from fray_queue._engines.idempotency import IdempotencyKey
-from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Verb, Wanted
+from fray_queue._engines.store import Counts, DeletedQueueError, Letter, Verb, Wanted, stored_text
 from fray_queue._errors import (
     AccessRefusedError,
     LateRequestError,
@@ -30,6 +30,7 @@ _FIELDS = {"attempts": "max_attempts", "size": "max_size", "dead": "max_dead"}
 _UNREADABLE = [_MICRO * round(delay) for delay in lease_machine.UNREADABLE_DELAYS]
 _MOST_LISTS = 1000  # that one waiting question looks at
 _FORGOTTEN = 60  # seconds; nobody takes what was written to a list
+_LONGEST = 1e12  # seconds; of more there are no microseconds
 _KEYS = "meta line ready held dated dead items state keys replies reply_until wake room"
 
 _NOT_ALLOWED = ("NOPERM", "The user executing the script", "ACL failure in script")  # the last is Valkey's
@@ -220,7 +221,7 @@ class RedisStore:
         unreadable: str | None = None,
     ) -> bool:
         """Give an item back, or set it aside; False when the lease is lost."""
-        texts = [(error or "")[:2000], failure or b"", (unreadable or "")[:2000]]
+        texts = [stored_text(error), failure or b"", stored_text(unreadable)]
         more = _UNREADABLE if unreadable else []
         return bool(
             self._run("release", key.name, key.number, *held_by(lease_id), _micro(delay), *texts, *more)
@@ -335,7 +336,7 @@ def _attempt(number: int, outcome: bytes, started: int, ended: int, error: bytes
 
 
 def _micro(seconds: float) -> int:
-    return round(seconds * _MICRO)
+    return round(min(seconds, _LONGEST) * _MICRO)
 
 
 def _seconds(micro: int | None) -> float | None:

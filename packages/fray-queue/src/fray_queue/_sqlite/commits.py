@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+import apsw
+
 from fray import FrayError
 from fray_queue._errors import QueueFullError
 from fray_queue._sqlite.library import StoreError, named_errors
@@ -38,12 +40,12 @@ def commit(store: QueueStore, requests: Sequence[CommitRequest[Any]]) -> None:
     """Do the operations in one transaction and settle their requests.
 
     An operation that refuses (any FrayError or ValueError) has changed nothing, and refuses alone. When
-    SQLite fails, nothing of the group is stored, and each is done again in a transaction of its own: so who
-    takes too much fails alone.
+    SQLite or an operation fails, nothing of the group is stored, and each is done again in a transaction of
+    its own: so who takes too much, or asks for what nobody foresaw, fails alone.
     """
     try:
         _commit_together(store, requests)
-    except (FrayError, OSError) as failure:
+    except (FrayError, OSError, _OperationFailedError) as failure:
         if len(requests) == 1:
             _settle_failed(store, requests[0], failure)
             return
@@ -67,9 +69,14 @@ def sync(store: QueueStore, requests: Sequence[CommitRequest[Any]]) -> None:
         store.synced = changes
 
 
+class _OperationFailedError(Exception):
+    """An operation failed, as its cause says, when part of it may have been written."""
+
+
 def _settle_failed(store: QueueStore, request: CommitRequest[Any], failure: Exception) -> None:
     """Try again with the room that is held back, if the disk is full and the request stores no items."""
-    request.error = failure
+    cause = failure.__cause__ if isinstance(failure, _OperationFailedError) else failure
+    request.error = cause if isinstance(cause, Exception) else failure
     if isinstance(failure, QueueFullError) and not request.grows and store.file.make_room():
         try:
             _commit_together(store, [request])
@@ -84,8 +91,14 @@ def _commit_together(store: QueueStore, requests: Sequence[CommitRequest[Any]]) 
             request.error = None
             try:
                 request.result = request.operation(store)
+            except UnicodeError as failure:  # of a text that SQLite got after others
+                raise _OperationFailedError from failure
             except (FrayError, ValueError) as refusal:
                 request.error = refusal
+            except (apsw.Error, OSError):
+                raise
+            except Exception as failure:
+                raise _OperationFailedError from failure
     for request in requests:
         request.settled = True
     if any(request.grows for request in requests):

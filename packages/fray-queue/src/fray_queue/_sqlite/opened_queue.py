@@ -137,8 +137,8 @@ class OpenedQueue:
     def exists(self) -> bool:
         """Return whether the file has the queue; makes neither."""
         self._check_usable()
-        if self._commits is not None:
-            return True
+        if self._commits is not None:  # another program may have removed it meanwhile
+            return self.store().look(lambda store: self._name in store.names())
         if not Path(self._path).exists():
             return False
         with self.opening:

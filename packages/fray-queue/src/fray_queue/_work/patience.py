@@ -6,9 +6,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from fray import LeaseExpiredError, SerializationError, SpecError, UnsupportedError, WrongProcessError
+from fray import LeaseExpiredError, SerializationError, UnsupportedError, WrongProcessError
 from fray.backend import retry_delays
-from fray_queue._errors import ForeignHostError, QueueExistsError, QueueNotFoundError, TokenError
+from fray_queue._errors import QueueExistsError, QueueNotFoundError, QueueVersionError
 from fray_queue._work.options import WorkSummary
 
 R = TypeVar("R")
@@ -17,12 +17,12 @@ _log = logging.getLogger("fray.queue")
 _LONGEST_PAUSE = 15.0  # seconds between two tries of a queue that fails
 # Errors of the program that no waiting resolves, unless the same call succeeded before.
 _WRONG = (
-    ForeignHostError,
+    PermissionError,  # of a disk, and the refusals of servers and engines
     QueueExistsError,
     QueueNotFoundError,
-    SpecError,
-    TokenError,
+    QueueVersionError,
     UnsupportedError,
+    ValueError,  # what is there is no queue
     WrongProcessError,
 )
 # Errors of an argument, which a repetition does not change.

@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from fray import WorkerDiedError
@@ -34,6 +35,7 @@ _LENGTH = struct.Struct(">Q")
 _VARIABLE = "FRAY_WORK_PROCESS"
 _COMMAND = "from fray_queue._work.processes import main; main()"
 _CHUNK = 1 << 20
+_LOOK = 0.5  # seconds between two looks whether a silent worker is there
 
 
 def packed_for_workers(function: Function) -> bytes:
@@ -97,16 +99,20 @@ class InProcess:
         for is_last in (False, True):
             process, is_new = self._worker_for(call)
             taken = False
+
+            def is_gone(process: "subprocess.Popen[bytes]" = process) -> bool:
+                return process.poll() is not None
+
             try:
                 if is_new:
-                    _send(self._socket, self._packed)
-                    if problem := _receive(self._socket):
+                    _send(self._socket, self._packed, is_gone)
+                    if problem := _receive(self._socket, is_gone):
                         return problem
                 call.begin()
-                _send(self._socket, packed)
-                _receive(self._socket)
+                _send(self._socket, packed, is_gone)
+                _receive(self._socket, is_gone)
                 taken = True
-                return _receive(self._socket)
+                return _receive(self._socket, is_gone)
             except (OSError, EOFError) as error:
                 self._end()
                 if taken or is_last or self._killed is call:
@@ -128,6 +134,7 @@ class InProcess:
 
     def _start(self) -> "subprocess.Popen[bytes]":
         own, other = socket.socketpair()
+        own.settimeout(_LOOK)
         self._tag = secrets.token_hex(8)
         with other:
             process = subprocess.Popen(
@@ -182,29 +189,48 @@ def _unpacked(packed: bytes, good: bool, *, awaited: bool) -> ItemResult:
         return ItemResult(None, failure(error))
 
 
-def _send(to: socket.socket, data: bytes) -> None:
+def _send(to: socket.socket, data: bytes, is_gone: Callable[[], bool] = lambda: False) -> None:
     head = _LENGTH.pack(len(data))
     if len(data) < _CHUNK:  # at once: the other end wakes up once
-        to.sendall(head + data)
+        _send_all(to, head + data, is_gone)
     else:
-        to.sendall(head)
-        to.sendall(data)
+        _send_all(to, head, is_gone)
+        _send_all(to, data, is_gone)
 
 
-def _receive(source: socket.socket) -> bytes:
-    (length,) = _LENGTH.unpack(_exactly(source, _LENGTH.size))
-    return _exactly(source, length)
+def _send_all(to: socket.socket, data: bytes, is_gone: Callable[[], bool]) -> None:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[to.send(left) :]
+        except TimeoutError:
+            _check_there(is_gone)
 
 
-def _exactly(source: socket.socket, count: int) -> bytes:
+def _receive(source: socket.socket, is_gone: Callable[[], bool] = lambda: False) -> bytes:
+    (length,) = _LENGTH.unpack(_exactly(source, _LENGTH.size, is_gone))
+    return _exactly(source, length, is_gone)
+
+
+def _exactly(source: socket.socket, count: int, is_gone: Callable[[], bool]) -> bytes:
     parts: list[bytes] = []
     while count:
-        part = source.recv(min(count, _CHUNK))
+        try:
+            part = source.recv(min(count, _CHUNK))
+        except TimeoutError:
+            _check_there(is_gone)
+            continue
         if not part:
             raise EOFError("the other end hung up")
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
+
+
+def _check_there(is_gone: Callable[[], bool]) -> None:
+    """Raise an EOFError for a worker that has ended: a process that it forked may keep its line open."""
+    if is_gone():
+        raise EOFError("the other end is gone")
 
 
 # --- in the worker ---
@@ -214,6 +240,7 @@ def main() -> None:
     """Call the function on what comes, until the pool hangs up."""
     die_with_parent()
     pool = socket.socket(fileno=int(sys.argv[1]))
+    pool.set_inheritable(False)  # a program that the function starts is not to keep the line open
     with contextlib.suppress(EOFError, ConnectionError), waiting_in_thread() as wait_for:
         path, packed = pickle.loads(_receive(pool))
         sys.path[:] = path

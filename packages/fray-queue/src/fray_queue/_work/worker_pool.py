@@ -32,6 +32,7 @@ _LONGEST_WAIT = 20.0  # seconds of one waiting pop
 _TICK = 0.05  # seconds between looks at the stop signal and at the time limits
 _MOST_UNSETTLED = 5000  # items that are worked on and not settled, while the queue is slow or away
 _LAST_TRIES = 2.0  # seconds after the grace period in which what is left is settled
+_ENDING: set["asyncio.Task[None]"] = set()  # of pools that were cancelled twice: nobody else holds them
 
 
 class WorkerPool:
@@ -85,7 +86,10 @@ class WorkerPool:
             raise
         finally:
             reporting.cancel()
-            await self._wind_down(grace, fetching, watching, settling)
+            ending = self._loop.create_task(self._wind_down(grace, fetching, watching, settling))
+            _ENDING.add(ending)
+            ending.add_done_callback(_ENDING.discard)
+            await asyncio.shield(ending)  # a second cancellation ends this wait, and not what it waits for
             reporter.tell()
 
     def stop(self) -> None:
@@ -215,16 +219,24 @@ class WorkerPool:
             return
         entry.calls += 1
         entry.error = outcome.error
-        delay = self._options.delay_after(entry.lease.attempt, entry.calls)
         if entry.calls > self._options.retries or self._stopping.is_set():
-            self._settle(entry, Ending.FAILED, error=entry.error, delay=delay)
+            self._settle_unfinished(entry)
         else:
+            delay = self._options.delay_after(entry.lease.attempt, entry.calls)
             self._resting[entry] = self._loop.call_later(delay, self._again, entry)
 
     def _again(self, entry: WorkItem) -> None:
         del self._resting[entry]
         self._ready.appendleft(entry)
         self._dispatch()
+
+    def _settle_unfinished(self, entry: WorkItem) -> None:
+        """Settle an item that no call works on: it failed, where a call did, else it was not begun."""
+        if entry.error is None:
+            self._settle(entry, Ending.RETURNED)
+            return
+        delay = self._options.delay_after(entry.lease.attempt, entry.calls)
+        self._settle(entry, Ending.FAILED, error=entry.error, delay=delay)
 
     def _settle(
         self,
@@ -284,15 +296,21 @@ class WorkerPool:
             self._settle(entry, Ending.TIMED_OUT, error=error, delay=delay)
 
     def _return_unused(self) -> None:
-        """Give back what was fetched ahead when no slot comes free for it: others may have one."""
+        """Give back what was fetched ahead when no slot comes free for it: others may have one.
+
+        What failed here and is to be tried again waits for a slot, as long as one may come free.
+        """
         slots = self._options.concurrency
         if len(self._running) < slots or (
             self._summary.stuck < slots and not self._prefetch.is_stale(time.monotonic(), self._running)
         ):
             return
         self._withdraw()
-        while self._ready:
-            self._settle(self._ready.popleft(), Ending.RETURNED)
+        waits = self._summary.stuck < slots
+        given_up = [entry for entry in self._ready if entry.error is None or not waits]
+        self._ready = deque(entry for entry in self._ready if entry.error is not None and waits)
+        for entry in given_up:
+            self._settle_unfinished(entry)
 
     def _withdraw(self) -> None:
         for call in self._runner.withdraw():
@@ -302,7 +320,17 @@ class WorkerPool:
     # --- ending ---
 
     async def _wind_down(self, grace: float, fetching: Any, watching: Any, settling: Any) -> None:
-        end = time.monotonic() + grace
+        try:
+            await self._let_all_go(time.monotonic() + grace, fetching, watching, settling)
+        finally:  # also where the event loop ends first: no lease is extended without a pool
+            settling.cancel()
+            self._heartbeat.halt()
+            self._summary.lost += self._summary.in_hand  # nobody knows what became of them
+            self._summary.in_hand = self._summary.running = 0
+            self._summary.ended_at = time.time()
+
+    async def _let_all_go(self, end: float, fetching: Any, watching: Any, settling: Any) -> None:
+        """Take nothing more, let calls end until the time `end`, and settle everything in hand."""
         self._stopping.set()
         fetching.cancel()
         watching.cancel()
@@ -310,12 +338,10 @@ class WorkerPool:
         if self._linger is not None:
             self._linger.cancel()
         self._withdraw()
-        for entry in self._ready:
-            self._settle(entry, Ending.RETURNED)
-        for entry, handle in self._resting.items():
+        for handle in self._resting.values():
             handle.cancel()
-            delay = self._options.delay_after(entry.lease.attempt, entry.calls)
-            self._settle(entry, Ending.FAILED, error=entry.error, delay=delay)
+        for entry in (*self._ready, *self._resting):
+            self._settle_unfinished(entry)
         await self._finish_running(end)
         for call in self._running:
             for entry in call.entries:
@@ -326,11 +352,6 @@ class WorkerPool:
         await asyncio.wait([settling], timeout=max(0.0, end - time.monotonic()) + _LAST_TRIES)
         self._over.set()
         await asyncio.wait([settling], timeout=_LAST_TRIES)
-        settling.cancel()
-        self._heartbeat.halt()
-        self._summary.lost += self._summary.in_hand  # nobody knows what became of them
-        self._summary.in_hand = self._summary.running = 0
-        self._summary.ended_at = time.time()
 
     async def _finish_running(self, end: float) -> None:
         """Wait for the calls under way; not for those that are beyond their time limit."""

@@ -52,6 +52,7 @@ class FsspecStore:
         self.name = url
         self._url, self._options, self._timeout = url, options, timeout
         self._protocol, self._in_memory = protocol, protocol == "memory"
+        self.is_shared = self.is_durable = not self._in_memory
         self._connect()
 
     def _connect(self) -> None:

@@ -28,9 +28,11 @@ class LocalStore:
     """
 
     may_lose = True
+    is_shared = True
 
     def __init__(self, root: str, *, fsync: bool = True) -> None:
         self.name = root
+        self.is_durable = fsync
         self._root = root
         self._fsync = fsync
         self._start()

@@ -5,6 +5,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fray_queue._http.protocol.limits import PROTOCOL
+from fray_queue._http.protocol.tokens import token_for
 
 
 class ServerAddress:
@@ -12,6 +13,7 @@ class ServerAddress:
 
     Args:
         url: `http://host:port` or `https://host:port`.
+        token: None for that of a server of this user on this machine, which makes it when it starts.
         ca_file: Certificates to trust besides the system's, for `https`.
     """
 
@@ -32,8 +34,14 @@ class ServerAddress:
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self._headers = f"Host: {_host_header(parts.hostname, parts.port)}\r\nFray-Protocol: {PROTOCOL}\r\n"
-        if token is not None:
-            self._headers += f"Authorization: Bearer {token}\r\n"
+        self._token = token
+
+    @property
+    def token(self) -> str | None:
+        """The token that requests carry; None where none is known yet."""
+        if self._token is None:
+            self._token = token_for(self.url)
+        return self._token
 
     def head(self, method: str, path: str, *, media: str = "", key: str = "", length: int = 0) -> bytes:
         """Return the head of a request.
@@ -43,6 +51,8 @@ class ServerAddress:
             key: What the server knows a repetition by; a request that changes something has one.
         """
         head = f"{method} {path} HTTP/1.1\r\n{self._headers}"
+        if (token := self.token) is not None:
+            head += f"Authorization: Bearer {token}\r\n"
         if media:
             head += f"Content-Type: {media}\r\n"
         if method != "GET":

@@ -27,11 +27,12 @@ from fray.backend import (
 )
 from fray.queue import Attempt, DeadLetter, Lease, Reply
 from fray_queue._codec import encode_many
-from fray_queue._errors import DamagedError, LimitError, NoRoomError, UnknownRouteError
+from fray_queue._errors import LimitError, NoRoomError, UnknownRouteError
 from fray_queue._http.client.batches import BATCH, Ids, batches
 from fray_queue._http.client.connections import Connections, Request
+from fray_queue._http.client.reading import read_fields, read_records
 from fray_queue._http.protocol.limits import ITEM_BYTES, item_too_large
-from fray_queue._http.protocol.wire import pack, unpack
+from fray_queue._http.protocol.wire import pack
 from fray_queue._leases import extended
 
 T = TypeVar("T")
@@ -117,9 +118,8 @@ class Calls:
     async def _send_plain(self, batch: list[bytes]) -> list[str]:
         new = [next(self._target.ids) for _ in batch]
         answer = await self._send("push", pack([{"id": item_id} for item_id in new], batch), _RECORDS)
-        if b'"ids"' in answer:  # the server is in front of an engine, which gives ids of its own
-            new = json.loads(answer)["ids"]
-        return new
+        # A server in front of an engine gives ids of its own.
+        return read_fields(answer, "stored").get("ids") or new
 
     async def _submit(self, batch: list[bytes], options: PushOptions, first: int) -> list[str]:
         metas: list[dict[str, Any]] = [{} for _ in batch]
@@ -132,7 +132,7 @@ class Calls:
         if options.keys is not None:
             for meta, key in zip(metas, options.keys[first:], strict=False):
                 meta["key"] = key
-        ids: list[str] = json.loads(await self._new("submit", pack(metas, batch)))["ids"]
+        ids: list[str] = read_fields(await self._new("submit", pack(metas, batch)), "ids")["ids"]
         return ids
 
     # --- taking ---
@@ -161,7 +161,7 @@ class Calls:
             left = 0.0 if held else max(0.0, min(_LONGEST_POLL, end - time.monotonic()))
             body = {"n": min(BATCH, n - len(held)), "lease_timeout": lease_timeout, "wait": left}
             try:
-                more = _unpack(await self._send("pop", _dump(body), _JSON, left, withdraw="withdraw"))
+                more = read_records(await self._send("pop", _dump(body), _JSON, left, withdraw="withdraw"))
             except (FrayError, OSError):
                 if held:
                     return
@@ -198,7 +198,7 @@ class Calls:
         refused: list[str] = []
         if not any(answers):
             for pairs in _pairs(leases):
-                refused += (await self._json("done", {"leases": pairs}))["refused"]
+                refused += (await self._json("done", {"leases": pairs}, "refused"))["refused"]
             return refused
         packed = pack_answers(leases, answers)
         metas = [_outcome_meta(lease, answer) for lease, answer in zip(leases, packed, strict=True)]
@@ -207,7 +207,7 @@ class Calls:
             first = 0
             for batch in parts:
                 body = pack(metas[first : first + len(batch)], batch)
-                refused.extend(json.loads(await self._new("finish", body))["refused"])
+                refused.extend(read_fields(await self._new("finish", body), "refused")["refused"])
                 first += len(batch)
             return refused
 
@@ -232,7 +232,7 @@ class Calls:
         check_lease(lease)
         check_seconds("lease_timeout", lease_timeout)
         body = {"item_id": lease.item_id, "lease_id": lease.lease_id, "lease_timeout": lease_timeout}
-        until = (await self._json("extend", body))["expires_at"]
+        until = (await self._json("extend", body, "expires_at"))["expires_at"]
         return with_end(lease, until)
 
     async def extend_many(
@@ -244,7 +244,7 @@ class Calls:
         ends: list[float | None] = []
         for pairs in _pairs(leases):
             body = {"leases": pairs, "lease_timeout": lease_timeout}
-            ends += (await self._json("extend_many", body))["expires_at"]
+            ends += (await self._json("extend_many", body, "expires_at"))["expires_at"]
         return extended(leases, ends)
 
     async def give_back(self, leases: Iterable[Lease[Any]]) -> None:
@@ -259,7 +259,7 @@ class Calls:
         while True:
             left = max(0.0, min(_LONGEST_POLL, end - time.monotonic()))
             body = _dump({"item_ids": ids, "wait": left})
-            found = _unpack(await self._new("replies", body, _JSON, left))
+            found = read_records(await self._new("replies", body, _JSON, left))
             if found or time.monotonic() >= end:
                 return {
                     meta["item_id"]: Reply(meta["item_id"], meta["outcome"], payload)
@@ -287,7 +287,7 @@ class Calls:
     async def stats(self) -> dict[str, Any]:
         """Return what the server reports of the queue."""
         await self._prepare()
-        return cast("dict[str, Any]", json.loads(await self._ask("GET")))
+        return read_fields(await self._ask("GET"), "size")
 
     async def dead_letters(self) -> list[DeadLetter[Any]]:
         """List the items that were given up."""
@@ -305,7 +305,7 @@ class Calls:
     async def dead_facts(self) -> list[dict[str, Any]]:
         """Return what the server reports of the dead letters; their items are neither fetched nor loaded."""
         await self._prepare()
-        return cast("list[dict[str, Any]]", json.loads(await self._ask("GET", "/dead"))["dead"])
+        return cast("list[dict[str, Any]]", read_fields(await self._ask("GET", "/dead"), "dead")["dead"])
 
     async def _dead_records(self) -> AsyncIterator[tuple[dict[str, Any], bytes]]:
         place, more = 0, True
@@ -317,23 +317,24 @@ class Calls:
 
     async def requeue_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Put dead letters back; see `Queue.requeue_dead`."""
-        return int((await self._json("requeue", {"item_ids": _listed(item_ids)}))["count"])
+        return int((await self._json("requeue", {"item_ids": _listed(item_ids)}, "count"))["count"])
 
     async def purge(self) -> int:
         """Remove every item that is not a dead letter, leased ones too; return how many."""
-        return int((await self._json("purge", {}))["count"])
+        return int((await self._json("purge", {}, "count"))["count"])
 
     async def purge_dead(self, item_ids: Sequence[str] | None = None) -> int:
         """Remove dead letters (all, or those of these ids); return how many."""
-        return int((await self._json("purge", {"dead": True, "item_ids": _listed(item_ids)}))["count"])
+        body = {"dead": True, "item_ids": _listed(item_ids)}
+        return int((await self._json("purge", body, "count"))["count"])
 
     async def look(self) -> None:
         """Check that the queue exists, and make none."""
-        await self._ask("GET")
+        read_fields(await self._ask("GET"), "size")
 
     async def delete(self) -> None:
         """Remove the queue with all that is in it."""
-        await self._ask("DELETE")
+        read_fields(await self._ask("DELETE"))
 
     # --- requests ---
 
@@ -345,7 +346,7 @@ class Calls:
     async def _prepare(self) -> None:
         """Make the queue before its first use, where that was requested."""
         if self._target.settings is not None:
-            await self._ask("PUT", "", _dump(self._target.settings), _JSON)
+            read_fields(await self._ask("PUT", "", _dump(self._target.settings), _JSON))
             self._target.settings = None
 
     async def _send(
@@ -370,13 +371,12 @@ class Calls:
                 "without answers; update fray-queue there"
             ) from error
 
-    async def _json(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(await self._send(verb, _dump(body), _JSON))
-        return answer
+    async def _json(self, verb: str, body: dict[str, Any], *fields: str) -> dict[str, Any]:
+        return read_fields(await self._send(verb, _dump(body), _JSON), *fields)
 
     async def _read(self, what: str) -> list[tuple[dict[str, Any], bytes]]:
         await self._prepare()
-        return _unpack(await self._ask("GET", f"/{what}"))
+        return read_records(await self._ask("GET", f"/{what}"))
 
 
 def _dump(body: dict[str, Any]) -> bytes:
@@ -386,13 +386,6 @@ def _dump(body: dict[str, Any]) -> bytes:
 def _outcome_meta(lease: Lease[Any], answer: tuple[str, bytes] | None) -> dict[str, Any]:
     meta = {"item_id": lease.item_id, "lease_id": lease.lease_id}
     return meta if answer is None else {**meta, "outcome": answer[0]}
-
-
-def _unpack(body: bytes) -> list[tuple[dict[str, Any], bytes]]:
-    try:
-        return unpack(body)
-    except ValueError as error:
-        raise DamagedError(f"the server's answer is damaged: {error}") from error
 
 
 def _lease(meta: dict[str, Any], payload: bytes) -> Lease[bytes]:

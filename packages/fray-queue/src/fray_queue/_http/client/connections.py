@@ -92,15 +92,12 @@ class Connections:
                     self._idle.append(line)
 
     async def _insist(self, line: _Line, request: Request) -> bytes:
-        head = self.address.head(
-            request.method, request.path, media=request.media, key=line.key, length=len(request.body)
-        )
         end: float | None = None  # counted from when the server went away, which may be late in a long poll
         # At once the first time: an idle connection may have been closed at the other end.
         for pause in chain([0.0], retry_delays(0.05, _LONGEST_PAUSE)):
             try:
-                status, answer = await self._once(line, head, request)
-                if status < 400:
+                status, answer = await self._once(line, request)
+                if status < 300:  # a redirection is followed by nobody
                     return answer
                 problem = error_of(status, answer)
                 if status not in AWAY:
@@ -119,9 +116,12 @@ class Connections:
             await self.network.sleep(pause)
         raise AssertionError  # the delays never end
 
-    async def _once(self, line: _Line, head: bytes, request: Request) -> tuple[int, bytes]:
+    async def _once(self, line: _Line, request: Request) -> tuple[int, bytes]:
         if line.socket is None:
             line.socket = await self.network.connect(self.address, self._timeout)
+        head = self.address.head(  # once it is there: a server makes its token when it starts
+            request.method, request.path, media=request.media, key=line.key, length=len(request.body)
+        )
         try:
             status, answer, kept_alive = await line.socket.exchange(
                 head, request.body, self._timeout + request.patience

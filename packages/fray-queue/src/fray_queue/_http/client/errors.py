@@ -27,7 +27,10 @@ def error_of(status: int, answer: bytes) -> Exception:
         body = json.loads(answer)
         return _error(status, body["error"], body["message"], body["facts"])
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError):  # of another program
-        return _error(status, "", f"the server answered {status}: {answer[:200]!r}", ())
+        what = f"the server answered {status}: {answer[:200]!r}"
+        if status < 400:
+            what = f"the queue is at another address: {what}, a redirection, which no client follows"
+        return _error(status, "", what, ())
 
 
 def _error(status: int, code: str, message: str, facts: Any) -> Exception:

@@ -1,6 +1,5 @@
 """A client of one queue of an HttpQueueServer."""
 
-import json
 import os
 import weakref
 from collections.abc import Iterable, Sequence
@@ -20,9 +19,9 @@ from fray_queue._http.client.batches import Ids
 from fray_queue._http.client.calls import Calls
 from fray_queue._http.client.connections import Connections, Request
 from fray_queue._http.client.network import BlockingNetwork, run_blocking
+from fray_queue._http.client.reading import read_fields
 from fray_queue._http.client.server import ServerClient
 from fray_queue._http.protocol.limits import PROTOCOL
-from fray_queue._http.protocol.tokens import token_for
 
 T = TypeVar("T")
 
@@ -114,11 +113,10 @@ class HttpQueue(QueueBase[T]):
             if count is not None:
                 check_count(bound, count, 1)
         self._url, self._name = url.rstrip("/"), check_name(name)
-        self._token = token_from_environment(token) or token_for(self._url)
         self._options = {"timeout": timeout, "ca_file": ca_file}
         given = {bound: count for bound, count in bounds.items() if count is not None}
         self._target = _Target(f"/queues/{quote(name)}", timeout, given if create or given else None)
-        address = ServerAddress(self._url, self._token, ca_file=ca_file)
+        self._address = address = ServerAddress(self._url, token_from_environment(token), ca_file=ca_file)
         self._connections = Connections(address, BlockingNetwork(), timeout=timeout)
         self._calls = Calls(self._target, self._connections)
         self._loops = Loops(self._target, address)
@@ -155,9 +153,7 @@ class HttpQueue(QueueBase[T]):
     def server(url: str, token: str | None = None, *, ca_file: str | None = None) -> ServerClient:
         """Return a client of a server itself, for `fray ui`, which repeats no request."""
         url = url.rstrip("/")
-        return ServerClient(
-            ServerAddress(url, token_from_environment(token) or token_for(url), ca_file=ca_file)
-        )
+        return ServerClient(ServerAddress(url, token_from_environment(token), ca_file=ca_file))
 
     @property
     def max_attempts(self) -> int | None:
@@ -274,7 +270,7 @@ class HttpQueue(QueueBase[T]):
     def __reduce__(self) -> tuple[Any, ...]:
         settings = self._target.settings
         more = {} if settings is None else {"create": True, **settings}  # not made yet
-        return _reopen, (type(self), self._url, self._name, self._token, self._options | more)
+        return _reopen, (type(self), self._url, self._name, self._address.token, self._options | more)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r}, {self._name!r})"
@@ -284,11 +280,11 @@ def list_queues(
     url: str, token: str | None = None, *, timeout: float = 30.0, ca_file: str | Path | None = None
 ) -> list[dict[str, Any]]:
     """Return what a server reports of each of its queues."""
-    address = ServerAddress(url.rstrip("/"), token_from_environment(token) or token_for(url), ca_file=ca_file)
+    address = ServerAddress(url.rstrip("/"), token_from_environment(token), ca_file=ca_file)
     connections = Connections(address, BlockingNetwork(), timeout=timeout)
     try:
         answer = run_blocking(connections.ask(Request("GET", "/queues")))
-        queues: list[dict[str, Any]] = json.loads(answer)["queues"]
+        queues: list[dict[str, Any]] = read_fields(answer, "queues")["queues"]
         return queues
     finally:
         connections.close()

@@ -7,6 +7,7 @@ from typing import Any
 from fray_queue._http.client.address import ServerAddress
 from fray_queue._http.client.connections import Connections, Request
 from fray_queue._http.client.network import BlockingNetwork, run_blocking
+from fray_queue._http.client.reading import read_fields
 
 _PATIENCE = 5.0  # seconds
 
@@ -21,8 +22,7 @@ class ServerClient:
         """Make a request and return what it answers."""
         sent = ("", b"") if body is None else ("application/json", json.dumps(body).encode())
         request = Request(method, path, sent[1], sent[0])
-        answer: dict[str, Any] = json.loads(run_blocking(self._connections.ask(request)))
-        return answer
+        return read_fields(run_blocking(self._connections.ask(request)))
 
     def close(self) -> None:
         """Hang up."""

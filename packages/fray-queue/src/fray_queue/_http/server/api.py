@@ -42,7 +42,8 @@ from fray_queue._items import MOST_ATTEMPTS, Settings, Taken
 _LONGEST_ID = 200
 _decode = json.JSONDecoder().decode  # `json.loads` looks for other encodings at each call
 
-Action = Callable[[web.BaseRequest, str, Key | None], Awaitable[dict[str, Any]]]
+Action = Callable[[web.BaseRequest, bytes, str, Key | None], Awaitable[dict[str, Any]]]
+"""Is called with a request, its body, the queue's name and the request's key."""
 
 
 class Api:
@@ -69,15 +70,17 @@ class Api:
         async def handler(request: web.BaseRequest, name: str) -> web.StreamResponse:
             slot, number = slot_of(request)
             self._registry.store.check()
+            # Before the request counts as begun: a repetition does not wait for a body that was cut off.
+            body = await self._read(request)
             if slot is None:
-                return await self._answer(await act(request, name, None), None)
+                return await self._answer(await act(request, body, name, None), None)
             known, key = requests.recall(slot, number), Key(slot, number)
             if known is not None:
                 told = known.result() if known.done() else await asyncio.shield(known)
                 return await self._answer(told, key)
             answer = requests.remember(slot, number)
             try:
-                reply = await act(request, name, key)
+                reply = await act(request, body, name, key)
             except BaseException as error:
                 # It changed nothing, and may be tried again; or the writer ended, and nothing is tried here.
                 requests.forget(slot, answer)
@@ -102,21 +105,27 @@ class Api:
     # --- handlers ---
     # A queue is looked up when the body is there: while it is awaited, another may take its place.
 
-    async def _create(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
+    async def _create(
+        self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
+    ) -> dict[str, Any]:
         names = ("max_attempts", "max_size", "max_dead")
-        body = await self._body(request, *names)
+        body = self._body(data, *names)
         for each in names:
             if body.get(each) is not None and check_count(each, body[each], 1) > MOST_ATTEMPTS:
                 raise BadRequestError(f"{each} is at most {MOST_ATTEMPTS}, or null for no limit")
         await self._registry.create(name, Settings(**body), key)
         return {}
 
-    async def _delete(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
+    async def _delete(
+        self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
+    ) -> dict[str, Any]:
         await self._registry.delete(name, key)
         return {}
 
-    async def _push(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        records = await self._sent(request)
+    async def _push(
+        self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
+    ) -> dict[str, Any]:
+        records = self._sent(data)
         for meta, _ in records:
             item_id = meta.get("id")
             if (
@@ -127,15 +136,17 @@ class Api:
                 raise BadRequestError(f"an item's id is 1 to {_LONGEST_ID} printable characters")
         return await self._registry.push(name, [(meta["id"], payload) for meta, payload in records], key)
 
-    async def _submit(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        records = await self._sent(request)
+    async def _submit(
+        self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
+    ) -> dict[str, Any]:
+        records = self._sent(data)
         payloads = [payload for _, payload in records]
         return await self._registry.submit(name, payloads, options_of(records), key)
 
-    async def _sent(self, request: web.BaseRequest) -> list[tuple[dict[str, Any], bytes]]:
+    def _sent(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
         """Read records, none of them too large."""
         limits = self._registry.limits
-        records = unpack(await self._read(request))
+        records = unpack(data)
         if len(records) > limits.batch:
             raise LimitError(f"a request has at most {limits.batch} items; this one has {len(records)}")
         for _, payload in records:
@@ -144,13 +155,13 @@ class Api:
         return records
 
     async def _room(self, request: web.BaseRequest, name: str) -> web.Response:
-        body = await self._body(request, "count", "wait")
+        body = self._body(await self._read(request), "count", "wait")
         count = check_count("count", body.get("count", 1), 1)
         await self._registry.await_room(name, count, self._wait_of(body), _hung_up(request))
         return json_answer({})
 
     async def _replies(self, request: web.BaseRequest, name: str) -> web.Response:
-        body = await self._body(request, "item_ids", "wait")
+        body = self._body(await self._read(request), "item_ids", "wait")
         item_ids = ids_of(body) or []
         if len(item_ids) > self._registry.limits.batch:
             raise LimitError(f"a request has at most {self._registry.limits.batch} item_ids")
@@ -163,8 +174,8 @@ class Api:
             check_seconds("wait", body.get("wait", 0.0), zero=True), self._registry.limits.wait_seconds
         )
 
-    async def _pop(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        body = await self._body(request, "n", "lease_timeout", "wait")
+    async def _pop(self, request: web.BaseRequest, data: bytes, name: str, key: Key | None) -> dict[str, Any]:
+        body = self._body(data, "n", "lease_timeout", "wait")
         limits = self._registry.limits
         n = min(check_count("n", body.get("n", 1), 1), limits.batch)
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout", 60.0))
@@ -179,7 +190,7 @@ class Api:
         return lambda: hung_up() or (key is not None and requests.is_withdrawn(*key))
 
     async def _withdraw(self, request: web.BaseRequest, name: str) -> web.Response:
-        asked = (await self._body(request, "request")).get("request")
+        asked = (self._body(await self._read(request), "request")).get("request")
         if not isinstance(asked, str):
             raise BadRequestError("request is what the request has as its Fray-Request: name/7")
         answer = self._registry.requests.withdraw(*parsed_slot(asked), {"queue": name, "leases": []})
@@ -192,16 +203,22 @@ class Api:
             await self._registry.give_back(name, leases, None)
         return json_answer({})
 
-    async def _done(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        leases = leases_of(await self._body(request, "leases"))
+    async def _done(
+        self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
+    ) -> dict[str, Any]:
+        leases = leases_of(self._body(data, "leases"))
         return await self._registry.done(name, [lease_id for _, lease_id in leases], key)
 
-    async def _finish(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        lease_ids, given = outcomes_of(await self._sent(request))
+    async def _finish(
+        self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
+    ) -> dict[str, Any]:
+        lease_ids, given = outcomes_of(self._sent(data))
         return await self._registry.done(name, lease_ids, key, given)
 
-    async def _release(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        body = await self._body(request, "item_id", "lease_id", "delay", "error", "reason", "failure")
+    async def _release(
+        self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
+    ) -> dict[str, Any]:
+        body = self._body(data, "item_id", "lease_id", "delay", "error", "reason", "failure")
         delay, error = check_seconds("delay", body.get("delay", 0.0), zero=True), body.get("error")
         if error is not None and not isinstance(error, str):
             raise BadRequestError("error is text: why the item cannot be unpickled")
@@ -209,27 +226,37 @@ class Api:
         failure = Failure(reason, pickled, unreadable=error)
         return await self._registry.release(name, lease_of(body)[1], delay, failure, key)
 
-    async def _extend(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        body = await self._body(request, "item_id", "lease_id", "lease_timeout")
+    async def _extend(
+        self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
+    ) -> dict[str, Any]:
+        body = self._body(data, "item_id", "lease_id", "lease_timeout")
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout"))
         return await self._registry.store.extend(name, lease_of(body)[1], lease_timeout, key)
 
-    async def _extend_many(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        body = await self._body(request, "leases", "lease_timeout")
+    async def _extend_many(
+        self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
+    ) -> dict[str, Any]:
+        body = self._body(data, "leases", "lease_timeout")
         lease_timeout = check_seconds("lease_timeout", body.get("lease_timeout"))
         lease_ids = [lease_id for _, lease_id in leases_of(body)]
         return await self._registry.store.extend_many(name, lease_ids, lease_timeout, key)
 
-    async def _give_back(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        leases = leases_of(await self._body(request, "leases"))
+    async def _give_back(
+        self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
+    ) -> dict[str, Any]:
+        leases = leases_of(self._body(data, "leases"))
         return await self._registry.give_back(name, [lease_id for _, lease_id in leases], key)
 
-    async def _requeue(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        item_ids = ids_of(await self._body(request, "item_ids"))
+    async def _requeue(
+        self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
+    ) -> dict[str, Any]:
+        item_ids = ids_of(self._body(data, "item_ids"))
         return await self._registry.requeue(name, item_ids, key)
 
-    async def _purge(self, request: web.BaseRequest, name: str, key: Key | None) -> dict[str, Any]:
-        body = await self._body(request, "dead", "item_ids")
+    async def _purge(
+        self, request: web.BaseRequest, data: bytes, name: str, key: Key | None
+    ) -> dict[str, Any]:
+        body = self._body(data, "dead", "item_ids")
         dead, item_ids = body.get("dead", False), ids_of(body)
         if not isinstance(dead, bool):
             raise BadRequestError("dead is true or false")
@@ -321,8 +348,7 @@ class Api:
                 f"the body did not arrive within {seconds:g} s, the server's body_seconds (--body-seconds)"
             ) from None
 
-    async def _body(self, request: web.BaseRequest, *fields: str) -> dict[str, Any]:
-        data = await self._read(request)
+    def _body(self, data: bytes, *fields: str) -> dict[str, Any]:
         try:
             body = _decode(data.decode()) if data else {}
         except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):

@@ -129,8 +129,10 @@ class HttpQueueServer:
             raise ValueError("the server is started already; make another one for a second start")
         if self._token is None:  # one of before is good for the clients that have it
             self._token = kept_token(self._port) or new_token()
+        if self._makes_token and not self._any_port:  # before it listens: clients wait for it already
+            self._keep_token()
         self._port = self._server.start()
-        if self._makes_token:
+        if self._makes_token and self._any_port:
             self._keep_token()
         return self
 
