@@ -203,6 +203,8 @@ def install_for_queues(session: nox.Session) -> None:
 
 # Most of what these tests do is to wait; modules run side by side, each process with servers of its own.
 SIDE_BY_SIDE = ("-n", "2", "--dist", "loadfile")
+# A Slurm waits most of the time: for its own timers, and for nodes.
+MANY_SIDE_BY_SIDE = ("-n", "4", "--dist", "loadfile")
 # What touches most of Ray in two minutes: its internals, call by call, and what jobs promise beyond the rest.
 OLDEST_RAY = tuple(
     f"tests/ray/test_{name}.py" for name in ("ray_internals", "dashboard", "seeds", "cluster_ray")
@@ -329,7 +331,7 @@ def slurm(session: nox.Session) -> None:
     """Do jobs run on a real Slurm, and Ray and the examples across its nodes?"""
     install_programs(session, SLURM_PROGRAMS)
     session.install(*wheels("fray-slurm", "fray-local", "fray-ray"), *group("test"), "uv")
-    run_tests(session, "tests/slurm", *SIDE_BY_SIDE)
+    run_tests(session, "tests/slurm", *MANY_SIDE_BY_SIDE)
 
 
 @nox.session

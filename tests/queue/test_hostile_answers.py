@@ -97,7 +97,7 @@ def test_what_another_program_answers_with_success_is_no_success(head: bytes) ->
                 "dead_letters": queue.dead_letters,
                 "requeue_dead": queue.requeue_dead,
                 "delete": queue.delete,
-                "create": lambda: HttpQueue(proxy.url, "q", create=True).push("x"),
+                "create": lambda: HttpQueue[str](proxy.url, "q", create=True).push("x"),
             }
             for name, call in calls.items():
                 with pytest.raises((FrayError, ValueError), match=r"answer|address"):
