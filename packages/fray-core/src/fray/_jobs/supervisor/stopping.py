@@ -31,7 +31,8 @@ from fray._values.job_states import JobInfo
 
 _PATIENCE = 5.0  # seconds beyond a grace within which a supervisor answers
 _FAR_PATIENCE = 60.0  # the same, of a supervisor on another host
-_SETTLES_WITHIN = 2.0  # seconds in which a supervisor whose tree has ended writes the final status
+_SETTLES_WITHIN = 2.0  # seconds in which a supervisor ends its tree, and writes the final status
+_WRITES_WITHIN = 10.0  # seconds after the end of its tree in which it writes that on a machine that is busy
 
 
 def stop_family(record: JobRecord, grace: float) -> None:
@@ -115,7 +116,7 @@ class _StopOrder:
             return False
         if self._tree_is_gone(holder):
             self._empty_since = self._empty_since or time.monotonic()
-            return time.monotonic() - self._empty_since > _SETTLES_WITHIN
+            return time.monotonic() - self._empty_since > _WRITES_WITHIN
         self._empty_since = None
         if waited > self._grace + _PATIENCE:
             if not any(process.running for process in holder.processes):
