@@ -208,7 +208,10 @@ def test_in_a_folder_that_was_removed_the_files_of_the_user_count(work: Path) ->
 
     assert (run("list").returncode, run("list").stderr) == (0, "")
     refused = run("run", "--dry-run", "true")
-    assert (refused.returncode, refused.stderr) == (1, "Error: [Errno 2] No such file or directory\n")
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        "Error: the current directory is not there any more; change to another\n",
+    )
 
 
 def test_every_key_is_listed_with_its_variable(work: Path) -> None:
