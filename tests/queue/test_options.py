@@ -224,8 +224,10 @@ def test_a_bound_is_kept_with_the_queue(tmp_path: Path) -> None:
     named.push("x")
     with pytest.raises(QueueFullError):
         open_queue("memory://bounded?max_size=1").push("y", wait=0)
+    with pytest.raises(QueueFullError):
+        open_queue("memory://bounded").push("y", wait=0)
     with pytest.raises(ValueError, match="max_size"):
-        open_queue("memory://bounded")
+        open_queue("memory://bounded?max_size=2")
 
 
 def test_a_queue_without_room_raises_after_its_own_timeout() -> None:
