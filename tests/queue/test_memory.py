@@ -88,11 +88,11 @@ def test_a_url_names_a_queue_of_this_process() -> None:
 
 
 def test_a_url_without_options_takes_the_queue_as_it_is() -> None:
-    queue = open_queue("memory://bounded?max_attempts=3&max_size=5&max_dead=7")
-    assert open_queue("memory://bounded") is queue
-    assert open_queue("memory://bounded?max_dead=7") is queue
+    queue = open_queue("memory://as-it-is?max_attempts=3&max_size=5&max_dead=7")
+    assert open_queue("memory://as-it-is") is queue
+    assert open_queue("memory://as-it-is?max_dead=7") is queue
     with pytest.raises(ValueError, match="max_size=5, not 6"):
-        open_queue("memory://bounded?max_size=6")
+        open_queue("memory://as-it-is?max_size=6")
 
 
 def test_pushes_that_nobody_took_yet_are_in_line_in_order() -> None:
