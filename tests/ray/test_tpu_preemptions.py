@@ -119,7 +119,7 @@ def test_a_drained_host_has_time_to_save_while_its_peers_run(
     told = hosts.await_up(2)
     hosts.order(0, "deaf")
     hosts.await_obeyed(0)
-    slices.drain_node(slices.node_of_host(told[1]["TPU_NAME"], 1), seconds=7.0)
+    slices.drain_node(slices.node_of_host(told[1]["TPU_NAME"], 1), seconds=20.0)
     until(lambda: hosts.saved() == {1}, "the host that is drained has SIGTERM")
     await_attempt(gangs, hosts, job_id, 2, 2)
     assert hosts.living()[0]["TPU_NAME"] != told[0]["TPU_NAME"]
