@@ -23,6 +23,15 @@ def test_a_gang_of_two_slices_is_not_overtaken_by_smaller_ones() -> None:
     assert slice_turns([ticket(0, 2, held=1), ticket(1, 1)], {KIND: 1}) == {"job-0": 2, "job-1": 0}
 
 
+def test_a_gang_that_lets_go_for_a_moment_keeps_its_place() -> None:
+    first = replace(ticket(0, 2), paused=True)
+    for free in (0, 1, 2):
+        assert slice_turns([first, ticket(1, 1)], {KIND: free}) == {"job-0": 0, "job-1": 0}
+    assert slice_turns([first, ticket(1, 1)], {KIND: 3}) == {"job-0": 0, "job-1": 1}
+    gone = replace(ticket(0, 2, most=1), paused=True)  # its slices are gone meanwhile
+    assert slice_turns([gone, ticket(1, 1)], {KIND: 0}) == {"job-0": 0, "job-1": 1}
+
+
 def test_what_is_left_over_goes_to_the_next_in_the_line() -> None:
     line = [ticket(0, 2), ticket(1, 1), ticket(2, 1), ticket(3, 1, kind="v4-8")]
     assert slice_turns(line, {KIND: 3, "v4-8": 1}) == {
@@ -48,11 +57,14 @@ JOBS = st.lists(
 )
 
 
-@given(total=st.integers(1, 4), jobs=JOBS)
+@given(total=st.integers(1, 4), jobs=JOBS, pauses=st.sets(st.integers(0, 20), max_size=5))
 def test_gangs_start_in_order_and_no_slice_is_idle_that_is_not_kept_for_the_first(
-    total: int, jobs: list[tuple[int, list[int], int]]
+    total: int, jobs: list[tuple[int, list[int], int]], pauses: set[int]
 ) -> None:
-    """A step of the clock at a time: jobs come, take what they may, run, and give back."""
+    """A step of the clock at a time: jobs come, take what they may, run, and give back.
+
+    At times those that hold a part let go of it for a step.
+    """
     waiting: dict[str, SliceTicket] = {}
     running: dict[str, tuple[int, int]] = {}  # until when, with how many slices
     started: list[SliceTicket] = []
@@ -62,6 +74,11 @@ def test_gangs_start_in_order_and_no_slice_is_idle_that_is_not_kept_for_the_firs
                 new = SliceTicket(float(comes), f"job-{number}", KIND, tuple(choices), total)
                 waiting[new.submission] = new
         running = {job: (until, held) for job, (until, held) in running.items() if until > now}
+        lets_go = now in pauses
+        waiting = {
+            job: replace(each, held=0, paused=True) if lets_go and each.held else replace(each, paused=False)
+            for job, each in waiting.items()
+        }
         while True:  # what starts changes what the others may
             free = total - sum(held for _, held in running.values())
             free -= sum(each.held for each in waiting.values())
@@ -81,7 +98,7 @@ def test_gangs_start_in_order_and_no_slice_is_idle_that_is_not_kept_for_the_firs
             if waiting == before:
                 break
         served = [each for each in sorted(waiting.values()) if min(each.choices) <= total]
-        if free:
+        if free and not any(each.paused for each in served):
             assert not served, "a slice is idle and somebody waits for one like it"
     assert not [each for each in waiting.values() if min(each.choices) <= total], "somebody waits for ever"
     for earlier, later in pairwise(started):

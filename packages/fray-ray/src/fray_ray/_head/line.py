@@ -25,6 +25,8 @@ class SliceTicket:
         choices: The acceptable numbers of slices.
         most: How many slices there are that it could use.
         held: How many it has now, and keeps until it has all.
+        paused: Whether it has let go of what it held, and asks again in a moment. It keeps its place: no
+            later gang of its kind takes what it could use.
     """
 
     since: float
@@ -33,6 +35,7 @@ class SliceTicket:
     choices: tuple[int, ...]
     most: int
     held: int = 0
+    paused: bool = False
 
 
 def slice_turns(tickets: Iterable[SliceTicket], free: Mapping[str, int]) -> dict[str, int]:
@@ -55,9 +58,15 @@ def slice_turns(tickets: Iterable[SliceTicket], free: Mapping[str, int]) -> dict
         elif least <= ticket.most and there > 0:  # it takes what there is, and waits for the rest
             may[ticket.submission] = least
             left[ticket.kind] = 0
-    asks = {ticket.kind for ticket in line if may[ticket.submission]}
+    asks = {
+        ticket.kind
+        for ticket in line
+        if may[ticket.submission] or (ticket.paused and min(ticket.choices) <= ticket.most)
+    }
     for ticket in line:
-        if ticket.kind not in asks:  # an autoscaler sees what is asked for, and nobody else could use it
+        if ticket.paused:
+            may[ticket.submission] = 0
+        elif ticket.kind not in asks:  # an autoscaler sees what is asked for, and nobody else could use it
             may[ticket.submission] = min(ticket.choices)
             asks.add(ticket.kind)
     return may

@@ -21,7 +21,8 @@ from fray_ray._plan import Plan
 _SHORTEST, _LONGEST = 0.02, 0.5  # seconds between two looks at placement groups
 _COUNTS_EVERY = 1.0  # seconds between two looks at nodes while nothing is known to have changed
 # Two gangs that are not in one line (another region, say) and each hold one of the slices that the other
-# waits for would wait for ever: each lets go after a time, and asks again after another, which differ.
+# waits for would wait for ever: each lets go after a time, and asks again after another, which differ. It
+# keeps its place meanwhile, so no later gang of its own line takes what it let go of.
 _HOLDS_FOR, _LETS_GO_FOR = (60.0, 120.0), (0.5, 5.0)
 # Seconds between two times that a job says what it waits for, and as many more as there are jobs that wait.
 _SAYS_EVERY, _SAYS_EVERY_OF_ONE = 1.0, 0.01
@@ -38,6 +39,7 @@ class _WaitingJob:
     placed: "asyncio.Future[None]"
     holds_until: float | None = None
     asks_again_at: float = 0.0
+    paused: bool = False
     blocked_since: float | None = None
     says_at: float = 0.0
 
@@ -106,32 +108,32 @@ class ReservationQueue:
     def _ask(self, waiting: list[_WaitingJob], tables: Mapping[str, Mapping[str, Any]], now: float) -> None:
         """Have each that may ask do so; have those that wait for too long let go of a part."""
         nodes = nodes_now()
-        patient = [job for job in waiting if self._still_holds(job, tables, now)]
-        may = turns_of(patient, nodes, tables)
+        for job in waiting:
+            self._let_go_in_time(job, tables, now)
+        may = turns_of(waiting, nodes, tables)
         texts: dict[Any, str] = {}
-        for job in patient:
+        for job in waiting:
             try:
-                self._take_turn(job, may[job.plan.submission], now)
-                if (
-                    now >= job.says_at
-                ):  # what is free changes all the time, and each job writes what it waits for
-                    job.says_at = now + max(_SAYS_EVERY, _SAYS_EVERY_OF_ONE * len(patient))
+                if not job.paused:
+                    self._take_turn(job, may[job.plan.submission], now)
+                # What is free changes all the time, and each job writes what it waits for.
+                if now >= job.says_at:
+                    job.says_at = now + max(_SAYS_EVERY, _SAYS_EVERY_OF_ONE * len(waiting))
                     job.say(_why_not(job, nodes, texts))
             except Exception as error:  # noqa: BLE001 - a request that Ray refuses is that job's alone
                 job.placed.set_exception(error)
 
     @staticmethod
-    def _still_holds(job: _WaitingJob, tables: Mapping[str, Mapping[str, Any]], now: float) -> bool:
-        """Whether a job is in the line now; it leaves for a while when it has held a part for too long."""
+    def _let_go_in_time(job: _WaitingJob, tables: Mapping[str, Mapping[str, Any]], now: float) -> None:
+        """Have a job that has held a part for too long let go of it, and ask for nothing for a moment."""
+        job.paused = now < job.asks_again_at
         if not job.reservation.placed(tables):
-            return now >= job.asks_again_at
+            return
         job.holds_until = job.holds_until or now + random.uniform(*_HOLDS_FOR)  # noqa: S311 - no secret
-        if now < job.holds_until:
-            return True
-        job.reservation.close()
-        job.holds_until = None
-        job.asks_again_at = now + random.uniform(*_LETS_GO_FOR)  # noqa: S311
-        return False
+        if now >= job.holds_until:
+            job.reservation.close()
+            job.holds_until, job.paused = None, True
+            job.asks_again_at = now + random.uniform(*_LETS_GO_FOR)  # noqa: S311
 
     @staticmethod
     def _take_turn(job: _WaitingJob, turn: Turn, now: float) -> None:
@@ -204,7 +206,8 @@ class _Counts:
             self._known[key] = layout.free(lost, self.nodes), layout.most(self.nodes)
         free, most = self._known[key]
         self.free[layout.kind] = max(free, self.free.get(layout.kind, 0))
-        return SliceTicket(plan.submitted_at, plan.submission, layout.kind, plan.choices, most, held)
+        since, submission = plan.submitted_at, plan.submission
+        return SliceTicket(since, submission, layout.kind, plan.choices, most, held, job.paused)
 
 
 def _why_not(job: _WaitingJob, nodes: Nodes, texts: dict[Any, str]) -> str:
