@@ -34,6 +34,22 @@ def test_terminating_a_job_that_ray_lost_ends_what_is_left_of_it(
     joined_cluster.terminate(job_id)  # once more, and nothing happens
 
 
+def test_terminating_a_job_that_ray_loses_meanwhile_returns_when_its_program_is_gone(
+    joined_cluster: RayCluster, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    script = "trap '' TERM; echo $$ > $0.draft; mv $0.draft $0; sleep 600"
+    job_id = joined_cluster.launch(
+        JobRequest("deaf", Entrypoint.from_binary("sh", ["-c", script, str(started)]))
+    )
+    until(started.exists, "it runs", 200)
+    program = int(started.read_text())
+    kill(shell_of(job_id))
+    joined_cluster.terminate(job_id, grace=4.0)
+    assert not alive(program)
+    assert joined_cluster.poll(job_id).finished
+
+
 def test_the_jobs_below_a_job_that_ray_lost_are_ended(joined_cluster: RayCluster) -> None:
     def launch_another() -> None:
         import time

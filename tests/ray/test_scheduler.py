@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import ray as typed_ray
+import requests
 from gang_hosts import left_in_ray, pids_of_replicas
 from job_processes import alive, kill, kill_scheduler, parent, process_of, programs_with, scheduler
 from ray.job_submission import JobSubmissionClient
@@ -193,6 +194,29 @@ def test_a_sweep_goes_on_when_the_scheduler_is_killed(joined_cluster: RayCluster
     assert joined_cluster.retry(sweep) == sweep
     until(lambda: joined_cluster.poll(sweep).finished, "the member that failed has run again", 200)
     assert joined_cluster.poll(sweep).progress == {"succeeded": 3, "failed": 1}
+
+
+# Notes its process, and ends some time after it was told to: when there is `go`.
+LEAVING = """
+trap 'touch "$0/told"; until test -e "$0/go"; do sleep 0.05; done; exit 0' TERM
+echo $$ > "$0/draft"; mv "$0/draft" "$0/up-$$"; while :; do sleep 0.05; done
+"""
+
+
+def test_a_sweep_that_is_being_stopped_starts_nothing_under_another_scheduler(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    entrypoint = Entrypoint.from_binary("sh", ["-c", LEAVING, os.fspath(tmp_path)])
+    sweep = joined_cluster.launch_many([JobRequest("member", entrypoint)] * 2, max_parallel=1)
+    until(lambda: list(tmp_path.glob("up-*")), "the first member runs", 200)
+    url = f"{ray_cluster.dashboard}/api/packages/gcs/fray-{sweep}.stop"
+    requests.put(url, data=b"100.0", timeout=30).raise_for_status()  # as by a program that is gone since
+    until((tmp_path / "told").exists, "it is told to end")
+    kill_scheduler()
+    (tmp_path / "go").touch()
+    info = joined_cluster.wait(sweep, timeout=200)
+    assert (info.status, info.progress) == (JobStatus.STOPPED, {"stopped": 2})
+    assert len(list(tmp_path.glob("up-*"))) == 1
 
 
 def test_a_scheduler_that_was_ended_for_good_is_started_by_the_next_launch(

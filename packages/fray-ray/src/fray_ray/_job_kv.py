@@ -16,7 +16,7 @@ LIMIT = 100 * 2**20  # bytes, of the dashboard
 STOP, RESTART, ENDPOINT, QUEUED, FORGET = "stop", "restart", "endpoint", "queued", "forget"
 _PACKAGES, _OURS = "gcs://", "fray-"
 _NAME = re.compile(
-    r"(.+?)\.((?:plan|state|queued|stop|forget|environ|secrets|workspace\.zip)|restart\.\d+\.\d+|endpoint\.\d+\.\d+\.\w+)"
+    r"(.+?)\.((?:plan|state|queued|stop|stopping|forget|environ|secrets|workspace\.zip)|restart\.\d+\.\d+|endpoint\.\d+\.\d+\.\w+)"
 )
 
 
@@ -43,6 +43,11 @@ def queued_name(submission: str) -> str:
 def stop_name(submission: str) -> str:
     """Return the name of the package that requests the end of a job; it holds the grace in seconds."""
     return package_name(submission, STOP)
+
+
+def stopping_name(submission: str) -> str:
+    """Return the name of the package with the grace in seconds of a sweep that is being stopped."""
+    return package_name(submission, "stopping")
 
 
 def forget_name(submission: str) -> str:

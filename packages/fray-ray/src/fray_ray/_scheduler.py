@@ -9,6 +9,10 @@ NAME = f"scheduler-{VERSION}"
 """The name of the scheduler's actor: jobs of another version of Fray have a scheduler of their own."""
 SUBMISSION = f"fray-scheduler-{VERSION}"
 """The Ray job that has started the scheduler; a cluster that has it has a scheduler."""
+GRACE_OF_LOST = 5.0
+"""Seconds that replicas have of a job which Ray has lost."""
+RAYS_GRACE = 2.0
+"""Seconds that they have where Ray stops the job: Ray kills its process three seconds after the SIGTERM."""
 
 _LONGEST = 60  # characters of a folder, so that the path of a socket is not too long
 

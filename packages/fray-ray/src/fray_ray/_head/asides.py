@@ -1,11 +1,14 @@
-"""What takes long runs on a thread of its own, and not on the event loop that serves all jobs."""
+"""What runs beside the event loop that serves all jobs, or beside a job on it."""
 
 import asyncio
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+
+_AGAIN_AFTER = 1.0  # seconds
 
 
 async def aside(act: Callable[..., T], *args: object) -> T:
@@ -34,3 +37,13 @@ async def aside(act: Callable[..., T], *args: object) -> T:
 
     threading.Thread(target=run, name="aside", daemon=True).start()
     return await future
+
+
+async def insist(act: Callable[[], Awaitable[T]]) -> T:
+    """Return what an asynchronous function returns; call it again when it fails: the head may be away."""
+    while True:
+        try:
+            return await act()
+        except Exception:  # noqa: BLE001 - nobody waits for it, so nobody would know
+            traceback.print_exc()
+            await asyncio.sleep(_AGAIN_AFTER)

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fray.backend import CannotRun, Policy, Supervision
-from fray.cluster import ExitReason, JobId, JobStatus
+from fray.cluster import Endpoint, ExitReason, JobId, JobStatus
 from fray_ray import _job_kv
-from fray_ray._head.asides import aside
+from fray_ray._head.asides import aside, insist
 from fray_ray._head.descendants import end_family
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job_board import JobBoard, state_of
@@ -37,9 +37,8 @@ from fray_ray._plan import Plan, job_config
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.environment import JOB_CONFIG
 from fray_ray._ray_internals.processes import driver_log
+from fray_ray._scheduler import GRACE_OF_LOST, RAYS_GRACE
 
-_RAYS_GRACE = 2.0  # seconds: Ray kills a process three seconds after its SIGTERM
-_GRACE_OF_LOST = 5.0  # seconds for replicas of a job that Ray has lost
 _LOOK_AT_OTHERS = 1.0  # seconds between looks at the jobs that it runs after
 _SHOWN_AFTER = 0.25  # seconds for which a job may find room before it is shown as waiting
 
@@ -110,7 +109,7 @@ class ScheduledJob:
 
     def stop_by_ray(self) -> None:
         """Ray asks the job's process to end."""
-        self._run.stop(_RAYS_GRACE)
+        self._run.stop(RAYS_GRACE)
 
     def notice(self, leaving: Mapping[str, float]) -> None:
         """Nodes go, each in so many seconds."""
@@ -122,7 +121,9 @@ class ScheduledJob:
         if word == _job_kv.STOP:
             self._run.stop(float(data))
         elif word == _job_kv.ENDPOINT:
-            self._board.add_endpoint(json.loads(data))
+            endpoint = json.loads(data)
+            Endpoint.from_dict(endpoint)  # which says what is wrong with it
+            self._board.add_endpoint(endpoint)
         elif word == _job_kv.RESTART:
             replica, attempt = map(int, rest.split("."))
             self._run.restart(replica, attempt, float(data))
@@ -132,8 +133,8 @@ class ScheduledJob:
     async def live(self) -> None:
         """Carry the job to its end."""
         beside = [
-            asyncio.create_task(each)
-            for each in (self._look_for_loss(), self._show(), self._ray_job.keep_workspace())
+            asyncio.create_task(insist(each))
+            for each in (self._look_for_loss, self._show, self._ray_job.keep_workspace)
         ]
         try:
             await self._begin()
@@ -170,7 +171,7 @@ class ScheduledJob:
             self._run.show_again()
 
     async def _look_for_loss(self) -> None:
-        self._run.lose(await self._ray_job.lost(), _GRACE_OF_LOST)
+        self._run.lose(await self._ray_job.lost(), GRACE_OF_LOST)
 
     async def _await_others(self, say: Callable[[str], None]) -> CannotRun | None:
         """Wait for the jobs that this one runs after; return how it ends where one has not succeeded."""

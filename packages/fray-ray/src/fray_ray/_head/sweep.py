@@ -19,7 +19,7 @@ from fray import FrayError
 from fray.backend import TURN, SweepOrder, sweep_info
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
 from fray_ray import _job_kv
-from fray_ray._head.asides import aside
+from fray_ray._head.asides import aside, insist
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._head.job import Shared
 from fray_ray._head.kept import forget_run, forget_workspace, keep_workspace
@@ -33,12 +33,11 @@ from fray_ray._launcher.stopping import stop_job
 from fray_ray._plan import Plan, restored, withheld
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import table_entry
+from fray_ray._scheduler import GRACE_OF_LOST, RAYS_GRACE
 from fray_ray._sweep_plan import Member, SweepPlan
 
 _LOOK = 0.3  # seconds between two looks at what is going on
-_RAYS_GRACE = 2.0  # seconds: Ray kills a process three seconds after its SIGTERM
 _AT_ONCE = 16  # members that are stopped side by side
-_GRACE_OF_LOST = 5.0  # seconds for members of a sweep that Ray has lost
 _MOST = 16 * 2**20  # bytes of the head's memory that a sweep which has ended keeps
 
 
@@ -49,7 +48,10 @@ class Sweep:
         self._submission, self._plan, self._queued, self._shared = submission, plan, queued, shared
         known = table_entry(submission) is not None
         self._ray_job = RayJob(submission, queued, shared.client, shared.node, submitted=known)
-        self._asked: float | None = None  # the grace with which somebody wants it to end
+        self._stopping = _job_kv.stopping_name(submission)
+        asked = _job_kv.fetch(self._stopping)
+        # The grace with which somebody wants it to end; under another scheduler, too.
+        self._asked = None if asked is None else float(asked)
         self._wakes = asyncio.Event()
 
     def attach(self, link: DriverLink) -> None:
@@ -62,7 +64,7 @@ class Sweep:
 
     def stop_by_ray(self) -> None:
         """Ray asks the sweep's process to end."""
-        self._stop(_RAYS_GRACE)
+        self._stop(RAYS_GRACE)
 
     def notice(self, leaving: Mapping[str, float]) -> None:
         """Nodes go: that is its members' business."""
@@ -75,6 +77,7 @@ class Sweep:
     def _stop(self, grace: float) -> None:
         self._asked = grace
         self._wakes.set()
+        _job_kv.keep(self._stopping, str(grace).encode())
 
     async def live(self) -> None:
         """Coordinate the sweep until every member has ended."""
@@ -85,7 +88,7 @@ class Sweep:
             await self._ray_job.settle(JobStatus.FAILED, problem)
             _job_kv.delete_all(self._submission)
             return
-        looking = asyncio.create_task(self._look_for_loss())
+        looking = asyncio.create_task(insist(self._look_for_loss))
         try:
             coordinator = await aside(self._coordinator)
             info = None
@@ -116,7 +119,7 @@ class Sweep:
 
     async def _look_for_loss(self) -> None:
         await self._ray_job.lost()
-        self._stop(_GRACE_OF_LOST)
+        self._stop(GRACE_OF_LOST)
 
 
 class Coordinator:

@@ -10,7 +10,7 @@ from fray_ray._job_table import TERMINAL, is_lost, read
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._launcher.lookup import FoundJob
 from fray_ray._launcher.queueing import SchedulerClient
-from fray_ray._scheduler import SUBMISSION
+from fray_ray._scheduler import GRACE_OF_LOST, SUBMISSION
 
 _ENDS_WITHIN = 90.0  # seconds for what is left of a job that Ray has lost, or is to stop
 _DOUBTED_AFTER = 15.0  # seconds in which a scheduler that lives has noticed
@@ -22,14 +22,18 @@ def stop_found(
 ) -> None:
     """Stop a job and return when nothing of it is left; one that has ended stays as it is."""
     told = False
+
+    def doubt() -> None:
+        scheduler.ensure(doubted=True)
+
     for delay in poll_delays(longest=0.2):
         found = find()
         if found.info.finished:
             if found.runs and is_lost(found.entry):
-                _await_settled(client, found.submission, scheduler)
+                _await_settled(client, found.submission, GRACE_OF_LOST, doubt)
             return
         if found.runs:
-            stop_job(client, found.submission, grace, lambda: scheduler.ensure(doubted=True))
+            stop_job(client, found.submission, grace, doubt)
             return
         if not told:  # a member that waits: its sweep gets a request, unless it starts it now
             client.upload(_job_kv.stop_name(found.submission), str(grace).encode())
@@ -37,9 +41,10 @@ def stop_found(
         time.sleep(delay)
 
 
-def _await_settled(client: JobsClient, submission: str, scheduler: SchedulerClient) -> None:
+def _await_settled(client: JobsClient, submission: str, grace: float, doubt: Callable[[], None]) -> None:
     """Return when the scheduler has ended what is left of a job that Ray has lost."""
-    deadline = time.monotonic() + _ENDS_WITHIN
+    within = grace + _ENDS_WITHIN
+    deadline = time.monotonic() + within
     doubted_at = time.monotonic() + _DOUBTED_AFTER
     for delay in poll_delays(longest=0.2):
         entry = client.entry(submission)
@@ -47,10 +52,10 @@ def _await_settled(client: JobsClient, submission: str, scheduler: SchedulerClie
             return
         if time.monotonic() > doubted_at:
             doubted_at = deadline
-            scheduler.ensure(doubted=True)
+            doubt()
         if time.monotonic() > deadline:
             raise ClusterUnavailableError(
-                f"what is left of job {submission}, which Ray lost, was not ended within {_ENDS_WITHIN:g} s"
+                f"what is left of job {submission}, which Ray lost, was not ended within {within:g} s"
             )
         time.sleep(delay)
 
@@ -75,7 +80,11 @@ def stop_job(
             time.sleep(delay)  # Ray makes its entry now
             continue
         info = None if entry is None else read(entry)
-        if entry is None or info is None or entry.status in TERMINAL:
+        if entry is None or info is None:
+            return
+        if entry.status in TERMINAL:
+            if is_lost(entry):  # by Ray alone: its replicas have their grace
+                _await_settled(client, submission, grace, doubt)
             return
         if not doubted and time.monotonic() > deadline:
             doubted = True
