@@ -1,20 +1,36 @@
 """A head whose state is in a Redis is killed: its GCS alone, and the whole of it."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ray.job_submission import JobSubmissionClient
 from redis_server import redis_server
 
 from fray import ClusterUnavailableError
-from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus
+from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, ResourceConfig
 from fray.testing.cluster_fixtures import running
 from fray.testing.gates import until
 from fray_ray import RayCluster
 from fray_ray.testing import LocalRayCluster
 
 pytestmark = pytest.mark.timeout(900)
+
+# Makes Ray's entry of a job one hour older.
+WAITS_FOR_AN_HOUR = """
+import json, sys
+import ray
+from ray.experimental import internal_kv
+ray.init(sys.argv[1], log_to_driver=False)
+keys = internal_kv._internal_kv_list("", namespace=b"job")
+(key,) = [key for key in keys if key.decode().endswith(sys.argv[2])]
+entry = json.loads(internal_kv._internal_kv_get(key, namespace=b"job"))
+entry["start_time"] -= 3_600_000
+internal_kv._internal_kv_put(key, json.dumps(entry).encode(), namespace=b"job")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +86,10 @@ def test_jobs_are_known_and_can_be_run_again_when_the_head_is_killed(
     job_id = cluster.launch(JobRequest("lost", waiting(tmp_path)))
     until((tmp_path / "up").exists, "it runs", 200)
     program = int((tmp_path / "up").read_text())
+    large = JobRequest("large", Entrypoint.from_binary("true"), resources=ResourceConfig(cpu=60))
+    waits = cluster.launch(large)
+    until(lambda: "60" in (cluster.poll(waits).pending_reason or ""), "it waits")
+    subprocess.run([sys.executable, "-c", WAITS_FOR_AN_HOUR, kept.address, waits], check=True, timeout=120)
     kept.restart_head()
     cluster = RayCluster(kept.address)
     until(lambda: answers(cluster), "the dashboard reads the table", 200)
@@ -83,3 +103,9 @@ def test_jobs_are_known_and_can_be_run_again_when_the_head_is_killed(
     (tmp_path / "go").touch()
     cluster.retry(job_id)
     assert cluster.wait(job_id, timeout=200).status is JobStatus.SUCCEEDED
+    # Ray takes a job that waits for its own, and for one whose process did not start within 15 minutes.
+    table = JobSubmissionClient(kept.dashboard)
+    until(lambda: "failed to start" in str(table.get_job_info(waits).message), "Ray has failed it", 60)
+    assert cluster.poll(waits).status is JobStatus.PENDING
+    kept.add_node(num_cpus=60)
+    assert cluster.wait(waits, timeout=200).status is JobStatus.SUCCEEDED

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fray.backend import defer_tasks, with_request
-from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray.cluster import Endpoint, ExitReason, JobId, JobInfo, JobStatus, TaskStatus
 from fray_ray import _job_kv
 from fray_ray._attempts_file import AttemptsFile, earlier_attempts
 from fray_ray._log_names import attempts_name
@@ -32,13 +32,13 @@ _ABOUT, _TRIES, KEY, MEMBERS, ENDPOINTS, UNSTARTED, KEPT = (
     f"fray.{name}" for name in ("about", "tries", "key", "members", "endpoints", "unstarted", "kept")
 )
 WAITS = "fray.waits"
-"""In an entry that the scheduler wrote, because Ray has not been given the job yet."""
+"""In an entry that the scheduler wrote: Ray has not been given the job yet, and it has not ended."""
 SINCE = "fray.since"
 """In an entry of Ray's own: when that of the job as one that waited was made, in milliseconds."""
 _PARENTS = "~"  # stands for the slashes of an id, which no URL takes
 _ENDED = {"FAILED": JobStatus.FAILED, "STOPPED": JobStatus.STOPPED, "SUCCEEDED": JobStatus.FAILED}
 TERMINAL = frozenset(_ENDED)
-_PENDING = "PENDING"
+PENDING = "PENDING"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +62,17 @@ class JobEntry:
 
     @classmethod
     def of(cls, data: Any) -> "JobEntry":
-        """Read Ray's entry of a job: over HTTP, or in the head's store."""
+        """Read Ray's entry of a job: over HTTP, or in the head's store.
+
+        One that waits is pending, whatever Ray says: a head that was started again takes it for its own,
+        and for failed when it has waited for 15 minutes.
+        """
         said = data if isinstance(data, dict) else {}
         metadata, environment = said.get("metadata"), said.get("runtime_env")
         pairs = metadata.items() if isinstance(metadata, dict) else ()
         return cls(
             submission=_text(said.get("submission_id")),
-            status=_text(said.get("status")),
+            status=PENDING if is_waiting(said) else _text(said.get("status")),
             metadata={key: value for key, value in pairs if isinstance(value, str)},
             message=_text(said.get("message")),
             start_time=_count(said.get("start_time")),
@@ -76,6 +80,12 @@ class JobEntry:
             runtime_env=environment if isinstance(environment, dict) else {},
             node=_text(said.get("driver_node_id")),
         )
+
+
+def is_waiting(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry of Ray's table is that of a job that waits, and not Ray's own."""
+    metadata = entry.get("metadata")
+    return isinstance(metadata, dict) and WAITS in metadata
 
 
 def _text(value: Any) -> str:
@@ -173,6 +183,23 @@ def earlier_in(entry: JobEntry) -> int:
     return int(given) if given.isdecimal() else 0
 
 
+def endpoints_in(entry: JobEntry) -> list[tuple[Endpoint, str | None]]:
+    """Return the endpoints that replicas have registered, each with its family; none that cannot be read."""
+    try:
+        found = json.loads(entry.metadata.get(ENDPOINTS, "[]"))
+        return [(Endpoint.from_dict(each), each.get("family")) for each in found]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return []
+
+
+def members_in(entry: JobEntry) -> list[dict[str, Any]]:
+    """Return what is known of the members of a sweep; nothing where that cannot be read."""
+    try:
+        return list(json.loads(entry.metadata.get(MEMBERS, "[]")))
+    except (TypeError, ValueError):
+        return []
+
+
 def stated(state: Mapping[str, str]) -> JobInfo:
     """Return the state of a job that `state_metadata` gave."""
     return _with_tasks(_written(state), state)
@@ -198,7 +225,7 @@ def stored_entry(submission: str) -> JobEntry | None:
         metadata = metadata_of(_job_kv.fetch(_job_kv.queued_name(submission)))
         if metadata is None:
             return None
-        entry = {"status": _PENDING, "metadata": metadata}
+        entry = {"status": PENDING, "metadata": metadata}
     return JobEntry.of({**entry, "submission_id": submission})
 
 
@@ -237,6 +264,8 @@ class TableEntry:
             return
         self._attempts.note(info.tasks)
         more = {f"fray.{name}": json.dumps(value) for name, value in beside.items()}
+        if is_waiting(entry):
+            entry["status"] = PENDING  # see `JobEntry.of`
         entry["metadata"] = {**(entry.get("metadata") or {}), **state_metadata(info), **more}
         write_table_entry(self._submission, entry)
 
@@ -251,7 +280,7 @@ def state_metadata(info: JobInfo) -> dict[str, str]:
 
 def _unreadable(job_id: str, status: str, error: Exception) -> JobInfo:
     """Return a row for an entry that holds no readable state: Ray's own status of the job is all there is."""
-    known = {**_ENDED, "SUCCEEDED": JobStatus.SUCCEEDED, _PENDING: JobStatus.PENDING}
+    known = {**_ENDED, "SUCCEEDED": JobStatus.SUCCEEDED, PENDING: JobStatus.PENDING}
     return JobInfo(
         job_id=JobId(job_id),
         name=job_id,
@@ -263,7 +292,7 @@ def _unreadable(job_id: str, status: str, error: Exception) -> JobInfo:
 
 def _before_the_driver(entry: JobEntry) -> JobInfo:
     metadata = entry.metadata
-    members = len(json.loads(metadata[MEMBERS])) if MEMBERS in metadata else None
+    members = len(members_in(entry)) if MEMBERS in metadata else None
     return JobInfo(
         job_id=JobId(metadata[_ID]),
         name=metadata[_NAME],

@@ -14,7 +14,7 @@ from fray import FrayError
 from fray.cluster import JobStatus
 from fray_ray._head.asides import aside
 from fray_ray._head.driver_link import DriverLink
-from fray_ray._job_table import SINCE, TERMINAL, WAITS, JobEntry, taken_at
+from fray_ray._job_table import SINCE, TERMINAL, WAITS, JobEntry, is_waiting, taken_at
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import (
@@ -78,7 +78,7 @@ class RayJob:
             metadata = {**self._queued.metadata, WAITS: "1"}
             waiting = waiting_table_entry(self._queued.command, metadata, self._node)
             write_table_entry(self._submission, waiting)
-        elif not _is_ours(entry):  # another scheduler has submitted it
+        elif not is_waiting(entry):  # another scheduler has submitted it
             self.submitted = True
 
     async def keep_workspace(self) -> None:
@@ -120,17 +120,25 @@ class RayJob:
         return None
 
     def _post(self) -> None:
-        queued, entry = self._queued, table_entry(self._submission)
-        metadata = dict(queued.metadata)
-        if entry is not None and _is_ours(entry):
-            # Of launches with one key the first stays: Ray's own entry must not make the job a later one.
-            metadata[SINCE] = str(taken_at(JobEntry.of(entry)))
-            delete_table_entry(self._submission)
-        try:
-            self._client().submit(queued.command, self._submission, metadata, dict(queued.runtime_env))
-        except RuntimeError as error:
-            if _EXISTS not in str(error):  # the answer to another try was lost
-                raise
+        queued, metadata = self._queued, dict(self._queued.metadata)
+        for last in (False, False, True):
+            entry = table_entry(self._submission)
+            if entry is not None and is_waiting(entry):
+                # Of launches with one key the first stays: Ray's own entry must not make the job a later one.
+                metadata[SINCE] = str(taken_at(JobEntry.of(entry)))
+                delete_table_entry(self._submission)
+            elif entry is not None and _is_nobodys(entry):
+                delete_table_entry(self._submission)
+            try:
+                self._client().submit(queued.command, self._submission, metadata, dict(queued.runtime_env))
+            except RuntimeError as error:
+                if _EXISTS not in str(error):
+                    raise
+                found = table_entry(self._submission)
+                if last or found is None or not _is_nobodys(found):  # the answer to another try was lost
+                    return
+            else:
+                return
 
     async def lost(self) -> str:
         """Return when Ray says that the job has ended, and its process is gone: what Ray says."""
@@ -171,6 +179,7 @@ class RayJob:
         entry: dict[str, Any] | None = table_entry(self._submission)
         if entry is not None:
             entry["metadata"] = {**(entry.get("metadata") or {}), **(metadata or {})}
+            entry["metadata"].pop(WAITS, None)
             settled = settled_table_entry(entry, _RAYS.get(status, "FAILED"), message or "")
             write_table_entry(self._submission, settled)
 
@@ -186,6 +195,7 @@ class RayJob:
         return None if self.link is None else self.link.environ
 
 
-def _is_ours(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry of Ray's table is that of a job that waits, and not Ray's own."""
-    return WAITS in JobEntry.of(entry).metadata
+def _is_nobodys(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry is of no job: a head that was started again writes it for one that it misses."""
+    known = JobEntry.of(entry)
+    return known.status in TERMINAL and not known.metadata

@@ -319,9 +319,8 @@ class RayCluster(ClusterCalls):
         family = None if everywhere or parent_job() is None else os.environ.get(FAMILY)
         found: list[Endpoint] = []
         for info, entry in lookup.latest(self._client.entries()).values():
-            for data in json.loads(entry.metadata.get(_job_table.ENDPOINTS, "[]")):
-                endpoint = Endpoint.from_dict(data)
-                fits = endpoint.name.startswith(prefix) and family in (None, data.get("family"))
+            for endpoint, own in _job_table.endpoints_in(entry):
+                fits = endpoint.name.startswith(prefix) and family in (None, own)
                 if fits and _job_table.runs(info, endpoint.replica, endpoint.attempt):
                     found.append(endpoint)
         return sorted(found, key=lambda endpoint: endpoint.registered_at)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from fray.backend import TURN
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
 from fray_ray._job_table import (
-    MEMBERS,
     TERMINAL,
     UNSTARTED,
     JobEntry,
+    members_in,
     read,
     submission_of,
     tries_of,
@@ -88,13 +88,13 @@ def latest(entries: Iterable[JobEntry]) -> dict[JobId, tuple[JobInfo, JobEntry]]
 
 def members_of(sweep: FoundJob) -> int:
     """Return how many members a sweep has."""
-    return len(json.loads(sweep.entry.metadata.get(MEMBERS, "[]")))
+    return len(members_in(sweep.entry))
 
 
 def unstarted_member(sweep: FoundJob, position: int) -> JobInfo | None:
     """Return the state of a member that has no entry of its own; None where the sweep has no such member."""
     metadata = sweep.entry.metadata
-    members = json.loads(metadata.get(MEMBERS, "[]"))
+    members = members_in(sweep.entry)
     if not sweep.info.is_sweep or position >= len(members):
         return None
     about = members[position]
