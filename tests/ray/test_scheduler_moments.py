@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import ray as typed_ray
 import requests
+from gang_hosts import left_in_ray
 from job_processes import dashboard, kill, kill_scheduler, paused, scheduler
+from ray.experimental import internal_kv
 from ray.job_submission import JobSubmissionClient
 
 from fray.cluster import Entrypoint, JobRequest, JobStatus, ResourceConfig, create_environment
@@ -53,6 +55,11 @@ def await_entry(ray_cluster: LocalRayCluster, job_id: str) -> None:
     until(lambda: job_id in [each.submission_id for each in table.list_jobs()], "it is in the table")
 
 
+def packages() -> list[str]:
+    """The names of what the head's memory holds of jobs."""
+    return [name.decode() for name in internal_kv._internal_kv_list("gcs://fray-")]
+
+
 def package(cluster: LocalRayCluster, job_id: str, kind: str) -> str:
     """The URL of what the head's memory holds of a job."""
     return f"{cluster.dashboard}/api/packages/gcs/fray-{job_id}.{kind}"
@@ -60,7 +67,7 @@ def package(cluster: LocalRayCluster, job_id: str, kind: str) -> str:
 
 def stored(cluster: LocalRayCluster, job_id: str) -> list[str]:
     """What the head's memory holds of the runs of a job."""
-    kinds = ("plan", "state", "queued", "environ", "secrets", "workspace.zip", "stop", "forget")
+    kinds = ("plan", "state", "queued", "environ", "secrets", "workspace.zip", "stop", "stopping", "forget")
     runs = (f"{job_id}{again}" for again in ("", "-r2", "-r3"))
     urls = [package(cluster, run, kind) for run in runs for kind in kinds]
     return [url for url in urls if requests.get(url, timeout=30).status_code == requests.codes.ok]
@@ -130,6 +137,14 @@ def test_what_was_shipped_is_there_when_it_is_run_again(
     until(lambda: not stored(ray_cluster, job_id), "nothing is kept")
 
 
+UNREADABLE = b"\x80\x04cnowhere_to_be_found\nPlan\n."
+
+
+def upload(cluster: LocalRayCluster, job_id: str, kind: str, data: bytes) -> None:
+    """Have the head's memory hold something of a job."""
+    requests.put(package(cluster, job_id, kind), data=data, timeout=30).raise_for_status()
+
+
 def test_a_plan_that_cannot_be_read_fails_its_own_job_alone(
     joined_cluster: RayCluster, ray_cluster: LocalRayCluster
 ) -> None:
@@ -139,9 +154,8 @@ def test_a_plan_that_cannot_be_read_fails_its_own_job_alone(
     metadata = {name: metadata[name] for name in ("fray.name", "fray.replicas", "fray.about", "fray.tries")}
     queued = {"command": "true", "runtime_env": {}, "version": version("fray-ray")}
     queued |= {"metadata": {**metadata, "fray.job_id": "aaa-unreadable"}}
-    plan = b"\x80\x04cnowhere_to_be_found\nPlan\n."
-    for kind, data in (("plan", plan), ("queued", json.dumps(queued).encode())):
-        requests.put(package(ray_cluster, "aaa-unreadable", kind), data=data, timeout=30).raise_for_status()
+    for kind, data in (("plan", UNREADABLE), ("queued", json.dumps(queued).encode())):
+        upload(ray_cluster, "aaa-unreadable", kind, data)
     until(lambda: joined_cluster.poll("aaa-unreadable").finished, "it has ended", 60)
     info = joined_cluster.poll("aaa-unreadable")
     assert info.status is JobStatus.FAILED
@@ -149,6 +163,70 @@ def test_a_plan_that_cannot_be_read_fails_its_own_job_alone(
     later = joined_cluster.launch(JobRequest("later", TRUE))
     assert joined_cluster.wait(later, timeout=200).status is JobStatus.SUCCEEDED
     joined_cluster.remove("aaa-unreadable")
+
+
+def test_a_state_that_cannot_be_read_fails_its_own_job_alone(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster
+) -> None:
+    job_id = joined_cluster.launch(JobRequest("large", TRUE, resources=ResourceConfig(cpu=60)))
+    await_entry(ray_cluster, job_id)
+    until(lambda: "60" in (joined_cluster.poll(job_id).pending_reason or ""), "it waits")
+    before = scheduler()
+    with paused(before):
+        upload(ray_cluster, job_id, "state", f"{version('fray-ray')}\n".encode() + UNREADABLE)
+        kill(before)
+    info = joined_cluster.wait(job_id, timeout=120)
+    assert info.status is JobStatus.FAILED
+    assert "cannot read the job's state" in (info.error_message or "")
+    later = joined_cluster.launch(JobRequest("later", TRUE))
+    assert joined_cluster.wait(later, timeout=200).status is JobStatus.SUCCEEDED
+    assert not left_in_ray()
+
+
+def test_requests_that_make_no_sense_change_nothing(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path / "gate")
+    entrypoint = Entrypoint.from_binary(
+        "timeout", ["300", "sh", "-c", 'until test -e "$0"; do sleep 0.05; done', os.fspath(gate.path)]
+    )
+    job_id = joined_cluster.launch(JobRequest("asked", entrypoint))
+    until(lambda: joined_cluster.poll(job_id).status is JobStatus.RUNNING, "it runs", 200)
+    for kind, data in (("stop", b"soon"), ("restart.0.1", b""), ("endpoint.0.1.ab", b'{"name": "half"}')):
+        upload(ray_cluster, job_id, kind, data)
+        url = package(ray_cluster, job_id, kind)
+        until(lambda url=url: not requests.get(url, timeout=30).ok, "the scheduler has read it")
+    gate.open()
+    info = joined_cluster.wait(job_id, timeout=120)
+    assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 1), info.error_message
+
+
+def test_a_child_of_the_last_moment_is_ended_with_its_parent(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    def launch_another(gate: str) -> None:
+        import time
+        from pathlib import Path
+
+        from fray.cluster import Entrypoint, JobRequest, current_cluster
+
+        while not Path(gate).exists():
+            time.sleep(0.02)
+        current_cluster().launch(JobRequest("child", Entrypoint.from_binary("sleep", ["600"])))
+
+    gate = Gate(tmp_path / "gate")
+    parent = joined_cluster.launch(
+        JobRequest("parent", Entrypoint.from_callable(launch_another, [str(gate.path)]))
+    )
+    until(lambda: joined_cluster.poll(parent).status is JobStatus.RUNNING, "it runs", 200)
+    with paused(scheduler()):  # which finds the launch and the request to stop together
+        gate.open()
+        queued = f"fray-{parent}~child"
+        until(lambda: any(queued in name for name in packages()), "the child is launched")
+        upload(ray_cluster, parent, "stop", b"0.0")
+    assert joined_cluster.wait(parent, timeout=120).status is JobStatus.STOPPED
+    children = joined_cluster.list_jobs(parent=parent)
+    assert [child.status for child in children] == [JobStatus.STOPPED]
 
 
 def test_words_of_a_class_of_the_users_are_plain_text_for_the_scheduler(joined_cluster: RayCluster) -> None:

@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import ray
 
 from fray.cluster import poll_delays
+from fray_ray import _job_kv
+from fray_ray._job_kv import QUEUED
 from fray_ray._job_table import submission_of
 from fray_ray._launcher.lookup import latest
 from fray_ray._ray_internals.family import drivers_of, kill_actors, living_actors_of
@@ -20,23 +22,30 @@ def end_family(job_id: str, submission: str, grace: float) -> None:
     Args:
         submission: What Ray calls this run of the job.
     """
-    if table_submissions(submission_of(f"{job_id}/")):  # few jobs launch others
-        _stop_jobs_below(job_id, grace)
+    below = submission_of(f"{job_id}/")
+    # A job that was launched a moment ago is not in the table yet.
+    queued = [
+        child for child, words in _job_kv.all_names().items() if child.startswith(below) and QUEUED in words
+    ]
+    if queued or table_submissions(below):  # few jobs launch others
+        _stop_jobs_below(job_id, queued, grace)
     _end_detached_actors(submission)
     _await_workers(submission)
 
 
-def _stop_jobs_below(job_id: str, grace: float) -> None:
+def _stop_jobs_below(job_id: str, queued: list[str], grace: float) -> None:
     # Here alone: Ray's client of jobs takes half as long to import as Ray.
     from fray_ray._launcher.jobs_client import JobsClient
     from fray_ray._launcher.stopping import stop_job
 
     client = JobsClient(ray.get_runtime_context().gcs_address)
-    running = [
-        entry.submission
+    known = [
+        (info, entry.submission)
         for info, entry in latest(client.entries()).values()
-        if not info.finished and info.job_id.startswith(f"{job_id}/")
+        if info.job_id.startswith(f"{job_id}/")
     ]
+    ended = {submission for info, submission in known if info.finished}
+    running = ({submission for _, submission in known} | set(queued)) - ended
     if running:
         with ThreadPoolExecutor(len(running)) as pool:
             list(pool.map(lambda child: stop_job(client, child, grace), running))

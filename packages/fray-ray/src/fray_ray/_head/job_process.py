@@ -5,6 +5,7 @@ for the end of the job, and ends with its exit code. It passes on Ray's request 
 killed it waits for the next one. It imports almost nothing, to be small.
 """
 
+import fcntl
 import os
 import select
 import signal
@@ -50,7 +51,7 @@ class JobProcess:
                 link.close()
                 self._check_parent()
                 if time.monotonic() - alone_since > _SCHEDULER_WITHIN:
-                    start_scheduler()
+                    start_scheduler(self._path)
                     alone_since = time.monotonic()
                 time.sleep(_PAUSE)
             else:
@@ -101,11 +102,30 @@ class JobProcess:
         return 1
 
 
-def start_scheduler() -> None:
-    """Have the cluster have a scheduler: Ray does not restart one that was ended for good."""
-    environ = {name: value for name, value in os.environ.items() if name != "RAY_JOB_CONFIG_JSON_ENV_VAR"}
-    command = [sys.executable, "-m", "fray_ray._head.start_scheduler"]
-    os.posix_spawn(sys.executable, command, environ)
+def start_scheduler(path: str) -> None:
+    """Have the cluster have a scheduler: Ray does not restart one that was ended for good.
+
+    Of the processes of all jobs one does so at a time: what starts it holds a lock while it runs.
+
+    Args:
+        path: Where the scheduler will listen.
+    """
+    try:  # noqa: SIM105 - contextlib is large
+        os.waitpid(-1, os.WNOHANG)  # an earlier one that has ended
+    except ChildProcessError:
+        pass
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)  # noqa: PTH103, PTH120 - pathlib is large
+    lock = os.open(f"{path}.starts", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.set_inheritable(lock, True)
+        environ = {name: value for name, value in os.environ.items() if name != "RAY_JOB_CONFIG_JSON_ENV_VAR"}
+        command = [sys.executable, "-m", "fray_ray._head.start_scheduler"]
+        os.posix_spawn(sys.executable, command, environ)
+    except BlockingIOError:
+        return
+    finally:
+        os.close(lock)
 
 
 def main() -> int:

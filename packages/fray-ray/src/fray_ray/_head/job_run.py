@@ -124,7 +124,10 @@ class JobRun:
     # --- for others ---
 
     async def run(self) -> None:
-        """Run the job to its end; nothing of it is left then."""
+        """Run the job to its end; nothing of it is left then.
+
+        Where it fails, replicas that have names run on: a scheduler takes them up.
+        """
         self._tasks.start(self._publish())
         self._tasks.start(self._keep_leases())
         try:
@@ -137,7 +140,8 @@ class JobRun:
         finally:
             self._placing.cancel()
             self._tasks.cancel()
-            self._reservation.close()
+            if self._machine.phase is JobPhase.FINISHED or not self._board.listed:
+                self._reservation.close()
             self._queue.look_soon()
 
     def stop(self, grace: float) -> None:

@@ -68,6 +68,11 @@ def end_leftovers(submission: str, grace: float) -> None:
     record = None if state is None else unpacked(state)
     if record is not None:
         end_replica_actors(record, grace)
+    remove_groups_of(submission)
+
+
+def remove_groups_of(submission: str) -> None:
+    """Give back the room of a job; Ray ends the actors that are in it."""
     _remove(name for name in _living_groups() if _submission_of(name) == submission)
 
 

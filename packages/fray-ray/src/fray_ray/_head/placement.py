@@ -6,7 +6,7 @@ slice too, which is how other users of Ray's TPU support see that the slice is t
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from ray.util.placement_group import PlacementGroup, placement_group
@@ -36,8 +36,8 @@ class Layout(Protocol):
     kind: str | None
     """What units it can use, where others wait for the like in one line; None where each asks alone."""
 
-    def groups(self, units: int, without: frozenset[str], naming: Naming) -> list[PlacementGroup]:
-        """Ask for the places of so many units, on none of the nodes `without`."""
+    def groups(self, units: int, without: frozenset[str], naming: Naming) -> Iterator[PlacementGroup]:
+        """Ask for the places of so many units, on none of the nodes `without`; yield what was asked for."""
 
     def count(self, units: int) -> int:
         """Return how many placement groups so many units have."""
@@ -68,11 +68,11 @@ class BundleLayout:
         self.bundle: Mapping[str, float] = bundle_of(plan.resources, cluster_resources())
         self.kind: str | None = None
 
-    def groups(self, units: int, without: frozenset[str], naming: Naming) -> list[PlacementGroup]:
+    def groups(self, units: int, without: frozenset[str], naming: Naming) -> Iterator[PlacementGroup]:
         labels = {**self._plan.labels, **_not_on(without)}
         selector = [labels] * units if labels else None
         bundles = [dict(self.bundle)] * units
-        return [placement_group(bundles, "PACK", bundle_label_selector=selector, **naming(0))]
+        yield placement_group(bundles, "PACK", bundle_label_selector=selector, **naming(0))
 
     def count(self, units: int) -> int:
         return 1
@@ -118,19 +118,17 @@ class SliceLayout:
         self.bundle: Mapping[str, float] = bundle_of(plan.resources, {})
         self.kind: str | None = json.dumps(self._labels(), sort_keys=True)
 
-    def groups(self, units: int, without: frozenset[str], naming: Naming) -> list[PlacementGroup]:
+    def groups(self, units: int, without: frozenset[str], naming: Naming) -> Iterator[PlacementGroup]:
         hosts = range(self._tpu.hosts)
         head = {f"TPU-{self._tpu.type}-head": 1.0}
         bundles = [{**self.bundle, **(head if host == 0 else {})} for host in hosts]
         labels = {**self._labels(), **_not_on(without)}
         selectors = [{**labels, _WORKER: str(host)} for host in hosts]
         strategy = {_SLICE: "STRICT_PACK", _NODE: "STRICT_SPREAD"}
-        return [
-            placement_group(
+        for number in range(units):
+            yield placement_group(
                 bundles, bundle_label_selector=selectors, topology_strategy=strategy, **naming(number)
             )
-            for number in range(units)
-        ]
 
     def count(self, units: int) -> int:
         return units

@@ -95,7 +95,12 @@ class Reservation:
         record = self._board.record
         record.generation, record.units, record.leaving = record.generation + 1, units, False
         self._board.store()
-        self._groups = self.layout.groups(units, self.lost | without, self._naming)
+        try:
+            for group in self.layout.groups(units, self.lost | without, self._naming):
+                self._groups.append(group)
+        except BaseException:  # those that Ray has made would hold their places, and nobody would know
+            self._remove_groups()
+            raise
 
     def tables(self) -> dict[str, Mapping[str, Any]]:
         """Ask Ray for its placement groups, by their ids: a list of all has those that were removed."""

@@ -21,11 +21,11 @@ from fray_ray._head.job import ScheduledJob, Shared, is_request
 from fray_ray._head.job_metrics import shared_gauges
 from fray_ray._head.kept import plan_again
 from fray_ray._head.nodes import draining
-from fray_ray._head.outliving import remove_abandoned_groups
+from fray_ray._head.outliving import remove_abandoned_groups, remove_groups_of
 from fray_ray._head.record import JobRecord, unpacked
 from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.sweep import Sweep, plan_of_sweep_again
-from fray_ray._job_table import TERMINAL, JobEntry, end_written
+from fray_ray._job_table import TERMINAL, JobEntry, end_written, is_waiting
 from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import (
@@ -158,9 +158,12 @@ class Scheduler:
         for word in requests:
             name = _job_kv.package_name(submission, word)
             data = _job_kv.fetch(name)
-            _job_kv.delete(name)
             if job is not None and data is not None:
-                job.deliver(word, data)
+                try:
+                    job.deliver(word, data)
+                except (KeyError, TypeError, ValueError):  # anybody may upload anything
+                    traceback.print_exc()
+            _job_kv.delete(name)
         return bool(requests)
 
     @staticmethod
@@ -201,8 +204,13 @@ class Scheduler:
             return ScheduledJob(plan, queued, _record(submission), self._shared)
         except _UnreadableError as error:
             traceback.print_exc()
-            entry = waiting_table_entry(queued.command, dict(queued.metadata), self._shared.node)
-            message = f"the scheduler of the cluster cannot read the job's plan: {error.__cause__!r}"
+            message = f"the scheduler of the cluster cannot read the job's {error}: {error.__cause__!r}"
+            remove_groups_of(submission)
+            entry = table_entry(submission)
+            if entry is None or is_waiting(entry):
+                entry = waiting_table_entry(queued.command, dict(queued.metadata), self._shared.node)
+            else:  # its process on the head is told when it connects
+                print_into(submission, message)
             write_table_entry(submission, settled_table_entry(entry, "FAILED", message))
             _job_kv.delete_all(submission)
             return None
@@ -253,19 +261,26 @@ def print_into(submission: str, text: str) -> None:
 
 
 class _UnreadableError(Exception):
-    """A plan names what is not there; an error of the head, which passes, is not this one."""
+    """What is stored names what is not there; an error of the head, which passes, is not this one.
+
+    Args:
+        args: What it is that cannot be read.
+    """
 
 
 def _loaded(data: bytes) -> Any:
     try:
         return pickle.loads(data)
     except Exception as error:
-        raise _UnreadableError from error
+        raise _UnreadableError("plan") from error
 
 
 def _record(submission: str) -> JobRecord | None:
     data = _job_kv.fetch(_job_kv.state_name(submission))
-    return None if data is None else unpacked(data)
+    try:
+        return None if data is None else unpacked(data)
+    except Exception as error:
+        raise _UnreadableError("state") from error
 
 
 @functools.cache
