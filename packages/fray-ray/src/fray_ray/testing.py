@@ -37,8 +37,13 @@ from fray_ray._ray_internals.local_clusters import (
 from fray_resources import TpuConfig
 
 _NODE: dict[str, Any] = {"object_store_memory": 100 * 2**20, "node_ip_address": "127.0.0.1"}
-# All nodes share this machine: their agents look at its processes seldom, and their workers yield to nobody.
-_FOR_ONE_MACHINE = {"REPORTER_UPDATE_INTERVAL_MS": "30000", "RAY_worker_niceness": "0"}
+# All nodes share this machine: their agents look at its processes seldom, its logs are looked for twice a
+# second however few they are, and their workers yield to nobody.
+_FOR_ONE_MACHINE = {
+    "REPORTER_UPDATE_INTERVAL_MS": "30000",
+    "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
+    "RAY_worker_niceness": "0",
+}
 _HEAD: dict[str, Any] = {
     **_NODE,
     "include_dashboard": True,
