@@ -1,6 +1,7 @@
 """Moments of a job in which its scheduler, or what that needs, is away: the job goes on all the same."""
 
 import enum
+import functools
 import json
 import os
 import time
@@ -63,6 +64,11 @@ def packages() -> list[str]:
 def package(cluster: LocalRayCluster, job_id: str, kind: str) -> str:
     """The URL of what the head's memory holds of a job."""
     return f"{cluster.dashboard}/api/packages/gcs/fray-{job_id}.{kind}"
+
+
+def is_gone(url: str) -> bool:
+    """Whether the head's memory does not hold something."""
+    return not requests.get(url, timeout=30).ok
 
 
 def stored(cluster: LocalRayCluster, job_id: str) -> list[str]:
@@ -195,7 +201,7 @@ def test_requests_that_make_no_sense_change_nothing(
     for kind, data in (("stop", b"soon"), ("restart.0.1", b""), ("endpoint.0.1.ab", b'{"name": "half"}')):
         upload(ray_cluster, job_id, kind, data)
         url = package(ray_cluster, job_id, kind)
-        until(lambda url=url: not requests.get(url, timeout=30).ok, "the scheduler has read it")
+        until(functools.partial(is_gone, url), "the scheduler has read it")
     gate.open()
     info = joined_cluster.wait(job_id, timeout=120)
     assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 1), info.error_message
