@@ -14,7 +14,6 @@ import ray as typed_ray
 import requests
 from gang_hosts import left_in_ray
 from job_processes import dashboard, kill, kill_scheduler, paused, scheduler
-from ray.experimental import internal_kv
 from ray.job_submission import JobSubmissionClient
 
 from fray.cluster import Entrypoint, JobRequest, JobStatus, ResourceConfig, create_environment
@@ -54,11 +53,6 @@ def await_entry(ray_cluster: LocalRayCluster, job_id: str) -> None:
     """Wait until a job is in Ray's table as one that waits."""
     table = JobSubmissionClient(ray_cluster.dashboard)
     until(lambda: job_id in [each.submission_id for each in table.list_jobs()], "it is in the table")
-
-
-def packages() -> list[str]:
-    """The names of what the head's memory holds of jobs."""
-    return [name.decode() for name in internal_kv._internal_kv_list("gcs://fray-")]
 
 
 def package(cluster: LocalRayCluster, job_id: str, kind: str) -> str:
@@ -202,37 +196,12 @@ def test_requests_that_make_no_sense_change_nothing(
         upload(ray_cluster, job_id, kind, data)
         url = package(ray_cluster, job_id, kind)
         until(functools.partial(is_gone, url), "the scheduler has read it")
+    assert joined_cluster.poll(job_id).tasks[0].attempt == 1
+    joined_cluster.restart(job_id, 0)
+    until(lambda: joined_cluster.poll(job_id).tasks[0].attempt == 2, "what becomes of it is shown")
     gate.open()
     info = joined_cluster.wait(job_id, timeout=120)
-    assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 1), info.error_message
-
-
-def test_a_child_of_the_last_moment_is_ended_with_its_parent(
-    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
-) -> None:
-    def launch_another(gate: str) -> None:
-        import time
-        from pathlib import Path
-
-        from fray.cluster import Entrypoint, JobRequest, current_cluster
-
-        while not Path(gate).exists():
-            time.sleep(0.02)
-        current_cluster().launch(JobRequest("child", Entrypoint.from_binary("sleep", ["600"])))
-
-    gate = Gate(tmp_path / "gate")
-    parent = joined_cluster.launch(
-        JobRequest("parent", Entrypoint.from_callable(launch_another, [str(gate.path)]))
-    )
-    until(lambda: joined_cluster.poll(parent).status is JobStatus.RUNNING, "it runs", 200)
-    with paused(scheduler()):  # which finds the launch and the request to stop together
-        gate.open()
-        queued = f"fray-{parent}~child"
-        until(lambda: any(queued in name for name in packages()), "the child is launched")
-        upload(ray_cluster, parent, "stop", b"0.0")
-    assert joined_cluster.wait(parent, timeout=120).status is JobStatus.STOPPED
-    children = joined_cluster.list_jobs(parent=parent)
-    assert [child.status for child in children] == [JobStatus.STOPPED]
+    assert (info.status, info.tasks[0].attempt) == (JobStatus.SUCCEEDED, 2), info.error_message
 
 
 def test_words_of_a_class_of_the_users_are_plain_text_for_the_scheduler(joined_cluster: RayCluster) -> None:
