@@ -28,11 +28,6 @@ def scheduler(*, here: bool) -> str:
     return f"exec {_command('fray_ray._head.start_scheduler', here=here)}"
 
 
-def lost(submission: str, *, here: bool) -> str:
-    """Return the command that ends what is left of a job which Ray has lost."""
-    return f"exec {_command('fray_ray._head.lost_job', submission, here=here)}"
-
-
 def _command(module: str, *words: str, here: bool) -> str:
     python = shlex.quote(sys.executable) if here else "python"
     return " ".join([python, "-m", module, *words])

@@ -7,9 +7,8 @@ from fray import ClusterUnavailableError
 from fray.cluster import poll_delays
 from fray_ray import _job_kv
 from fray_ray._job_table import TERMINAL, is_lost, read
-from fray_ray._launcher.jobs_client import JobsClient
-from fray_ray._launcher.lookup import FoundJob
-from fray_ray._launcher.queueing import SchedulerClient
+from fray_ray._jobs_client import JobsClient
+from fray_ray._lookup import FoundJob
 from fray_ray._scheduler import GRACE_OF_LOST, SUBMISSION
 
 _ENDS_WITHIN = 90.0  # seconds for what is left of a job that Ray has lost, or is to stop
@@ -18,14 +17,14 @@ _MARGIN = 20.0  # seconds beyond the grace within which the scheduler has ended 
 
 
 def stop_found(
-    client: JobsClient, find: Callable[[], FoundJob], grace: float, scheduler: SchedulerClient
+    client: JobsClient, find: Callable[[], FoundJob], grace: float, doubt: Callable[[], None]
 ) -> None:
-    """Stop a job and return when nothing of it is left; one that has ended stays as it is."""
+    """Stop a job and return when nothing of it is left; one that has ended stays as it is.
+
+    Args:
+        doubt: Called where the scheduler does not seem to take notice.
+    """
     told = False
-
-    def doubt() -> None:
-        scheduler.ensure(doubted=True)
-
     for delay in poll_delays(longest=0.2):
         found = find()
         if found.info.finished:

@@ -9,7 +9,7 @@ from fray.cluster import poll_delays
 from fray_ray import _job_kv
 from fray_ray._job_kv import QUEUED
 from fray_ray._job_table import submission_of
-from fray_ray._launcher.lookup import latest
+from fray_ray._lookup import latest
 from fray_ray._ray_internals.family import drivers_of, kill_actors, living_actors_of
 from fray_ray._ray_internals.kv import table_submissions
 
@@ -35,8 +35,8 @@ def end_family(job_id: str, submission: str, grace: float) -> None:
 
 def _stop_jobs_below(job_id: str, queued: list[str], grace: float) -> None:
     # Here alone: Ray's client of jobs takes half as long to import as Ray.
-    from fray_ray._launcher.jobs_client import JobsClient
-    from fray_ray._launcher.stopping import stop_job
+    from fray_ray._jobs_client import JobsClient
+    from fray_ray._stopping import stop_job
 
     client = JobsClient(ray.get_runtime_context().gcs_address)
     known = [

@@ -32,7 +32,7 @@ from fray_ray._head.replica_log import complete_log
 from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.usage_file import usage_file
 from fray_ray._job_table import state_metadata
-from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._jobs_client import JobsClient
 from fray_ray._plan import Plan, job_config
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.environment import JOB_CONFIG

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from fray.cluster import JobInfo, JobStatus
 from fray_ray._job_table import stored_entry
-from fray_ray._launcher.lookup import find
+from fray_ray._lookup import find
 
 _PHRASES = {JobStatus.FAILED: "failed", JobStatus.STOPPED: "was stopped"}
 

@@ -15,7 +15,7 @@ from fray.cluster import JobStatus
 from fray_ray._head.asides import aside
 from fray_ray._head.driver_link import DriverLink
 from fray_ray._job_table import SINCE, TERMINAL, WAITS, JobEntry, is_waiting, taken_at
-from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import (
     delete_table_entry,

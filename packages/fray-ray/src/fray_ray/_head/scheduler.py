@@ -26,7 +26,7 @@ from fray_ray._head.record import JobRecord, unpacked
 from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.sweep import Sweep, plan_of_sweep_again
 from fray_ray._job_table import TERMINAL, JobEntry, end_written, is_waiting
-from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import (
     settled_table_entry,

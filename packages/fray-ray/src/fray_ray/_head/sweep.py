@@ -18,6 +18,7 @@ from dataclasses import replace
 from fray import FrayError
 from fray.backend import TURN, SweepOrder, sweep_info
 from fray.cluster import ExitReason, JobId, JobInfo, JobStatus, TaskStatus
+from fray_ray import _entrypoints as entrypoints
 from fray_ray import _job_kv
 from fray_ray._head.asides import aside, insist
 from fray_ray._head.driver_link import DriverLink
@@ -26,14 +27,13 @@ from fray_ray._head.kept import forget_run, forget_workspace, keep_workspace
 from fray_ray._head.predecessors import failure_of, state_of, unfinished
 from fray_ray._head.ray_job import RayJob
 from fray_ray._job_table import UNSTARTED, TableEntry, describe, read, stored_entry, submission_of
-from fray_ray._launcher import entrypoints
-from fray_ray._launcher.jobs_client import JobsClient
-from fray_ray._launcher.lookup import FoundJob, find, settled
-from fray_ray._launcher.stopping import stop_job
+from fray_ray._jobs_client import JobsClient
+from fray_ray._lookup import FoundJob, find, settled
 from fray_ray._plan import Plan, restored, withheld
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import table_entry
 from fray_ray._scheduler import GRACE_OF_LOST, RAYS_GRACE
+from fray_ray._stopping import stop_job
 from fray_ray._sweep_plan import Member, SweepPlan
 
 _LOOK = 0.3  # seconds between two looks at what is going on

@@ -1,6 +1,7 @@
 """Jobs on a Ray cluster, each a job in Ray's own table."""
 
 import contextlib
+import functools
 import json
 import os
 import pickle
@@ -39,16 +40,18 @@ from fray.cluster import (
     launching,
     parent_job,
 )
+from fray_ray import _entrypoints as entrypoints
 from fray_ray import _job_kv, _job_table, _plan
-from fray_ray._launcher import entrypoints, logs, lookup
+from fray_ray import _lookup as lookup
+from fray_ray._jobs_client import JobsClient
+from fray_ray._launcher import logs
 from fray_ray._launcher.earlier_attempts import EarlierAttempts
-from fray_ray._launcher.jobs_client import JobsClient
 from fray_ray._launcher.planning import Planner, about, check_supported, workspace_of
 from fray_ray._launcher.queueing import SchedulerClient
-from fray_ray._launcher.stopping import stop_found
 from fray_ray._launcher.sweeps import submit_sweep
 from fray_ray._launcher.usage import usage_of
 from fray_ray._queued_job import QueuedJob
+from fray_ray._stopping import stop_found
 from fray_ray.deps import pip_list
 
 # Seconds in which a job that is queued has an entry: its first run, and one that follows another.
@@ -337,7 +340,8 @@ class RayCluster(ClusterCalls):
     def terminate(self, job_id: str, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.terminate`."""
         check_seconds("grace", grace, zero=True)
-        stop_found(self._client, lambda: self._find(job_id), grace, self._scheduler)
+        doubt = functools.partial(self._scheduler.ensure, doubted=True)
+        stop_found(self._client, lambda: self._find(job_id), grace, doubt)
 
     def restart(self, job_id: str, replica: int | None = None, grace: float = 10.0) -> None:
         """See `fray.cluster.Cluster.restart`. A gang is started again as a whole."""

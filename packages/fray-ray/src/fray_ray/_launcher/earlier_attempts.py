@@ -6,9 +6,9 @@ from fray.backend import defer_tasks
 from fray.cluster import JobInfo, TaskStatus
 from fray_ray._attempts_file import Attempts, completed, read_attempts
 from fray_ray._job_table import earlier_in
-from fray_ray._launcher.jobs_client import JobsClient
-from fray_ray._launcher.lookup import FoundJob
+from fray_ray._jobs_client import JobsClient
 from fray_ray._log_names import attempts_name
+from fray_ray._lookup import FoundJob
 from fray_ray._packed_tasks import EARLIER_IN_ENTRY
 
 _KEPT = 64  # jobs whose earlier attempts are not fetched again while no other attempt began

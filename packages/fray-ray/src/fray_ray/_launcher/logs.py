@@ -6,9 +6,9 @@ from typing import Any
 from fray.backend import LogSource, follow_members
 from fray.cluster import JobInfo, LogStream, follow_logs
 from fray_ray._job_table import submission_of
+from fray_ray._jobs_client import JobsClient
 from fray_ray._launcher.job_log import JobLog
-from fray_ray._launcher.jobs_client import JobsClient
-from fray_ray._launcher.lookup import FoundJob
+from fray_ray._lookup import FoundJob
 
 _INTERVAL = 0.3  # seconds between two looks
 

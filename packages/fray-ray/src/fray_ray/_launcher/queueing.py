@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 from fray import ClusterUnavailableError
 from fray.cluster import poll_delays
+from fray_ray import _entrypoints as entrypoints
 from fray_ray import _job_kv
 from fray_ray._finding import UNREACHED
 from fray_ray._job_table import TERMINAL
-from fray_ray._launcher import entrypoints
-from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._jobs_client import JobsClient
 from fray_ray._queued_job import QueuedJob
 from fray_ray._scheduler import SUBMISSION
 

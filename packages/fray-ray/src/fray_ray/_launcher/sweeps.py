@@ -8,10 +8,10 @@ from typing import Any
 from fray import UnsupportedError
 from fray.backend import as_members, checked_requests, sweep_name
 from fray.cluster import JobId, JobRequest, SweepId, launching
+from fray_ray import _entrypoints as entrypoints
 from fray_ray import _job_kv
 from fray_ray._job_table import MEMBERS, describe, submission_of
-from fray_ray._launcher import entrypoints
-from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._jobs_client import JobsClient
 from fray_ray._launcher.planning import Planner, about, check_supported, workspace_of
 from fray_ray._launcher.queueing import SchedulerClient
 from fray_ray._queued_job import QueuedJob

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from fray.cluster import UsageSample
-from fray_ray._launcher.jobs_client import JobsClient
+from fray_ray._jobs_client import JobsClient
 from fray_ray._log_names import usage_name
 
 
