@@ -4,6 +4,7 @@ import enum
 import functools
 import json
 import os
+import pickle
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -63,6 +64,11 @@ def package(cluster: LocalRayCluster, job_id: str, kind: str) -> str:
 def is_gone(url: str) -> bool:
     """Whether the head's memory does not hold something."""
     return not requests.get(url, timeout=30).ok
+
+
+def is_finished(cluster: RayCluster, job_id: str) -> bool:
+    """Whether a job has ended."""
+    return cluster.poll(job_id).finished
 
 
 def stored(cluster: LocalRayCluster, job_id: str) -> list[str]:
@@ -152,17 +158,20 @@ def test_a_plan_that_cannot_be_read_fails_its_own_job_alone(
     assert joined_cluster.wait(first, timeout=200).status is JobStatus.SUCCEEDED
     metadata = JobSubmissionClient(ray_cluster.dashboard).get_job_info(first).metadata or {}
     metadata = {name: metadata[name] for name in ("fray.name", "fray.replicas", "fray.about", "fray.tries")}
-    queued = {"command": "true", "runtime_env": {}, "version": version("fray-ray")}
-    queued |= {"metadata": {**metadata, "fray.job_id": "aaa-unreadable"}}
-    for kind, data in (("plan", UNREADABLE), ("queued", json.dumps(queued).encode())):
-        upload(ray_cluster, "aaa-unreadable", kind, data)
-    until(lambda: joined_cluster.poll("aaa-unreadable").finished, "it has ended", 60)
-    info = joined_cluster.poll("aaa-unreadable")
-    assert info.status is JobStatus.FAILED
-    assert "cannot read the job's plan" in (info.error_message or "")
+    queued: dict[str, Any] = {"command": "true", "runtime_env": {}, "version": version("fray-ray")}
+    plans = {"aaa-unreadable": UNREADABLE, "aab-something-else": pickle.dumps(5)}
+    for job_id, plan in plans.items():
+        queued["metadata"] = {**metadata, "fray.job_id": job_id}
+        upload(ray_cluster, job_id, "plan", plan)
+        upload(ray_cluster, job_id, "queued", json.dumps(queued).encode())
+        until(functools.partial(is_finished, joined_cluster, job_id), "it has ended", 60)
+        info = joined_cluster.poll(job_id)
+        assert info.status is JobStatus.FAILED
+        assert "cannot read the job's plan" in (info.error_message or "")
     later = joined_cluster.launch(JobRequest("later", TRUE))
     assert joined_cluster.wait(later, timeout=200).status is JobStatus.SUCCEEDED
-    joined_cluster.remove("aaa-unreadable")
+    for job_id in plans:
+        joined_cluster.remove(job_id)
 
 
 def test_a_state_that_cannot_be_read_fails_its_own_job_alone(

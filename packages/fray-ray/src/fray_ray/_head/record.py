@@ -73,12 +73,13 @@ def unpacked(data: bytes) -> JobRecord | None:
     if not data.startswith(_VERSION):
         return None
     monotonic, wall, record = pickle.loads(data[len(_VERSION) :])
+    if not isinstance(record, JobRecord):
+        raise TypeError(f"not the record of a job: {type(record).__name__}")
     passed = time.time() - wall
     ahead = time.monotonic() - (monotonic + passed)
     if abs(ahead) > _ANOTHER_CLOCK:
         record.machine.shift(ahead)
-    known: JobRecord = record
-    return known
+    return record
 
 
 _VERSION = f"{VERSION}\n".encode()

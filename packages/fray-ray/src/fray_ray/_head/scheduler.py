@@ -27,6 +27,7 @@ from fray_ray._head.reservation_queue import ReservationQueue
 from fray_ray._head.sweep import Sweep, plan_of_sweep_again
 from fray_ray._job_table import TERMINAL, JobEntry, end_written, is_waiting
 from fray_ray._jobs_client import JobsClient
+from fray_ray._plan import Plan
 from fray_ray._queued_job import QueuedJob
 from fray_ray._ray_internals.kv import (
     settled_table_entry,
@@ -77,6 +78,7 @@ class Scheduler:
     def __init__(self) -> None:
         self._jobs: dict[str, ScheduledJob | Sweep] = {}
         self._refused: set[str] = set()  # submissions whose packages are none of this version
+        self._troubled: set[str] = set()  # submissions that raised an error when they were read
         self._links: dict[str, DriverLink] = {}
         self._look_again = False  # although nothing in the head's store has changed
         self._lives: set[asyncio.Task[None]] = set()
@@ -137,12 +139,23 @@ class Scheduler:
                 names = _job_kv.all_names()
                 if names != read or self._look_again:
                     self._look_again = False
-                    told = [self._read(submission, words) for submission, words in names.items()]
-                    read = {} if any(told) else names  # the same may be requested again
+                    read = {} if self._read_all(names) else names  # the same may be requested again
             except Exception:  # noqa: BLE001 - the head's store is away for a moment
                 traceback.print_exc()
                 pause = _LOOK_AFTER_ERROR
             await asyncio.sleep(pause)
+
+    def _read_all(self, names: dict[str, list[str]]) -> bool:
+        """Read what there is of each job; return whether anything was requested.
+
+        One that raised an error comes last from then on, so that it keeps no other waiting.
+        """
+        told = False
+        for submission in sorted(names, key=self._troubled.__contains__):
+            self._troubled.add(submission)
+            told |= self._read(submission, names[submission])
+            self._troubled.discard(submission)
+        return told
 
     def _read(self, submission: str, words: list[str]) -> bool:
         """Take a job that is new, and what is requested of it; return whether anything was."""
@@ -270,9 +283,12 @@ class _UnreadableError(Exception):
 
 def _loaded(data: bytes) -> Any:
     try:
-        return pickle.loads(data)
+        plan = pickle.loads(data)
+        if not isinstance(plan, Plan | SweepPlan):
+            raise TypeError(f"it is a {type(plan).__name__}")  # noqa: TRY301 - it cannot be read either
     except Exception as error:
         raise _UnreadableError("plan") from error
+    return plan
 
 
 def _record(submission: str) -> JobRecord | None:
