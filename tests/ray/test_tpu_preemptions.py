@@ -18,7 +18,7 @@ from fray_ray import RayCluster, run_on_pod
 from fray_ray.testing import LocalRayCluster
 
 pytestmark = pytest.mark.timeout(480)
-KILLS = int(os.environ.get("FRAY_TEST_KILLS", "4"))  # 20 for the long version; see the test
+KILLS = int(os.environ.get("FRAY_TEST_KILLS", "4"))  # CONTRIBUTING.md: the long storm
 
 
 def launch(cluster: RayCluster, hosts: Hosts, count: int | tuple[int, ...] = 1, **more: Any) -> str:
