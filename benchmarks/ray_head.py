@@ -13,7 +13,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -31,8 +31,10 @@ from fray_ray.testing import LocalRayCluster
 
 _MIB = 1 << 20
 _SETTLES = 5.0  # seconds after the last start
+_LOOK, _STEADY = 2.0, 1.0  # seconds between looks at a cluster without jobs; MiB by which two may differ
 # What runs on other nodes of a real cluster, and workers that wait for any work.
 _ELSEWHERE = ("ReplicaActor", "sleep 600", "process_supervisor", "ray::IDLE")
+_OF_JOBS = ("JobSupervisor", "job_process")  # what runs on the head for a job alone
 _PROCESS = "a process for each job that stands for it in Ray's table, and the shell that starts it again"
 _AT_ONCE = 16  # launches
 _names = itertools.count()
@@ -43,28 +45,43 @@ Cost = tuple[float, int, int]
 """MiB (each process's own and its share of what it shares), threads, processes."""
 
 
+def processes(temporary: str) -> Iterator[tuple[str, psutil.Process]]:
+    """Give the processes of a cluster, but this one, each with its command line."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("RAY_TMPDIR") == temporary and process.pid != os.getpid():
+                yield " ".join(process.cmdline()), process
+
+
 def cost(temporary: str) -> Cost:
     """Return what all processes of a cluster take that are its head's."""
     memory, threads, count = 0.0, 0, 0
-    for process in psutil.process_iter():
+    for line, process in processes(temporary):
+        if any(name in line for name in _ELSEWHERE):
+            continue
         with contextlib.suppress(psutil.Error):
-            if process.environ().get("RAY_TMPDIR") != temporary or process.pid == os.getpid():
-                continue
-            if any(name in " ".join(process.cmdline()) for name in _ELSEWHERE):
-                continue
             memory += process.memory_full_info().pss / _MIB
             threads += process.num_threads()
             count += 1
     return memory, threads, count
 
 
+def cost_without_jobs(temporary: str) -> Cost:
+    """Return what a cluster takes when nothing of its last jobs is left, which Ray ends a little later."""
+    wait_for(lambda: not any(name in line for line, _ in processes(temporary) for name in _OF_JOBS))
+    found = cost(temporary)
+    while True:
+        time.sleep(_LOOK)
+        last, found = found, cost(temporary)
+        if found[1:] == last[1:] and abs(found[0] - last[0]) < _STEADY:
+            return found
+
+
 def scheduler_cost(temporary: str) -> tuple[str, str, str]:
     """Return what the scheduler of a cluster takes, which serves all jobs."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            ours = process.environ().get("RAY_TMPDIR") == temporary
-            if ours and "SchedulerActor" in " ".join(process.cmdline()):
-                return f"{process.memory_full_info().pss / _MIB:.1f}", str(process.num_threads()), "1"
+    for line, process in processes(temporary):
+        if "SchedulerActor" in line:
+            return f"{process.memory_full_info().pss / _MIB:.1f}", str(process.num_threads()), "1"
     raise RuntimeError("the cluster has no scheduler")
 
 
@@ -124,7 +141,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def measured(temporary: str, start: Callable[[int], Callable[[], None]], count: int) -> Cost:
     """Return what so many jobs add to what the cluster takes without them."""
-    before = cost(temporary)
+    before = cost_without_jobs(temporary)
     stop = start(count)
     time.sleep(_SETTLES)
     after = cost(temporary)

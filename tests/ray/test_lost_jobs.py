@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
-from job_processes import alive, kill, shell_of
+from gang_hosts import left_in_ray
+from head_store import package, stored
+from job_processes import alive, kill, shell_of, supervisor_of
 from ray.job_submission import JobSubmissionClient
 
 from fray import ClusterUnavailableError
@@ -50,25 +52,48 @@ def test_terminating_a_job_that_ray_loses_meanwhile_returns_when_its_program_is_
     assert joined_cluster.poll(job_id).finished
 
 
-def test_the_jobs_below_a_job_that_ray_lost_are_ended(joined_cluster: RayCluster) -> None:
-    def launch_another() -> None:
+def test_all_that_a_job_started_ends_when_rays_supervisor_of_it_is_killed(
+    joined_cluster: RayCluster, ray_cluster: LocalRayCluster, tmp_path: Path
+) -> None:
+    noted = tmp_path / "noted"
+
+    def start_others() -> None:
+        import os
         import time
 
+        from fray import get_job_context
         from fray.cluster import Entrypoint, JobRequest, current_cluster
 
+        class Lasting:
+            def pid(self) -> int:
+                return os.getpid()
+
         current_cluster().launch(JobRequest("child", Entrypoint.from_binary("sleep", ["600"])))
+        context = get_job_context()
+        actor = context.create_actor(Lasting, name="lasting", lifetime="detached")
+        draft = noted.with_name("draft")
+        draft.write_text(f"{os.getpid()} {context.get(actor.pid())}")
+        draft.rename(noted)
         time.sleep(600)
 
     def child_runs() -> bool:
         return [each.status for each in joined_cluster.list_jobs(parent=job_id)] == [JobStatus.RUNNING]
 
-    job_id = joined_cluster.launch(JobRequest("hopeless", Entrypoint.from_callable(launch_another)))
+    job_id = joined_cluster.launch(JobRequest("hopeless", Entrypoint.from_callable(start_others)))
+    until(noted.exists, "its actor runs", 200)
     until(child_runs, "the child runs", 200)
-    kill(shell_of(job_id))
+    supervisor, shell = supervisor_of(job_id), shell_of(job_id)
+    kill(supervisor)
     info = joined_cluster.wait(job_id, timeout=120)
-    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST)
+    assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.LOST), info.error_message
+    assert "the process of the job on the head ended" in (info.error_message or "")
+    theirs = [shell, *map(int, noted.read_text().split())]
+    until(lambda: not any(map(alive, theirs)), "its shell, its program and its actor are gone")
     (child,) = joined_cluster.list_jobs(parent=job_id)
     until(lambda: joined_cluster.poll(child.job_id).status is JobStatus.STOPPED, "the child has ended", 120)
+    until(lambda: not left_in_ray(), "no actor and no room of them is left")
+    kept = [package(ray_cluster, job_id, "plan")]  # for a retry
+    until(lambda: stored(ray_cluster, job_id) == kept, "nor anything else that the head kept for it")
 
 
 def test_a_job_whose_driver_has_not_ended_yet_is_not_removed_nor_its_parent_pruned(

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -32,10 +33,15 @@ def test_a_replica_that_rays_memory_monitor_ends_ran_out_of_memory(
         Entrypoint.from_binary("sleep", ["600"]),
         resources=ResourceConfig(cpu=1, regions=[full_node]),
         gang=gang,
-        max_retries_failure=1,
+        max_retries_preemption=9,  # of which none is used
     )
     with RayCluster(ray_cluster.address) as cluster:
-        info = cluster.wait(cluster.launch(request), timeout=240)
-    (task,) = info.tasks
-    assert (info.status, task.reason) == (JobStatus.FAILED, ExitReason.OUT_OF_MEMORY), info.error_message
-    assert "memory" in str(info.error_message)
+        ids = [cluster.launch(replace(request, max_retries_failure=retries)) for retries in (0, 1)]
+        once, twice = (cluster.wait(job_id, timeout=240) for job_id in ids)
+    for info in (once, twice):
+        assert (info.status, info.tasks[0].reason) == (JobStatus.FAILED, ExitReason.OUT_OF_MEMORY), info
+        assert "memory" in str(info.error_message)
+    assert [task.attempt for task in once.tasks] == [1]
+    (task,) = twice.tasks
+    assert (task.attempt, [each.reason for each in task.previous]) == (2, [ExitReason.OUT_OF_MEMORY])
+    assert "(attempt 2 of 2)" in str(twice.error_message)

@@ -1,4 +1,4 @@
-"""Who and what is left when processes that keep a replica on its node are killed."""
+"""What becomes of a replica, and what is left, when processes that keep it on its node are killed."""
 
 import contextlib
 import os
@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from gang_hosts import pids_of_replicas
+from job_processes import kill
 from words_in_files import files_with
 
 from fray.cluster import Entrypoint, ExitReason, JobRequest, JobStatus, ResourceConfig
@@ -103,3 +105,28 @@ def test_a_replica_ends_with_what_keeps_it_and_what_it_was_given_is_in_no_file_w
     assert list(cluster.monitor(job_id, replica=stays)) == ["up"]
     for attempt in attempts[3:]:  # nobody was left to remove an empty folder
         shutil.rmtree(attempt.private, ignore_errors=True)
+
+
+def test_a_replica_whose_actor_is_killed_was_lost_and_runs_again_on_the_budget_of_failures(
+    joined_cluster: RayCluster, tmp_path: Path
+) -> None:
+    entrypoint = Entrypoint.from_callable(work, [tmp_path, SECRET])
+    request = JobRequest("lost", entrypoint, max_retries_failure=1, max_retries_preemption=9)
+    job_id = joined_cluster.launch(request)
+    up = tmp_path / "up-0"
+    attempts, actors = [], []
+    for _ in range(2):
+        until(up.exists, "it runs", 200)
+        attempts.append(Attempt(up.read_text()))
+        up.unlink()
+        (actor,) = until(lambda: [pid for pid in pids_of_replicas() if pid not in actors], "its actor is up")
+        actors.append(actor)
+        kill(actor)
+    info = joined_cluster.wait(job_id, timeout=200)
+    (task,) = info.tasks
+    assert (info.status, task.attempt, task.reason) == (JobStatus.FAILED, 2, ExitReason.LOST), info
+    assert [earlier.reason for earlier in task.previous] == [ExitReason.LOST]
+    assert "replica 0 was lost" in str(info.error_message)
+    assert "(attempt 2 of 2)" in str(info.error_message)
+    until(lambda: not any(each.left() or running(each.daemon) for each in attempts), "no process is left")
+    until(lambda: not any(each.private.exists() for each in attempts), "nor a folder")

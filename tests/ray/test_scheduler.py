@@ -30,7 +30,7 @@ from fray_ray.testing import LocalRayCluster
 
 ray: Any = typed_ray
 pytestmark = pytest.mark.timeout(480)
-KILLS = int(os.environ.get("FRAY_TEST_KILLS", "5"))  # 30 for the long version; see the test
+KILLS = int(os.environ.get("FRAY_TEST_KILLS", "5"))  # CONTRIBUTING.md: the long storm
 
 # Counts, notes its process, and ends: well when there is `go`, badly when there is `fail-RANK`.
 COUNTING = """

@@ -14,6 +14,7 @@ import pytest
 import ray as typed_ray
 import requests
 from gang_hosts import left_in_ray
+from head_store import package, stored
 from job_processes import dashboard, kill, kill_scheduler, paused, scheduler
 from ray.job_submission import JobSubmissionClient
 
@@ -56,11 +57,6 @@ def await_entry(ray_cluster: LocalRayCluster, job_id: str) -> None:
     until(lambda: job_id in [each.submission_id for each in table.list_jobs()], "it is in the table")
 
 
-def package(cluster: LocalRayCluster, job_id: str, kind: str) -> str:
-    """The URL of what the head's memory holds of a job."""
-    return f"{cluster.dashboard}/api/packages/gcs/fray-{job_id}.{kind}"
-
-
 def is_gone(url: str) -> bool:
     """Whether the head's memory does not hold something."""
     return not requests.get(url, timeout=30).ok
@@ -69,14 +65,6 @@ def is_gone(url: str) -> bool:
 def is_finished(cluster: RayCluster, job_id: str) -> bool:
     """Whether a job has ended."""
     return cluster.poll(job_id).finished
-
-
-def stored(cluster: LocalRayCluster, job_id: str) -> list[str]:
-    """What the head's memory holds of the runs of a job."""
-    kinds = ("plan", "state", "queued", "environ", "secrets", "workspace.zip", "stop", "stopping", "forget")
-    runs = (f"{job_id}{again}" for again in ("", "-r2", "-r3"))
-    urls = [package(cluster, run, kind) for run in runs for kind in kinds]
-    return [url for url in urls if requests.get(url, timeout=30).status_code == requests.codes.ok]
 
 
 def test_a_job_starts_while_the_dashboard_takes_its_time(

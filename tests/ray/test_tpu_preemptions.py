@@ -18,7 +18,7 @@ from fray_ray import RayCluster, run_on_pod
 from fray_ray.testing import LocalRayCluster
 
 pytestmark = pytest.mark.timeout(480)
-KILLS = int(os.environ.get("FRAY_TEST_KILLS", "4"))  # 20 for the long version; see the test
+KILLS = int(os.environ.get("FRAY_TEST_KILLS", "4"))  # CONTRIBUTING.md: the long storm
 
 
 def launch(cluster: RayCluster, hosts: Hosts, count: int | tuple[int, ...] = 1, **more: Any) -> str:
@@ -112,15 +112,19 @@ def test_a_gang_goes_on_with_fewer_slices_where_that_is_acceptable(
     assert (info.status, len(info.tasks)) == (JobStatus.SUCCEEDED, 2)
 
 
-def test_a_drained_host_has_time_to_save_while_its_peers_run(
+def test_a_drained_host_has_notice_and_time_to_save_while_its_peers_run(
     gangs: RayCluster, slices: LocalRayCluster, hosts: Hosts
 ) -> None:
     job_id = launch(gangs, hosts)
     told = hosts.await_up(2)
-    hosts.order(0, "deaf")
-    hosts.await_obeyed(0)
+    for rank, what in enumerate(("deaf", "heed")):
+        hosts.order(rank, what)
+        hosts.await_obeyed(rank)
+    before = time.time()
     slices.drain_node(slices.node_of_host(told[1]["TPU_NAME"], 1), seconds=20.0)
-    until(lambda: hosts.saved() == {1}, "the host that is drained has SIGTERM")
+    drained = time.time()
+    until(lambda: hosts.saved() == {1}, "the host that is drained has its notice, and SIGTERM")
+    assert before + 15.0 < hosts.goes_at(1) < drained + 20.0
     await_attempt(gangs, hosts, job_id, 2, 2)
     assert hosts.living()[0]["TPU_NAME"] != told[0]["TPU_NAME"]
     hosts.go()

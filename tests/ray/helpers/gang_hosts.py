@@ -13,6 +13,7 @@ from ray._private.state import state
 from ray.util import placement_group_table
 
 from fray.cluster import Entrypoint
+from fray.job import preemption_notice
 from fray.testing.cluster import until
 from fray.testing.cluster_fixtures import running
 
@@ -40,17 +41,41 @@ def host(folder: Path) -> str:
             what = order.read_text()
             if what == "deaf":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            elif what == "heed":
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                preemption_notice()  # from here on SIGTERM does not end it where there is a notice
             order.unlink()
-            _obey(what)
+            _obey(what, folder / f"saved-{rank}")
         time.sleep(0.01)
     return f"done by {rank}"
 
 
-def _obey(what: str) -> None:
+def _obey(what: str, saved: Path) -> None:
     if what == "raise":
         raise ValueError("out of luck")
     if what == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
+    if what == "heed":
+        _heed(saved)
+
+
+def _heed(saved: Path) -> None:
+    """Wait for the notice and the SIGTERM that comes with it; note when the host goes, and end."""
+    notice, on_sigterm, signals = preemption_notice(), signal.getsignal(signal.SIGTERM), []
+    assert callable(on_sigterm)
+
+    def take(number: int, frame: Any) -> None:
+        on_sigterm(number, frame)
+        signals.append(number)
+
+    signal.signal(signal.SIGTERM, take)
+    assert notice.wait(200)
+    until(lambda: signals, "SIGTERM comes with it")
+    assert notice.seconds_left is not None
+    draft = saved.with_name(f"draft-{os.getpid()}")
+    draft.write_text(str(time.time() + notice.seconds_left))
+    draft.rename(saved)
+    sys.exit(0)
 
 
 class Hosts:
@@ -84,8 +109,12 @@ class Hosts:
         """The ranks of those that had SIGTERM, and time to note it."""
         return {int(path.name.removeprefix("saved-")) for path in self.folder.glob("saved-*")}
 
+    def goes_at(self, rank: int) -> float:
+        """The time at which a host goes, as its notice said; of one that had the order to `heed` it."""
+        return float((self.folder / f"saved-{rank}").read_text())
+
     def order(self, rank: int, what: str) -> None:
-        """Have a host `raise`, `crash`, or be `deaf` to SIGTERM."""
+        """Have a host `raise`, `crash`, be `deaf` to SIGTERM, or `heed` the notice that its host goes."""
         draft = self.folder / "draft"
         draft.write_text(what)
         draft.rename(self.folder / f"order-{rank}")

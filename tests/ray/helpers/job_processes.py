@@ -10,6 +10,7 @@ from fray.testing.gates import until
 
 _SCHEDULER = b"ray::SchedulerActor"
 _OWN = b"/job_process.py"
+_RAYS = b"ray::JobSupervisor"
 
 
 def _words(pid: int) -> list[bytes]:
@@ -88,6 +89,13 @@ def programs_with(job_id: str) -> list[int]:
 def shell_of(job_id: str) -> int:
     """The shell that starts that process again: what Ray's supervisor of the job has started."""
     return parent(process_of(job_id))
+
+
+def supervisor_of(job_id: str) -> int:
+    """Ray's supervisor of a job: the process of the actor that has started that shell."""
+    pid = parent(shell_of(job_id))
+    assert _words(pid)[0].startswith(_RAYS), _words(pid)
+    return pid
 
 
 def parent(pid: int) -> int:
