@@ -102,11 +102,11 @@ class DirectoryCluster(RecordedJobs):
         """Write the record, and start the supervisor: complete, or nothing is left of either."""
         plan = plan._replace(keep=self._keep if "/" not in plan.job_id else None)
         with self._record_made(plan.job_id) as (draft, record):
-            if plan.snapshot_of is not None:
-                copy = draft / Path(plan.workspace).name
-                take_snapshot(Path(plan.snapshot_of), copy, leave_out=self._records.folder)
-            lock = take_lock(draft)
+            lock = take_lock(draft)  # first: a draft without a lock is deleted once it is old
             try:
+                if plan.snapshot_of is not None:
+                    copy = draft / Path(plan.workspace).name
+                    take_snapshot(Path(plan.snapshot_of), copy, leave_out=self._records.folder)
                 start = self._start_apart if plan.apart else self._start_supervisor
                 start(plan, draft, record, lock)
             finally:

@@ -124,9 +124,16 @@ def _own_variables(job_id: JobId, replicas: int, spec: str, record: str | None) 
 
 def path_in_copy(path: str, workspace: Path, copy: Path) -> str:
     """Return where a folder of the workspace is in its copy; any other, and what is installed, stays."""
-    if workspace == copy or not Path(path).is_relative_to(workspace) or "site-packages" in path:
-        return path
-    return os.fspath(copy / Path(path).relative_to(workspace))
+    inner = None if workspace == copy or "site-packages" in path else path_inside(path, workspace)
+    return path if inner is None else os.fspath(copy / inner)
+
+
+def path_inside(path: str, workspace: Path) -> Path | None:
+    """Return where a path is in the workspace, whatever links lead to either; None where it is not."""
+    for inner, outer in ((Path(path), workspace), (Path(path).resolve(), workspace.resolve())):
+        if inner.is_relative_to(outer):
+            return inner.relative_to(outer)
+    return None
 
 
 def _copied_paths(workspace: Path, copy: Path, environ: Mapping[str, str]) -> dict[str, str]:
