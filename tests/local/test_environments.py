@@ -91,6 +91,130 @@ def test_a_change_of_a_local_package_is_another_environment(
         assert finish(cluster, launch(cluster, program(code), environment=environment))[-1] == value
 
 
+# A project that builds itself. As setuptools does, it leaves things behind, and a file says what it needs.
+BACKEND = """
+import os, pathlib, zipfile
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    for left in "build", "own.egg-info":
+        pathlib.Path(left).mkdir(exist_ok=True)
+        pathlib.Path(left, "of-the-build").write_text(str(os.getpid()))
+    needs = pathlib.Path("requirements.txt").read_text().split()
+    info = ["Metadata-Version: 2.1", "Name: own", "Version: 1", *(f"Requires-Dist: {need}" for need in needs)]
+    files = {
+        "own.py": pathlib.Path("own.py").read_text(),
+        "own-1.dist-info/METADATA": "\\n".join(info) + "\\n",
+        "own-1.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    with zipfile.ZipFile(os.path.join(folder, "own-1-py3-none-any.whl"), "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+        archive.writestr("own-1.dist-info/RECORD", "".join(f"{name},,\\n" for name in files))
+    return "own-1-py3-none-any.whl"
+
+build_editable = build_wheel
+"""
+BUILT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "own"
+version = "1"
+dynamic = ["dependencies"]
+"""
+
+
+def write_project(folder: Path, code: str, needs: str = "") -> None:
+    folder.mkdir(exist_ok=True)
+    for name, text in {
+        "pyproject.toml": BUILT,
+        "backend.py": BACKEND,
+        "own.py": code,
+        "requirements.txt": needs,
+    }.items():
+        (folder / name).write_text(text)
+
+
+def built(state_dir: Path) -> int:
+    """How many environments there are."""
+    return len(list((state_dir / "environments").glob("*.lock")))
+
+
+def test_what_a_build_leaves_in_a_local_package_is_no_change_of_it(
+    cluster: LocalCluster, workspace: Path, state_dir: Path
+) -> None:
+    environment = create_environment(workspace=workspace, pip_packages=["./own"])
+    for value in ("one", "two"):
+        write_project(workspace / "own", f"VALUE = {value!r}")
+        for _ in range(2):
+            job_id = launch(cluster, program("import own; print(own.VALUE)"), environment=environment)
+            assert finish(cluster, job_id)[-1] == value
+    assert built(state_dir) == 2
+
+
+def test_what_a_project_needs_by_a_file_beside_its_own_is_another_environment(
+    workspace: Path, make_wheel: MakeWheel
+) -> None:
+    make_wheel("dynamic-need")
+    cluster = LocalCluster(cpus=4, use_isolated_env=True)
+    environment = create_environment(workspace=workspace)
+    code = "import importlib.util as u; print(u.find_spec('dynamic_need') is not None)"
+    for needs in ("", "dynamic-need"):
+        write_project(workspace, "", needs)
+        job_id = launch(cluster, program(code), environment=environment)
+        assert finish(cluster, job_id)[-1] == str(bool(needs))
+
+
+def test_where_packages_come_from_is_another_environment_and_a_password_is_not(
+    cluster: LocalCluster, workspace: Path, state_dir: Path, tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    make_wheel("from-index", "1.0")
+    other = tmp_path / "other"
+    other.mkdir()
+    make_wheel("from-index", "2.0").rename(other / "from_index-2.0-py3-none-any.whl")
+
+    def found(**variables: str) -> str:
+        environment = create_environment(
+            workspace=workspace, pip_packages=["from-index"], env_vars={"UV_NO_INDEX": "1", **variables}
+        )
+        code = "import from_index; print(from_index.VALUE)"
+        return finish(cluster, launch(cluster, program(code), environment=environment))[-1]
+
+    assert found() == "from-index 1.0"
+    assert found(UV_FIND_LINKS=os.fspath(other)) == "from-index 2.0"
+    for password in ("first", "second"):
+        assert found(UV_INDEX_URL=f"https://user:{password}@packages.example.org/simple") == "from-index 1.0"
+    assert built(state_dir) == 3
+
+
+def test_a_folder_that_is_called_as_a_package_is_none(
+    cluster: LocalCluster, workspace: Path, state_dir: Path, make_wheel: MakeWheel
+) -> None:
+    make_wheel("logs-things")
+    environment = create_environment(workspace=workspace, pip_packages=["logs-things"])
+    (workspace / "logs-things").mkdir()
+    code = "import pathlib, os; pathlib.Path('logs-things', str(os.getpid())).touch()"
+    for _ in range(2):
+        finish(cluster, launch(cluster, program(code), environment=environment))
+    assert built(state_dir) == 1
+
+
+def test_the_project_is_that_of_the_workspace_whatever_the_launcher_works_on(
+    workspace: Path, tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    for name in ("locked", "extra-one"):
+        make_wheel(name)
+    (workspace / "pyproject.toml").write_text(PROJECT % "")
+    make_lock(workspace)
+    cluster = LocalCluster(cpus=4, use_isolated_env=True)
+    elsewhere = {"UV_PROJECT": os.fspath(tmp_path), "UV_WORKING_DIRECTORY": os.fspath(tmp_path)}
+    environment = create_environment(workspace=workspace, env_vars=elsewhere)
+    job_id = launch(cluster, program("import locked; print(locked.VALUE)"), environment=environment)
+    assert finish(cluster, job_id)[-1] == "locked 1.0"
+
+
 def test_a_package_that_cannot_be_had_is_named(cluster: LocalCluster, workspace: Path) -> None:
     environment = create_environment(workspace=workspace, pip_packages=["no-such-package-of-fray"])
     started = time.monotonic()
@@ -116,17 +240,21 @@ package = false
 """
 
 
+def make_lock(workspace: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "uv", "lock", "--offline", "-q", "--python", sys.executable],
+        cwd=workspace,
+        check=True,
+    )
+
+
 def test_the_lock_of_the_workspace_decides(
     cluster: LocalCluster, workspace: Path, make_wheel: MakeWheel
 ) -> None:
     for name, version in (("locked", "1.0"), ("locked", "2.0"), ("extra-one", "1.0")):
         make_wheel(name, version)
     (workspace / "pyproject.toml").write_text(PROJECT % "<2")
-    subprocess.run(
-        [sys.executable, "-m", "uv", "lock", "--offline", "-q", "--python", sys.executable],
-        cwd=workspace,
-        check=True,
-    )
+    make_lock(workspace)
     code = "import importlib.util as u, locked; print(locked.VALUE, u.find_spec('extra_one') is not None)"
     isolated = LocalCluster(use_isolated_env=True)
     plain = create_environment(workspace=workspace)
