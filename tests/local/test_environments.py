@@ -215,7 +215,9 @@ def test_the_project_is_that_of_the_workspace_whatever_the_launcher_works_on(
     assert finish(cluster, job_id)[-1] == "locked 1.0"
 
 
-def test_a_package_that_cannot_be_had_is_named(cluster: LocalCluster, workspace: Path) -> None:
+def test_a_package_that_cannot_be_had_is_named(
+    cluster: LocalCluster, workspace: Path, state_dir: Path
+) -> None:
     environment = create_environment(workspace=workspace, pip_packages=["no-such-package-of-fray"])
     started = time.monotonic()
     job_id = launch(cluster, program("pass"), environment=environment)
@@ -224,6 +226,7 @@ def test_a_package_that_cannot_be_had_is_named(cluster: LocalCluster, workspace:
     assert "no-such-package-of-fray" in message
     assert "environment could not be built" in message
     assert info.started_at is None
+    assert [path.suffix for path in (state_dir / "environments").iterdir()] == [".lock"]
     assert any("no-such-package-of-fray" in line for line in cluster.monitor(job_id))
 
 

@@ -75,9 +75,13 @@ class BuildEnvironment:
         with locked_environment(path):
             if not os.path.exists(os.path.join(path, ENVIRONMENT_READY)):
                 shutil.rmtree(path, ignore_errors=True)  # its builder died
-                _make(path, self)
-                with open(os.path.join(path, ENVIRONMENT_READY), "w") as file:
-                    json.dump(self._shown(), file, indent=2)
+                try:
+                    _make(path, self)
+                    with open(os.path.join(path, ENVIRONMENT_READY), "w") as file:
+                        json.dump(self._shown(), file, indent=2)
+                except BaseException:  # what there is of it fits no job, and may be what fills the disk
+                    shutil.rmtree(path, ignore_errors=True)
+                    raise
             os.utime(os.path.join(path, ENVIRONMENT_READY))
             # Under the lock: an environment that a record leads to is not pruned.
             _link(path, os.path.join(record, ENVIRONMENT_LINK))
