@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,9 +170,44 @@ def test_what_a_killed_launcher_left_half_made_is_pruned(state_dir: Path) -> Non
     draft = state_dir / "jobs" / ".new-job-abcdef"
     draft.mkdir()
     (draft / "lock").write_bytes(b" " * 1024)
+    finished(cluster)
+    an_hour_passes(state_dir)
+    finished(cluster)
+    assert draft.exists()  # its launcher may be on another host, where the file system keeps locks by host
+    long_ago = time.time() - 7200
+    os.utime(draft, (long_ago, long_ago))
     an_hour_passes(state_dir)
     finished(cluster)
     assert not draft.exists()
+
+
+def test_a_launch_that_takes_hours_is_not_pruned_meanwhile(
+    state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster()
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "train.py").write_text("print('copied')")
+    copy2 = shutil.copy2
+
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(shutil, "copy2", copy2)
+        (draft,) = (state_dir / "jobs").glob(".new-*")
+        hours_ago = time.time() - 7200
+        os.utime(draft, (hours_ago, hours_ago))
+        finished(cluster)
+        an_hour_passes(state_dir)
+        finished(cluster)
+        return copy2(*args, **kwargs)
+
+    monkeypatch.setattr(shutil, "copy2", slowly)
+    request = JobRequest(
+        "copied",
+        Entrypoint.from_binary("python", ["train.py"]),
+        environment=create_environment(workspace=workspace),
+        snapshot=True,
+    )
+    assert list(cluster.monitor(cluster.launch(request))) == ["copied"]
 
 
 def test_a_call_that_cannot_be_pickled_is_named_and_nothing_starts(state_dir: Path) -> None:

@@ -171,15 +171,17 @@ def _delete_half_made(folder: str, names: list[str]) -> None:
 
 
 def _abandoned(draft: str) -> bool:
-    """Whether nobody makes a draft any more: its launcher holds its lock, and makes that first."""
+    """Whether nobody makes a draft any more: its launcher holds its lock, and makes that first.
+
+    A new one is let be in any case: where locks are those of a host, the launcher on another one seems gone.
+    """
     try:
-        age = time.time() - os.stat(draft).st_mtime
+        if time.time() - os.stat(draft).st_mtime <= BETWEEN:
+            return False
     except OSError:
         return False
     lock = os.path.join(draft, LOCK)
-    if os.path.exists(lock):
-        return liveness_of(lock, held_by_launcher=True) is Liveness.GONE
-    return age > BETWEEN
+    return not os.path.exists(lock) or liveness_of(lock, held_by_launcher=True) is Liveness.GONE
 
 
 def _delete_beyond(folder: str, records: list[str], keep: Keep) -> None:
