@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -208,6 +209,27 @@ def test_a_launch_that_takes_hours_is_not_pruned_meanwhile(
         snapshot=True,
     )
     assert list(cluster.monitor(cluster.launch(request))) == ["copied"]
+
+
+def test_a_record_is_removed_with_what_its_job_made_read_only(tmp_path: Path) -> None:
+    code = """
+        import ctypes, os
+        from fray.cluster import Entrypoint, JobRequest, create_cluster
+
+        for capability in 1, 2:  # of root, to whom no folder is closed: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+            ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+        if os.getuid() == 0 and "DROPPED" not in os.environ:
+            os.execve(sys.executable, sys.orig_argv, os.environ | {"DROPPED": "1"})
+        made = "import os; os.makedirs('a/b'); open('a/b/c', 'w'); os.chmod('a/b', 0); os.chmod('a', 0o555)"
+        cluster = create_cluster("local")
+        request = JobRequest("job", Entrypoint.from_binary("python", ["-c", made]), snapshot=True)
+        job_id = cluster.launch(request)
+        assert cluster.wait(job_id, timeout=60).status == "succeeded"
+        cluster.remove(job_id)
+    """
+    script = f"import sys\n{textwrap.dedent(code)}"
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=120)
+    assert [path for path in (tmp_path / "state" / "jobs").iterdir() if path.is_dir()] == []
 
 
 def test_a_call_that_cannot_be_pickled_is_named_and_nothing_starts(state_dir: Path) -> None:

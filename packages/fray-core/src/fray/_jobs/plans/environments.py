@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fray._jobs.plans.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
+from fray._jobs.processes.removal import remove_tree
 
 _FORMAT = 2  # part of every key: raise it when environments are made in another way
 # What says which packages a project needs: its own files, and those that they may name.
@@ -74,13 +75,13 @@ class BuildEnvironment:
         path = os.path.join(self.folder, _key(self))
         with locked_environment(path):
             if not os.path.exists(os.path.join(path, ENVIRONMENT_READY)):
-                shutil.rmtree(path, ignore_errors=True)  # its builder died
+                remove_tree(path)  # its builder died
                 try:
                     _make(path, self)
                     with open(os.path.join(path, ENVIRONMENT_READY), "w") as file:
                         json.dump(self._shown(), file, indent=2)
                 except BaseException:  # what there is of it fits no job, and may be what fills the disk
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_tree(path)
                     raise
             os.utime(os.path.join(path, ENVIRONMENT_READY))
             # Under the lock: an environment that a record leads to is not pruned.

@@ -6,13 +6,13 @@ is deleted when a look an hour later or more, by a clock that has not gone back,
 
 import json
 import os
-import shutil
 import sys
 import time
 
 from fray._jobs.plans.environment_folder import size_of
 from fray._jobs.plans.values import Keep
 from fray._jobs.processes.file_lock import release_lock, try_lock
+from fray._jobs.processes.removal import remove_tree
 from fray._jobs.records.endings import read_status
 from fray._jobs.records.files import CHILDREN, KEEP, LOCK, PLAN
 from fray._jobs.records.housekeeping_due import BETWEEN, NOTES
@@ -69,7 +69,7 @@ def delete(folder: str, name: str) -> None:
         os.rename(os.path.join(folder, name), doomed)
     except OSError:
         return  # it is gone, or the disk is read-only
-    shutil.rmtree(doomed, ignore_errors=True)
+    remove_tree(doomed)
 
 
 def prune_now(
@@ -167,7 +167,7 @@ def _delete_half_made(folder: str, names: list[str]) -> None:
     for name in names:
         path = os.path.join(folder, name)
         if name.startswith(_DOOMED) or (name.startswith(_DRAFT) and _abandoned(path)):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
 
 
 def _abandoned(draft: str) -> bool:
