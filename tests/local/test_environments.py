@@ -91,6 +91,37 @@ def test_a_change_of_a_local_package_is_another_environment(
         assert finish(cluster, launch(cluster, program(code), environment=environment))[-1] == value
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[project\nname = 'x'",
+        "[project]\noptional-dependencies = 3",
+        "[project]\nname = 'x'\nversion = '1'\n[tool]\nuv = 3",
+    ],
+)
+def test_uv_says_what_is_wrong_with_a_project(workspace: Path, text: str) -> None:
+    (workspace / "pyproject.toml").write_text(text)
+    cluster = LocalCluster(cpus=4, use_isolated_env=True)
+    environment = create_environment(workspace=workspace)
+    _, message = fail(cluster, launch(cluster, program("pass"), environment=environment))
+    assert "Failed to parse: pyproject.toml" in message
+    assert "Traceback" not in message
+
+
+def test_a_workspace_that_is_gone_when_the_environment_is_built_is_named(
+    cluster: LocalCluster, workspace: Path, tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    go = tmp_path / "go"
+    wait = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)"
+    first = launch(cluster, program(wait, go))
+    environment = create_environment(workspace=workspace, pip_packages=[str(make_wheel("never-there"))])
+    job_id = launch(cluster, program("pass"), environment=environment, after=[first])
+    workspace.rmdir()
+    go.touch()
+    _, message = fail(cluster, job_id)
+    assert f"No such file or directory: '{workspace}'" in message
+
+
 # A project that builds itself. As setuptools does, it leaves things behind, and a file says what it needs.
 BACKEND = """
 import os, pathlib, zipfile

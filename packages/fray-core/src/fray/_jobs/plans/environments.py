@@ -144,10 +144,18 @@ def _unlocked(workspace: str, extras: list[str]) -> list[str]:
     """What installs a project without a lock: itself where it can be built, else what it depends on."""
     import tomllib
 
-    with open(os.path.join(workspace, "pyproject.toml"), "rb") as file:
-        project = tomllib.load(file)
-    _check_extras(project.get("project", {}), extras, workspace)
-    packaged = project.get("tool", {}).get("uv", {}).get("package", "build-system" in project)
+    packaged = False
+    try:
+        with open(os.path.join(workspace, "pyproject.toml"), "rb") as file:
+            project = tomllib.load(file)
+        _check_extras(project.get("project", {}), extras, workspace)
+        packaged = project.get("tool", {}).get("uv", {}).get("package", "build-system" in project)
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+    ):  # no TOML, or no project's: uv says what is wrong, and where
+        pass
     if packaged:
         return ["--editable", f".[{','.join(extras)}]" if extras else "."]
     return ["-r", "pyproject.toml", *(word for extra in extras for word in ("--extra", extra))]
