@@ -8,6 +8,7 @@ import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -89,6 +90,16 @@ def test_a_change_of_a_local_package_is_another_environment(
     for value in ("old", "newer"):
         make_wheel("changing", code=f"VALUE = {value!r}\n")
         assert finish(cluster, launch(cluster, program(code), environment=environment))[-1] == value
+
+
+def test_a_folder_that_is_called_uv_is_not_taken_for_the_program(
+    cluster: LocalCluster, workspace: Path, monkeypatch: pytest.MonkeyPatch, make_wheel: MakeWheel
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setitem(sys.modules, "uv", ModuleType("uv"))  # as a folder of the workspace is imported
+    environment = create_environment(workspace=workspace, pip_packages=[str(make_wheel("by-path"))])
+    job_id = launch(cluster, program("import by_path; print(by_path.VALUE)"), environment=environment)
+    assert finish(cluster, job_id)[-1] == "by-path 1.0"
 
 
 @pytest.mark.parametrize(
