@@ -138,6 +138,20 @@ def test_a_callable_of_a_snapshot_imports_from_the_copy_though_a_link_leads_to_i
     assert list(cluster.monitor(job_id)) == ["True"]
 
 
+def test_a_relative_import_path_is_one_from_the_copy(
+    cluster: LocalCluster, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("src", "below/src"):
+        (workspace / folder).mkdir(parents=True)
+        (workspace / folder / "which.py").write_text(f"VALUE = {folder!r}")
+    monkeypatch.chdir(workspace / "below")
+    environment = create_environment(workspace=workspace, env_vars={"PYTHONPATH": "src"})
+    job_id = launch(
+        cluster, program("import which; print(which.VALUE)"), environment=environment, snapshot=True
+    )
+    assert list(cluster.monitor(job_id)) == ["src"]
+
+
 def test_a_job_that_runs_a_snapshot_launches_another_of_it(workspace: Path) -> None:
     def parent() -> None:
         from fray.cluster import Entrypoint, JobRequest, current_cluster

@@ -129,7 +129,12 @@ def path_in_copy(path: str, workspace: Path, copy: Path) -> str:
 
 
 def path_inside(path: str, workspace: Path) -> Path | None:
-    """Return where a path is in the workspace, whatever links lead to either; None where it is not."""
+    """Return where a path is in the workspace, whatever links lead to either; None where it is not.
+
+    A relative path is one from where the job runs, and stays what it is.
+    """
+    if not os.path.isabs(path):
+        return None
     for inner, outer in ((Path(path), workspace), (Path(path).resolve(), workspace.resolve())):
         if inner.is_relative_to(outer):
             return inner.relative_to(outer)
