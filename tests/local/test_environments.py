@@ -395,6 +395,18 @@ def test_a_build_that_died_half_way_is_made_anew(
     finish(cluster, launch(cluster, program("import half_built"), environment=environment))
 
 
+def test_an_environment_whose_python_was_uninstalled_is_made_anew(
+    cluster: LocalCluster, workspace: Path, state_dir: Path, make_wheel: MakeWheel
+) -> None:
+    environment = create_environment(workspace=workspace, pip_packages=[str(make_wheel("stays"))])
+    for _ in range(2):
+        job_id = launch(cluster, program("import stays; print(stays.VALUE)"), environment=environment)
+        assert finish(cluster, job_id)[-1] == "stays 1.0"
+        for python in (state_dir / "environments").glob("*/bin/python"):
+            python.unlink()
+            python.symlink_to("gone")
+
+
 @pytest.mark.parametrize("own", [[], ["fray"]], ids=["no Fray", "another Fray"])
 def test_where_the_environment_has_no_fray_the_job_runs_unheard(
     own: list[str],

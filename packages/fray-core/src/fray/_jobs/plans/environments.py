@@ -74,8 +74,8 @@ class BuildEnvironment:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         path = os.path.join(self.folder, _key(self))
         with locked_environment(path):
-            if not os.path.exists(os.path.join(path, ENVIRONMENT_READY)):
-                remove_tree(path)  # its builder died
+            if not _is_ready(path):
+                remove_tree(path)
                 try:
                     _make(path, self)
                     with open(os.path.join(path, ENVIRONMENT_READY), "w") as file:
@@ -94,6 +94,12 @@ class BuildEnvironment:
             "extras": self.extras,
             "dependency_groups": self.groups,
         }
+
+
+def _is_ready(path: str) -> bool:
+    """Whether an environment is there: its builder may have died, and its Python was perhaps uninstalled."""
+    parts = (ENVIRONMENT_READY, os.path.join("bin", "python"))
+    return all(os.path.exists(os.path.join(path, part)) for part in parts)
 
 
 def _link(path: str, link: str) -> None:
