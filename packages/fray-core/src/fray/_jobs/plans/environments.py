@@ -279,7 +279,7 @@ def _is_built(name: str, top: bool) -> bool:
 
 
 def _content(path: str) -> str | None:
-    """What changes when a file is edited; the same where it is written anew, unless it is large."""
+    """What changes when a file is edited; the same where it is written again, unless it is large."""
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
