@@ -128,16 +128,17 @@ def path_in_copy(path: str, workspace: Path, copy: Path) -> str:
     return path if inner is None else os.fspath(copy / inner)
 
 
-def path_inside(path: str, workspace: Path) -> Path | None:
+def path_inside(path: str, workspace: Path) -> str | None:
     """Return where a path is in the workspace, whatever links lead to either; None where it is not.
 
     A relative path is one from where the job runs, and stays what it is.
     """
     if not os.path.isabs(path):
         return None
-    for inner, outer in ((Path(path), workspace), (Path(path).resolve(), workspace.resolve())):
-        if inner.is_relative_to(outer):
-            return inner.relative_to(outer)
+    for real in (os.path.abspath, os.path.realpath):  # texts: the members of a sweep are many
+        inner, outer = f"{real(path)}/", f"{real(workspace)}/"
+        if inner.startswith(outer):
+            return inner.removeprefix(outer)
     return None
 
 
