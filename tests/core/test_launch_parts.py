@@ -143,6 +143,96 @@ def test_a_snapshot_of_a_folder_that_its_repository_ignores_has_its_files(reposi
     assert workspace_files(folder) == ["train.py"]
 
 
+@pytest.mark.parametrize("target", ["elsewhere", "inside", "file"])
+def test_a_snapshot_has_what_replaced_a_folder_of_the_repository(
+    repository: Path, tmp_path: Path, target: str
+) -> None:
+    (repository / "data").mkdir()
+    (repository / "data" / "a.csv").write_text("1")
+    git(repository, "add", ".")
+    (repository / "data").rename(repository / "real" if target == "inside" else tmp_path / "disk")
+    match target:
+        case "elsewhere":
+            (repository / "data").symlink_to(tmp_path / "disk")
+        case "inside":
+            (repository / "data").symlink_to("real")
+        case _:
+            (repository / "data").write_text("2")
+    take_snapshot(repository, tmp_path / "copy")
+    copied = tmp_path / "copy" / "data"
+    assert copied.is_symlink() == (target != "file")
+    assert copied.is_file() or (copied / "a.csv").read_text() == "1"
+
+
+def test_a_snapshot_of_a_repository_in_another_leaves_what_that_one_ignores(
+    repository: Path, tmp_path: Path
+) -> None:
+    git(repository, "worktree", "add", "-q", "beside")
+    (repository / "beside" / "big.log").write_text("ignored")
+    os.mkfifo(repository / "beside" / "pipe")
+    (repository / "beside" / "new.py").write_text("untracked")
+    assert [name for name in workspace_files(repository) if name.startswith("beside")] == [
+        "beside/.gitignore",
+        "beside/new.py",
+        "beside/train.py",
+    ]
+    assert take_snapshot(repository, tmp_path / "copy") == 5
+    # As a folder without git above it: the file by which a worktree finds its repository stays behind.
+    (repository / "beside").rename(tmp_path / "plain")
+    assert ".git" not in workspace_files(tmp_path)
+
+
+@pytest.mark.parametrize("in_git", [False, True])
+def test_a_snapshot_takes_links_that_lead_nowhere_and_leaves_what_is_no_file(
+    tmp_path: Path, in_git: bool
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "train.py").touch()
+    (folder / "around").symlink_to("around")
+    (folder / "below").symlink_to("train.py/nothing")
+    (folder / "nowhere").symlink_to("nothing")
+    os.mkfifo(folder / "pipe")
+    if in_git:
+        git(folder, "init", "-q")
+        (folder / "was").touch()
+        git(folder, "add", ".")
+        (folder / "was").unlink()
+        os.mkfifo(folder / "was")
+    assert take_snapshot(folder, tmp_path / "copy") == 4
+    copied = sorted(path.name for path in (tmp_path / "copy").iterdir())
+    assert copied == ["around", "below", "nowhere", "train.py"]
+
+
+def test_a_snapshot_leaves_a_folder_out_whatever_links_lead_to_it(tmp_path: Path) -> None:
+    (tmp_path / "real" / "state" / "jobs").mkdir(parents=True)
+    (tmp_path / "real" / "state" / "jobs" / "record").touch()
+    (tmp_path / "real" / "train.py").touch()
+    (tmp_path / "link").symlink_to("real")
+    for workspace, state in (("link", "real"), ("real", "link")):
+        copy = tmp_path / f"copy of {workspace}"
+        left_out = tmp_path / state / "state" / "jobs"
+        assert take_snapshot(tmp_path / workspace, copy, leave_out=left_out) == 1
+    # And of a workspace in it all is copied: that of a job which runs a snapshot itself.
+    assert take_snapshot(tmp_path / "real", tmp_path / "copy", leave_out=tmp_path) == 2
+
+
+def test_the_source_of_a_job_is_not_that_of_the_repository_whose_hook_launches_it(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    (other / ".gitignore").write_text("train.py\n")
+    git(other, "add", ".")
+    git(other, "commit", "-qm", "of the other")
+    expected = workspace_files(repository), source_state(repository).commit
+    monkeypatch.setenv("GIT_DIR", os.fspath(other / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", os.fspath(other / ".git" / "index"))
+    (tmp_path / "same").symlink_to(repository)  # another path: what git said of the first is remembered
+    assert (workspace_files(repository), source_state(tmp_path / "same").commit) == expected
+
+
 def test_a_snapshot_of_a_folder_goes_by_its_ignore_rules(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     files = [
@@ -166,16 +256,20 @@ def test_ignore_rules_without_git_are_those_of_git(tmp_path: Path) -> None:
     for name in (
         "a.py", "a.pyc", "a.pyo", "a.pyx", "secrets-1.txt", "secrets-a.txt", "secrets--.txt", "!kept",
         "#note", "star*", "starless", "blank ", "bracket]", "x^", "Upper", "lower", "z[", "-dash",
+        os.fsdecode(b"\xe9.bin"), "feed\f", "feed",
     ):  # fmt: skip
         (folder / name).touch()
+    (folder / "two\nlines").mkdir()
+    (folder / "two\nlines" / "a.pyc").touch()
     (folder / "in").mkdir()
     (folder / "in" / "side").touch()
     for rule in (
         "*.py[cod]", "secrets-[0-9].txt", "secrets-[!0-9].txt", "secrets-[^a-z-].txt", "secrets-[z-a].txt",
         "\\!kept", "\\#note", "star\\*", "blank\\ ", "blank ", "lower  ", "bracket[]]", "[[:upper:]]*",
         "[]-a]*", "x[\\^]", "[^]a-z]*", "z\\[", "[-x]*", " lower", "z[", "[[:punct:]]*", "in[+-9]side",
+        os.fsdecode(b"\xe9.bin"), "\ufeff*.pyc", "feed\f", "*.pyc\r",
     ):  # fmt: skip
-        (folder / ".gitignore").write_text(f"{rule}\n")
+        (folder / ".gitignore").write_bytes(os.fsencode(f"{rule}\n"))
         found = workspace_files(folder)
         git(folder, "init", "-q")
         assert (rule, found) == (rule, workspace_files(folder))

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import pickle
@@ -9,9 +10,11 @@ import shutil
 import stat
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,9 +172,96 @@ def test_what_a_killed_launcher_left_half_made_is_pruned(state_dir: Path) -> Non
     draft = state_dir / "jobs" / ".new-job-abcdef"
     draft.mkdir()
     (draft / "lock").write_bytes(b" " * 1024)
+    finished(cluster)
+    an_hour_passes(state_dir)
+    finished(cluster)
+    assert draft.exists()  # its launcher may be on another host, where the file system keeps locks by host
+    long_ago = time.time() - 7200
+    os.utime(draft, (long_ago, long_ago))
     an_hour_passes(state_dir)
     finished(cluster)
     assert not draft.exists()
+
+
+def test_a_launch_that_takes_hours_is_not_pruned_meanwhile(
+    state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster()
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "train.py").write_text("print('copied')")
+    copy2 = shutil.copy2
+
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(shutil, "copy2", copy2)
+        (draft,) = (state_dir / "jobs").glob(".new-*")
+        hours_ago = time.time() - 7200
+        os.utime(draft, (hours_ago, hours_ago))
+        finished(cluster)
+        an_hour_passes(state_dir)
+        finished(cluster)
+        return copy2(*args, **kwargs)
+
+    monkeypatch.setattr(shutil, "copy2", slowly)
+    request = JobRequest(
+        "copied",
+        Entrypoint.from_binary("python", ["train.py"]),
+        environment=create_environment(workspace=workspace),
+        snapshot=True,
+    )
+    assert list(cluster.monitor(cluster.launch(request))) == ["copied"]
+
+
+def test_a_record_is_removed_with_what_its_job_made_read_only(tmp_path: Path) -> None:
+    code = """
+        import ctypes, os
+        from fray.cluster import Entrypoint, JobRequest, create_cluster
+        from fray.testing.cluster import until
+
+        jobs = os.path.join(os.environ["FRAY_STATE_DIR"], "jobs")
+        for capability in 1, 2:  # of root, to whom no folder is closed: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+            ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+        if os.getuid() == 0 and "DROPPED" not in os.environ:
+            os.execve(sys.executable, sys.orig_argv, os.environ | {"DROPPED": "1"})
+        made = "import os; os.makedirs('a/b'); open('a/b/c', 'w'); os.chmod('a/b', 0); os.chmod('a', 0o555)"
+        cluster = create_cluster("local")
+        request = JobRequest("job", Entrypoint.from_binary("python", ["-c", made]), snapshot=True)
+        job_id = cluster.launch(request)
+        assert cluster.wait(job_id, timeout=60).status == "succeeded"
+        cluster.remove(job_id)
+        assert os.listdir(jobs) == [name for name in os.listdir(jobs) if name.startswith(".pruning")]
+
+        job_id = cluster.launch(request)
+        assert cluster.wait(job_id, timeout=60).status == "succeeded"
+        until(lambda: not cluster.record(job_id).alive(), "the supervisor ends")
+        os.chmod(jobs, 0o500)
+        try:
+            cluster.remove(job_id)
+        except PermissionError as error:
+            assert "cannot be removed" in str(error)
+        else:
+            raise AssertionError("it was said to be removed")
+        assert cluster.prune().jobs == ()
+        os.chmod(jobs, 0o700)
+        assert cluster.prune().jobs == (job_id,)
+    """
+    script = f"import sys\n{textwrap.dedent(code)}"
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=120)
+    assert [path for path in (tmp_path / "state" / "jobs").iterdir() if path.is_dir()] == []
+
+
+def test_several_prune_at_once_and_each_says_what_it_removed(state_dir: Path) -> None:
+    cluster = LocalCluster()
+    job_id = finished(cluster)
+    record = state_dir / "jobs" / job_id
+    copies = [record.with_name(f"job-{number:06x}") for number in range(150)]
+    for each in copies:
+        subprocess.run(["cp", "-a", record, each], check=True)
+    code = "import json; from fray_local import LocalCluster; print(json.dumps(LocalCluster().prune().jobs))"
+    command = [sys.executable, "-c", code]
+    pruning = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(3)]
+    removed = [json.loads(each.communicate(timeout=120)[0]) for each in pruning]
+    assert sorted(itertools.chain(*removed)) == sorted(path.name for path in (record, *copies))
 
 
 def test_a_call_that_cannot_be_pickled_is_named_and_nothing_starts(state_dir: Path) -> None:

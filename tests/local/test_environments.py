@@ -8,6 +8,7 @@ import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -91,7 +92,174 @@ def test_a_change_of_a_local_package_is_another_environment(
         assert finish(cluster, launch(cluster, program(code), environment=environment))[-1] == value
 
 
-def test_a_package_that_cannot_be_had_is_named(cluster: LocalCluster, workspace: Path) -> None:
+def test_a_folder_that_is_called_uv_is_not_taken_for_the_program(
+    cluster: LocalCluster, workspace: Path, monkeypatch: pytest.MonkeyPatch, make_wheel: MakeWheel
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setitem(sys.modules, "uv", ModuleType("uv"))  # as a folder of the workspace is imported
+    environment = create_environment(workspace=workspace, pip_packages=[str(make_wheel("by-path"))])
+    job_id = launch(cluster, program("import by_path; print(by_path.VALUE)"), environment=environment)
+    assert finish(cluster, job_id)[-1] == "by-path 1.0"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[project\nname = 'x'",
+        "[project]\noptional-dependencies = 3",
+        "[project]\nname = 'x'\nversion = '1'\n[tool]\nuv = 3",
+    ],
+)
+def test_uv_says_what_is_wrong_with_a_project(workspace: Path, text: str) -> None:
+    (workspace / "pyproject.toml").write_text(text)
+    cluster = LocalCluster(cpus=4, use_isolated_env=True)
+    environment = create_environment(workspace=workspace)
+    _, message = fail(cluster, launch(cluster, program("pass"), environment=environment))
+    assert "Failed to parse: pyproject.toml" in message
+    assert "Traceback" not in message
+
+
+def test_a_workspace_that_is_gone_when_the_environment_is_built_is_named(
+    cluster: LocalCluster, workspace: Path, tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    go = tmp_path / "go"
+    wait = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)"
+    first = launch(cluster, program(wait, go))
+    environment = create_environment(workspace=workspace, pip_packages=[str(make_wheel("never-there"))])
+    job_id = launch(cluster, program("pass"), environment=environment, after=[first])
+    workspace.rmdir()
+    go.touch()
+    _, message = fail(cluster, job_id)
+    assert f"No such file or directory: '{workspace}'" in message
+
+
+# A project that builds itself. As setuptools does, it leaves things behind, and a file says what it needs.
+BACKEND = """
+import os, pathlib, zipfile
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    for left in "build", "own.egg-info":
+        pathlib.Path(left).mkdir(exist_ok=True)
+        pathlib.Path(left, "of-the-build").write_text(str(os.getpid()))
+    needs = pathlib.Path("requirements.txt").read_text().split()
+    info = ["Metadata-Version: 2.1", "Name: own", "Version: 1", *(f"Requires-Dist: {need}" for need in needs)]
+    files = {
+        "own.py": pathlib.Path("own.py").read_text(),
+        "own-1.dist-info/METADATA": "\\n".join(info) + "\\n",
+        "own-1.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    with zipfile.ZipFile(os.path.join(folder, "own-1-py3-none-any.whl"), "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+        archive.writestr("own-1.dist-info/RECORD", "".join(f"{name},,\\n" for name in files))
+    return "own-1-py3-none-any.whl"
+
+build_editable = build_wheel
+"""
+BUILT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "own"
+version = "1"
+dynamic = ["dependencies"]
+"""
+
+
+def write_project(folder: Path, code: str, needs: str = "") -> None:
+    folder.mkdir(exist_ok=True)
+    for name, text in {
+        "pyproject.toml": BUILT,
+        "backend.py": BACKEND,
+        "own.py": code,
+        "requirements.txt": needs,
+    }.items():
+        (folder / name).write_text(text)
+
+
+def built(state_dir: Path) -> int:
+    """How many environments there are."""
+    return len(list((state_dir / "environments").glob("*.lock")))
+
+
+def test_what_a_build_leaves_in_a_local_package_is_no_change_of_it(
+    cluster: LocalCluster, workspace: Path, state_dir: Path
+) -> None:
+    environment = create_environment(workspace=workspace, pip_packages=["./own"])
+    for value in ("one", "two"):
+        write_project(workspace / "own", f"VALUE = {value!r}")
+        for _ in range(2):
+            job_id = launch(cluster, program("import own; print(own.VALUE)"), environment=environment)
+            assert finish(cluster, job_id)[-1] == value
+    assert built(state_dir) == 2
+
+
+def test_what_a_project_needs_by_a_file_beside_its_own_is_another_environment(
+    workspace: Path, make_wheel: MakeWheel
+) -> None:
+    make_wheel("dynamic-need")
+    cluster = LocalCluster(cpus=4, use_isolated_env=True)
+    environment = create_environment(workspace=workspace)
+    code = "import importlib.util as u; print(u.find_spec('dynamic_need') is not None)"
+    for needs in ("", "dynamic-need"):
+        write_project(workspace, "", needs)
+        job_id = launch(cluster, program(code), environment=environment)
+        assert finish(cluster, job_id)[-1] == str(bool(needs))
+
+
+def test_where_packages_come_from_is_another_environment_and_a_password_is_not(
+    cluster: LocalCluster, workspace: Path, state_dir: Path, tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    make_wheel("from-index", "1.0")
+    other = tmp_path / "other"
+    other.mkdir()
+    make_wheel("from-index", "2.0").rename(other / "from_index-2.0-py3-none-any.whl")
+
+    def found(**variables: str) -> str:
+        environment = create_environment(
+            workspace=workspace, pip_packages=["from-index"], env_vars={"UV_NO_INDEX": "1", **variables}
+        )
+        code = "import from_index; print(from_index.VALUE)"
+        return finish(cluster, launch(cluster, program(code), environment=environment))[-1]
+
+    assert found() == "from-index 1.0"
+    assert found(UV_FIND_LINKS=os.fspath(other)) == "from-index 2.0"
+    for password in ("first", "second"):
+        assert found(UV_INDEX_URL=f"https://user:{password}@packages.example.org/simple") == "from-index 1.0"
+    assert built(state_dir) == 3
+
+
+def test_a_folder_that_is_called_as_a_package_is_none(
+    cluster: LocalCluster, workspace: Path, state_dir: Path, make_wheel: MakeWheel
+) -> None:
+    make_wheel("logs-things")
+    environment = create_environment(workspace=workspace, pip_packages=["logs-things"])
+    (workspace / "logs-things").mkdir()
+    code = "import pathlib, os; pathlib.Path('logs-things', str(os.getpid())).touch()"
+    for _ in range(2):
+        finish(cluster, launch(cluster, program(code), environment=environment))
+    assert built(state_dir) == 1
+
+
+def test_the_project_is_that_of_the_workspace_whatever_the_launcher_works_on(
+    workspace: Path, tmp_path: Path, make_wheel: MakeWheel
+) -> None:
+    for name in ("locked", "extra-one"):
+        make_wheel(name)
+    (workspace / "pyproject.toml").write_text(PROJECT % "")
+    make_lock(workspace)
+    cluster = LocalCluster(cpus=4, use_isolated_env=True)
+    elsewhere = {"UV_PROJECT": os.fspath(tmp_path), "UV_WORKING_DIRECTORY": os.fspath(tmp_path)}
+    environment = create_environment(workspace=workspace, env_vars=elsewhere)
+    job_id = launch(cluster, program("import locked; print(locked.VALUE)"), environment=environment)
+    assert finish(cluster, job_id)[-1] == "locked 1.0"
+
+
+def test_a_package_that_cannot_be_had_is_named(
+    cluster: LocalCluster, workspace: Path, state_dir: Path
+) -> None:
     environment = create_environment(workspace=workspace, pip_packages=["no-such-package-of-fray"])
     started = time.monotonic()
     job_id = launch(cluster, program("pass"), environment=environment)
@@ -100,6 +268,7 @@ def test_a_package_that_cannot_be_had_is_named(cluster: LocalCluster, workspace:
     assert "no-such-package-of-fray" in message
     assert "environment could not be built" in message
     assert info.started_at is None
+    assert [path.suffix for path in (state_dir / "environments").iterdir()] == [".lock"]
     assert any("no-such-package-of-fray" in line for line in cluster.monitor(job_id))
 
 
@@ -116,17 +285,21 @@ package = false
 """
 
 
+def make_lock(workspace: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "uv", "lock", "--offline", "-q", "--python", sys.executable],
+        cwd=workspace,
+        check=True,
+    )
+
+
 def test_the_lock_of_the_workspace_decides(
     cluster: LocalCluster, workspace: Path, make_wheel: MakeWheel
 ) -> None:
     for name, version in (("locked", "1.0"), ("locked", "2.0"), ("extra-one", "1.0")):
         make_wheel(name, version)
     (workspace / "pyproject.toml").write_text(PROJECT % "<2")
-    subprocess.run(
-        [sys.executable, "-m", "uv", "lock", "--offline", "-q", "--python", sys.executable],
-        cwd=workspace,
-        check=True,
-    )
+    make_lock(workspace)
     code = "import importlib.util as u, locked; print(locked.VALUE, u.find_spec('extra_one') is not None)"
     isolated = LocalCluster(use_isolated_env=True)
     plain = create_environment(workspace=workspace)
@@ -220,6 +393,18 @@ def test_a_build_that_died_half_way_is_made_anew(
     (built / ".fray-ready").unlink()
     (built / "bin" / "python").unlink()
     finish(cluster, launch(cluster, program("import half_built"), environment=environment))
+
+
+def test_an_environment_whose_python_was_uninstalled_is_made_anew(
+    cluster: LocalCluster, workspace: Path, state_dir: Path, make_wheel: MakeWheel
+) -> None:
+    environment = create_environment(workspace=workspace, pip_packages=[str(make_wheel("stays"))])
+    for _ in range(2):
+        job_id = launch(cluster, program("import stays; print(stays.VALUE)"), environment=environment)
+        assert finish(cluster, job_id)[-1] == "stays 1.0"
+        for python in (state_dir / "environments").glob("*/bin/python"):
+            python.unlink()
+            python.symlink_to("gone")
 
 
 @pytest.mark.parametrize("own", [[], ["fray"]], ids=["no Fray", "another Fray"])

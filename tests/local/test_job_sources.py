@@ -118,6 +118,75 @@ def test_a_callable_of_a_snapshot_imports_from_the_copy(
     assert list(cluster.monitor(job_id)) == ["as it was"]
 
 
+def test_a_callable_of_a_snapshot_imports_from_the_copy_though_a_link_leads_to_its_workspace(
+    cluster: LocalCluster, workspace: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (workspace / "src").mkdir()
+    (workspace / "src" / "linked_module.py").touch()
+    (tmp_path / "link").symlink_to(workspace)
+    monkeypatch.setattr(sys, "path", [os.fspath(workspace / "src"), *sys.path])
+
+    def show() -> None:
+        from pathlib import Path
+
+        import linked_module  # type: ignore[import-not-found]
+
+        print(Path(linked_module.__file__).samefile("src/linked_module.py"))
+
+    environment = create_environment(workspace=tmp_path / "link")
+    job_id = cluster.launch(JobRequest("callable", show, environment=environment, snapshot=True))
+    assert list(cluster.monitor(job_id)) == ["True"]
+
+
+def test_a_relative_import_path_is_one_from_the_copy(
+    cluster: LocalCluster, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("src", "below/src"):
+        (workspace / folder).mkdir(parents=True)
+        (workspace / folder / "which.py").write_text(f"VALUE = {folder!r}")
+    monkeypatch.chdir(workspace / "below")
+    environment = create_environment(workspace=workspace, env_vars={"PYTHONPATH": "src"})
+    job_id = launch(
+        cluster, program("import which; print(which.VALUE)"), environment=environment, snapshot=True
+    )
+    assert list(cluster.monitor(job_id)) == ["src"]
+
+
+def test_a_job_that_runs_a_snapshot_launches_another_of_it(workspace: Path) -> None:
+    def parent() -> None:
+        from fray.cluster import Entrypoint, JobRequest, current_cluster
+
+        request = JobRequest("child", Entrypoint.from_binary("python", ["train.py"]), snapshot=True)
+        print(*current_cluster().monitor(current_cluster().launch(request)))
+
+    cluster = LocalCluster(cpus=4)
+    environment = create_environment(workspace=workspace)
+    job_id = cluster.launch(JobRequest("parent", parent, environment=environment, snapshot=True))
+    assert list(cluster.monitor(job_id)) == ["one"]
+
+
+def test_records_in_the_workspace_are_no_change_of_its_source(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FRAY_STATE_DIR", os.fspath(workspace / "state"))
+    cluster = LocalCluster(cpus=1, memory="8g")
+    info = run(cluster, workspace)
+    assert list(cluster.monitor(info.job_id)) == ["two"]
+    (warning,) = info.warnings
+    assert "files changed between launch and start: train.py;" in warning
+
+
+def test_a_source_file_that_is_named_in_no_utf_8_is_named_in_the_warning(
+    cluster: LocalCluster, workspace: Path
+) -> None:
+    name = os.fsdecode(b"caf\xe9.py")
+    (workspace / "train.py").rename(workspace / name)
+    (workspace / "train.py").symlink_to(name)
+    info = run(cluster, workspace)
+    (warning,) = info.warnings
+    assert "start: caf\\xe9.py" in warning
+
+
 def test_a_job_that_used_more_memory_than_it_asked_for_says_so(cluster: LocalCluster) -> None:
     code = "data = b'x' * 300_000_000; import time; time.sleep(0.1)"
     info = cluster.wait(launch(cluster, program(code), resources=ResourceConfig(ram="64m")), timeout=60)

@@ -14,8 +14,6 @@ from fray.testing.leaks import leaks_nothing, own_temporary_folder, process_wide
 if TYPE_CHECKING:
     from engine_servers import PostgresServer, RedisServer
 
-# gcsfs would ask every bucket for its layout over gRPC, which no emulator speaks, for a minute each.
-os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 # libuv opens one pipe in a process, with the first loop, and keeps it: it is no test's.
 uvloop.new_event_loop().close()
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))

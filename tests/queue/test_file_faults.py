@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fray import FrayError, SpecError
+from fray import FrayError, SpecError, UnsupportedError
 from fray.queue import FileQueue, UnreadableItem, open_queue
 from fray.testing.queue import ManualClock
 from fray_queue.testing import file_queue, queue_command
@@ -259,6 +259,19 @@ def test_an_answer_to_link_that_is_lost_is_no_error(
     queue.done(lease)
     assert len(lost) > 4
     assert queue.size() == 0
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(source: str, target: str) -> None:
+        raise OSError(number, os.strerror(number), source, None, target)
+
+    monkeypatch.setattr(os, "link", refused)
+    with pytest.raises(UnsupportedError, match="makes no hard links"):
+        FileQueue(tmp_path / "queue").push(1)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_removed_folder_is_an_error_and_no_new_queue(tmp_path: Path, queue: FileQueue[Any]) -> None:

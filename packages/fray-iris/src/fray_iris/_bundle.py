@@ -20,7 +20,7 @@ def zipped(workspace: Path) -> bytes:
 
 def _files(workspace: Path) -> Iterator[tuple[Path, Path]]:
     """Yield where each file is in the archive, and here; those that a link to a folder leads to as well."""
-    names = list(_names(workspace))
+    names = list(map(Path, workspace_files(workspace)))
     for name in names:
         path = workspace / name
         if path.is_file():
@@ -31,13 +31,3 @@ def _files(workspace: Path) -> Iterator[tuple[Path, Path]]:
                 file = workspace / other
                 if file.is_relative_to(target) and file.is_file():
                     yield name / file.relative_to(target), file
-
-
-def _names(workspace: Path) -> Iterator[Path]:
-    """Yield the files of a workspace, and those of repositories in it, which git names by folder."""
-    for name in map(Path, workspace_files(workspace)):
-        folder = workspace / name
-        if folder.is_dir() and not folder.is_symlink():
-            yield from (name / inner for inner in _names(folder))
-        else:
-            yield name

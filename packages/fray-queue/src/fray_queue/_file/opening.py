@@ -1,5 +1,6 @@
 """Open the store of a FileQueue once: whose folder it is, whether it can be trusted, what time it has."""
 
+import errno
 import json
 import os
 from typing import Any
@@ -15,6 +16,8 @@ _MARKS = {
     version: json.dumps({"format": "fray-queue", "version": version}).encode() + b"\n" for version in (1, 2)
 }
 _MARK = _MARKS[_VERSION]
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What `link` fails with where a file system has no hard links: those of FAT, FUSE and others."""
 CLOCK = ".clock-"
 """How the names begin of files that ask a store for its time."""
 
@@ -64,7 +67,7 @@ def enter(store: Store) -> int:
 
     Raises:
         ValueError: Something else lies in the folder.
-        UnsupportedError: The store let the same file be created twice.
+        UnsupportedError: The store let the same file be created twice, or has no hard links.
     """
     names = [name for name in store.names("") if not name.startswith(".")]
     if names and MARKER not in names:
@@ -75,7 +78,7 @@ def enter(store: Store) -> int:
     if isinstance(store, LocalStore):
         store.sweep()
         store.make_root()
-    created = store.create(MARKER, _MARK)
+    created = _create_marker(store)
     if created and store.create(MARKER, _MARK):
         store.delete([MARKER])
         raise UnsupportedError(
@@ -93,6 +96,20 @@ def enter(store: Store) -> int:
     if isinstance(store, LocalStore):
         store.sync(MARKER)
     return version
+
+
+def _create_marker(store: Store) -> bool:
+    try:
+        return store.create(MARKER, _MARK)
+    except OSError as error:
+        if not isinstance(store, LocalStore) or error.errno not in _NO_LINKS:
+            raise
+        store.close()
+        raise UnsupportedError(
+            f"the file system of {store.name!r} makes no hard links ({error.strerror}), by which a queue in "
+            "a folder keeps two workers from one item; use a folder of another file system, a SqliteQueue or "
+            "an HttpQueueServer"
+        ) from error
 
 
 def is_mark(store: Store, found: bytes) -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from fray._jobs.plans.planning import import_paths, plan_of
 from fray._jobs.plans.snapshots import SweepCopies, take_snapshot
 from fray._jobs.plans.sweep_plan import SweepPlan
 from fray._jobs.process_tree import TreeKill
+from fray._jobs.processes.removal import remove_tree
 from fray._jobs.records.files import CHILDREN, PLAN, SWEEP
 from fray._jobs.records.kept_plans import secrets_of
 from fray._jobs.records.liveness import SupervisorLock
@@ -102,11 +102,11 @@ class DirectoryCluster(RecordedJobs):
         """Write the record, and start the supervisor: complete, or nothing is left of either."""
         plan = plan._replace(keep=self._keep if "/" not in plan.job_id else None)
         with self._record_made(plan.job_id) as (draft, record):
-            if plan.snapshot_of is not None:
-                copy = draft / Path(plan.workspace).name
-                take_snapshot(Path(plan.snapshot_of), copy, leave_out=self._records.folder)
-            lock = take_lock(draft)
+            lock = take_lock(draft)  # first: a draft without a lock is deleted once it is old
             try:
+                if plan.snapshot_of is not None:
+                    copy = draft / Path(plan.workspace).name
+                    take_snapshot(Path(plan.snapshot_of), copy, leave_out=self._records.folder)
                 start = self._start_apart if plan.apart else self._start_supervisor
                 start(plan, draft, record, lock)
             finally:
@@ -166,7 +166,7 @@ class DirectoryCluster(RecordedJobs):
         except BaseException:
             with contextlib.suppress(OSError):  # as a rule it is not there yet
                 record.rename(draft)
-            shutil.rmtree(draft, ignore_errors=True)
+            remove_tree(os.fspath(draft))
             raise
 
     def retry(self, job_id: str, /) -> JobId:

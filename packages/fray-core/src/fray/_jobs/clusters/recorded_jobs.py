@@ -136,7 +136,11 @@ class RecordedJobs(ClusterBase):
                 raise ValueError(
                     f"job {each.job_id} is {each.info().status}: terminate it before it is removed"
                 )
-        delete(os.fspath(record.path.parent), record.path.name)
+        if not delete(os.fspath(record.path.parent), record.path.name) and record.path.is_dir():
+            raise PermissionError(
+                f"job {record.job_id} cannot be removed from {os.fspath(record.path.parent)}: the disk is "
+                "read-only, or the folder belongs to another user"
+            )
 
     def _lets_go(self, record: JobRecord, *, force: bool) -> bool:
         """Whether nothing of a job runs any more; a supervisor may outlive the end that it wrote a little."""

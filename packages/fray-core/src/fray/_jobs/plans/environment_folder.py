@@ -2,11 +2,11 @@
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 
 from fray._jobs.processes.file_lock import release_lock, try_lock, wait_for_lock
+from fray._jobs.processes.removal import remove_tree
 
 ENVIRONMENT_LINK = "environment"  # in a record, to the environment of its job
 ENVIRONMENT_READY = ".fray-ready"  # in an environment that is complete; its time is that of the last use
@@ -83,10 +83,10 @@ def _delete(folder: str, name: str, unused_for: float, used: Callable[[], set[st
         if time.time() - _last_used(path) < unused_for or name in used():
             return None
         size = size_of(path) + size_of(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)  # of a deletion that was killed
+        remove_tree(doomed)  # of a deletion that was killed
         if os.path.exists(path):
             os.rename(path, doomed)  # a reader sees a whole one or none meanwhile
-            shutil.rmtree(doomed, ignore_errors=True)
+            remove_tree(doomed)
         os.unlink(f"{path}.lock")
     except OSError:
         return None

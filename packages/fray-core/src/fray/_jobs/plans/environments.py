@@ -19,8 +19,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fray._jobs.plans.environment_folder import ENVIRONMENT_LINK, ENVIRONMENT_READY, locked_environment
+from fray._jobs.processes.removal import remove_tree
 
 _FORMAT = 2  # part of every key: raise it when environments are made in another way
+# What says which packages a project needs: its own files, and those that they may name.
+_DECLARED = ("pyproject.toml", "uv.lock", "setup.py", "setup.cfg", "*requirements*.txt", "requirements/*.txt")
+# The variables by which uv chooses what it installs. Others say how it does that, or where it keeps things.
+_CHOOSING = (
+    "UV_BUILD_CONSTRAINT", "UV_CONFIG_FILE", "UV_CONSTRAINT", "UV_DEFAULT_INDEX", "UV_EXCLUDE_NEWER",
+    "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_FORK_STRATEGY", "UV_INDEX", "UV_INDEX_STRATEGY",
+    "UV_INDEX_URL", "UV_NO_BINARY", "UV_NO_BINARY_PACKAGE", "UV_NO_BUILD", "UV_NO_BUILD_PACKAGE",
+    "UV_NO_CONFIG", "UV_NO_INDEX", "UV_NO_SOURCES", "UV_OVERRIDE", "UV_PRERELEASE", "UV_RESOLUTION",
+    "UV_TORCH_BACKEND",
+)  # fmt: skip
+# By these uv works elsewhere than in the workspace; and it warns of an environment that is not given to it.
+_ELSEWHERE = ("VIRTUAL_ENV", "UV_PROJECT", "UV_WORKING_DIRECTORY")
+_BUILT = ("build", "dist")  # folders at the top of a package that a build of it writes
+_NO_SOURCE = {"CACHEDIR.TAG", "pyvenv.cfg"}  # a folder with one of these can be made again
+_LARGE = 1 << 20  # bytes of a file from which on its time stands for what is in it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +74,15 @@ class BuildEnvironment:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         path = os.path.join(self.folder, _key(self))
         with locked_environment(path):
-            if not os.path.exists(os.path.join(path, ENVIRONMENT_READY)):
-                shutil.rmtree(path, ignore_errors=True)  # its builder died
-                _make(path, self)
-                with open(os.path.join(path, ENVIRONMENT_READY), "w") as file:
-                    json.dump(self._shown(), file, indent=2)
+            if not _is_ready(path):
+                remove_tree(path)
+                try:
+                    _make(path, self)
+                    with open(os.path.join(path, ENVIRONMENT_READY), "w") as file:
+                        json.dump(self._shown(), file, indent=2)
+                except BaseException:  # what there is of it fits no job, and may be what fills the disk
+                    remove_tree(path)
+                    raise
             os.utime(os.path.join(path, ENVIRONMENT_READY))
             # Under the lock: an environment that a record leads to is not pruned.
             _link(path, os.path.join(record, ENVIRONMENT_LINK))
@@ -74,6 +94,12 @@ class BuildEnvironment:
             "extras": self.extras,
             "dependency_groups": self.groups,
         }
+
+
+def _is_ready(path: str) -> bool:
+    """Whether an environment is there: its builder may have died, and its Python was perhaps uninstalled."""
+    parts = (ENVIRONMENT_READY, os.path.join("bin", "python"))
+    return all(os.path.exists(os.path.join(path, part)) for part in parts)
 
 
 def _link(path: str, link: str) -> None:
@@ -108,8 +134,8 @@ class _Uv:
     """uv, run in the workspace under the job's variables."""
 
     def __init__(self, program: str, workspace: str, environ: dict[str, str]) -> None:
-        self._program, self._workspace, self._environ = program, workspace, environ
-        self._environ.pop("VIRTUAL_ENV", None)  # uv warns of one that is not the one given to it
+        self._program, self._workspace = program, workspace
+        self._environ = {name: value for name, value in environ.items() if name not in _ELSEWHERE}
 
     def run(self, *args: str) -> None:
         print("$ uv", *args, flush=True)
@@ -124,10 +150,18 @@ def _unlocked(workspace: str, extras: list[str]) -> list[str]:
     """What installs a project without a lock: itself where it can be built, else what it depends on."""
     import tomllib
 
-    with open(os.path.join(workspace, "pyproject.toml"), "rb") as file:
-        project = tomllib.load(file)
-    _check_extras(project.get("project", {}), extras, workspace)
-    packaged = project.get("tool", {}).get("uv", {}).get("package", "build-system" in project)
+    packaged = False
+    try:
+        with open(os.path.join(workspace, "pyproject.toml"), "rb") as file:
+            project = tomllib.load(file)
+        _check_extras(project.get("project", {}), extras, workspace)
+        packaged = project.get("tool", {}).get("uv", {}).get("package", "build-system" in project)
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+    ):  # no TOML, or no project's: uv says what is wrong, and where
+        pass
     if packaged:
         return ["--editable", f".[{','.join(extras)}]" if extras else "."]
     return ["-r", "pyproject.toml", *(word for extra in extras for word in ("--extra", extra))]
@@ -164,43 +198,93 @@ def _key(needs: BuildEnvironment) -> str:
         list(needs.extras),
         list(needs.groups),
         list(needs.pip_packages),
-        [_fingerprint(os.path.join(workspace, _local_path(package))) for package in needs.pip_packages],
+        [_fingerprint(os.path.join(workspace, path)) for path in _local_paths(needs.pip_packages)],
+        [_chosen_by(needs.environ), _content(os.path.join(workspace, "uv.toml"))],
     ]
     if needs.project:
-        files = [_content(os.path.join(workspace, name)) for name in ("pyproject.toml", "uv.lock")]
         # A project is installed in place, so that two copies of it are two environments.
-        parts.append([workspace, *files])
+        parts.append([workspace, _declared(workspace), *map(_fingerprint, _sources(workspace))])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def _chosen_by(environ: dict[str, str]) -> list[list[str]]:
+    """The variables that uv chooses packages by; without passwords, which change and choose nothing."""
+    return [[name, re.sub(r"//[^/\s]*@", "//", environ[name])] for name in _CHOOSING if name in environ]
+
+
+def _declared(project: str) -> list[list[str | None]]:
+    """What the files of a project have that say which packages it needs."""
+    names = [name for each in _DECLARED for name in sorted(glob.glob(each, root_dir=project))]
+    return [[name, _content(os.path.join(project, name))] for name in names]
+
+
+def _sources(workspace: str) -> list[str]:
+    """The folders and files of packages that the project takes from there, and does not install in place."""
+    import tomllib
+
+    try:
+        with open(os.path.join(workspace, "pyproject.toml"), "rb") as file:
+            sources = tomllib.load(file)["tool"]["uv"]["sources"].values()
+        entries = [entry for each in sources for entry in (each if isinstance(each, list) else [each])]
+        paths = [entry["path"] for entry in entries if "path" in entry and not entry.get("editable")]
+        return [os.path.join(workspace, path) for path in paths]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []  # it has none; uv will report what is wrong with a file
 
 
 def _real(python: str) -> str:
     return os.path.realpath(python) if os.sep in python else python
 
 
-def _local_path(requirement: str) -> str:
-    """The path in `./pkg[extra]` and `pkg @ file:///...`; any other requirement names no path that exists."""
+def _local_paths(requirements: tuple[str, ...]) -> list[str]:
+    """The paths among requirements: of `./pkg[extra]`, `pkg.whl` and `pkg @ file:///...`.
+
+    A folder that is called as a package is none: many programs have one of that name for what they write.
+    """
     from urllib.parse import unquote, urlsplit
 
-    url = requirement.rpartition("@")[2].strip()
-    path = unquote(urlsplit(url).path) if url.startswith("file:") else requirement
-    return path.partition("[")[0]
-
-
-def _fingerprint(path: str) -> list[Any]:
-    """What changes when a local package is edited: names, sizes and times of its files."""
-    if os.path.isfile(path):
-        status = os.stat(path)
-        return [path, status.st_size, status.st_mtime_ns]
-    found: list[Any] = []
-    for folder, folders, files in os.walk(path):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
-        found.extend(_fingerprint(os.path.join(folder, name)) for name in sorted(files))
+    found = []
+    for requirement in requirements:
+        named = re.match(r"[\w.-]+\s*(?:\[[^]]*\])?\s*@\s*(.*)", requirement)
+        place = named[1] if named else requirement
+        path = unquote(urlsplit(place).path) if place.startswith("file:") else place.partition("[")[0].strip()
+        if os.sep in path or path in (".", "..") or path.endswith((".whl", ".zip", ".gz")):
+            found.append(path)
     return found
 
 
+def _fingerprint(path: str) -> list[Any]:
+    """What changes when a local package is edited: its files, but for those that a build of it writes."""
+    if os.path.isfile(path):
+        return [path, _content(path)]
+    found: list[Any] = []
+    for folder, folders, files in os.walk(path):
+        top = folder == path
+        if not top and _NO_SOURCE.intersection(files):
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if not _is_built(name, top))
+        places = [os.path.join(folder, name) for name in sorted(files)]
+        found += [[place, _content(place)] for place in places if os.path.isfile(place)]
+    return found
+
+
+def _is_built(name: str, top: bool) -> bool:
+    return (
+        name.startswith(".")
+        or name == "__pycache__"
+        or name.endswith(".egg-info")
+        or (top and name in _BUILT)
+    )
+
+
 def _content(path: str) -> str | None:
+    """What changes when a file is edited; the same where it is written again, unless it is large."""
     try:
         with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_size > _LARGE:
+                return f"{status.st_size} {status.st_mtime_ns}"
             return hashlib.sha256(file.read()).hexdigest()
-    except FileNotFoundError:
+    except OSError:  # there is none, or uv will say that it cannot be read
         return None

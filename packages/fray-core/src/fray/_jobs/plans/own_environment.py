@@ -8,7 +8,14 @@ from pathlib import Path
 from fray._jobs.plans.environment_folder import ENVIRONMENT_LINK
 from fray._jobs.plans.environments import BuildEnvironment
 from fray._jobs.plans.plan import JobPlan
-from fray._jobs.plans.planning import import_paths, path_in_copy, payload_of, plan_of, workspace_of
+from fray._jobs.plans.planning import (
+    import_paths,
+    path_in_copy,
+    path_inside,
+    payload_of,
+    plan_of,
+    workspace_of,
+)
 from fray._jobs.plans.pythons import find_uv, fits, python_for, required_python, this_python
 from fray._values.entrypoint import Entrypoint
 from fray._values.environment import EnvironmentConfig
@@ -83,7 +90,7 @@ def _paths(workspace: Path, runs_in: Path) -> list[str]:
     return [
         path_in_copy(path, workspace, runs_in)
         for path in import_paths()
-        if Path(path).is_relative_to(workspace) and "site-packages" not in path
+        if path_inside(path, workspace) is not None and "site-packages" not in path
     ]
 
 

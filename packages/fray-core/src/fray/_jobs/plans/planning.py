@@ -124,9 +124,22 @@ def _own_variables(job_id: JobId, replicas: int, spec: str, record: str | None) 
 
 def path_in_copy(path: str, workspace: Path, copy: Path) -> str:
     """Return where a folder of the workspace is in its copy; any other, and what is installed, stays."""
-    if workspace == copy or not Path(path).is_relative_to(workspace) or "site-packages" in path:
-        return path
-    return os.fspath(copy / Path(path).relative_to(workspace))
+    inner = None if workspace == copy or "site-packages" in path else path_inside(path, workspace)
+    return path if inner is None else os.fspath(copy / inner)
+
+
+def path_inside(path: str, workspace: Path) -> str | None:
+    """Return where a path is in the workspace, whatever links lead to either; None where it is not.
+
+    A relative path is one from where the job runs, and stays what it is.
+    """
+    if not os.path.isabs(path):
+        return None
+    for real in (os.path.abspath, os.path.realpath):  # texts: the members of a sweep are many
+        inner, outer = f"{real(path)}/", f"{real(workspace)}/"
+        if inner.startswith(outer):
+            return inner.removeprefix(outer)
+    return None
 
 
 def _copied_paths(workspace: Path, copy: Path, environ: Mapping[str, str]) -> dict[str, str]:

@@ -43,15 +43,16 @@ def find_uv() -> str:
         UnsupportedError: There is none.
     """
     try:
-        import uv
-    except ImportError:
+        from uv import find_uv_bin
+
+        return str(find_uv_bin())
+    except (ImportError, FileNotFoundError):  # it may also be a folder of the workspace, or have no program
         found = shutil.which("uv")
         if found is None:
             raise UnsupportedError(
                 "an environment of the job's own needs uv: pip install uv, or have one on the PATH"
             ) from None
         return found
-    return str(uv.find_uv_bin())
 
 
 def required_python(workspace: Path) -> str | None:

@@ -1,11 +1,13 @@
 """What a job's source is: its commit, its copy, and whether it changed before the job started."""
 
+import codecs
 import os
 import re
 import shutil
+import stat
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,16 @@ _IGNORE_FILES = (".gitignore", ".frayignore")
 _NEVER = (".git", ".hg", ".svn", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache")
 _SOURCES = (".py", ".toml", ".yaml", ".yml", ".json", ".sh", ".cfg", ".ini", ".ipynb")
 _LIST = ("ls-files", "-z")
+# What a hook of git has for its own repository; the workspace may be in another one.
+_OF_A_REPOSITORY = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_PREFIX",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+)
 _NAMED = 3  # files in a warning
 _MOST_FILES = 20_000  # to look at before a job starts
 
@@ -75,8 +87,14 @@ def in_git(workspace: Path) -> bool:
     return any((folder / ".git").exists() for folder in (workspace, *workspace.parents))
 
 
-def change_since(workspace: str, state: SourceState, launched_at: float) -> str | None:
-    """Describe which source files changed since a job was launched; None where none did."""
+def change_since(
+    workspace: str, state: SourceState, launched_at: float, leave_out: Iterable[Path] = ()
+) -> str | None:
+    """Describe which source files changed since a job was launched; None where none did.
+
+    Args:
+        leave_out: Folders that may be in the workspace and are not looked at.
+    """
     folder = Path(workspace)
     now = _ask_git(folder, patience=5.0).commit if state.commit else None
     if now and now != state.commit:
@@ -85,11 +103,13 @@ def change_since(workspace: str, state: SourceState, launched_at: float) -> str 
             if state.commit
             else None
         )
-    changed = []
+    changed, beside = [], _prefixes(leave_out, folder)
     for path in _candidates(folder, git=state.commit is not None):
+        if path.startswith(beside):
+            continue
         try:
             if (folder / path).stat().st_mtime > launched_at:
-                changed.append(path)
+                changed.append(os.fsencode(path).decode(errors="backslashreplace"))
         except OSError:
             continue
     if not changed:
@@ -110,33 +130,69 @@ def take_snapshot(workspace: Path, target: Path, leave_out: Path | None = None) 
     Raises:
         OSError: A file cannot be copied.
     """
-    count = 0
+    count, beside = 0, _prefixes([leave_out] if leave_out else [], workspace)
     for name in workspace_files(workspace):
-        source, copy = workspace / name, target / name
-        if leave_out is not None and source.is_relative_to(leave_out):
+        if name.startswith(beside):
             continue
+        copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         try:
-            shutil.copy2(source, copy, follow_symlinks=False)
-        except FileNotFoundError:  # git knows it, and it was deleted
+            shutil.copy2(workspace / name, copy, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):  # deleted since it was listed
             continue
-        except IsADirectoryError:  # a repository inside this one
-            shutil.copytree(source, copy, symlinks=True, ignore=shutil.ignore_patterns(*_NEVER))
         count += 1
     target.mkdir(parents=True, exist_ok=True)
     return count
 
 
 def workspace_files(workspace: Path) -> list[str]:
-    """Return the files that a snapshot has, relative to the workspace."""
-    if in_git(workspace):
-        listed = _git(
-            workspace, "ls-files", "-z", "--cached", "--others", "--exclude-standard", patience=60.0
-        )
-        # Nothing: of a folder that the repository around it ignores git knows no file.
-        if listed or (listed is not None and _git(workspace, "check-ignore", "-q", ".") is None):
-            return sorted({name for name in listed.split("\0") if name})
-    return sorted(_walk(workspace, _Rules()))
+    """Return the files that a snapshot has, relative to the workspace; those of repositories in it, too."""
+    return sorted(_files(workspace, in_git(workspace)))
+
+
+def _prefixes(leave_out: Iterable[Path], workspace: Path) -> tuple[str, ...]:
+    """What the names of the files begin with that are left out, whatever links lead to the folders."""
+    top = os.path.realpath(workspace)
+    names = [os.path.relpath(os.path.realpath(folder), top) for folder in leave_out]
+    return tuple(f"{name}{os.sep}" for name in names if name.split(os.sep)[0] != os.pardir)
+
+
+def _files(folder: Path, by_git: bool) -> Iterator[str]:
+    listed = _listed(folder) if by_git else None
+    if listed is None:
+        yield from _walk(folder, _Rules())
+        return
+    folders = {"": True}
+    for name in listed:
+        if not _in_folders(folder, name, folders):
+            continue  # git knows it of a folder that a link has replaced
+        try:
+            mode = (folder / name).lstat().st_mode
+        except OSError:  # git knows it, and it was deleted
+            continue
+        if stat.S_ISDIR(mode):  # a repository inside this one, whose files git does not list
+            inner = folder / name
+            yield from (os.path.join(name, file) for file in _files(inner, (inner / ".git").exists()))
+        elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
+            yield name
+
+
+def _listed(folder: Path) -> list[str] | None:
+    """Return what git lists; None where it does not say, or ignores the folder as a whole."""
+    listed = _git(folder, *_LIST, "--cached", "--others", "--exclude-standard", patience=60.0)
+    # Nothing: of a folder that the repository around it ignores git knows no file.
+    if listed or (listed is not None and _git(folder, "check-ignore", "-q", ".") is None):
+        return sorted({name.rstrip("/") for name in listed.split("\0") if name})
+    return None
+
+
+def _in_folders(top: Path, name: str, known: dict[str, bool]) -> bool:
+    """Whether all that is above a file, up to `top`, is folders, and no links to folders."""
+    above = os.path.dirname(name)
+    if above not in known:
+        place = top / above
+        known[above] = _in_folders(top, above, known) and place.is_dir() and not place.is_symlink()
+    return known[above]
 
 
 def _candidates(folder: Path, git: bool) -> Iterator[str]:
@@ -168,7 +224,8 @@ def _git(workspace: Path, *args: str, patience: float = _GIT_PATIENCE) -> str | 
         done = subprocess.run(
             ["git", *args],
             cwd=workspace,
-            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            env={name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
+            | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
@@ -204,9 +261,10 @@ class _Rules:
         found: list[_Rule] = []
         for name in _IGNORE_FILES:
             try:
-                lines = (folder / name).read_text(errors="replace").splitlines()
+                text = os.fsdecode((folder / name).read_bytes().removeprefix(codecs.BOM_UTF8))
             except OSError:
                 continue
+            lines = [line.removesuffix("\r") for line in text.split("\n")]
             found.extend(_rule(line, prefix) for line in lines if line.strip() and not line.startswith("#"))
         return _Rules((*self._rules, *found)) if found else self
 
@@ -226,7 +284,8 @@ def _rule(line: str, prefix: str) -> _Rule:
     pattern = re.escape(prefix) + ("" if "/" in line else "(?:.*/)?")
     *folders, last = line.lstrip("/").split("/")
     pattern += "".join("(?:.*/)?" if part == "**" else _segment(part) + "/" for part in folders)
-    return re.compile(pattern + (".*" if last == "**" else _segment(last))), negated, folders_only
+    pattern += ".*" if last == "**" else _segment(last)
+    return re.compile(pattern, re.DOTALL), negated, folders_only
 
 
 def _without_blanks(line: str) -> str:
@@ -267,13 +326,23 @@ def _characters(members: str, *, negated: bool) -> str:
 
 def _walk(folder: Path, rules: _Rules, prefix: str = "") -> Iterator[str]:
     rules = rules.within(folder, prefix)
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            path = prefix + entry.name
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if (is_folder and entry.name in _NEVER) or rules.ignore(path, is_folder):
-                continue
-            if is_folder:
-                yield from _walk(Path(entry.path), rules, f"{path}/")
-            elif entry.is_file() or entry.is_symlink():
-                yield path
+    for entry in _entries(folder, prefix):
+        path = prefix + entry.name
+        is_folder = entry.is_dir(follow_symlinks=False)
+        never = entry.name in _NEVER if is_folder else entry.name == ".git"  # a file in a worktree
+        if never or rules.ignore(path, is_folder):
+            continue
+        if is_folder:
+            yield from _walk(Path(entry.path), rules, f"{path}/")
+        elif entry.is_symlink() or entry.is_file():  # of a link that leads nowhere nothing else can be asked
+            yield path
+
+
+def _entries(folder: Path, prefix: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        if not prefix:
+            raise
+        return []  # deleted since its name was read

@@ -84,6 +84,8 @@ def start_function(act: Callable[[], None], cwd: str, output: int, group: Contro
             code = 0
         except SystemExit as error:
             print(error.code, flush=True)
+        except OSError as error:  # a full disk, a folder that is gone: no traceback explains it
+            print(f"{type(error).__name__}: {error}", flush=True)
         except BaseException:  # noqa: BLE001 - the child must never continue as a second supervisor
             import traceback
 
@@ -104,7 +106,7 @@ def _settle(cwd: str, output: int, blocked: Collection[int] = ()) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     os.setsid()
     die_with_parent()
-    os.chdir(cwd)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
+    os.chdir(cwd)  # where that fails, the output says so

@@ -4,15 +4,16 @@ Nothing is deleted by one look at a clock. What is too old by its time is noted,
 is deleted when a look an hour later or more, by a clock that has not gone back, still finds it too old.
 """
 
+import contextlib
 import json
 import os
-import shutil
 import sys
 import time
 
 from fray._jobs.plans.environment_folder import size_of
 from fray._jobs.plans.values import Keep
 from fray._jobs.processes.file_lock import release_lock, try_lock
+from fray._jobs.processes.removal import remove_tree
 from fray._jobs.records.endings import read_status
 from fray._jobs.records.files import CHILDREN, KEEP, LOCK, PLAN
 from fray._jobs.records.housekeeping_due import BETWEEN, NOTES
@@ -62,14 +63,19 @@ def prune(folder: str, keep: Keep) -> None:
         release_lock(lock)
 
 
-def delete(folder: str, name: str) -> None:
-    """Delete a record; a reader sees a whole one or none meanwhile."""
+def delete(folder: str, name: str) -> bool:
+    """Delete a record; a reader sees a whole one or none meanwhile.
+
+    Returns:
+        False where another process has deleted it, or the disk is read-only.
+    """
     doomed = os.path.join(folder, f"{_DOOMED}{name}")
     try:
         os.rename(os.path.join(folder, name), doomed)
     except OSError:
-        return  # it is gone, or the disk is read-only
-    shutil.rmtree(doomed, ignore_errors=True)
+        return False
+    remove_tree(doomed)
+    return True
 
 
 def prune_now(
@@ -85,11 +91,13 @@ def prune_now(
     sizes = {"records": 0, "logs": 0, "snapshots": 0, "environments": 0}
     for record in records.all():
         path = os.fspath(record.path)
-        if _modified(folder, record.path.name) <= before and settled(path):
-            _add_sizes(path, sizes)
-            if not dry_run:
-                delete(folder, record.path.name)
+        if _modified(folder, record.path.name) > before or not settled(path):
+            continue
+        own = dict.fromkeys(sizes, 0)
+        _add_sizes(path, own)
+        if os.path.isdir(path) if dry_run else delete(folder, record.path.name):
             gone.append(record.job_id)
+            sizes = {kind: size + own[kind] for kind, size in sizes.items()}
     if not dry_run:
         prune_keys(records.folder / KEYS, lambda job_id: records.path(job_id).is_dir())
     if environments is not None:
@@ -106,14 +114,15 @@ def prune_now(
 
 def _add_sizes(record: str, sizes: dict[str, int]) -> None:
     """Add what is in a record, and in those below it, to what there is of each kind."""
-    with os.scandir(record) as entries:
+    with contextlib.suppress(FileNotFoundError), os.scandir(record) as entries:  # another prune deletes it
         for entry in entries:
             if entry.name in (CHILDREN, REPLICAS) and entry.is_dir(follow_symlinks=False):
                 for name in os.listdir(entry.path):
                     if os.path.isdir(os.path.join(entry.path, name)):
                         _add_sizes(os.path.join(entry.path, name), sizes)
             elif entry.is_dir(follow_symlinks=False):
-                sizes[_KINDS.get(entry.name, "records")] += size_of(entry.path)
+                # A sweep has the copies of its members: `workspace-0`, and so on.
+                sizes[_KINDS.get(entry.name.partition("-")[0], "records")] += size_of(entry.path)
             else:
                 sizes["records"] += entry.stat(follow_symlinks=False).st_size
 
@@ -167,19 +176,21 @@ def _delete_half_made(folder: str, names: list[str]) -> None:
     for name in names:
         path = os.path.join(folder, name)
         if name.startswith(_DOOMED) or (name.startswith(_DRAFT) and _abandoned(path)):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
 
 
 def _abandoned(draft: str) -> bool:
-    """Whether nobody makes a draft any more: its launcher holds its lock, and makes that first."""
+    """Whether nobody makes a draft any more: its launcher holds its lock, and makes that first.
+
+    A new one is let be in any case: where locks are those of a host, the launcher on another one seems gone.
+    """
     try:
-        age = time.time() - os.stat(draft).st_mtime
+        if time.time() - os.stat(draft).st_mtime <= BETWEEN:
+            return False
     except OSError:
         return False
     lock = os.path.join(draft, LOCK)
-    if os.path.exists(lock):
-        return liveness_of(lock, held_by_launcher=True) is Liveness.GONE
-    return age > BETWEEN
+    return not os.path.exists(lock) or liveness_of(lock, held_by_launcher=True) is Liveness.GONE
 
 
 def _delete_beyond(folder: str, records: list[str], keep: Keep) -> None:

@@ -22,9 +22,14 @@ def start_comparison(record: str, plan: JobPlan, group: ControlGroup | None) -> 
     """
 
     def compare() -> None:
-        from fray._jobs.plans.snapshots import SourceState, change_since
+        from pathlib import Path
 
-        change = change_since(plan.workspace, SourceState(commit=plan.commit), plan.submitted_at)
+        from fray._jobs.plans.snapshots import SourceState, change_since
+        from fray._jobs.records.predecessors import folder_of_records
+
+        state = SourceState(commit=plan.commit)
+        own = [folder_of_records(record, plan.job_id), plan.environ.get("FRAY_STATE_DIR")]
+        change = change_since(plan.workspace, state, plan.submitted_at, [Path(each) for each in own if each])
         if change is not None:
             with open(os.path.join(record, _CHANGED), "w") as file:
                 file.write(change)

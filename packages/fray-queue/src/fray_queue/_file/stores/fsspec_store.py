@@ -20,7 +20,7 @@ R = TypeVar("R")
 # fsspec has an exclusive mode for every file system, but most of them look first and write then, which two
 # clients can do at once. These ask the store itself.
 _EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"}
-_S3, _AZURE = {"s3", "s3a"}, {"abfs", "abfss", "az"}
+_S3, _GCS, _AZURE = {"s3", "s3a"}, {"gs", "gcs"}, {"abfs", "abfss", "az"}
 _SLOWEST = 1 << 20  # bytes a second at which a payload may be stored, beyond the time for a request
 _MOST_AT_ONCE = 1000  # objects that S3 deletes in one request
 _ASIDE = 16  # requests of one call that run beside each other
@@ -60,7 +60,10 @@ class FsspecStore:
 
         # Listings of a shared instance may be old; a queue needs them as of now.
         options = {"use_listings_cache": False, **self._options}
-        self._fs, self._root = fsspec.url_to_fs(self._url, **options)
+        if self._protocol in _GCS:
+            self._fs, self._root = _gcs(self._url, options)
+        else:
+            self._fs, self._root = fsspec.url_to_fs(self._url, **options)
         self._pid = os.getpid()
 
     def create(self, path: str, data: bytes) -> bool:
@@ -215,3 +218,17 @@ class FsspecStore:
             raise ConnectionError(f"{call} was cancelled") from error
         finally:
             request.cancel()
+
+
+def _gcs(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """Return the file system of a GCS bucket, and where in it a URL leads.
+
+    fsspec gives another class, which asks each bucket for its layout over gRPC: again before each request,
+    where it gets no answer. And it lists the empty folders that a hierarchical bucket keeps for ever.
+    """
+    import fsspec
+
+    fsspec.get_filesystem_class("gs")  # where gcsfs is missing, this says how to install it
+    from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]
+
+    return GCSFileSystem(**options), GCSFileSystem._strip_protocol(url)
