@@ -193,6 +193,13 @@ def test_a_url_with_a_password_is_refused_and_not_repeated() -> None:
             open_queue(url)
 
 
+def test_a_database_that_the_engine_has_not_is_named(redis_server: RedisServer) -> None:
+    queue: Any = RedisQueue(redis_server.url.replace("/0", "/99"), "q")
+    for call in (queue.exists, lambda: queue.push("x")):
+        with pytest.raises(SpecError, match="no database 99"):
+            call()
+
+
 def test_each_kind_of_user_may_do_what_it_needs_and_no_more(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
