@@ -72,6 +72,19 @@ def prepare(connection: TimedConnection) -> None:
         connection.seconds = usual
 
 
+def are_there(connection: TimedConnection) -> bool:
+    """Return whether the database has tables; makes none, and upgrades those of an earlier version.
+
+    Raises:
+        QueueVersionError: It has those of a newer release.
+        AccessRefusedError: They are to be upgraded, and the user may not.
+    """
+    found = found_version(connection)
+    if found is not None:
+        prepare(connection)
+    return found is not None
+
+
 def _make(connection: TimedConnection) -> None:
     try:
         with connection.transaction():
