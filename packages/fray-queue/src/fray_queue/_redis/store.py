@@ -63,6 +63,12 @@ class RedisStore:
         last = self._tag if tag is None else tag
         return self._evaluate(scripts.script(name), self._keys, now, *arguments, last)
 
+    def _run_swept(self, name: str, *arguments: Any, tag: str) -> Any:
+        """Run a script until it has swept all: each time keeps others waiting for a moment."""
+        while (answer := self._run(name, *arguments, tag=tag)) == [-1]:
+            continue
+        return answer
+
     def _evaluate(self, script: scripts.Script, keys: Keys, *arguments: Any) -> Any:
         try:
             return self._nodes.run(script, keys, arguments)
@@ -179,7 +185,8 @@ class RedisStore:
     ) -> tuple[list[Lease[bytes]], float | None]:
         """Lease items in line."""
         tag = self._tag
-        found = self._run("pop", key.name, key.number, n, _micro(lease_timeout), token, int(woken), tag=tag)
+        arguments = (key.name, key.number, n, _micro(lease_timeout), token, int(woken))
+        found = self._run_swept("pop", *arguments, tag=tag)
         leases = []
         for at in range(1, len(found), 6):
             place, attempt, leased_at, until, reply, payload = found[at : at + 6]
@@ -241,7 +248,7 @@ class RedisStore:
     def peek(self) -> tuple[str, bytes] | None:
         """Return the first item in line."""
         tag = self._tag
-        found = self._run("look", "peek", tag=tag)
+        found = self._run_swept("look", "peek", tag=tag)
         return (item_id_at(tag, found[0]), unstamped(found[1])[0]) if found else None
 
     def counts(self) -> Counts:

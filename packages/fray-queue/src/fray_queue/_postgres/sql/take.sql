@@ -20,12 +20,12 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- Nothing is taken at first where something ran out that may come before it.
+    -- What a sweep leaves, as it is too much for one call, is taken by nobody. Nothing is taken at first where something ran out that may come before it.
 @TAKE NOT EXISTS (SELECT 1 FROM fray.items WHERE queue = p_queue AND due <= p_now)@
     IF v_taken = 0 THEN
         IF EXISTS (SELECT 1 FROM fray.items WHERE queue = p_queue AND due <= p_now) THEN
             PERFORM fray.sweep_@V@(p_queue, p_now);
-@TAKE true@
+@TAKE (due IS NULL OR due > p_now)@
         END IF;
         IF v_taken = 0 THEN
             PERFORM fray.time_@V@(p_now, p_queue);
@@ -41,5 +41,6 @@ CREATE FUNCTION fray.peek_@V@(p_now double precision, p_queue integer) RETURNS T
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM fray.look_@V@(p_now, p_queue);
-    RETURN QUERY SELECT id, payload FROM fray.items WHERE queue = p_queue AND state = 0 ORDER BY priority DESC, id LIMIT 1;
+    RETURN QUERY SELECT id, payload FROM fray.items WHERE queue = p_queue AND state = 0 AND (due IS NULL OR due > p_now)
+        ORDER BY priority DESC, id LIMIT 1;
 END $$;
