@@ -386,6 +386,50 @@ def test_a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does(tm
             assert queue.size() == 1
 
 
+def _waits_twice(server: PostgresServer, function: str) -> bool:
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        f"AND query LIKE '%fray.{function}%'"
+    )
+    return bool(server.sql(waits) == [(2,)])
+
+
+def test_a_pop_that_is_repeated_while_the_first_is_not_over_loses_no_lease(
+    postgres_server: PostgresServer,
+) -> None:
+    """The engine hangs for longer than a request may take, and does the first one after all."""
+    with (
+        PostgresQueue[str](postgres_server.url, fresh_name(), timeout=6.0) as queue,
+        ThreadPoolExecutor() as threads,
+    ):
+        queue.push("x")
+        with postgres_server.session() as session, session.transaction():
+            session.execute("SELECT * FROM fray.slots FOR UPDATE")
+            popping = threads.submit(queue.pop, 600.0)
+            wait_until(lambda: popping.done() or _waits_twice(postgres_server, "pop"))
+        lease = popping.result(60.0) or queue.pop(600.0, wait=30.0)
+        assert lease is not None
+        queue.done(lease)
+
+
+def test_a_push_that_is_repeated_while_the_first_is_not_over_finds_its_own_room(
+    postgres_server: PostgresServer,
+) -> None:
+    with (
+        PostgresQueue[str](postgres_server.url, fresh_name(), max_size=1, timeout=6.0) as queue,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert queue.size() == 0
+        with postgres_server.session() as session, session.transaction():
+            session.execute("SELECT * FROM fray.queues FOR UPDATE")
+            pushing = threads.submit(queue.push, "x", wait=0.0)
+            wait_until(lambda: pushing.done() or _waits_twice(postgres_server, "push"))
+        item_id = pushing.result(60.0)
+        lease = queue.pop()
+        assert lease is not None
+        assert lease.item_id == item_id
+
+
 def _held(server: PostgresServer) -> list[Any]:
     tables = server.sql("SELECT to_regclass('fray.items') IS NOT NULL")
     return server.sql("SELECT count(*) FROM fray.items WHERE state = 1") if tables == [(True,)] else []

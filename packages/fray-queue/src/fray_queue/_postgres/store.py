@@ -167,7 +167,7 @@ class PostgresStore:
     ) -> tuple[list[Lease[bytes]], float | None]:
         """Lease items in line."""
         n, seconds = min(n, _MOST_AT_ONCE), min(float(lease_timeout), _LONGEST_LEASE)
-        rows = self._run("pop", "qqoiidt", *self._key(key), n, seconds, token)
+        rows = self._run("pop", "qqoiidto", *self._key(key), n, seconds, token, not key.waits)
         if rows and rows[0][0] is None:
             return [], rows[0][3]
         rows.sort(key=_NUMBER)  # they come in no order; most have one priority, and sorting is done at once
