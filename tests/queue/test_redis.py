@@ -27,9 +27,11 @@ from fray.testing.queue import (
 )
 from fray_queue import (
     AccessRefusedError,
+    LimitError,
     QueueFullError,
     QueueVersionError,
     RedisQueue,
+    work,
 )
 
 
@@ -98,6 +100,18 @@ def test_an_engine_whose_memory_is_full_refuses_pushes_and_goes_on(tmp_path: Pat
             assert queue.pending() > 0
             queue.done(lease)
         queue.push("again")
+
+
+def test_an_item_that_the_engine_does_not_take_is_refused_with_the_limit(tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "redis", "--proto-max-bulk-len", "1mb") as server:
+        queue: Any = RedisQueue[Any](server.url, fresh_name(), timeout=60.0)
+        for size in (1 << 21, 1 << 26):
+            with pytest.raises(LimitError, match="more than 1048576 bytes"):
+                queue.push(b"x" * size)
+        ticket = queue.push("x", reply=True)
+        work(queue, lambda _: b"x" * (1 << 26), stop_when_empty=True)
+        with pytest.raises(LimitError, match="the result of item"):
+            ticket.result(30.0)
 
 
 def _fill(queue: Any) -> None:

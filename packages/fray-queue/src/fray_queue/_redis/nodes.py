@@ -16,9 +16,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from fray import SpecError
+from fray import FrayError, SpecError
 from fray_queue._engines.store import TransientError
-from fray_queue._errors import AccessRefusedError, QueueFullError
+from fray_queue._errors import AccessRefusedError, LimitError, QueueFullError
 from fray_queue._redis.scripts import Script
 
 PORT = 6379
@@ -31,6 +31,7 @@ _LATER = (
     *("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "BUSY", "NOREPLICAS"),
     "MISCONF",
 )
+_LEAST_PART, _MOST_PART = 1 << 20, 512 << 20  # bytes: proto-max-bulk-len at least, and by default
 _NO_DATABASE = ("DB index is out of range", "SELECT is not allowed in cluster mode")
 _REFUSALS = ("NOPERM", "NOAUTH", "WRONGPASS")
 
@@ -236,10 +237,25 @@ class Nodes:
             except redis.exceptions.MovedError as error:  # nothing was done: the other node may do it at once
                 self._follow(error, node)
             except (redis.exceptions.RedisError, OSError) as error:
+                self._refuse_large(max(map(len, packed)), node)
                 self._refuse(error, node)
         raise TransientError(
             f"the nodes of the cluster do not agree on who has the queue; the last was {node}"
         )
+
+    def _refuse_large(self, size: int, node: tuple[str, int]) -> None:
+        """Report what is too large in a request that failed: the node may have said no word."""
+        if size <= _LEAST_PART:
+            return
+        most = _MOST_PART
+        with contextlib.suppress(redis.exceptions.RedisError, FrayError):  # a user may lack the right to ask
+            (_, setting) = self.command("CONFIG", "GET", "proto-max-bulk-len")
+            most = int(setting)
+        if size > most:
+            raise LimitError(
+                "Redis at {}:{} takes no item or result ".format(*node)
+                + f"of more than {most} bytes (proto-max-bulk-len); this one has {size}"
+            ) from None
 
     def _follow(self, error: redis.exceptions.MovedError, node: tuple[str, int]) -> None:
         """Go to the node that has the queue, as this one of a cluster says."""
