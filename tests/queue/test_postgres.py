@@ -246,8 +246,12 @@ def test_a_queue_is_the_same_in_a_database_of_any_encoding(
         assert letter.history[0].error == "ValueError: schön ✓"
 
 
-def test_an_upgrade_may_take_longer_than_any_call(old_server: PostgresServer) -> None:
-    """It waits for other sessions, or writes each row again."""
+@pytest.mark.parametrize("setting", ["", "-c statement_timeout=1000", "-c lock_timeout=1000"])
+def test_an_upgrade_may_take_longer_than_any_call(
+    old_server: PostgresServer, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for other sessions, or writes each row again; the engine may bound the user's calls, too."""
+    monkeypatch.setenv("PGOPTIONS", setting)
     with PostgresQueue[str](old_server.url, "third") as queue:
         queue.push("x")
     old_server.sql(*_AS_VERSION_2)
@@ -261,6 +265,7 @@ def test_an_upgrade_may_take_longer_than_any_call(old_server: PostgresServer) ->
             size = threads.submit(queue.size)
             wait_until(lambda: size.done() or old_server.sql(waits) == [(1,)])
         assert size.result(30.0) == 1
+        queue.purge()
 
 
 # --- users and TLS ---

@@ -89,6 +89,8 @@ def are_there(connection: TimedConnection) -> bool:
 def _make(connection: TimedConnection) -> None:
     try:
         with connection.transaction():
+            for bound in ("statement_timeout", "lock_timeout"):  # of the user, for calls
+                connection.execute(f"SET LOCAL {bound} = 0")
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_MAKING])
             found = found_version(connection)  # another program may have made them meanwhile
             if found is None:
