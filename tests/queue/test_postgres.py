@@ -29,7 +29,7 @@ from fray.testing.queue import (
     SharedQueueContract,
     check_queue_machine,
 )
-from fray_queue import AccessRefusedError, HttpQueueServer, PostgresQueue, QueueVersionError
+from fray_queue import AccessRefusedError, HttpQueueServer, LimitError, PostgresQueue, QueueVersionError
 
 
 class _Postgres:
@@ -389,6 +389,14 @@ def test_a_server_that_takes_no_writes_any_more_is_left_for_the_one_that_does(tm
             queue.push("b")
             queue.done(held)
             assert queue.size() == 1
+
+
+def test_a_batch_that_no_request_holds_is_refused(postgres_server: PostgresServer) -> None:
+    with PostgresQueue[bytes](postgres_server.url, fresh_name()) as queue:
+        with pytest.raises(LimitError, match="at most 1 GiB"):
+            queue.push_many([b"x" * (1 << 26)] * 16)
+        queue.push(b"x" * (1 << 26))
+        assert queue.size() == 1
 
 
 def _waits_twice(server: PostgresServer, function: str) -> bool:
