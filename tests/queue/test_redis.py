@@ -102,6 +102,24 @@ def test_an_engine_whose_memory_is_full_refuses_pushes_and_goes_on(tmp_path: Pat
         queue.push("again")
 
 
+def test_a_worker_that_starts_while_the_memory_is_full_takes_items(tmp_path: Path) -> None:
+    with RedisServer(tmp_path / "redis", "--maxmemory-policy", "noeviction") as server:
+        old, name = RedisQueue[Any](server.url, "of-the-release-before"), fresh_name()
+        old.push("x")
+        server.cli("HSET", "fray:{of-the-release-before}:meta", "version", "1")
+        producer = RedisQueue[Any](server.url, name)
+        producer.push_many("ab")
+        server.cli("CONFIG", "SET", "maxmemory", "1mb")
+        with pytest.raises(QueueFullError):
+            producer.push("c")
+        for worker in (RedisQueue[Any](server.url, name), RedisQueue[Any](server.url, old.name)):
+            while lease := worker.pop():
+                worker.done(lease)
+            assert worker.size() == 0
+        server.cli("CONFIG", "SET", "maxmemory", "100mb")
+        producer.push("c")
+
+
 def test_an_item_that_the_engine_does_not_take_is_refused_with_the_limit(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "redis", "--proto-max-bulk-len", "1mb") as server:
         queue: Any = RedisQueue[Any](server.url, fresh_name(), timeout=60.0)

@@ -131,11 +131,7 @@ class RedisStore:
         found = self._nodes.command("HGET", self._meta, "version") or b""
         if not found.isdigit() or int(found) not in scripts.UPGRADES:
             return False
-        text = scripts.UPGRADES[int(found)]
-        # Two programs may both have found it: the second finds the next version, and does nothing.
-        guard = f"if redis.call('HGET', KEYS[1], 'version') ~= '{int(found)}' then return 0 end\n"
-        guard += "redis.call('HDEL', KEYS[1], 'plain')\n"  # which has its version, too
-        self._evaluate(scripts.as_script("upgrade", guard + text, scripts.VERSION), self._keys)
+        self._evaluate(scripts.upgrade(int(found)), self._keys)
         return True
 
     def exists(self) -> bool:
