@@ -288,21 +288,33 @@ def test_a_connection_under_tls_checks_who_answers(tmp_path: Path, monkeypatch: 
         assert queue.pop().item == "x"
 
 
-def test_a_right_that_is_lacking_is_reported_in_the_words_of_valkey_too() -> None:
-    """Its scripts say it in another sentence than those of Redis."""
-    refusal = b"-ERR ACL failure in script: User someone has no permissions to run the 'hget' command\r\n"
+_LACKS_A_RIGHT = b"ACL failure in script: User someone has no permissions to run the 'hget' command"
+_KNOWS_NO_FLAGS = b"Error compiling script (new function): user_script:1: unexpected symbol near '#'"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error", "said"),
+    [
+        pytest.param(_LACKS_A_RIGHT, AccessRefusedError, r"lacks a right.*hget", id="valkey"),
+        pytest.param(_KNOWS_NO_FLAGS, UnsupportedError, "use Redis 7", id="redis 6"),
+    ],
+)
+def test_what_other_engines_say_of_scripts_is_understood(
+    refusal: bytes, error: type[Exception], said: str
+) -> None:
+    """Valkey refuses a user in another sentence than Redis."""
 
     class Refusing(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             while data := self.request.recv(65536):
-                is_script = b"EVALSHA" in data
-                self.request.sendall(refusal if is_script else b"+OK\r\n" * data.count(b"*"))
+                answer = b"-ERR %b\r\n" % refusal if b"EVALSHA" in data else b"+OK\r\n" * data.count(b"*")
+                self.request.sendall(answer)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Refusing) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         queue = RedisQueue[str](f"redis://127.0.0.1:{server.server_address[1]}/0", "q", timeout=30.0)
-        with pytest.raises(AccessRefusedError, match=r"lacks a right.*hget"):
+        with pytest.raises(error, match=said):
             queue.push("x")
         queue.close()
         server.shutdown()

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import redis
 
-from fray import QueueUnavailableError
+from fray import QueueUnavailableError, UnsupportedError
 from fray.backend import PushOptions, lease_machine
 from fray.queue import Attempt, Lease, Reply
 from fray_queue._checks import full_message
@@ -96,6 +96,11 @@ class RedisStore:
         if any(refusal in text for refusal in _NOT_ALLOWED):
             raise AccessRefusedError(
                 f"queue {self._name!r}: the user lacks a right that this call needs: {text}"
+            ) from None
+
+        if "Error compiling script" in text:  # it knows no flags of scripts
+            raise UnsupportedError(
+                f"queue {self._name!r}: this Redis is too old; use Redis 7 or newer, or Valkey"
             ) from None
 
     def _refuse_version(self, found: str) -> NoReturn:
