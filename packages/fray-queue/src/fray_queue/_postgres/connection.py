@@ -184,7 +184,7 @@ def _convert_nothing(connection: TimedConnection) -> None:
         for name in (b"server_encoding", b"client_encoding")
     )
     wanted = "UTF8" if server == "SQL_ASCII" else server
-    if client != wanted:
+    if server and client != wanted:  # a pooler may not say it
         connection.execute(f"SET client_encoding TO '{wanted}'")
 
 
