@@ -301,8 +301,11 @@ def _exchange(pool: _Pool, packed: bytes, timeout: float | None) -> Any:
         connection.send_packed_command([packed], check_health=False)
         longer = {} if timeout is None else {"timeout": timeout}
         answer = connection.read_response(**longer)
-    except redis.exceptions.ResponseError:
-        pool.give_back(connection)
+    except redis.exceptions.ResponseError as error:
+        if str(error).startswith("Protocol error"):  # the node ends the connection after that
+            connection.disconnect()
+        else:
+            pool.give_back(connection)
         raise
     except BaseException:
         connection.disconnect()  # its answer may come yet, and would be taken for another's
